@@ -1,0 +1,54 @@
+"""Bayesian neural networks for NumPyro.
+
+Everything public is reachable from here; each name is imported from its own file on first
+use, so that ``import numpyro_bnn`` costs nothing beyond JAX and NumPyro (plots, ArviZ and
+scikit-learn are loaded when a function that needs them is called).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "modules": ["from_params", "random_module", "to_params"],
+    "hierarchy": ["parameterize"],
+    "potential": ["potential_of"],
+    "optimize": ["optimize"],
+    "mcmc": ["MCMC"],
+    "predict": ["average", "predict", "prior_predictive"],
+    "diagnostics": ["diagnose"],
+    "inference_data": ["to_inference_data"],
+    "storage": ["load", "save"],
+}
+_MODULES = ["diagnostics", "likelihoods", "plots", "priors", "scores"]
+_ORIGIN = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted([*_ORIGIN, *_MODULES])
+
+if TYPE_CHECKING:
+    from numpyro_bnn import diagnostics, likelihoods, plots, priors, scores
+    from numpyro_bnn.diagnostics import diagnose
+    from numpyro_bnn.hierarchy import parameterize
+    from numpyro_bnn.inference_data import to_inference_data
+    from numpyro_bnn.mcmc import MCMC
+    from numpyro_bnn.modules import from_params, random_module, to_params
+    from numpyro_bnn.optimize import optimize
+    from numpyro_bnn.potential import potential_of
+    from numpyro_bnn.predict import average, predict, prior_predictive
+    from numpyro_bnn.storage import load, save
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ORIGIN:
+        value = getattr(import_module(f"numpyro_bnn.{_ORIGIN[name]}"), name)
+    elif name in _MODULES:
+        value = import_module(f"numpyro_bnn.{name}")
+    else:
+        raise AttributeError(f"module 'numpyro_bnn' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

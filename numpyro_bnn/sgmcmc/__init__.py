@@ -1,0 +1,1 @@
+"""Stochastic-gradient MCMC: dynamics, gradients, preconditioners and schedules in one kernel."""

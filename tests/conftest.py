@@ -1,0 +1,23 @@
+"""What every test shares: two host devices, and where the reference data live."""
+
+import os
+
+# Before JAX starts: two host devices, so that "parallel" chains are exercised everywhere.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+)
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference data beside the checkout; absent on a user's machine."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder 'shared' with the reference data is not beside this checkout")
+    return SHARED

@@ -1,0 +1,367 @@
+"""Flax modules as parts of a NumPyro model: every parameter becomes a sample site.
+
+This is the only file that imports Flax. Linen and NNX modules are seen through one small
+interface, :class:`_Network`: the shapes of the parameters, and a function from their values
+and the inputs to the output.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+from flax import errors as flax_errors
+from flax import linen, nnx
+
+from numpyro_bnn.rules import (
+    Shapes,
+    as_prior,
+    flatten_params,
+    is_auxiliary,
+    parameter_tree,
+    site_name,
+)
+
+_NO_STATISTICS = (
+    "Running statistics are estimated from the data during training; they are neither parameters "
+    "with a prior nor a function of the inputs, so a posterior over the weights does not define "
+    "them. Use GroupNorm, LayerNorm or filter response normalisation instead, or pass frozen "
+    "statistics as `batch_stats=`."
+)
+
+
+class BoundModule:
+    """A module with weights: call it like the module itself.
+
+    - **params** - the weights as nested dicts, the way the module's own ``params`` look
+    """
+
+    def __init__(self, apply: Callable, values: dict[str, Any]) -> None:
+        self._apply = apply
+        self._values = values
+
+    @property
+    def params(self) -> dict[Any, Any]:
+        return _nest(self._values)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._apply(self._values, *args, **kwargs)
+
+
+def random_module(
+    name: str,
+    module: Any,
+    prior: Any,
+    *init_args: Any,
+    params: Any = None,
+    batch_stats: Any = None,
+    apply_rng: Sequence[str] | None = None,
+    **init_kwargs: Any,
+) -> BoundModule:
+    """Sample every parameter of a Flax module inside a NumPyro model.
+
+    Sites are named ``"{name}/{path}"``, for example ``"net/Dense_0.kernel"``. Shapes are found
+    without a forward pass. Call it outside the data plate.
+
+    :param name: prefix of the site names.
+    :param module: a linen module, or an instance of an NNX module.
+    :param prior: one of :mod:`numpyro_bnn.priors`, a distribution, or a function
+        ``(path, shape) -> Distribution``.
+    :param init_args: example inputs of a linen module, such as ``x[:1]``; an NNX module knows
+        its shapes and needs none.
+    :param params: values for the parameters that the prior leaves deterministic, as nested
+        dicts or ``nnx.State`` (values for random ones are not used). An NNX module's own values
+        serve where none are given.
+    :param batch_stats: frozen running statistics for modules with BatchNorm; the module must
+        then be called so that it uses them (linen: ``use_running_average=True``).
+    :param apply_rng: names of random streams (``["dropout"]``) that the module draws from in
+        every call; without it dropout layers are the identity.
+    :param init_kwargs: example keyword arguments of a linen module.
+    :return: a callable with the sampled weights.
+    :raises TypeError: if `module` is not a Flax module.
+    :raises ValueError: if the module keeps running statistics or other mutable state, if the
+        prior does not fit the parameters, or if a deterministic parameter has no value.
+    """
+    network: _Network
+    if isinstance(module, linen.Module):
+        network = _Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
+    elif isinstance(module, nnx.Module):
+        network = _NNX(module, batch_stats, apply_rng)
+    else:
+        hint = " Make one first: `MyModule(…)`." if isinstance(module, type) else ""
+        raise TypeError(
+            f"random_module: expected a flax.linen or flax.nnx module, got {module!r}.{hint}"
+        )
+    shapes = network.shapes
+    if not shapes:
+        raise ValueError(f"random_module: the module {type(module).__name__} has no parameters.")
+    values = as_prior(prior).sample(name, network.random_shapes)
+    for path, value in values.items():
+        if jnp.shape(value) != shapes[path]:
+            raise ValueError(
+                f"random_module: the site '{site_name(name, path)}' has shape {jnp.shape(value)} "
+                f"instead of {shapes[path]}. Call random_module outside every plate."
+            )
+    fixed = [path for path in shapes if path not in values]
+    if fixed:
+        values |= _fixed_values(fixed, network, params)
+    return BoundModule(network.apply, {path: values[path] for path in shapes})
+
+
+def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[str, Any]:
+    given = network.own_values | ({} if params is None else flatten_params(params))
+    missing = [path for path in paths if path not in given]
+    if missing:
+        raise ValueError(
+            f"random_module: {missing} are not random under this prior and have no values. Pass "
+            f"them as `params=`. The parameters are:\n{parameter_tree(network.shapes)}"
+        )
+    for path in paths:
+        if jnp.shape(given[path]) != network.shapes[path]:
+            raise ValueError(
+                f"random_module: `params` gives '{path}' the shape {jnp.shape(given[path])}, the "
+                f"module needs {network.shapes[path]}."
+            )
+    return {path: jnp.asarray(given[path]) for path in paths}
+
+
+class _Network:
+    """What linen and NNX have in common: parameters by path, and a pure function of them.
+
+    - **shapes** - of all parameters
+    - **random_shapes** - of those that can be random (floating point)
+    - **own_values** - values that the module brings along
+    """
+
+    shapes: Shapes
+    random_shapes: Shapes
+    own_values: dict[str, Any]
+
+    def _describe(self, leaves: Mapping[str, Any]) -> None:
+        self.shapes = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
+        self.random_shapes = {
+            path: shape
+            for path, shape in self.shapes.items()
+            if jnp.issubdtype(leaves[path].dtype, jnp.floating)
+        }
+
+    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def _streams(names: Sequence[str] | None) -> dict[str, jax.Array]:
+    """A fresh key for every random stream; needs NumPyro's seed handler."""
+    streams = {}
+    for stream in names or ():
+        key = numpyro.prng_key()
+        if key is None:
+            raise ValueError(
+                f"The module draws from the stream '{stream}' but the model has no random key. "
+                "Run it under `numpyro.handlers.seed`."
+            )
+        streams[stream] = key
+    return streams
+
+
+class _Linen(_Network):
+    def __init__(
+        self,
+        module: linen.Module,
+        batch_stats: Any,
+        apply_rng: Sequence[str] | None,
+        init_args: tuple,
+        init_kwargs: dict[str, Any],
+    ) -> None:
+        self.module = module
+        self.apply_rng = apply_rng
+        self.batch_stats = batch_stats
+        collections = self._eval_shape(init_args, init_kwargs)
+        params = collections.pop("params", {})
+        if batch_stats is not None:
+            collections.pop("batch_stats", None)
+        if collections:
+            found = ", ".join(f"'{collection}'" for collection in collections)
+            raise ValueError(
+                f"random_module: {type(module).__name__} keeps the mutable collection(s) {found}. "
+                + _NO_STATISTICS
+            )
+        self.own_values = {}
+        self._describe(flatten_params(params))
+
+    def _eval_shape(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
+
+        def init(key: jax.Array, arrays: list[Any]) -> Any:
+            arrays = iter(arrays)
+            filled = [next(arrays) if a else leaf for a, leaf in zip(is_array, leaves)]
+            args, kwargs = jax.tree.unflatten(structure, filled)
+            streams = {stream: key for stream in ("params", *(self.apply_rng or ()))}
+            with self._dropout():
+                return self.module.init(streams, *args, **kwargs)
+
+        try:
+            arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
+            return dict(jax.eval_shape(init, jax.random.key(0), arrays))
+        except TypeError as error:
+            if args or kwargs:
+                raise
+            raise ValueError(
+                f"random_module: a linen module needs an example input to know its shapes. Give "
+                f"it after the prior: `random_module(name, {type(self.module).__name__}(…), prior, "
+                "x[:1])`."
+            ) from error
+        except flax_errors.InvalidRngError as error:
+            raise self._needs_stream(error) from error
+
+    def _needs_stream(self, error: Exception) -> ValueError:
+        return ValueError(
+            f"random_module: {type(self.module).__name__} draws random numbers of its own. Switch "
+            "that off (`deterministic=True`, `train=False`) or name the stream, "
+            f"`apply_rng=['dropout']`. Flax says: {error}"
+        )
+
+    def _dropout(self) -> Any:
+        """Without a stream for it, dropout is the identity, whatever the module says."""
+
+        def skip(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+            if isinstance(context.module, linen.Dropout) and context.method_name == "__call__":
+                return args[0]
+            return call(*args, **kwargs)
+
+        active = self.apply_rng is None
+        return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
+
+    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        variables = {"params": _nest(values)}
+        if self.batch_stats is not None:
+            stats = self.batch_stats
+            variables["batch_stats"] = stats.get("batch_stats", stats)
+        rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
+        try:
+            with self._dropout():
+                return self.module.apply(variables, *args, rngs=rngs, **kwargs)
+        except flax_errors.ModifyScopeVariableError as error:
+            raise ValueError(
+                f"random_module: {type(self.module).__name__} tries to update its running "
+                "statistics. Call it so that it uses the frozen ones, for example "
+                "`net(x, use_running_average=True)` or `train=False`."
+            ) from error
+        except flax_errors.InvalidRngError as error:
+            raise self._needs_stream(error) from error
+
+
+class _NNX(_Network):
+    def __init__(
+        self, module: nnx.Module, batch_stats: Any, apply_rng: Sequence[str] | None
+    ) -> None:
+        self.name = type(module).__name__
+        self.apply_rng = apply_rng
+        self.graph, params, statistics, streams, rest = nnx.split(
+            module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
+        )
+        self.streams = streams
+        self.params = params
+        self.statistics = statistics
+        if jax.tree.leaves(rest):
+            raise ValueError(
+                f"random_module: {self.name} keeps the mutable state {sorted(flatten_params(rest))}. "
+                + _NO_STATISTICS
+            )
+        if jax.tree.leaves(statistics):
+            if batch_stats is None:
+                raise ValueError(
+                    f"random_module: {self.name} keeps the running statistics "
+                    f"{sorted(flatten_params(statistics))}. " + _NO_STATISTICS
+                )
+            self.statistics = _replace(statistics, flatten_params(batch_stats))
+        leaves = flatten_params(params)
+        self._describe(leaves)
+        self.own_values = {
+            path: leaf
+            for path, leaf in leaves.items()
+            if not isinstance(leaf, jax.ShapeDtypeStruct)
+        }
+
+    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        module = nnx.merge(self.graph, _replace(self.params, values), self.statistics, self.streams)
+        module.eval()
+        if self.apply_rng is not None:
+            module.set_attributes(deterministic=False, raise_if_not_found=False)
+            nnx.reseed(module, **_streams(self.apply_rng))
+        return module(*args, **kwargs)
+
+
+def _replace(state: Any, values: dict[str, Any]) -> Any:
+    """The same NNX state with other values, given by dotted path."""
+
+    def new(path: tuple, variable: Any) -> Any:
+        name = ".".join(str(part) for part in path)
+        if name not in values:
+            raise ValueError(
+                f"random_module: no value for '{name}'; the values given are for {sorted(values)}."
+            )
+        return variable.replace(values[name])
+
+    return nnx.map_state(new, state)
+
+
+def _nest(values: Mapping[str, Any]) -> dict[Any, Any]:
+    """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
+    tree: dict[Any, Any] = {}
+    for path, value in values.items():
+        *parents, leaf = (int(part) if part.isdigit() else part for part in path.split("."))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
+
+
+def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any = None) -> dict:
+    """Turn draws into Flax parameters.
+
+    :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
+        arrays stay in front, so that ``jax.vmap`` over the result runs every draw.
+    :param name: the network's name; not needed where the draws hold one network.
+    :param params: values of the parameters that are not random, repeated over the draws.
+    :return: nested dicts: ``variables["params"]`` of a linen module, or a pure dict of an NNX
+        state.
+    :raises ValueError: if no network or several are found.
+    """
+    weights = {
+        site: value for site, value in samples.items() if "/" in site and not is_auxiliary(site)
+    }
+    networks = {site.split("/", 1)[0] for site in weights}
+    if name is None and len(networks) == 1:
+        (name,) = networks
+    if name not in networks:
+        raise ValueError(
+            f"to_params: no weights of a network named {name!r}; the draws hold networks "
+            f"{sorted(networks)} and sites {list(samples)}. Say which with `name=`."
+        )
+    prefix = f"{name}/"
+    found = {site.removeprefix(prefix): v for site, v in weights.items() if site.startswith(prefix)}
+    if params is not None:
+        fixed = {path: v for path, v in flatten_params(params).items() if path not in found}
+        path, value = next(iter(found.items()))
+        trained = jnp.shape(flatten_params(params)[path])
+        lead = jnp.shape(value)[: jnp.ndim(value) - len(trained)]
+        found |= {path: jnp.broadcast_to(v, lead + jnp.shape(v)) for path, v in fixed.items()}
+    return _nest(found)
+
+
+def from_params(params: Any, name: str = "net") -> dict[str, jax.Array]:
+    """Turn Flax parameters into values of sample sites.
+
+    Weights are real, so the values serve as `init_params` as they are where the prior has no
+    scales of its own; :func:`numpyro_bnn.optimize` and :class:`numpyro_bnn.MCMC` also take
+    them for hierarchical priors and start the precisions at their conditional means.
+
+    :param params: ``variables["params"]`` of a linen module, or an ``nnx.State``; leading axes
+        (one start a chain) are kept.
+    :param name: the network's name in the model.
+    :return: ``{"{name}/{path}": value}``.
+    """
+    return {site_name(name, path): jnp.asarray(v) for path, v in flatten_params(params).items()}

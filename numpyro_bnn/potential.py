@@ -1,0 +1,326 @@
+"""From a NumPyro model to its potential energy, on all data or on a minibatch.
+
+:class:`Potential` is the joint between models and samplers: samplers, optimisers and
+diagnostics take one and know nothing of models. For unconstrained values z of the latent
+sites and indices I of B out of N rows,
+
+    U(z)    = -log p(θ(z)) |∂θ/∂z| - Σ_i log p(y_i | x_i, θ),
+    U(z; I) = -log p(θ(z)) |∂θ/∂z| - (N/B) Σ_{i in I} log p(y_i | x_i, θ),
+
+energies in nats. A minibatch is made from outside the model, by substituting the indices of
+its data plate; this file alone does so.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_sample
+from numpyro.infer.util import constrain_fn, log_density, potential_energy
+from numpyro.primitives import Messenger
+
+from numpyro_bnn.hierarchy import Group, groups_of
+
+Values = dict[str, jax.Array]
+
+
+class Plate(NamedTuple):
+    """A plate of a model.
+
+    - **size** - number of rows, N
+    - **subsample_size** - rows that the model itself takes of them; N unless it subsamples
+    """
+
+    size: int
+    subsample_size: int
+
+
+class Site(NamedTuple):
+    """A sample site of a model, without its values.
+
+    - **shape** - of the value
+    - **distribution_shape** - batch and event shape of its distribution
+    - **event_dim** - number of event axes
+    - **observed** - whether it is part of the likelihood
+    - **discrete** - whether its support is
+    - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
+    - **factor** - whether it comes from ``numpyro.factor``
+    """
+
+    shape: tuple[int, ...]
+    distribution_shape: tuple[int, ...]
+    event_dim: int
+    observed: bool
+    discrete: bool
+    plates: dict[str, int]
+    factor: bool
+
+
+class Structure(NamedTuple):
+    """What a model consists of for given arguments.
+
+    - **sites** - its sample sites, in order
+    - **plates** - its plates
+    - **groups** - its hierarchical precisions
+    """
+
+    sites: dict[str, Site]
+    plates: dict[str, Plate]
+    groups: dict[str, Group]
+
+    @property
+    def latent(self) -> list[str]:
+        return [name for name, site in self.sites.items() if not site.observed]
+
+    @property
+    def observed(self) -> list[str]:
+        return [name for name, site in self.sites.items() if site.observed]
+
+
+def structure_of(
+    model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
+) -> Structure:
+    """Trace a model abstractly: parameters have shapes only, the arguments keep their values.
+
+    Checks inside the model that look at concrete data therefore still happen, while nothing is
+    computed from random values.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :param indices: rows to take, by plate.
+    """
+    found: list[Structure] = []
+
+    def visit(key: jax.Array) -> jax.Array:
+        seeded = seed(substitute(model, data=dict(indices or {})), key)
+        sites = trace(substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
+        samples = {name: site for name, site in sites.items() if site["type"] == "sample"}
+        plates = {name: site for name, site in sites.items() if site["type"] == "plate"}
+        found.append(
+            Structure(
+                {name: _site(site) for name, site in samples.items()},
+                {
+                    name: Plate(site["args"][0], site["args"][1] or site["args"][0])
+                    for name, site in plates.items()
+                },
+                groups_of(samples),
+            )
+        )
+        return key
+
+    jax.eval_shape(visit, jax.random.key(0))
+    return found[0]
+
+
+def _site(site: dict[str, Any]) -> Site:
+    distribution = site["fn"]
+    return Site(
+        shape=jnp.shape(site["value"]),
+        distribution_shape=tuple(distribution.shape()),
+        event_dim=distribution.event_dim,
+        observed=site["is_observed"],
+        discrete=bool(distribution.support.is_discrete),
+        plates={frame.name: frame.dim for frame in site["cond_indep_stack"]},
+        factor=type(distribution).__name__ == "Unit",
+    )
+
+
+class _DefaultKey(Messenger):
+    """Gives models that ask for a key outside `seed` (dropout) a constant one, as NumPyro does."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "prng_key" and msg["value"] is None:
+            msg["value"] = jax.random.key(0)
+
+
+class Potential:
+    """Potential energy of a model given its arguments, over unconstrained latent values.
+
+    Call it with ``z: {site: array}`` for the energy in nats.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments; arrays, or pytrees of them, may be traced.
+    :param kwargs: its keyword arguments.
+    :raises ValueError: if the model has no latent site, or a discrete one.
+    """
+
+    def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
+        self.model = model
+        self.args = args
+        self.kwargs = kwargs or {}
+        self.structure = structure_of(model, args, self.kwargs)
+        if not self.structure.latent:
+            raise ValueError("The model has no latent site: every sample site is observed.")
+        discrete = [n for n in self.structure.latent if self.structure.sites[n].discrete]
+        if discrete:
+            raise ValueError(
+                f"The latent site(s) {discrete} are discrete and have no gradient. Sum them out in "
+                "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
+            )
+        self._bound = _DefaultKey(model)
+
+    def __call__(self, z: Values) -> jax.Array:
+        return potential_energy(self._bound, self.args, self.kwargs, z)
+
+    def minibatch(self, z: Values, indices: jax.Array, plate: str) -> jax.Array:
+        """U(z; I): the likelihood of the rows `indices` of `plate`, scaled by N/B."""
+        model = substitute(self._bound, data={plate: indices})
+        return potential_energy(model, self.args, self.kwargs, z)
+
+    def data_plate(self, plate: str | None = None) -> tuple[str, int]:
+        """The plate that minibatches are taken from, and its size N.
+
+        :param plate: its name, where the model has several.
+        :raises ValueError: if there is none, if it must be named, or if the model does not
+            follow minibatches of it: an observed site outside the plate, a latent site inside,
+            data that are not subsampled, or a likelihood summed before it reaches the plate.
+        """
+        observed = {name: self.structure.sites[name] for name in self.structure.observed}
+        candidates = sorted({p for site in observed.values() for p in site.plates})
+        if plate is None and len(candidates) == 1:
+            (plate,) = candidates
+        if plate is None or plate not in candidates:
+            raise ValueError(_no_plate(plate, candidates))
+        size, subsample_size = self.structure.plates[plate]
+        if subsample_size < size:
+            raise ValueError(
+                f"The plate '{plate}' already subsamples in the model (subsample_size="
+                f"{subsample_size} of {size}). Remove `subsample_size=` and give the kernel "
+                "`batch_size=`."
+            )
+        self._check_follows(plate, size)
+        return plate, size
+
+    def _check_follows(self, plate: str, size: int) -> None:
+        # A size that no other axis of the model is likely to have, so that chance cannot hide
+        # a site that ignores the minibatch; one row would broadcast silently.
+        probe = next(b for b in (7, 5, 3, 2, 1) if b < size or b == 1)
+        try:
+            indices = {plate: jnp.arange(probe)}
+            taken = structure_of(self.model, self.args, self.kwargs, indices)
+        except ValueError as error:
+            raise ValueError(
+                f"The model does not follow a minibatch of {probe} of the {size} rows of plate "
+                f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
+            ) from error
+        for name, site in taken.sites.items():
+            inside = plate in site.plates
+            if not site.observed:
+                if inside:
+                    raise ValueError(
+                        f"The latent site '{name}' is inside the data plate '{plate}': it has one "
+                        "value a row, and a minibatch would update only some of them. Use a "
+                        "full-batch kernel, or move it out of the plate."
+                    )
+                continue
+            if not inside:
+                raise ValueError(
+                    f"The observed site '{name}' is outside the plate '{plate}', so that a "
+                    f"minibatch would neither subsample nor scale it. {_SUBSAMPLE}"
+                )
+            batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]
+            value_batch = site.shape[: len(site.shape) - site.event_dim]
+            axis = site.plates[plate]
+            if len(value_batch) < -axis or value_batch[axis] != probe or value_batch != batch:
+                raise ValueError(
+                    f"The observed site '{name}' has values of shape {site.shape} and a "
+                    f"distribution of shape {site.distribution_shape} for a minibatch of {probe} "
+                    f"rows of plate '{plate}'; the batch axis {axis} of both must be {probe}. "
+                    f"{_SUBSAMPLE} A likelihood summed into one factor would count {size} times."
+                )
+
+    def constrain(self, z: Values) -> Values:
+        """Constrained values of the latent sites."""
+        return constrain_fn(self._bound, self.args, self.kwargs, z)
+
+    def unconstrain(self, values: Values) -> Values:
+        """Unconstrained values from constrained ones of every latent site."""
+        seeded = seed(substitute(self._bound, data=dict(values)), jax.random.key(0))
+        sites = trace(seeded).get_trace(*self.args, **self.kwargs)
+        return {
+            name: biject_to(sites[name]["fn"].support).inv(values[name])
+            for name in self.structure.latent
+        }
+
+    def prior_draw(self, key: jax.Array) -> Values:
+        """Constrained values of the latent sites drawn from their priors."""
+        seeded = substitute(seed(self.model, key), substitute_fn=init_to_sample)
+        sites = trace(seeded).get_trace(*self.args, **self.kwargs)
+        return {name: sites[name]["value"] for name in self.structure.latent}
+
+    def log_joint_by_site(self, values: Values) -> Values:
+        """Log density of each sample site, summed, at constrained values."""
+        bound = seed(self._bound, jax.random.key(0))
+        _, sites = log_density(bound, self.args, self.kwargs, values)
+        return {
+            name: jnp.sum(site["fn"].log_prob(site["value"]))
+            for name, site in sites.items()
+            if site["type"] == "sample"
+        }
+
+
+_SUBSAMPLE = (
+    "Inside `with numpyro.plate('data', N):` take the rows with `numpyro.subsample(x, event_dim=1)` "
+    "and `numpyro.subsample(y, event_dim=0)`, and observe one value a row."
+)
+
+
+def _no_plate(plate: str | None, candidates: list[str]) -> str:
+    if not candidates:
+        return (
+            "A minibatch needs a plate around the observed sites, and this model has none. "
+            + _SUBSAMPLE
+        )
+    if plate is None:
+        return (
+            f"The observed sites are inside several plates, {candidates}; say which one holds the "
+            "rows with `plate=`."
+        )
+    return f"No observed site is inside a plate named {plate!r}; the plates are {candidates}."
+
+
+def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
+    """The potential energy of a NumPyro model for given arguments.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :raises ValueError: if the model has no latent site, or a discrete one.
+
+    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist, numpyro_bnn as bnn
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0., 1.))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mean, 1.), obs=numpyro.subsample(y, event_dim=0))
+    >>> potential = bnn.potential_of(model, jnp.array([1., 2., 3.]))
+    >>> potential.data_plate()
+    ('data', 3)
+    """
+    return Potential(model, args, kwargs)
+
+
+def check_broadcast(structure: Structure) -> None:
+    """Refuse observations that meet their distribution in an outer product.
+
+    :raises ValueError: for the N×N broadcast of a prediction (N, 1) against a target (N,).
+    """
+    for name in structure.observed:
+        site = structure.sites[name]
+        if site.factor or not site.shape or site.shape == site.distribution_shape:
+            continue
+        padded = (1,) * (len(site.distribution_shape) - len(site.shape)) + site.shape
+        grown = [
+            axis
+            for axis, (have, want) in enumerate(zip(padded, site.distribution_shape))
+            if have == 1 and want > 1
+        ]
+        if grown and max(site.shape) > 1:
+            raise ValueError(
+                f"The observed site '{name}' has values of shape {site.shape} but a distribution "
+                f"of shape {site.distribution_shape}: every value would be compared with every "
+                "prediction. Give both the same shape, for example with `f.squeeze(-1)`."
+            )

@@ -1,0 +1,189 @@
+"""What a prior is: a rule from the path and shape of a parameter to a distribution.
+
+A *path* is the dotted name of a parameter inside its network (``"Dense_0.kernel"``). A prior
+is asked once for all parameters of a network (:meth:`Prior.sample`), so that a hierarchical
+prior can tie several arrays together; priors that treat each array by itself only define
+``(path, shape) -> Distribution``.
+"""
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import jax
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+Rule = Callable[[str, Shape], dist.Distribution]
+
+# Last components of the names of sites that accompany a parameter and are not one.
+AUXILIARY = (
+    "precision",
+    "unit_precision",
+    "weight_precision",
+    "base",
+    "global_scale",
+    "local_scale",
+    "slab_variance",
+)
+
+# Projections of attention layers whose kernels are (in, heads, head_dim): one input axis only.
+_SPLIT_PROJECTIONS = ("query", "key", "value")
+
+
+def is_auxiliary(site: str) -> bool:
+    """Whether a site accompanies a parameter (a precision, a standardised value, …)."""
+    return site.rsplit(".", 1)[-1] in AUXILIARY
+
+
+def parameter_tree(shapes: Shapes) -> str:
+    """The parameters of a network and their shapes, one a line, for error messages."""
+    width = max((len(path) for path in shapes), default=0)
+    return "\n".join(f"  {path:<{width}}  {shape}" for path, shape in shapes.items())
+
+
+def fan_in(path: str, shape: Shape) -> int:
+    """Number of terms that one output of a layer sums through this array.
+
+    Dense and convolution kernels end in an output axis, so it is the product of all axes but
+    the last (kernel size times input channels of a group); the query, key and value
+    projections of an attention layer are (in, heads, head_dim), so it is the first axis. An
+    embedding looks up one row and a bias or scale enters once: 1.
+
+    :param path: dotted path; its last component names the array, the one before the layer.
+    :param shape: shape of the array.
+    """
+    *layers, leaf = path.split(".")
+    if len(shape) < 2 or leaf in ("bias", "embedding", "scale"):
+        return 1
+    if len(shape) == 3 and layers and layers[-1] in _SPLIT_PROJECTIONS:
+        return shape[0]
+    return prod(shape[:-1])
+
+
+def flatten_params(params: Any) -> dict[str, Any]:
+    """Flatten a tree of parameters into ``{dotted path: array}``.
+
+    :param params: nested mappings (Flax linen ``params`` or the whole variable dict that
+        holds them under ``"params"``) or an ``nnx.State``.
+    :raises TypeError: if `params` is something else.
+    """
+    if hasattr(params, "to_pure_dict"):
+        params = params.to_pure_dict()
+    if isinstance(params, Mapping) and isinstance(params.get("params"), Mapping):
+        params = params["params"]
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f"Parameters must be nested dicts of arrays or an nnx.State, got "
+            f"{type(params).__name__}. Pass `variables['params']` or `nnx.state(module, nnx.Param)`."
+        )
+    flat: dict[str, Any] = {}
+
+    def visit(node: Any, path: tuple[str, ...]) -> None:
+        if isinstance(node, Mapping):
+            for key, child in node.items():
+                visit(child, (*path, str(key)))
+        else:
+            flat[".".join(path)] = node
+
+    visit(params, ())
+    return flat
+
+
+class Prior:
+    """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        """The distribution of one parameter; its batch shape may broadcast to `shape`."""
+        raise TypeError(
+            f"{type(self).__name__} ties several sites together and has no single distribution "
+            "for a path; use it inside `random_module`."
+        )
+
+    def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Draw every parameter inside a NumPyro model.
+
+        :param name: name of the network; site names are ``"{name}/{path}"``.
+        :param shapes: the parameters to draw.
+        :return: a value for each path that the prior makes random (a path may be missing:
+            that parameter is left deterministic).
+        """
+        return {
+            path: numpyro.sample(site_name(name, path), fit_distribution(self(path, shape), path, shape))
+            for path, shape in shapes.items()
+        }
+
+
+class FromFunction(Prior):
+    """A prior given as a plain function ``(path, shape) -> Distribution``."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        return self.rule(path, shape)
+
+
+def site_name(name: str, path: str) -> str:
+    """Name of the sample site of a parameter."""
+    return f"{name}/{path}"
+
+
+def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:
+    """Expand a distribution to one parameter and make all its axes event axes.
+
+    :param distribution: what a rule returned; its shape must broadcast to `shape`.
+    :raises TypeError: if it is no NumPyro distribution.
+    :raises ValueError: if its shape does not fit, or if its support is not the whole real line.
+    """
+    if not isinstance(distribution, dist.Distribution):
+        raise TypeError(
+            f"The prior for '{path}' returned {distribution!r}, expected a NumPyro Distribution. "
+            "Return for example `dist.Normal(0., 1.)`."
+        )
+    support = distribution.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is not constraints.real:
+        raise ValueError(
+            f"The prior for '{path}' is {type(distribution).__name__} with support "
+            f"{distribution.support}, but a weight of a network is any real number. Use a "
+            "distribution over the reals and put the constraint into the module."
+        )
+    event_dim = distribution.event_dim
+    batch = shape[: len(shape) - event_dim]
+    own = tuple(distribution.shape())
+    fits = len(own) <= len(shape) and tuple(distribution.event_shape) == shape[len(batch) :]
+    if fits:
+        pairs = zip(distribution.batch_shape[::-1], batch[::-1])
+        fits = all(a in (1, b) for a, b in pairs)
+    if not fits:
+        raise ValueError(
+            f"The prior for '{path}' has shape {own}, which does not broadcast to the "
+            f"parameter's shape {shape}. Return a scalar distribution or one of that shape."
+        )
+    if tuple(distribution.batch_shape) != batch:
+        distribution = distribution.expand(batch)
+    return distribution.to_event(len(batch)) if batch else distribution
+
+
+def as_prior(prior: Any) -> Prior:
+    """A prior from a :class:`Prior`, a distribution or a function of path and shape.
+
+    :raises TypeError: for anything else.
+    """
+    if isinstance(prior, Prior):
+        return prior
+    if isinstance(prior, dist.Distribution):
+        return FromFunction(lambda path, shape: prior)
+    if isinstance(prior, type) and issubclass(prior, Prior):
+        raise TypeError(f"The prior is the class {prior.__name__}; make one: `{prior.__name__}(…)`.")
+    if callable(prior):
+        return FromFunction(prior)
+    raise TypeError(
+        f"A prior is one of `bnn.priors`, a Distribution, or a function (path, shape) -> "
+        f"Distribution; got {prior!r}. For a mapping of patterns use `bnn.priors.ByPath`."
+    )

@@ -1,0 +1,259 @@
+r"""The movements that Langevin dynamics in discrete time are made of, as pure functions.
+
+The target density is proportional to :math:`\exp(-U(\theta)/T)`; momenta have the law
+:math:`N(0, T M)`, M diagonal. Each movement solves one part of the dynamics exactly for a time t:
+
+====== ================================================================== ====================
+letter movement                                                           name
+====== ================================================================== ====================
+``A``  :math:`\theta \leftarrow \theta + t M^{-1} p`                       :func:`drift`
+``B``  :math:`p \leftarrow p - t \nabla U(\theta)`                         :func:`kick`
+``O``  :math:`p \leftarrow c p + \sqrt{(1 - c^2) T M} \xi,\ c=e^{-\gamma t}` :func:`damp`
+``D``  :math:`\zeta \leftarrow \zeta + t (p^\top M^{-1} p / DT - 1)/\tau^2` :func:`regulate`
+====== ================================================================== ====================
+
+With ``D``, ``O`` damps by the thermostat :math:`\zeta` in place of :math:`\gamma`. Noise is an
+argument, standard normal and shaped like the position; nothing here draws a random number.
+
+Metropolis methods need one number more, ``work``: the kinetic energy that the kicks added,
+:math:`-\tfrac12 \sum t\, g^\top M^{-1}(p + p')`. For every palindrome of A, B and O, with any
+gradient estimates g whose sequence is as likely read backwards, the log acceptance ratio of a
+trajectory is :math:`-(U_\text{end} - U_\text{start} + \text{work})/T`, for the friction and the
+noise leave their own law invariant: :func:`log_acceptance`, :func:`accept_or_reject`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+PyTree = Any
+
+
+class DynamicsState(NamedTuple):
+    """Where a chain is. A field that a method does not use is None."""
+
+    position: PyTree
+    """Parameters, any pytree of floating-point arrays."""
+    momentum: PyTree = None
+    """Like ``position``; stationary law N(0, temperature * mass)."""
+    thermostat: PyTree = None
+    """Damping rate in 1/time: a scalar, or like ``position`` when there is one a parameter."""
+    gradient: PyTree = None
+    """Gradient of the potential at ``position``, kept by the words that begin with a kick and
+    end with one (``reuses_gradient``)."""
+    work: Any = None
+    """Kinetic energy added by kicks since the trajectory began, in nats at temperature 1."""
+
+
+class Settings(NamedTuple):
+    """What a step needs beside the state; numbers or arrays, all of them may be traced."""
+
+    step_size: Any
+    """``Langevin``: epsilon, the drift being epsilon/2. ``RandomWalk``: standard
+    deviation of the proposal. All others: a time step h. Learning rate lr on the mean loss of N
+    rows: epsilon = 2 lr / N, h = sqrt(lr / N), so epsilon = 2 h^2."""
+    temperature: Any = 1.0
+    """1 is the posterior, 0 is optimisation."""
+    inverse_mass_matrix: PyTree = 1.0
+    """Diagonal: a scalar, or a pytree like the position whose leaves broadcast against it."""
+    friction: Any = 0.0
+    """Per unit time."""
+    gradient_noise: PyTree = 0.0
+    """Estimated variance of the gradient of U, entry by entry (scalar or pytree), which
+    ``Langevin`` and ``SemiImplicit`` take off the noise they add."""
+    divergence: PyTree = 0.0
+    """Divergence of the inverse mass matrix with respect to the position (``Langevin``)."""
+
+
+def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
+    """A pytree with the structure of ``tree`` from one that has it, or from a scalar.
+
+    :raises ValueError: if ``value`` is neither; ``name`` says in the message what it is.
+    """
+    structure: Any = jax.tree.structure(tree)
+    given: Any = jax.tree.structure(value)
+    if given == structure:
+        return value
+    if jax.tree_util.treedef_is_leaf(given) and jnp.ndim(value) == 0:
+        return jax.tree.unflatten(structure, [value] * structure.num_leaves)
+    raise ValueError(
+        f"{name} has the structure {given}, the position has {structure}. "
+        f"Give {name} as a scalar or as a pytree like the position."
+    )
+
+
+def map_like(function: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
+    """``function`` leaf by leaf, each result in the type of the leaf of ``tree``."""
+    # The cast keeps e.g. bfloat16 parameters what they are when a setting is float32: a scan
+    # refuses a carry that changes its type.
+    return jax.tree.map(lambda x, *r: jnp.asarray(function(x, *r)).astype(x.dtype), tree, *rest)
+
+
+def total(function: Callable[..., Any], *trees: PyTree) -> jax.Array:
+    """The sum of ``function`` over all entries of all leaves."""
+    terms = jax.tree.leaves(jax.tree.map(lambda *x: jnp.sum(function(*x)), *trees))
+    return jnp.asarray(sum(terms), jnp.result_type(float))
+
+
+def size(tree: PyTree) -> int:
+    """The number of scalars in a pytree."""
+    return sum(int(jnp.size(x)) for x in jax.tree.leaves(tree))
+
+
+def inverse_mass_like(settings: Settings, tree: PyTree) -> PyTree:
+    """The inverse mass matrix, one leaf for each leaf of ``tree``."""
+    return spread(settings.inverse_mass_matrix, tree, "inverse_mass_matrix")
+
+
+def momentum_from(noise: PyTree, settings: Settings) -> PyTree:
+    r"""A momentum from its stationary law, :math:`p = \sqrt{T M} \xi`."""
+    scale = jnp.asarray(settings.temperature)
+    return map_like(
+        lambda xi, w: jnp.sqrt(scale / w) * xi, noise, inverse_mass_like(settings, noise)
+    )
+
+
+def kinetic_temperature(momentum: PyTree, inverse_mass_matrix: PyTree) -> jax.Array:
+    r""":math:`p^\top M^{-1} p / D`, whose mean at stationarity is the temperature."""
+    inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")
+    return total(lambda p, w: w * p * p, momentum, inverse_mass) / size(momentum)
+
+
+def drift(position: PyTree, momentum: PyTree, time: Any, settings: Settings) -> PyTree:
+    r"""The movement A: :math:`\theta + t M^{-1} p`."""
+    inverse_mass = inverse_mass_like(settings, position)
+    return map_like(lambda x, p, w: x + time * w * p, position, momentum, inverse_mass)
+
+
+def kick(momentum: PyTree, gradient: PyTree, time: Any) -> PyTree:
+    r"""The movement B: :math:`p - t \nabla U`."""
+    return map_like(lambda p, g: p - time * g, momentum, gradient)
+
+
+def kick_work(
+    before: PyTree, after: PyTree, gradient: PyTree, time: Any, settings: Settings
+) -> jax.Array:
+    r""":math:`-\tfrac12 t\, g^\top M^{-1} (p + p')`.
+
+    For a pure kick this is the kinetic energy gained, without the cancellation of subtracting
+    two energies of D/2 nats each.
+    """
+    inverse_mass = inverse_mass_like(settings, before)
+    return total(
+        lambda p, q, g, w: -0.5 * time * w * g * (p + q), before, after, gradient, inverse_mass
+    )
+
+
+def damp(
+    momentum: PyTree, noise: PyTree, time: Any, settings: Settings, thermostat: PyTree = None
+) -> PyTree:
+    r"""The movement O: the exact solution of :math:`dp = -\zeta p\,dt + \sqrt{2 \gamma T M}\,dW`.
+
+    Without a thermostat :math:`\zeta = \gamma` and N(0, T M) is left exactly invariant; infinite
+    friction draws the momentum afresh.
+    """
+    friction, temperature = jnp.asarray(settings.friction), jnp.asarray(settings.temperature)
+    inverse_mass = inverse_mass_like(settings, momentum)
+    if thermostat is None:
+        keep, gain = jnp.exp(-friction * time), -jnp.expm1(-2 * friction * time)
+        return map_like(
+            lambda p, xi, w: keep * p + jnp.sqrt(gain * temperature / w) * xi,
+            momentum,
+            noise,
+            inverse_mass,
+        )
+
+    def with_rate(p: Any, xi: Any, w: Any, rate: Any) -> Any:
+        # The rate of a thermostat crosses zero, where the formula is 0/0: its series there.
+        x = rate * time
+        small = jnp.abs(x) < 1e-3
+        safe = jnp.where(small, 1.0, x)
+        gain = jnp.where(small, 1 - x + 2 * x**2 / 3, -jnp.expm1(-2 * safe) / (2 * safe))
+        return jnp.exp(-x) * p + jnp.sqrt(2 * friction * time * gain * temperature / w) * xi
+
+    rate = spread(thermostat, momentum, "thermostat")
+    return map_like(with_rate, momentum, noise, inverse_mass, rate)
+
+
+def regulate(
+    thermostat: PyTree,
+    momentum: PyTree,
+    time: Any,
+    settings: Settings,
+    relaxation_rate: Any,
+    per_parameter: bool,
+) -> PyTree:
+    r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
+
+    K is :func:`kinetic_temperature`, a mean over the D parameters (Ding et al. 2014, algorithm 1),
+    or, with one thermostat a parameter, :math:`p_i^2 / m_i` of its own. The invariant law of
+    :math:`\zeta` has standard deviation :math:`1/(\tau\sqrt{D})`, with D = 1 in the second case.
+    """
+    # At temperature 0 (exploration) the ratio is undefined: the thermostat then only cools.
+    temperature = jnp.asarray(settings.temperature)
+    factor = time * relaxation_rate**2 / jnp.where(temperature > 0, temperature, 1.0)
+    if per_parameter:
+        inverse_mass = inverse_mass_like(settings, momentum)
+        return map_like(
+            lambda z, p, w: z + factor * (w * p * p - temperature),
+            thermostat,
+            momentum,
+            inverse_mass,
+        )
+    excess = kinetic_temperature(momentum, settings.inverse_mass_matrix) - temperature
+    return map_like(lambda z: z + factor * excess, thermostat)
+
+
+def log_acceptance(energy_error: Any, temperature: Any) -> jax.Array:
+    r""":math:`\min(0, -\Delta E / T)`, the log probability to accept.
+
+    :param energy_error: change of U plus ``work``, in nats; not-a-number is never accepted.
+    :param temperature: at 0 only what does not raise the energy is accepted.
+    """
+    error, temperature = jnp.asarray(energy_error), jnp.asarray(temperature)
+    cold = jnp.where(error > 0, -jnp.inf, 0.0)
+    warm = jnp.minimum(-error / jnp.where(temperature > 0, temperature, 1.0), 0.0)
+    return jnp.where(jnp.isnan(error), -jnp.inf, jnp.where(temperature > 0, warm, cold))
+
+
+def accept_or_reject(accept: Any, end: DynamicsState, start: DynamicsState) -> DynamicsState:
+    """``end`` if accepted; else ``start`` with its momentum reversed. ``work`` begins again at 0.
+
+    The reversal is what makes the target invariant when the momentum is only partly refreshed.
+
+    :param accept: boolean scalar, e.g. ``log(uniform) < log_acceptance(...)``.
+    """
+    if start.momentum is not None:
+        start = start._replace(momentum=jax.tree.map(jnp.negative, start.momentum))
+    state: DynamicsState = jax.tree.map(lambda x, y: jnp.where(accept, x, y), end, start)
+    return state if state.work is None else state._replace(work=jnp.zeros_like(state.work))
+
+
+def langevin_work(
+    position: PyTree,
+    gradient: PyTree,
+    proposal: PyTree,
+    proposal_gradient: PyTree,
+    settings: Settings,
+) -> jax.Array:
+    r"""``work`` of a Langevin proposal, for the Metropolis correction of SGLD (MALA).
+
+    .. math:: -\tfrac12 (\theta' - \theta)^\top (g + g')
+              + \tfrac{\epsilon}{8} (g'^\top M^{-1} g' - g^\top M^{-1} g)
+
+    It equals :math:`T \log q(\theta'|\theta) - T \log q(\theta|\theta')`, with
+    q the Gaussian of Langevin dynamics (Roberts & Tweedie 1996, section 1.4) multiplied out, so
+    that no large squares are subtracted. For a metric that does not depend on the position, and
+    no ``gradient_noise``.
+    """
+    epsilon = settings.step_size
+    return total(
+        lambda x, g, y, k, w: -0.5 * (y - x) * (g + k) + 0.125 * epsilon * w * (k - g) * (k + g),
+        position,
+        gradient,
+        proposal,
+        proposal_gradient,
+        inverse_mass_like(settings, position),
+    )

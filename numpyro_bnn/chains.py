@@ -1,0 +1,213 @@
+"""The compiled loops behind :class:`numpyro_bnn.MCMC`, and where chains run.
+
+Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
+writes draws into a buffer that it updates in place. Data are arguments of both, so that a
+second run, with new data of the same shapes too, compiles nothing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import nested_attrgetter
+
+State = Any
+Draws = Any
+
+
+class Arguments(NamedTuple):
+    """Arguments of a model, split into the arrays that a program takes and the rest.
+
+    - **arrays** - array leaves, in order
+    - **static** - hashable description of everything else, including the tree structure
+    """
+
+    arrays: list[Any]
+    static: tuple
+
+    @classmethod
+    def split(cls, args: tuple, kwargs: dict[str, Any]) -> "Arguments":
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        is_array = tuple(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
+        arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
+        rest = tuple(None if a else leaf for leaf, a in zip(leaves, is_array))
+        return cls(arrays, (structure, is_array, rest))
+
+    @staticmethod
+    def join(arrays: list[Any], static: tuple) -> tuple[tuple, dict[str, Any]]:
+        structure, is_array, rest = static
+        remaining = iter(arrays)
+        leaves = [next(remaining) if a else leaf for a, leaf in zip(is_array, rest)]
+        return jax.tree.unflatten(structure, leaves)
+
+
+def devices_for(num_chains: int) -> int:
+    """How many devices share the chains: the largest divisor of `num_chains` there are."""
+    return max(d for d in range(1, jax.local_device_count() + 1) if num_chains % d == 0)
+
+
+class Programs:
+    """The compiled programs of one kernel for one set of collected fields.
+
+    Chains keep a leading axis in states and buffers (none for a single chain).
+
+    :param kernel: the kernel; `init` is traced again inside `advance`, where nothing of it is
+        executed, because kernels keep closures over the arguments of the trace they live in.
+    :param num_warmup: passed to `kernel.init`.
+    :param static: description of the arguments, see :class:`Arguments`.
+    :param fields: dotted names of state fields to collect, the sample field first.
+    :param removed: sites not to collect.
+    :param postprocess: replaces the kernel's own post-processing where not None.
+    :param num_chains: number of chains that go through the programs together.
+    :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
+        ``jax.vmap``; not used for one chain.
+    :param size: number of draws that a buffer holds.
+    """
+
+    def __init__(
+        self,
+        kernel: MCMCKernel,
+        num_warmup: int,
+        static: tuple,
+        fields: tuple[str, ...],
+        removed: tuple[str, ...],
+        postprocess: Callable | None,
+        num_chains: int,
+        chain_method: str | Callable,
+        size: int,
+    ) -> None:
+        self.kernel = kernel
+        self.num_warmup = num_warmup
+        self.static = static
+        self.fields = fields
+        self.removed = removed
+        self.postprocess = postprocess
+        self.num_chains = num_chains
+        self.chain_method = chain_method
+        self.size = size
+        self._mesh = None
+        if chain_method == "parallel" and num_chains > 1:
+            devices = jax.local_devices()[: devices_for(num_chains)]
+            self._mesh = Mesh(np.asarray(devices), ("chain",))
+        self.start = jax.jit(self._start)
+        self.advance = jax.jit(self._advance, donate_argnums=1)
+
+    def place(self, arrays: list[Any]) -> list[jax.Array]:
+        """Put the data where the chains are, once a run."""
+        if self._mesh is None:
+            return [jnp.asarray(a) for a in arrays]
+        return jax.device_put(arrays, NamedSharding(self._mesh, PartitionSpec()))
+
+    def spread(self, chained: Any) -> Any:
+        """Put arrays with a leading chain axis where their chains are."""
+        if self._mesh is None:
+            return chained
+        return jax.device_put(chained, NamedSharding(self._mesh, PartitionSpec("chain")))
+
+    def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
+        """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
+        if self.num_chains == 1:
+            return function(chained, arrays)
+        if self._mesh is None:
+            transform = jax.vmap if self.chain_method == "vectorized" else self.chain_method
+            return transform(lambda chain: function(chain, arrays))(chained)
+        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
+        on_cpu = self._mesh.devices.flat[0].platform == "cpu"
+        axis = PartitionSpec("chain")
+
+        def local(chained: Any, arrays: list[Any]) -> Any:
+            def each(chain: Any) -> Any:
+                return function(chain, arrays)
+
+            return lax.map(each, chained) if on_cpu else jax.vmap(each)(chained)
+
+        return jax.shard_map(
+            local,
+            mesh=self._mesh,
+            in_specs=(axis, PartitionSpec()),
+            out_specs=axis,
+            check_vma=False,
+        )(chained, arrays)
+
+    def _start(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+        def one(chain: tuple, arrays: list[Any]) -> State:
+            return self._init(*chain, arrays)
+
+        return self._map_chains(one, (keys, init_params), arrays)
+
+    def _init(self, key: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+        args, kwargs = Arguments.join(arrays, self.static)
+        return self.kernel.init(
+            key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
+        )
+
+    def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+        """A buffer for `size` draws of every chain."""
+
+        def one(chain: tuple, arrays: list[Any]) -> Draws:
+            state, init_params = chain
+            return self._collect(state, init_params, arrays)
+
+        shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
+        at = 0 if self.num_chains == 1 else 1
+
+        def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            return jnp.zeros((*leaf.shape[:at], self.size, *leaf.shape[at:]), leaf.dtype)
+
+        return self.spread(jax.tree.map(zeros, shapes))
+
+    def _collect(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+        self._init(_key_of(state), init_params, arrays)
+        args, kwargs = Arguments.join(arrays, self.static)
+        return self._collected(state, args, kwargs)
+
+    def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
+        values = nested_attrgetter(*self.fields)(state)
+        values = [values] if len(self.fields) == 1 else list(values)
+        postprocess = self.postprocess or self.kernel.postprocess_fn(args, kwargs)
+        values[0] = postprocess(values[0])
+        if self.removed:
+            values[0] = {k: v for k, v in values[0].items() if k not in self.removed}
+        return dict(zip(self.fields, values))
+
+    def _advance(
+        self,
+        state: State,
+        draws: Draws,
+        init_params: Any,
+        slot: jax.Array,
+        num_draws: jax.Array,
+        thinning: jax.Array,
+        arrays: list[Any],
+    ) -> tuple[State, Draws]:
+        """Take ``num_draws * thinning`` steps and write draws from `slot` on."""
+
+        def one(chain: tuple, arrays: list[Any]) -> tuple[State, Draws]:
+            state, draws, init_params = chain
+            args, kwargs = Arguments.join(arrays, self.static)
+            self._init(_key_of(state), init_params, arrays)
+
+            def step(_: int, state: State) -> State:
+                return self.kernel.sample(state, args, kwargs)
+
+            def draw(i: jax.Array, carry: tuple) -> tuple:
+                state, draws = carry
+                state = lax.fori_loop(0, thinning, step, state)
+                values = self._collected(state, args, kwargs)
+                write = partial(lax.dynamic_update_index_in_dim, index=slot + i, axis=0)
+                return state, jax.tree.map(lambda b, v: write(b, jnp.asarray(v)), draws, values)
+
+            return lax.fori_loop(0, num_draws, draw, (state, draws))
+
+        return self._map_chains(one, (state, draws, init_params), arrays)
+
+
+def _key_of(state: State) -> jax.Array:
+    """A random key of the right kind; which one does not matter where nothing is executed."""
+    return getattr(state, "rng_key", jax.random.key(0))

@@ -1,0 +1,63 @@
+"""Where chains start: full sets of latent values from a few of them.
+
+A trained network gives weights; a hierarchical prior also needs precisions, and in
+non-centred coordinates standardised weights. Precisions start at their conditional means
+given the weights, because weights and precisions have no useful joint mode.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
+from numpyro_bnn.potential import Potential, Values
+
+
+def centered(potential: Potential) -> Potential:
+    """The same posterior over weights and precisions themselves."""
+    model = parameterize(potential.model, "centered")
+    return Potential(model, potential.args, potential.kwargs)
+
+
+def own_coordinates(potential: Potential, values: Values) -> Values:
+    """Unconstrained latent values from constrained ones of weights and precisions."""
+    own = to_own_coordinates(potential.model, potential.args, potential.kwargs, values)
+    return potential.unconstrain(own)
+
+
+def fill_precisions(potential: Potential, values: Values) -> Values:
+    """Add every hierarchical precision at its conditional mean given the weights."""
+    filled = dict(values)
+    for name, group in potential.structure.groups.items():
+        filled[name] = group.conditional(filled).mean
+    return filled
+
+
+def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Values:
+    """Unconstrained start from the values of weights alone.
+
+    :param potential: of the model to start.
+    :param given: values of weight sites (``"net/Dense_0.kernel"``), which are real, and
+        unconstrained ones of any further latent sites.
+    :param batched: whether every array has a leading axis of chains.
+    :return: unconstrained values of every latent site; precisions at their conditional means.
+    :raises ValueError: if other sites are missing, naming them.
+    """
+    around = centered(potential)
+    needed = [n for n in around.structure.latent if n not in around.structure.groups]
+    missing = [name for name in needed if name not in given]
+    unknown = [n for n in given if n not in around.structure.sites]
+    if missing or unknown:
+        raise ValueError(
+            f"init_params lack the sites {missing} and give unknown ones {unknown}. A start gives "
+            f"every latent site, {potential.structure.latent}, or the weights and what has no "
+            f"hierarchical prior, {needed}."
+        )
+
+    def one(values: Values) -> Values:
+        placeholder = {n: jnp.zeros(()) for n in around.structure.groups}
+        constrained = around.constrain({**placeholder, **values})
+        return own_coordinates(potential, fill_precisions(around, constrained))
+
+    return jax.vmap(one)(given) if batched else one(given)

@@ -33,7 +33,10 @@ class Splitting(Dynamics):
     ``OBABO`` (Bussi & Parrinello 2007): momenta exact, positions :math:`T (H - \tfrac{h^2}{4} H
     M^{-1} H)^{-1}`; with Metropolis at intervals it is GGMC (Garriga-Alonso & Fortuin 2021).
     ``BAB`` is the leapfrog. ``BADODA`` is SGNHT (Ding et al. 2014) in the splitting of
-    Leimkuhler & Shang 2016, the half kicks made one.
+    Leimkuhler & Shang 2016, the half kicks made one; gradient noise of covariance V that nobody
+    knows moves the mean of the thermostat to :math:`\gamma + h V / (2 T M)` and leaves the target.
+    A state stands before the kick that heats it: its kinetic temperature is then
+    :math:`T - h^2 V / (2 M)`.
 
     :param letters: the word: A, B, O, D. It needs A and B, and one new gradient at most.
     :param metropolis: keep ``work``; only for a palindrome without D.

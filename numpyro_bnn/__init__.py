@@ -19,6 +19,7 @@ _HOME = {
     "predict": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
     "inference_data": ["to_inference_data"],
+    "ready": ["classification", "regression"],
     "storage": ["load", "save"],
 }
 _MODULES = ["diagnostics", "likelihoods", "plots", "priors", "scores"]
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.optimize import optimize
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predict import average, predict, prior_predictive
+    from numpyro_bnn.ready import classification, regression
     from numpyro_bnn.storage import load, save
 
 

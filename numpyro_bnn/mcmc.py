@@ -18,7 +18,7 @@ from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments, Programs, devices_for
-from numpyro_bnn.potential import Potential, Structure, check_broadcast, structure_of
+from numpyro_bnn.potential import Potential, Structure, begin_fit
 from numpyro_bnn.start import complete
 
 
@@ -37,6 +37,7 @@ class MCMC(NumPyroMCMC):
       (of every chain the same number); during warm-up it raises ``KeyboardInterrupt``.
     - A chain whose draws become non-finite is left out of the samples with a warning that
       names it (:attr:`left_out`); if no chain is left, `run` raises.
+    - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
     - `init_params` may have a leading axis of one for a single chain, and may give only the
       weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
 
@@ -131,11 +132,9 @@ class MCMC(NumPyroMCMC):
             )
             return
         self._args, self._kwargs = args, kwargs
-        structure = None if self.model is None else structure_of(self.model, args, kwargs)
-        if structure is not None:
-            check_broadcast(structure)
-            if isinstance(self.sampler, HMC):
-                _refuse_subsampling(self.sampler, structure)
+        structure = None if self.model is None else begin_fit(self.model, args, kwargs)
+        if structure is not None and isinstance(self.sampler, HMC):
+            _refuse_subsampling(self.sampler, structure)
         init_params = self._starts(init_params, structure)
         keys = rng_key
         if self.num_chains > 1 and is_prng_key(rng_key):
@@ -235,6 +234,8 @@ class MCMC(NumPyroMCMC):
     ) -> Programs:
         prefix = f"~{self._sample_field}."
         fields = (self._sample_field, *self._default_fields, *extra_fields)
+        if isinstance(self.sampler, HMC):
+            fields += _HMC_FIELDS
         removed = tuple(f.removeprefix(prefix) for f in fields if f.startswith(prefix))
         collected = tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix)))
         key = (static, collected, removed, size)
@@ -345,6 +346,10 @@ class MCMC(NumPyroMCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
+
+
+# What diagnoses of HMC and NUTS look at.
+_HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_state.step_size")
 
 
 def _chunks(

@@ -13,7 +13,7 @@ from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
-from numpyro_bnn.potential import Potential, Values, check_broadcast
+from numpyro_bnn.potential import Potential, Values, begin_fit
 from numpyro_bnn.rules import fan_in
 from numpyro_bnn.start import centered, fill_precisions, own_coordinates
 
@@ -62,8 +62,8 @@ def optimize(
         raise ValueError(f"optimize: num_chains must be a positive integer, got {num_chains!r}.")
     if not is_prng_key(key):
         raise ValueError(f"optimize: key must be one random key, got shape {jnp.shape(key)}.")
+    begin_fit(model, args, kwargs)
     potential = Potential(model, args, kwargs)
-    check_broadcast(potential.structure)
     plate, size = ("", 0) if batch_size is None else potential.data_plate()
     if batch_size is not None and not 0 < batch_size <= size:
         raise ValueError(

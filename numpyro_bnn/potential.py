@@ -303,7 +303,33 @@ def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
     return Potential(model, args, kwargs)
 
 
-def check_broadcast(structure: Structure) -> None:
+def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
+    """What every fit does first: let the model see its training data, and check them.
+
+    :return: the structure of the model.
+    :raises ValueError: if the model keeps the units of other data, or an observed site
+        broadcasts to an outer product; and whatever the model itself refuses.
+    """
+    ready = innermost(model)
+    learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
+    try:
+        structure = structure_of(model, args, kwargs)
+        _check_broadcast(structure)
+    except Exception:
+        if learned:
+            ready.forget()
+        raise
+    return structure
+
+
+def innermost(model: Any) -> Any:
+    """The model under all handlers that wrap it."""
+    while getattr(model, "fn", None) is not None:
+        model = model.fn
+    return model
+
+
+def _check_broadcast(structure: Structure) -> None:
     """Refuse observations that meet their distribution in an outer product.
 
     :raises ValueError: for the N×N broadcast of a prediction (N, 1) against a target (N,).

@@ -1,0 +1,227 @@
+"""Likelihoods that check what they are given.
+
+A helper opens the data plate, takes a minibatch's rows where one is asked for, and samples
+the target. What would otherwise be a wrong posterior is an error here: a prediction (N, 1)
+against a target (N,), labels out of range, one-hot labels, NaN. Shapes are checked always,
+values whenever the data are concrete (``MCMC.run`` and ``optimize`` see to it that they are).
+
+Every helper takes predictions ``f`` of all N rows, or the network itself with ``x=``, which is
+then evaluated on the rows of a minibatch only.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from numpyro_bnn.observations import check_finite, check_labels, check_shape, observe
+
+Link = Literal["softplus", "exp"]
+Units = tuple[Any, Any]
+STANDARD: Units = (0.0, 1.0)
+_LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
+
+
+class Precision(NamedTuple):
+    """Noise with a Gamma precision, site ``"{name}.precision"``.
+
+    - **concentration**, **rate** - of the Gamma prior
+    """
+
+    concentration: float = 1.0
+    rate: float = 1.0
+
+
+Noise = float | dist.Distribution | Precision
+
+
+def _scale(owner: str, noise: Noise, name: str) -> Any:
+    """A noise scale from a number, a prior on it, or a Gamma precision."""
+    if isinstance(noise, Precision):
+        precision = numpyro.sample(f"{name}.precision", dist.Gamma(*noise))
+        return 1 / jnp.sqrt(precision)
+    if isinstance(noise, dist.Distribution):
+        if noise.support not in (constraints.positive, constraints.nonnegative):
+            raise ValueError(
+                f"{owner}: the prior on the noise scale has support {noise.support}, expected "
+                "positive values. Use for example `dist.HalfNormal(1.)`."
+            )
+        return numpyro.sample(f"{name}.scale", noise)
+    if jnp.ndim(noise) == 0 and not isinstance(noise, bool):
+        scale = float(noise)
+        if 0 < scale < float("inf"):
+            return scale
+    raise ValueError(
+        f"{owner}: noise must be a positive standard deviation, a distribution over it, or "
+        f"`Precision(concentration, rate)`, got {noise!r}."
+    )
+
+
+def gaussian(
+    f: Any,
+    y: Any = None,
+    *,
+    noise: Noise,
+    x: Any = None,
+    name: str = "y",
+    plate: str = "data",
+    units: Units = STANDARD,
+) -> Any:
+    """y ~ Normal(f, σ²), one σ for all rows.
+
+    :param f: predictions of the shape of `y`, or the network, with `x`.
+    :param y: targets (N,) or (N, D); None to predict.
+    :param noise: σ itself, a prior on σ (site ``"{name}.scale"``), or :class:`Precision`.
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :return: the target.
+    :raises ValueError: for shapes that do not agree, NaN, or a noise that is not positive.
+    """
+    scale = _scale("gaussian", noise, name)
+    shift, unit = units
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_shape("gaussian", f, y)
+        return dist.Normal(shift + unit * f, unit * scale).to_event(jnp.ndim(f) - 1)
+
+    event_dim = 0 if y is None else jnp.ndim(y) - 1
+    return observe("gaussian", f, y, x, name, plate, likelihood, event_dim)
+
+
+def heteroscedastic(
+    f: Any,
+    y: Any = None,
+    *,
+    x: Any = None,
+    link: Link = "softplus",
+    name: str = "y",
+    plate: str = "data",
+    units: Units = STANDARD,
+) -> Any:
+    """y ~ Normal(f₀, link(f₁)²): the network gives the mean and the scale of each row.
+
+    :param f: predictions (N, 2), or the network, with `x`.
+    :param y: targets (N,); None to predict.
+    :param x: inputs (N, …).
+    :param link: ``"softplus"`` or ``"exp"``, from the second output to a standard deviation.
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :return: the target.
+    :raises ValueError: for another link, or shapes that do not agree.
+    """
+    if link not in _LINKS:
+        raise ValueError(f"heteroscedastic: link must be one of {list(_LINKS)}, got {link!r}.")
+    shift, unit = units
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        _check_outputs("heteroscedastic", f, 2)
+        check_shape("heteroscedastic", f, y, (2,))
+        return dist.Normal(shift + unit * f[..., 0], unit * _LINKS[link](f[..., 1]))
+
+    return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1)
+
+
+def student_t(
+    f: Any,
+    y: Any = None,
+    *,
+    noise: Noise,
+    df: float | dist.Distribution = 4.0,
+    x: Any = None,
+    name: str = "y",
+    plate: str = "data",
+    units: Units = STANDARD,
+) -> Any:
+    """y = f + σ t with `df` degrees of freedom: regression that outliers do not pull.
+
+    :param f: predictions of the shape of `y`, or the network, with `x`.
+    :param y: targets (N,); None to predict.
+    :param noise: σ (a scale, not the standard deviation), as in :func:`gaussian`.
+    :param df: degrees of freedom, or a prior on them (site ``"{name}.df"``).
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :return: the target.
+    :raises ValueError: for shapes that do not agree or numbers that are not positive.
+    """
+    scale = _scale("student_t", noise, name)
+    if isinstance(df, dist.Distribution):
+        df = numpyro.sample(f"{name}.df", df)
+    elif not df > 0:
+        raise ValueError(f"student_t: df must be positive, got df={df}.")
+    shift, unit = units
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_shape("student_t", f, y)
+        return dist.StudentT(df, shift + unit * f, unit * scale)
+
+    return observe("student_t", f, y, x, name, plate, likelihood, 0)
+
+
+def categorical(
+    f: Any, y: Any = None, *, x: Any = None, name: str = "y", plate: str = "data"
+) -> Any:
+    """y ~ Categorical(softmax(f)).
+
+    :param f: logits (N, K), or the network, with `x`.
+    :param y: integer classes (N,) from 0 to K - 1; None to predict.
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :return: the target.
+    :raises TypeError: for a target that is not integer.
+    :raises ValueError: for one-hot labels, labels out of range, or shapes that do not agree.
+    """
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        _check_outputs("categorical", f, None)
+        # The rows of a minibatch may be traced; the whole target is concrete more often.
+        check_labels("categorical", y, jnp.shape(f)[-1])
+        check_labels("categorical", target, jnp.shape(f)[-1])
+        check_shape("categorical", f, y, jnp.shape(f)[-1:])
+        return dist.Categorical(logits=f)
+
+    target = y
+    check_finite("categorical", "y", y)
+    return observe("categorical", f, y, x, name, plate, likelihood, 1)
+
+
+def bernoulli(
+    f: Any, y: Any = None, *, x: Any = None, name: str = "y", plate: str = "data"
+) -> Any:
+    """y ~ Bernoulli(sigmoid(f)).
+
+    :param f: logits (N,), or the network, with `x`.
+    :param y: integer or boolean classes (N,), 0 or 1; None to predict.
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :return: the target.
+    :raises TypeError: for a target that is not integer or boolean.
+    :raises ValueError: for labels other than 0 and 1 or shapes that do not agree.
+    """
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_labels("bernoulli", target, 2)
+        check_shape("bernoulli", f, y)
+        return dist.Bernoulli(logits=f)
+
+    target = y
+    return observe("bernoulli", f, y, x, name, plate, likelihood, 0)
+
+
+def _check_outputs(owner: str, f: Any, expected: int | None) -> None:
+    shape = jnp.shape(f)
+    if len(shape) != 2 or (expected is not None and shape[-1] != expected) or shape[-1] < 2:
+        outputs = "two or more" if expected is None else expected
+        raise ValueError(
+            f"{owner}: f has shape {shape}, expected (N, outputs) with {outputs} outputs. Give the "
+            "last layer of the network that many units."
+        )

@@ -1,0 +1,112 @@
+"""Checks of inputs and targets, and the plate around them, shared by all likelihoods."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro.util import not_jax_tracer
+
+
+def check_finite(owner: str, label: str, values: Any) -> None:
+    """Refuse NaN and infinite values in concrete data.
+
+    :raises ValueError: naming how many there are and where the first is.
+    """
+    if values is None or not not_jax_tracer(values):
+        return
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.inexact):
+        return
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{owner}: {label} has {int(bad.sum())} NaN or infinite values, the first at index "
+            f"{first}. Remove or impute those rows."
+        )
+
+
+def check_labels(owner: str, y: Any, num_classes: int) -> None:
+    """Refuse targets that are not one integer class a row.
+
+    :raises TypeError: for labels that are not integers.
+    :raises ValueError: for one-hot labels or labels out of range.
+    """
+    if y is None:
+        return
+    if jnp.ndim(y) == 2 and jnp.shape(y)[1] == num_classes:
+        raise ValueError(
+            f"{owner}: y has shape {jnp.shape(y)}, which looks one-hot. Pass class numbers, for "
+            "example `y.argmax(-1)`."
+        )
+    if not (jnp.issubdtype(y.dtype, jnp.integer) or y.dtype == bool):
+        raise TypeError(
+            f"{owner}: y has dtype {y.dtype}, expected integer class numbers from 0 to "
+            f"{num_classes - 1}. Convert with `y.astype(int)` if they are whole numbers; for a "
+            "continuous target use `gaussian`."
+        )
+    if not_jax_tracer(y) and np.size(y):
+        low, high = int(np.min(y)), int(np.max(y))
+        if low < 0 or high >= num_classes:
+            raise ValueError(
+                f"{owner}: y has labels from {low} to {high}, but the network has "
+                f"{num_classes} classes, 0 to {num_classes - 1}. Renumber the labels or widen the "
+                "last layer."
+            )
+
+
+def check_shape(owner: str, f: Any, y: Any, trailing: tuple[int, ...] = ()) -> None:
+    """Refuse predictions and targets that would broadcast against each other.
+
+    :param trailing: axes that f has beyond those of the target.
+    :raises ValueError: naming both shapes.
+    """
+    have, expected = jnp.shape(f), None if y is None else (*jnp.shape(y), *trailing)
+    if y is None or have == expected:
+        return
+    hint = ""
+    if have == (*expected, 1) and not trailing:
+        hint = " Drop the last axis: `f.squeeze(-1)`."
+    elif have and expected and have[0] != expected[0]:
+        hint = " Give as many targets as inputs."
+    raise ValueError(
+        f"{owner}: f has shape {have} and y {jnp.shape(y)}; f must have shape {expected}, because "
+        f"anything else compares every prediction with every target or drops some.{hint}"
+    )
+
+
+def observe(
+    owner: str,
+    f: Any,
+    y: Any,
+    x: Any,
+    name: str,
+    plate: str,
+    likelihood: Callable[[jax.Array, Any], Any],
+    event_dim: int,
+) -> Any:
+    """Sample a target inside its plate, from predictions or from a network and its inputs.
+
+    :param f: predictions (N, …), or, with `x`, a callable that makes them from rows of x.
+    :param y: targets (N, …), or None to predict.
+    :param x: inputs (N, …) or None.
+    :param likelihood: checks predictions against targets and returns a distribution.
+    :param event_dim: axes of one prediction.
+    """
+    if callable(f) and x is None:
+        raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
+    if not callable(f) and x is not None:
+        raise TypeError(f"{owner}: with `x=`, f must be the network itself, not its output.")
+    check_finite(owner, "x", x)
+    check_finite(owner, "y", y)
+    size = jnp.shape(f if x is None else x)[0]
+    with numpyro.plate(plate, size):
+        rows = None if y is None else numpyro.subsample(y, event_dim=jnp.ndim(y) - 1)
+        if x is None:
+            predictions = numpyro.subsample(f, event_dim=event_dim)
+        else:
+            predictions = f(numpyro.subsample(x, event_dim=jnp.ndim(x) - 1))
+        return numpyro.sample(name, likelihood(predictions, rows), obs=rows)

@@ -1,0 +1,71 @@
+"""Save draws and load them in another process, without pickle."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.potential import innermost
+
+_FORMAT = "numpyro_bnn draws 1"
+
+
+def save(run: Any, path: str | Path) -> Path:
+    """Write draws to one file (a NumPy archive).
+
+    :param run: an ``MCMC`` after `run`, or draws.
+    :param path: where to; the ending ``.npz`` is added where it lacks.
+    :return: the path written.
+    :raises ValueError: if there are no draws.
+    """
+    draws = draws_of(run, owner="save")
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    units = getattr(innermost(draws.model), "standardization", None)
+    header = {"format": _FORMAT, "info": draws.info, "sites": list(draws), "stats": list(draws.stats)}
+    arrays = {f"site:{name}": np.asarray(value) for name, value in draws.items()}
+    arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
+    if units is not None:
+        arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+    partial.replace(path)
+    return path
+
+
+def load(path: str | Path, model: Callable) -> Draws:
+    """Read draws that :func:`save` wrote, to predict with.
+
+    :param path: the file.
+    :param model: the model that they are draws of; a ready model gets its units back.
+    :return: the draws.
+    :raises ValueError: if the file is not one of ours, or damaged.
+    """
+    path = Path(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            if header.get("format") != _FORMAT:
+                raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
+            sites = {name: file[f"site:{name}"] for name in header["sites"]}
+            stats = {name: file[f"stat:{name}"] for name in header["stats"]}
+            prefix = "units:"
+            units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
+    except (KeyError, ValueError, BadZipFile, EOFError) as error:
+        raise ValueError(
+            f"load: {path} does not hold draws written by `bnn.save`: {error}."
+        ) from error
+    ready = innermost(model)
+    if units:
+        if not hasattr(ready, "restore"):
+            raise ValueError(
+                f"load: {path} was saved from `bnn.regression` or `bnn.classification`; pass such a "
+                "model, made with the same module and prior."
+            )
+        ready.restore(units)
+    return Draws(sites, model, stats, header["info"])

@@ -65,11 +65,13 @@ class Structure(NamedTuple):
     - **sites** - its sample sites, in order
     - **plates** - its plates
     - **groups** - its hierarchical precisions
+    - **deterministic** - shapes of its deterministic sites
     """
 
     sites: dict[str, Site]
     plates: dict[str, Plate]
     groups: dict[str, Group]
+    deterministic: dict[str, tuple[int, ...]]
 
     @property
     def latent(self) -> list[str]:
@@ -108,6 +110,7 @@ def structure_of(
                     for name, site in plates.items()
                 },
                 groups_of(samples),
+                {n: jnp.shape(s["value"]) for n, s in sites.items() if s["type"] == "deterministic"},
             )
         )
         return key

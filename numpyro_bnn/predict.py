@@ -141,9 +141,10 @@ def predict(
         )
     ((size,),) = rows
     head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
-    sites = structure_of(model, (head,), {}).sites
-    target = _target(sites, samples, site)
-    grouped = group_by_chain(samples, {name: s.shape for name, s in sites.items()})
+    structure = structure_of(model, (head,), {})
+    target = _target(structure.sites, samples, site)
+    shapes = structure.deterministic | {name: s.shape for name, s in structure.sites.items()}
+    grouped = group_by_chain(samples, shapes)
     latent = {name: jnp.asarray(value) for name, value in grouped.items()}
 
     program = jax.jit(partial(_over_draws, model, target), static_argnums=3)

@@ -90,7 +90,7 @@ def wasserstein(
     At each input the two sets of draws are compared as distributions, so two posteriors with
     the same average but other spread differ. One number a draw: exact. A vector a draw (class
     probabilities): sliced, the mean over random directions u on the sphere of the exact distance
-    between `u . p_s` and `u . q_s` (Bonneel et al. 2015, eq. 6, with exponent 1).
+    between `u . p_s` and `u . q_s` (Bonneel et al. 2015, with exponent 1).
 
     :param p: draws `(..., n)`, or `(..., n, event)` with `event_dim=1`; or predictions, of
         which the class probabilities or else the means are compared.
@@ -192,9 +192,9 @@ class Uncertainty(NamedTuple):
 def uncertainty(predictions: Any, scale: Any = None) -> Uncertainty:
     """Total uncertainty of the predictive, split into aleatoric and epistemic.
 
-    Classification, by entropies: `H[E p] = E H[p] + I` (Depeweg et al. 2018, arXiv:1710.07283,
-    eq. 3). Regression, by variances: `Var y = E scale^2 + Var mean` (eq. 5 there), the law of
-    total variance over the draws, with S in the denominator so that the parts sum exactly.
+    Classification, by entropies: `H[E p] = E H[p] + I`. Regression, by variances:
+    `Var y = E scale^2 + Var mean`, the law of total variance over the draws, with S in the
+    denominator so that the parts sum exactly. Both in Depeweg et al. 2018 (arXiv:1710.07283).
 
     :param predictions: probabilities `(..., n, classes)`; with `scale`, means
         `(..., n)`; or predictions of either kind.

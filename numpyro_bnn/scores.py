@@ -156,7 +156,7 @@ def crps(
 
     `CRPS = E|X - y| - 1/2 E|X - X'|`, Gneiting & Raftery 2007, eq. 21. With `scale` the
     predictive is the mixture `1/S sum_s N(mean_s, scale_s^2)`, in closed form after Grimit et
-    al. 2006 (eq. 6); without it `predictions` are samples of `y` and the score is that of their
+    al. 2006; without it `predictions` are samples of `y` and the score is that of their
     empirical distribution. Draws of the *mean* without a scale are not samples of `y`.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.

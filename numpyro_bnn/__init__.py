@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "modules": ["from_params", "random_module", "to_params"],
+    "modules": ["MLP", "from_params", "random_module", "to_params"],
     "hierarchy": ["parameterize"],
     "potential": ["potential_of"],
     "optimize": ["optimize"],
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.hierarchy import parameterize
     from numpyro_bnn.inference_data import to_inference_data
     from numpyro_bnn.mcmc import MCMC
-    from numpyro_bnn.modules import from_params, random_module, to_params
+    from numpyro_bnn.modules import MLP, from_params, random_module, to_params
     from numpyro_bnn.optimize import optimize
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predict import average, predict, prior_predictive

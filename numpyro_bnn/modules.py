@@ -31,6 +31,25 @@ _NO_STATISTICS = (
 )
 
 
+class MLP(linen.Module):
+    """A plain multilayer perceptron, for ready models and the command line.
+
+    - **hidden** - units of each hidden layer
+    - **outputs** - units of the last layer
+    - **activation** - between the layers
+    """
+
+    hidden: Sequence[int]
+    outputs: int
+    activation: Callable = jnp.tanh
+
+    @linen.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        for units in self.hidden:
+            x = self.activation(linen.Dense(units)(x))
+        return linen.Dense(self.outputs)(x)
+
+
 class BoundModule:
     """A module with weights: call it like the module itself.
 

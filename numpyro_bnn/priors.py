@@ -5,15 +5,16 @@ patterns over the dotted parameter paths; :class:`Hierarchical` and :class:`Hors
 scales of their own, which are sampled with the weights.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.util import not_jax_tracer
 
 from numpyro_bnn.hierarchy import Hierarchical
 from numpyro_bnn.rules import (
@@ -43,8 +44,12 @@ __all__ = [
 
 
 def _positive(owner: str, **values: Any) -> None:
+    """Check numbers that are known now; a scale that is itself sampled cannot be."""
     for label, value in values.items():
-        if not (jnp.all(jnp.asarray(value) > 0) and jnp.all(jnp.isfinite(jnp.asarray(value)))):
+        if not not_jax_tracer(value):
+            continue
+        array = np.asarray(value)
+        if not (array > 0).all() or not np.isfinite(array).all():
             raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
 
 
@@ -81,7 +86,7 @@ class FanIn(Prior):
         self.fan_in = fan_in
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
-        return dist.Normal(0.0, math.sqrt(self.scale / self.fan_in(path, shape)))
+        return dist.Normal(0.0, (self.scale / self.fan_in(path, shape)) ** 0.5)
 
 
 class StudentT(Prior):

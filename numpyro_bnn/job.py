@@ -1,0 +1,193 @@
+"""The main job: fit a network to a table, and judge it against plain training.
+
+Ensemble starts are optimised, NUTS samples from each, and the test rows score three things:
+the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
+and the posterior average.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import NUTS
+
+from numpyro_bnn import scores
+from numpyro_bnn.diagnostics import diagnose
+from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.mcmc import MCMC
+from numpyro_bnn.modules import MLP
+from numpyro_bnn.optimize import optimize
+from numpyro_bnn.potential import Potential
+from numpyro_bnn.predict import Predictions, predict
+from numpyro_bnn.priors import FanIn, Hierarchical, Horseshoe, Laplace, Normal, StudentT
+from numpyro_bnn.ready import ReadyModel, classification, regression
+from numpyro_bnn.tables import Table
+
+PRIORS: dict[str, Callable] = {
+    "hierarchical": Hierarchical,
+    "fan-in": FanIn,
+    "normal": Normal,
+    "student-t": StudentT,
+    "laplace": Laplace,
+    "horseshoe": Horseshoe,
+}
+
+
+class Options(NamedTuple):
+    """How to fit.
+
+    - **hidden** - units of each hidden layer
+    - **prior** - a key of :data:`PRIORS`
+    - **num_chains**, **num_warmup**, **num_samples** - of NUTS
+    - **max_tree_depth** - at most ``2**max_tree_depth - 1`` gradients a draw
+    - **target_accept_prob** - of NUTS
+    - **test_fraction** - share of rows kept for testing
+    - **seed** - of everything random
+    """
+
+    hidden: tuple[int, ...] = (16,)
+    prior: str = "hierarchical"
+    num_chains: int = 4
+    num_warmup: int = 300
+    num_samples: int = 400
+    max_tree_depth: int = 7
+    target_accept_prob: float = 0.8
+    test_fraction: float = 0.25
+    seed: int = 0
+
+
+class Score(NamedTuple):
+    """One row of the table.
+
+    - **method** - what predicts
+    - **log_score**, **log_score_error** - mean log predictive density of the test rows, nats,
+      and its standard error
+    - **error** - share of wrong classes, or root mean squared error
+    - **calibration** - expected calibration error, or coverage of the central 90 % interval
+    - **seconds** - to fit
+    """
+
+    method: str
+    log_score: float
+    log_score_error: float
+    error: float
+    calibration: float
+    seconds: float
+
+
+class Outcome(NamedTuple):
+    """What the job found.
+
+    - **table**, **options** - what was asked
+    - **train**, **test** - row numbers
+    - **model**, **mcmc** - the fitted model and its run
+    - **scores** - of MAP, deep ensemble and posterior average
+    - **predictions** - of the test rows, by method
+    - **report** - diagnosis of weights and predictions
+    """
+
+    table: Table
+    options: Options
+    train: np.ndarray
+    test: np.ndarray
+    model: ReadyModel
+    mcmc: MCMC
+    scores: list[Score]
+    predictions: dict[str, Predictions]
+    report: Any
+
+
+def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
+    """Fit, predict, score and diagnose.
+
+    :param table: the data.
+    :param options: how.
+    :param progress_bar: show progress.
+    :return: everything that the report needs.
+    """
+    from sklearn.model_selection import train_test_split
+
+    stratify = table.y if table.task == "classification" else None
+    train, test = train_test_split(
+        np.arange(len(table.y)),
+        test_size=options.test_fraction,
+        random_state=options.seed,
+        stratify=stratify,
+    )
+    outputs = len(table.classes) or 1
+    make = classification if table.task == "classification" else regression
+    model = make(MLP(options.hidden, outputs), PRIORS[options.prior]())
+    x, y = table.x[train], table.y[train]
+
+    key_starts, key_chains = jax.random.split(jax.random.key(options.seed))
+    clock = time.perf_counter()
+    starts = optimize(
+        model, key_starts, x, y, num_chains=options.num_chains, progress_bar=progress_bar
+    )
+    seconds_starts = time.perf_counter() - clock
+    kernel = NUTS(
+        model,
+        max_tree_depth=options.max_tree_depth,
+        target_accept_prob=options.target_accept_prob,
+    )
+    mcmc = MCMC(
+        kernel,
+        num_warmup=options.num_warmup,
+        num_samples=options.num_samples,
+        num_chains=options.num_chains,
+        progress_bar=progress_bar,
+    )
+    mcmc.run(key_chains, x, y, init_params=starts)
+    seconds = time.perf_counter() - clock
+
+    members = ensemble_of(model, starts, x, y)
+    energy = jax.vmap(Potential(model, (x, y)))(starts)
+    best = Draws({k: v[:, [int(jnp.argmin(energy))]] for k, v in members.items()}, model)
+    x_test, y_test = table.x[test], table.y[test]
+    methods = {
+        "MAP": (best, seconds_starts / options.num_chains),
+        f"deep ensemble of {options.num_chains}": (members, seconds_starts),
+        "posterior average": (draws_of(mcmc), seconds),
+    }
+    predictions = {name: predict(None, draws, x_test) for name, (draws, _) in methods.items()}
+    rows = [
+        score(name, predictions[name], y_test, table.task, spent)
+        for name, (_, spent) in methods.items()
+    ]
+    report = diagnose(mcmc, x_test)
+    return Outcome(table, options, train, test, model, mcmc, rows, predictions, report)
+
+
+def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Draws:
+    """Optimised starts as draws of one chain, one draw a member."""
+    values = jax.vmap(Potential(model, args).constrain)(starts)
+    return Draws({name: value[None] for name, value in values.items()}, model)
+
+
+def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:
+    """Score predictions of test rows.
+
+    :param method: name of what predicts.
+    :param predictions: of the test rows.
+    :param y: test targets.
+    :param task: ``"classification"`` or ``"regression"``.
+    :param seconds: to fit.
+    """
+    by_row = scores.lppd(predictions, y, pointwise=True)
+    if task == "classification":
+        error = 1 - scores.accuracy(predictions, y)
+        calibration = scores.expected_calibration_error(predictions, y)
+    else:
+        error = scores.rmse(predictions, y)
+        calibration = scores.coverage(predictions, y, level=0.9)
+    return Score(
+        method,
+        float(np.mean(by_row)),
+        scores.standard_error(by_row),
+        float(error),
+        float(calibration),
+        seconds,
+    )

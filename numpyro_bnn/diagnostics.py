@@ -1,0 +1,284 @@
+"""Can a run be believed? R-hat and ESS in weight and function space, and a verdict in words.
+
+The weights of a Bayesian neural network do not mix and its predictions may. So the same
+statistics are computed on both, and what is asked of a run is that its *predictions* converge;
+:func:`diagnose_draws` says so from arrays. Below it are the numerics, each of its own use:
+
+- :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: of all
+  scalars at once, equal to ArviZ's;
+- :func:`variance_parts`, :func:`chain_agreement`, :func:`distinct_functions`: what lies between
+  the chains;
+- :func:`disagreement`, :func:`compare_draws`: where chains, or two runs, part;
+- :func:`ebfmi`: whether HMC reaches the tails.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from numpyro_bnn.disagreement import (
+    Disagreement,
+    Parting,
+    SecondOpinion,
+    compare_draws,
+    disagreement,
+    stuck_chains,
+)
+from numpyro_bnn.modes import (
+    ChainAgreement,
+    DistinctFunctions,
+    VarianceParts,
+    chain_agreement,
+    distinct_functions,
+    variance_parts,
+)
+from numpyro_bnn.report import Numbers, Report, Space
+from numpyro_bnn.rhat import Summary, ebfmi, ess, mcse_mean, nested_rhat, rhat, summarize
+from numpyro_bnn.rhat_blocks import checked
+from numpyro_bnn.sampler_stats import read
+from numpyro_bnn.verdict import Evidence, Limits, judge
+
+__all__ = [
+    "ChainAgreement",
+    "Disagreement",
+    "DistinctFunctions",
+    "Parting",
+    "Report",
+    "SecondOpinion",
+    "Space",
+    "Summary",
+    "VarianceParts",
+    "chain_agreement",
+    "compare_draws",
+    "diagnose_draws",
+    "disagreement",
+    "distinct_functions",
+    "ebfmi",
+    "ess",
+    "mcse_mean",
+    "nested_rhat",
+    "rhat",
+    "summarize",
+    "variance_parts",
+]
+
+Arrays = dict[str, np.ndarray]
+# Weights up to which their tail ESS is computed too: beyond, it is a third of the time.
+_MOST_TAILS = 20_000
+
+
+def _named(what: str, given: Any, default: str) -> Arrays:
+    """Mapping, predictions or single array as checked arrays by name; None is empty."""
+    values = getattr(given, "values", None)
+    given = values if isinstance(values, Mapping) else given
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        given = {default: given}
+    arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in given.items()}
+    return {name: array for name, array in arrays.items() if array.size}
+
+
+def _one_shape(arrays: Arrays) -> tuple[int, int]:
+    """Chains and draws that all arrays share."""
+    if not arrays:
+        raise ValueError(
+            "diagnose_draws: got neither weights nor predictions nor a log joint. Pass weights "
+            "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
+        )
+    first, shape = next((name, array.shape[:2]) for name, array in arrays.items())
+    for name, array in arrays.items():
+        if array.shape[:2] != shape:
+            raise ValueError(
+                f"diagnose_draws: all arrays need the same chains and draws, got {shape} in "
+                f"{first!r} and {array.shape[:2]} in {name!r}. Take all from one run, after the "
+                f"same thinning."
+            )
+    return shape[0], shape[1]
+
+
+def _space(name: str, arrays: Arrays, tail: bool = True) -> Space:
+    groups = []
+    for site, array in arrays.items():
+        given = summarize(array, tail=tail)
+        groups.append(Numbers(site, given.rhat, given.ess_bulk, given.ess_tail))
+    return Space.of(name, groups)
+
+
+def _bad_chains(arrays: Arrays) -> dict[int, tuple[int, str]]:
+    """First draw and site of NaN or infinities in each chain that has any."""
+    found: dict[int, tuple[int, str]] = {}
+    for site, array in arrays.items():
+        for chain, draws in enumerate(array):
+            # The extremes of a chain are finite when all of it is, and need no flags beside it.
+            if np.isfinite(draws.min()) and np.isfinite(draws.max()):
+                continue
+            flat = draws.reshape(len(draws), -1)
+            first = next(t for t, row in enumerate(flat) if not np.isfinite(row).all())
+            found[chain] = min(found.get(chain, (first, site)), (first, site))
+    return found
+
+
+def _without(chains: Mapping[int, Any], arrays: Arrays) -> Arrays:
+    kept = [c for c in range(len(next(iter(arrays.values()), ()))) if c not in chains]
+    return {name: array[kept] for name, array in arrays.items()}
+
+
+def _is_precision(name: str) -> bool:
+    return name.endswith("precision")
+
+
+def _stuck(weights: Arrays) -> tuple[int, ...]:
+    """Chains whose weights do not move, judged on some weights of each site."""
+    sds = []
+    for array in weights.values():
+        flat = array.reshape(*array.shape[:2], -1)
+        some = flat[:, :, :: -(-flat.shape[2] // 200)]
+        sds.append(some.std(axis=1, dtype=np.float64))
+    return stuck_chains(sds)
+
+
+def _second(second: Any, compared: Arrays) -> SecondOpinion:
+    """Compare precisions and predictions with those of another run."""
+    if isinstance(second, Mapping):
+        second = (second.get("weights"), second.get("predictions"))
+    if not isinstance(second, tuple | list) or len(second) != 2:
+        raise TypeError(
+            f"diagnose_draws: second must be a pair (weights, predictions) or a mapping with "
+            f"those keys, got {type(second).__name__}. Either of the two may be None."
+        )
+    if not compared:
+        raise ValueError(
+            "diagnose_draws: second has nothing to be compared with: got weights alone, whose "
+            "labelling is arbitrary. Pass the predictions of both runs at the same inputs."
+        )
+    arrays = _named("second weights", second[0], "weights")
+    arrays = {name: array for name, array in arrays.items() if _is_precision(name)}
+    return compare_draws(compared, arrays | _named("second predictions", second[1], "predictions"))
+
+
+def diagnose_draws(
+    weights: Any = None,
+    predictions: Any = None,
+    *,
+    log_joint: Any = None,
+    sample_stats: Mapping[str, Any] | None = None,
+    second: Any = None,
+    rhat_limit: float = 1.01,
+    ess_limit: float = 400.0,
+    min_draws: int = 100,
+) -> Report:
+    """Judge a run from its draws.
+
+    The worst scalar counts: predictions converge when every one has an R-hat of at most
+    `rhat_limit` (Vehtari et al. 2021) and at least `ess_limit` effective draws, all chains
+    together. Precisions (sites whose names end in "precision") and the log joint are reported
+    apart; `"converged"` asks for them and for the weights as well.
+
+    :param weights: name to draws `(chain, draw, ...)`.
+    :param predictions: name to `(chain, draw, input, ...)`, one such array, or predictions with
+        `"probs"` or `"mean"` and `"scale"`.
+    :param log_joint: log joint density `(chain, draw)` in nats.
+    :param sample_stats: what the sampler recorded, `(chain, draw)` each, under NumPyro's or
+        ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
+        `max_num_steps`, or `tree_saturated`.
+    :param second: `(weights, predictions)` of another run of the same model: precisions and
+        predictions are compared with it in joint Monte Carlo errors.
+    :param rhat_limit: largest R-hat allowed.
+    :param ess_limit: smallest bulk ESS allowed.
+    :param min_draws: draws a chain below which nothing is judged.
+    :return: numbers, verdict and explanation; constants have no R-hat and are left out.
+    :raises ValueError: without any draws, for chains or draws that differ, or predictions
+        without an axis of inputs.
+    :raises TypeError: for a `second` that is no pair.
+
+    >>> draws = np.random.default_rng(0).normal(size=(4, 1000, 3))
+    >>> diagnose_draws({"w": draws}, draws).verdict
+    'converged'
+    """
+    given = _named("weights", weights, "weights")
+    functions = _named("predictions", predictions, "predictions")
+    joint = _named("log_joint", log_joint, "log joint")
+    for name, array in functions.items():
+        if array.ndim < 3:
+            raise ValueError(
+                f"diagnose_draws: predictions {name!r} need axes (chain, draw, input, ...), got "
+                f"shape {array.shape}. Pass a log joint as log_joint, weights as weights."
+            )
+    everything = {f"weights {name!r}": array for name, array in given.items()} | joint
+    everything |= {f"predictions {name!r}": array for name, array in functions.items()}
+    chains, draws = _one_shape(everything)
+    precise = {name: array for name, array in given.items() if _is_precision(name)}
+    plain = {name: array for name, array in given.items() if name not in precise}
+    num_weights = sum(array[0, 0].size for array in plain.values())
+    spaces = {
+        "weights": _space("weights", plain, tail=num_weights <= _MOST_TAILS),
+        "precisions": _space("precisions", precise),
+        "log joint": _space("log joint", joint),
+        "predictions": _space("predictions", functions),
+    }
+    # An ESS is NaN for a bad scalar and for fewer than 4 draws: only then look chain by chain.
+    suspect = any(space.num_bad for space in spaces.values())
+    bad = _bad_chains(everything) if suspect else {}
+    limits = Limits(rhat_limit, ess_limit, min_draws)
+    judgeable = not bad and draws >= max(4, min_draws)
+    without = None
+    if bad and len(bad) < chains:
+        left = [_without(bad, part) for part in (given, functions, joint)]
+        rest = diagnose_draws(
+            left[0],
+            left[1],
+            log_joint=left[2].get("log joint"),
+            rhat_limit=rhat_limit,
+            ess_limit=ess_limit,
+            min_draws=min_draws,
+        )
+        without = rest.verdict
+    opinion = None
+    if second is not None and judgeable:
+        # Single weights of two runs cannot be compared, for want of a common labelling.
+        opinion = _second(second, {**precise, **functions})
+    parted: Disagreement | None = None
+    stuck: tuple[int, ...] = ()
+    if judgeable and not spaces["predictions"].within(rhat_limit, ess_limit):
+        if functions:
+            parted = disagreement(functions)
+            stuck = parted.stuck
+        elif given:
+            stuck = _stuck(given)
+    evidence = Evidence(
+        spaces={name: space for name, space in spaces.items() if space},
+        num_chains=chains,
+        num_draws=draws,
+        sampler=read(sample_stats, (chains, draws)),
+        bad_chains=bad,
+        verdict_without=without,
+        stuck=stuck,
+        chains=parted,
+        distinct=_distinct(functions) if judgeable else None,
+        second=opinion,
+    )
+    verdict, sentences = judge(evidence, limits)
+    return Report(
+        weights=spaces["weights"],
+        predictions=spaces["predictions"],
+        precisions=spaces["precisions"],
+        log_joint=spaces["log joint"],
+        verdict=verdict,
+        sentences=sentences,
+        num_chains=chains,
+        num_draws=draws,
+        rhat_limit=rhat_limit,
+        sampler=evidence.sampler,
+        chains=parted,
+        distinct=evidence.distinct,
+        second=opinion,
+    )
+
+
+def _distinct(functions: Arrays) -> DistinctFunctions | None:
+    """Effective number of functions, where the predictions say how noisy labels are."""
+    if "probs" in functions or {"mean", "scale"} <= set(functions):
+        return distinct_functions(functions)
+    return None

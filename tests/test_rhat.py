@@ -1,0 +1,187 @@
+"""R-hat and ESS against ArviZ, on both of its generations, and against laws and hand counts."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from numpyro_bnn import rhat, rhat_blocks
+
+with warnings.catch_warnings():
+    # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
+    warnings.simplefilter("ignore")
+    import arviz
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def autoregressive(rng, shape, coefficient):
+    x = rng.normal(size=shape)
+    for t in range(1, shape[1]):
+        x[:, t] = coefficient * x[:, t - 1] + np.sqrt(1 - coefficient**2) * x[:, t]
+    return x
+
+
+def arviz_of(name, x, **options):
+    """A statistic of `(chain, draw)` from whichever generation of ArviZ is installed."""
+    if int(arviz.__version__.split(".")[0]) > 0:
+        options |= {"chain_axis": 0, "draw_axis": 1}
+    return float(np.asarray(getattr(arviz, name)(x, **options)))
+
+
+CHAINS = {
+    "independent": lambda rng, shape: rng.normal(size=shape),
+    "slow": lambda rng, shape: autoregressive(rng, shape, 0.95),
+    "antithetic": lambda rng, shape: autoregressive(rng, shape, -0.7),
+    "heavy tails": lambda rng, shape: rng.standard_cauchy(shape),
+    "ties": lambda rng, shape: np.round(rng.normal(size=shape)),
+    "mostly saturated": lambda rng, shape: 1 / (1 + np.exp(-40 * rng.normal(size=shape))),
+    "shifted": lambda rng, shape: rng.normal(size=shape) + np.arange(shape[0])[:, None],
+    "other scales": lambda rng, shape: rng.normal(size=shape) * (1 + np.arange(shape[0]))[:, None],
+    "trend": lambda rng, shape: rng.normal(size=shape) + np.linspace(0, 3, shape[1]),
+    "indicator": lambda rng, shape: rng.normal(size=shape) > 1.3,
+    "one stuck": lambda rng, shape: np.where(
+        np.arange(shape[0])[:, None], rng.normal(size=shape), 1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(4, 200), (2, 101), (3, 37), (2, 4), (2, 7)])
+@pytest.mark.parametrize("kind", CHAINS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_every_statistic_is_arvizs(rng, kind, shape, dtype):
+    x = CHAINS[kind](rng, shape).astype(dtype)
+    other = rng.normal(size=shape).astype(dtype)
+    both = np.stack([other, x], axis=-1)
+    summary = rhat.summarize(both)
+    given = {
+        ("rhat", "rank"): summary.rhat,
+        ("ess", "bulk"): summary.ess_bulk,
+        ("ess", "tail"): summary.ess_tail,
+        ("ess", "mean"): rhat.ess(both, method="mean"),
+        ("mcse", "mean"): rhat.mcse_mean(both),
+    }
+    given |= {("rhat", m): rhat.rhat(both, method=m) for m in ("split", "z_scale", "folded")}
+    for (name, method), values in given.items():
+        options = {"method": method} | ({"prob": (0.05, 0.95)} if method == "tail" else {})
+        for scalar, value in zip((other, x), values):
+            with np.errstate(all="ignore"):
+                expected = arviz_of(name, scalar, **options)
+            # Half a chain of two equal draws: ArviZ divides rounding by zero.
+            if np.isfinite(expected) and expected < 1e6:
+                np.testing.assert_allclose(value, expected, rtol=1e-6, err_msg=f"{name} {method}")
+            elif name == "rhat":
+                assert not value < 1e6, method
+
+
+def test_ranks_of_ties_are_averages_as_in_scipy(rng):
+    values = rng.integers(0, 4, size=(6, 2, 20)).astype(float)
+    ranks = stats.rankdata(values.reshape(6, -1), axis=1)
+    expected = stats.norm.ppf((ranks - 0.375) / 40.25).reshape(values.shape)
+    np.testing.assert_allclose(rhat_blocks.rank_scores(values), expected, atol=1e-14)
+
+
+def test_the_size_of_the_blocks_does_not_matter(rng, monkeypatch):
+    x = rng.normal(size=(3, 50, 4, 5))
+    expected = rhat.summarize(x)
+    monkeypatch.setattr(rhat_blocks, "BLOCK_SIZE", 450)
+    for given, value in zip(rhat.summarize(x), expected):
+        assert given.shape == (4, 5)
+        np.testing.assert_array_equal(given, value)
+
+
+def test_ess_of_an_autoregression_is_that_of_its_law(rng):
+    x = autoregressive(rng, (8, 4000), 0.6)[..., None]
+    # N (1 - a) / (1 + a) for the mean of an AR(1).
+    assert rhat.ess(x, method="mean")[0] == pytest.approx(32_000 * 0.4 / 1.6, rel=0.1)
+    assert rhat.ess(x)[0] == pytest.approx(32_000 * 0.4 / 1.6, rel=0.1)
+
+
+def test_folding_sees_scales_and_splitting_sees_trends(rng):
+    scales = rng.normal(size=(4, 500)) * np.array([1, 1, 1, 4])[:, None]
+    assert rhat.rhat(scales, method="z_scale") < 1.02
+    assert rhat.rhat(scales, method="rank") > 1.1
+    trend = rng.normal(size=(4, 500)) + np.linspace(0, 3, 500)
+    assert rhat.rhat(trend) > 1.2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("draw", [0, 10, 20])
+def test_one_bad_draw_makes_its_scalar_nan_and_no_other(rng, bad, draw):
+    # Draw 10 of 21 is the middle one, which belongs to neither half.
+    x = rng.normal(size=(2, 21, 3))
+    x[1, draw, 1] = bad
+    for values in (*rhat.summarize(x), rhat.ess(x, method="mean"), rhat.rhat(x, method="split")):
+        np.testing.assert_array_equal(np.isnan(values), [False, True, False])
+
+
+def test_constants_and_chains_that_are_constant_at_other_values():
+    constant = rhat.summarize(np.full((3, 40), 0.1))
+    assert np.isnan(constant.rhat)
+    assert constant.ess_bulk == constant.ess_tail == 120
+    assert rhat.mcse_mean(np.full((3, 40), 0.1)) == pytest.approx(0, abs=1e-15)
+    stuck = np.repeat([[0.1], [0.2], [0.3]], 40, axis=1)
+    assert rhat.rhat(stuck) == np.inf
+
+
+def test_one_chain_is_compared_with_itself(rng):
+    assert rhat.rhat(rng.normal(size=(1, 400))) < 1.02
+    assert rhat.rhat(np.linspace(0, 1, 400)[None]) > 1.5
+
+
+@pytest.mark.parametrize("method", ["rank", "identity"])
+def test_nested_rhat_is_arvizs(rng, method):
+    if not hasattr(arviz, "rhat_nested"):
+        pytest.skip("this generation of ArviZ has no nested R-hat")
+    x = rng.normal(size=(6, 20)) + np.repeat(rng.normal(size=3), 2)[:, None]
+    expected = arviz_of("rhat_nested", x, superchain_ids=[0, 0, 1, 1, 2, 2], method=method)
+    given = rhat.nested_rhat(x[..., None], 3, method=method)
+    np.testing.assert_allclose(given, [expected], rtol=1e-12)
+    shuffled = rhat.nested_rhat(x[[0, 2, 4, 1, 3, 5]], [7, 8, 9, 7, 8, 9], method=method)
+    np.testing.assert_allclose(shuffled, expected, rtol=1e-12)
+
+
+def test_nested_rhat_of_single_draws_by_hand():
+    # Means of superchains 1 and 5, variance 8; within: variances 2 and 2 of the two chains.
+    x = np.array([[0.0], [2.0], [4.0], [6.0]])
+    assert rhat.nested_rhat(x, 2, method="identity") == pytest.approx(np.sqrt(1 + 8 / 2))
+
+
+def test_ebfmi_by_hand_and_as_arviz(rng):
+    energy = np.cumsum(rng.normal(size=(2, 100)), axis=1)
+    expected = [np.mean(np.diff(e) ** 2) / np.var(e, ddof=1) for e in energy]
+    np.testing.assert_allclose(rhat.ebfmi(energy), expected, rtol=1e-12)
+    assert rhat.ebfmi(rng.normal(size=(1, 4000)))[0] == pytest.approx(2.0, rel=0.1)
+
+
+def test_half_precision_and_integers_are_taken(rng):
+    import jax.numpy as jnp
+
+    x = jnp.asarray(rng.normal(size=(2, 40)), dtype=jnp.bfloat16)
+    expected = rhat.rhat(np.asarray(x, dtype=np.float32))
+    assert rhat.rhat(x) == pytest.approx(float(expected), rel=1e-12)
+    assert np.isfinite(rhat.rhat(rng.integers(0, 5, (2, 40))))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: rhat.rhat(np.ones(4)), ValueError, r"\(chain, draw, ...\), got shape \(4,\)"),
+        (lambda: rhat.rhat([["a"]]), TypeError, "real numbers, got dtype <U1"),
+        (lambda: rhat.rhat(np.ones((2, 8)), method="x"), ValueError, "got 'x'"),
+        (lambda: rhat.ess(np.ones((2, 8)), method="sd"), ValueError, "got 'sd'"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), 3), ValueError, "the 4 chains .* got 3"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), [0, 0, 0, 1]), ValueError, "equal size"),
+        (lambda: rhat.nested_rhat(np.ones((4, 2)), 2), ValueError, "needs 4 draws, got 2"),
+        (lambda: rhat.nested_rhat(np.ones((4, 8)), 2, method="x"), ValueError, "got 'x'"),
+        (lambda: rhat.ebfmi(np.ones(4)), ValueError, r"got shape \(4,\)"),
+        (lambda: rhat.ebfmi(np.ones((4, 2, 2))), ValueError, r"got shape \(4, 2, 2\)"),
+    ],
+)
+def test_numerics_name_the_mistake(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

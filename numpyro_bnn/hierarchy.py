@@ -29,11 +29,14 @@ PARAMETERIZATIONS = ("noncentered", "centered")
 class Group(NamedTuple):
     """What a precision site is the precision of; kept in its ``infer`` dict.
 
+    - **site** - name of the precision site, as the model calls it: a ``scope`` around the model
+      prefixes names, and :func:`groups_of` gives the members the same prefix
     - **members** - names of the weight sites that share the precision
     - **size** - number of weights in all members
     - **concentration**, **rate** - of the Gamma prior
     """
 
+    site: str
     members: tuple[str, ...]
     size: int
     concentration: float
@@ -46,9 +49,8 @@ class Group(NamedTuple):
 
 
 class _Standardized(NamedTuple):
-    """On a standardised site: the weights that it stands for are ``scale`` times its value."""
+    """On a standardised site ``"{weight}.base"``: the weights are ``scale`` times its value."""
 
-    weight: str
     scale: jax.Array
 
 
@@ -88,9 +90,10 @@ class Hierarchical(Prior):
         values = {}
         for path, shape in shapes.items():
             site = site_name(name, path)
-            group = Group((site,), math.prod(shape), self.concentration, self.rate)
+            own = f"{site}.precision"
+            group = Group(own, (site,), math.prod(shape), self.concentration, self.rate)
             precision = numpyro.sample(
-                f"{site}.precision",
+                own,
                 dist.Gamma(self.concentration, self.rate),
                 infer={"hierarchy": group},
             )
@@ -108,12 +111,12 @@ def _weights(
     base = numpyro.sample(
         f"{site}.base",
         dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)),
-        infer={"hierarchy": _Standardized(site, scale)},
+        infer={"hierarchy": _Standardized(scale)},
     )
     return numpyro.deterministic(site, base * scale)
 
 
-class parameterize(Messenger):  # noqa: N801 - a handler, named like NumPyro's own
+class parameterize(Messenger):
     """Handler that puts every hierarchical prior of a model into other coordinates.
 
     The posterior over weights and precisions is the same; only what the sampler moves changes.
@@ -151,11 +154,14 @@ def _known(parameterization: str) -> str:
 
 def groups_of(model_trace: dict[str, Any]) -> dict[str, Group]:
     """The hierarchical precisions in a trace: site name to :class:`Group`."""
-    return {
-        name: site["infer"]["hierarchy"]
-        for name, site in model_trace.items()
-        if site["type"] == "sample" and isinstance(site["infer"].get("hierarchy"), Group)
-    }
+    groups = {}
+    for name, site in model_trace.items():
+        if site["type"] == "sample" and isinstance(site["infer"].get("hierarchy"), Group):
+            group = site["infer"]["hierarchy"]
+            prefix = name.removesuffix(group.site)
+            members = tuple(prefix + member for member in group.members)
+            groups[name] = group._replace(site=name, members=members)
+    return groups
 
 
 def standardized_sites(model_trace: dict[str, Any]) -> set[str]:
@@ -184,7 +190,7 @@ def to_own_coordinates(
             return None
         standardized = site["infer"].get("hierarchy")
         if isinstance(standardized, _Standardized) and site["name"] not in centered:
-            return centered[standardized.weight] / standardized.scale
+            return centered[site["name"].removesuffix(".base")] / standardized.scale
         return centered.get(site["name"])
 
     # The seed only serves sites that no value is given for (discrete or local ones).

@@ -5,6 +5,7 @@ interface, :class:`_Network`: the shapes of the parameters, and a function from 
 and the inputs to the output.
 """
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ from numpyro_bnn.rules import (
     Shapes,
     as_prior,
     flatten_params,
-    is_auxiliary,
     parameter_tree,
     site_name,
 )
@@ -75,7 +75,7 @@ def random_module(
     *init_args: Any,
     params: Any = None,
     batch_stats: Any = None,
-    apply_rng: Sequence[str] | None = None,
+    apply_rng: str | Sequence[str] | None = None,
     **init_kwargs: Any,
 ) -> BoundModule:
     """Sample every parameter of a Flax module inside a NumPyro model.
@@ -102,6 +102,7 @@ def random_module(
     :raises ValueError: if the module keeps running statistics or other mutable state, if the
         prior does not fit the parameters, or if a deterministic parameter has no value.
     """
+    apply_rng = (apply_rng,) if isinstance(apply_rng, str) else tuple(apply_rng or ())
     network: _Network
     if isinstance(module, linen.Module):
         network = _Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
@@ -169,10 +170,10 @@ class _Network:
         raise NotImplementedError
 
 
-def _streams(names: Sequence[str] | None) -> dict[str, jax.Array]:
+def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
     """A fresh key for every random stream; needs NumPyro's seed handler."""
     streams = {}
-    for stream in names or ():
+    for stream in names:
         key = numpyro.prng_key()
         if key is None:
             raise ValueError(
@@ -188,7 +189,7 @@ class _Linen(_Network):
         self,
         module: linen.Module,
         batch_stats: Any,
-        apply_rng: Sequence[str] | None,
+        apply_rng: tuple[str, ...],
         init_args: tuple,
         init_kwargs: dict[str, Any],
     ) -> None:
@@ -198,7 +199,9 @@ class _Linen(_Network):
         collections = self._eval_shape(init_args, init_kwargs)
         params = collections.pop("params", {})
         if batch_stats is not None:
-            collections.pop("batch_stats", None)
+            self.batch_stats = batch_stats.get("batch_stats", batch_stats)
+            needed = flatten_params(collections.pop("batch_stats", {}))
+            _check_statistics(needed, flatten_params(self.batch_stats))
         if collections:
             found = ", ".join(f"'{collection}'" for collection in collections)
             raise ValueError(
@@ -207,6 +210,12 @@ class _Linen(_Network):
             )
         self.own_values = {}
         self._describe(flatten_params(params))
+        for part in _keys(params):
+            if "." in part or part.isdigit():
+                raise ValueError(
+                    f"random_module: a part of {type(module).__name__} is named '{part}'. Dots "
+                    "and whole numbers have a meaning in site names; use another name."
+                )
 
     def _eval_shape(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
@@ -216,7 +225,7 @@ class _Linen(_Network):
             arrays = iter(arrays)
             filled = [next(arrays) if a else leaf for a, leaf in zip(is_array, leaves)]
             args, kwargs = jax.tree.unflatten(structure, filled)
-            streams = {stream: key for stream in ("params", *(self.apply_rng or ()))}
+            streams = dict.fromkeys(("params", *self.apply_rng), key)
             with self._dropout():
                 return self.module.init(streams, *args, **kwargs)
 
@@ -249,53 +258,52 @@ class _Linen(_Network):
                 return args[0]
             return call(*args, **kwargs)
 
-        active = self.apply_rng is None
+        active = not self.apply_rng
         return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         variables = {"params": _nest(values)}
         if self.batch_stats is not None:
-            stats = self.batch_stats
-            variables["batch_stats"] = stats.get("batch_stats", stats)
+            variables["batch_stats"] = self.batch_stats
         rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
         try:
             with self._dropout():
                 return self.module.apply(variables, *args, rngs=rngs, **kwargs)
         except flax_errors.ModifyScopeVariableError as error:
-            raise ValueError(
-                f"random_module: {type(self.module).__name__} tries to update its running "
-                "statistics. Call it so that it uses the frozen ones, for example "
-                "`net(x, use_running_average=True)` or `train=False`."
-            ) from error
+            raise _updates_statistics(type(self.module).__name__) from error
         except flax_errors.InvalidRngError as error:
             raise self._needs_stream(error) from error
 
 
+def _keys(params: Any) -> set[str]:
+    """Every name in a tree of parameters."""
+    if not isinstance(params, Mapping):
+        return set()
+    return {str(key) for key in params}.union(*map(_keys, params.values()))
+
+
 class _NNX(_Network):
-    def __init__(
-        self, module: nnx.Module, batch_stats: Any, apply_rng: Sequence[str] | None
-    ) -> None:
+    def __init__(self, module: nnx.Module, batch_stats: Any, apply_rng: tuple[str, ...]) -> None:
         self.name = type(module).__name__
         self.apply_rng = apply_rng
-        self.graph, params, statistics, streams, rest = nnx.split(
+        self.graph, self.params, self.statistics, self.streams, rest = nnx.split(
             module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
         )
-        self.streams = streams
-        self.params = params
-        self.statistics = statistics
+        self.own_statistics: dict[str, Any] = {}
         if jax.tree.leaves(rest):
             raise ValueError(
-                f"random_module: {self.name} keeps the mutable state {sorted(flatten_params(rest))}. "
-                + _NO_STATISTICS
+                f"random_module: {self.name} keeps the mutable state "
+                f"{sorted(flatten_params(rest))}. " + _NO_STATISTICS
             )
-        if jax.tree.leaves(statistics):
+        if jax.tree.leaves(self.statistics):
             if batch_stats is None:
                 raise ValueError(
                     f"random_module: {self.name} keeps the running statistics "
-                    f"{sorted(flatten_params(statistics))}. " + _NO_STATISTICS
+                    f"{sorted(flatten_params(self.statistics))}. " + _NO_STATISTICS
                 )
-            self.statistics = _replace(statistics, flatten_params(batch_stats))
-        leaves = flatten_params(params)
+            self.own_statistics = flatten_params(batch_stats)
+            _check_statistics(flatten_params(self.statistics), self.own_statistics)
+        leaves = flatten_params(self.params)
         self._describe(leaves)
         self.own_values = {
             path: leaf
@@ -304,26 +312,77 @@ class _NNX(_Network):
         }
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        module = nnx.merge(self.graph, _replace(self.params, values), self.statistics, self.streams)
+        # New variables for every call: what the module does to them must not outlive it.
+        statistics = _replace(self.statistics, self.own_statistics)
+        module = nnx.merge(self.graph, _replace(self.params, values), statistics, self._seeded())
         module.eval()
-        if self.apply_rng is not None:
+        if self.apply_rng:
             module.set_attributes(deterministic=False, raise_if_not_found=False)
-            nnx.reseed(module, **_streams(self.apply_rng))
-        return module(*args, **kwargs)
+        else:
+            module.set_attributes(nnx.Dropout, rate=0.0, raise_if_not_found=False)
+            attention = nnx.MultiHeadAttention
+            module.set_attributes(attention, dropout_rate=0.0, raise_if_not_found=False)
+        output = module(*args, **kwargs)
+        after = flatten_params(nnx.state(module, nnx.BatchStat))
+        if any(after[path] is not value for path, value in self.own_statistics.items()):
+            raise _updates_statistics(self.name)
+        return output
+
+    def _seeded(self) -> Any:
+        """A copy of the random streams, with a fresh key for each that `apply_rng` names."""
+        tags: set[str] = set()
+        nnx.map_state(lambda _, variable: tags.add(variable.tag), self.streams)
+        keys = {}
+        for stream, key in _streams(self.apply_rng).items():
+            # A stream that a module was not given is drawn from its default one.
+            tag = stream if stream in tags else "default"
+            if tag not in tags:
+                raise ValueError(
+                    f"random_module: {self.name} has no random stream '{stream}'; it has "
+                    f"{sorted(tags)}. Name one of those in `apply_rng=`."
+                )
+            keys[tag] = key
+
+        def new(path: tuple, variable: Any) -> Any:
+            (value,) = jax.tree.leaves(variable)
+            if variable.tag in keys:
+                own = zlib.crc32(".".join(str(part) for part in path).encode())
+                fresh = jax.random.fold_in(keys[variable.tag], own)
+                value = fresh if isinstance(variable, nnx.RngKey) else jnp.zeros((), jnp.uint32)
+            return variable.replace(value)
+
+        return nnx.map_state(new, self.streams)
 
 
 def _replace(state: Any, values: dict[str, Any]) -> Any:
     """The same NNX state with other values, given by dotted path."""
 
     def new(path: tuple, variable: Any) -> Any:
-        name = ".".join(str(part) for part in path)
-        if name not in values:
-            raise ValueError(
-                f"random_module: no value for '{name}'; the values given are for {sorted(values)}."
-            )
-        return variable.replace(values[name])
+        return variable.replace(values[".".join(str(part) for part in path)])
 
     return nnx.map_state(new, state)
+
+
+def _check_statistics(needed: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse frozen statistics of another module."""
+    wrong = {
+        path: jnp.shape(value)
+        for path, value in needed.items()
+        if path not in given or jnp.shape(given[path]) != jnp.shape(value)
+    }
+    if wrong:
+        found = {path: jnp.shape(value) for path, value in given.items()}
+        raise ValueError(
+            f"random_module: `batch_stats` lacks {wrong} (or has them in another shape); it holds "
+            f"{found}. Pass the statistics that were trained with this module."
+        )
+
+
+def _updates_statistics(name: str) -> ValueError:
+    return ValueError(
+        f"random_module: {name} tries to update its running statistics. Call it so that it uses "
+        "the frozen ones, for example `net(x, use_running_average=True)` or `train=False`."
+    )
 
 
 def _nest(values: Mapping[str, Any]) -> dict[Any, Any]:
@@ -343,31 +402,43 @@ def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any =
 
     :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
         arrays stay in front, so that ``jax.vmap`` over the result runs every draw.
-    :param name: the network's name; not needed where the draws hold one network.
+    :param name: the network's name, with the prefixes of any ``scope`` around it; not needed
+        where the draws hold one network.
     :param params: values of the parameters that are not random, repeated over the draws.
     :return: nested dicts: ``variables["params"]`` of a linen module, or a pure dict of an NNX
         state.
     :raises ValueError: if no network or several are found.
     """
+    # What accompanies a weight (its precision, its standardised value) is no parameter.
     weights = {
-        site: value for site, value in samples.items() if "/" in site and not is_auxiliary(site)
+        site: value
+        for site, value in samples.items()
+        if "/" in site and not any(site.startswith(f"{other}.") for other in samples)
     }
     networks = {site.split("/", 1)[0] for site in weights}
     if name is None and len(networks) == 1:
         (name,) = networks
-    if name not in networks:
+    prefix = f"{name}/"
+    found = {site.removeprefix(prefix): v for site, v in weights.items() if site.startswith(prefix)}
+    if not found:
         raise ValueError(
             f"to_params: no weights of a network named {name!r}; the draws hold networks "
             f"{sorted(networks)} and sites {list(samples)}. Say which with `name=`."
         )
-    prefix = f"{name}/"
-    found = {site.removeprefix(prefix): v for site, v in weights.items() if site.startswith(prefix)}
     if params is not None:
-        fixed = {path: v for path, v in flatten_params(params).items() if path not in found}
+        trained = flatten_params(params)
         path, value = next(iter(found.items()))
-        trained = jnp.shape(flatten_params(params)[path])
-        lead = jnp.shape(value)[: jnp.ndim(value) - len(trained)]
-        found |= {path: jnp.broadcast_to(v, lead + jnp.shape(v)) for path, v in fixed.items()}
+        if not found.keys() <= trained.keys():
+            raise ValueError(
+                f"to_params: `params` are of another network: the draws hold {list(found)}, "
+                f"`params` {list(trained)}."
+            )
+        lead = jnp.shape(value)[: jnp.ndim(value) - jnp.ndim(trained[path])]
+        found |= {
+            path: jnp.broadcast_to(v, lead + jnp.shape(v))
+            for path, v in trained.items()
+            if path not in found
+        }
     return _nest(found)
 
 

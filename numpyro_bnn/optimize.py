@@ -14,8 +14,7 @@ from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.potential import Potential, Values, begin_fit
-from numpyro_bnn.rules import fan_in
-from numpyro_bnn.start import centered, fill_precisions, own_coordinates
+from numpyro_bnn.start import centered, fill_precisions, own_coordinates, shrink
 
 
 def optimize(
@@ -112,9 +111,7 @@ def optimize(
         return jax.vmap(chain)(z)
 
     arrays = [jnp.asarray(a) for a in arguments.arrays]
-    z = jax.jit(jax.vmap(begin, in_axes=(0, None)))(
-        jax.random.split(key_start, num_chains), arrays
-    )
+    z = jax.jit(jax.vmap(begin, in_axes=(0, None)))(jax.random.split(key_start, num_chains), arrays)
     carry = (z, jax.vmap(optimizer.init)(z))
     length = min(100, num_steps)
     last = jnp.full(num_chains, jnp.inf)
@@ -131,8 +128,8 @@ def optimize(
     if not jnp.all(jnp.isfinite(energy)):
         bad = [int(c) for c in jnp.flatnonzero(~jnp.isfinite(energy))]
         raise ValueError(
-            f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for NaN "
-            "or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+            f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for "
+            "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     return z
 
@@ -146,18 +143,9 @@ def _potential(model: Callable, static: tuple, arrays: list[Any]) -> Potential:
 def _begin(around: Potential, key: jax.Array, given: dict[str, jax.Array]) -> Values:
     """Unconstrained start of everything but the precisions."""
     drawn = around.prior_draw(key)
-    values = {name: _shrink(name, value) for name, value in drawn.items()} | given
+    values = {name: shrink(name, value) for name, value in drawn.items()} | given
     unconstrained = around.unconstrain(values)
     return {k: v for k, v in unconstrained.items() if k not in around.structure.groups}
-
-
-def _shrink(name: str, value: jax.Array) -> jax.Array:
-    """Scale a kernel down to variance 1/fan-in, where a draw from a wide prior is larger."""
-    if "/" not in name or jnp.ndim(value) < 2:
-        return value
-    limit = 1 / jnp.sqrt(fan_in(name.split("/", 1)[1], jnp.shape(value)))
-    spread = jnp.sqrt(jnp.mean(value**2))
-    return value * jnp.minimum(1.0, limit / spread)
 
 
 def _with_precisions(around: Potential, z: Values) -> Values:

@@ -71,14 +71,13 @@ def flatten_params(params: Any) -> dict[str, Any]:
         holds them under ``"params"``) or an ``nnx.State``.
     :raises TypeError: if `params` is something else.
     """
-    if hasattr(params, "to_pure_dict"):
-        params = params.to_pure_dict()
     if isinstance(params, Mapping) and isinstance(params.get("params"), Mapping):
         params = params["params"]
     if not isinstance(params, Mapping):
         raise TypeError(
             f"Parameters must be nested dicts of arrays or an nnx.State, got "
-            f"{type(params).__name__}. Pass `variables['params']` or `nnx.state(module, nnx.Param)`."
+            f"{type(params).__name__}. Pass `variables['params']` or "
+            "`nnx.state(module, nnx.Param)`."
         )
     flat: dict[str, Any] = {}
 
@@ -86,8 +85,13 @@ def flatten_params(params: Any) -> dict[str, Any]:
         if isinstance(node, Mapping):
             for key, child in node.items():
                 visit(child, (*path, str(key)))
-        else:
-            flat[".".join(path)] = node
+            return
+        arrays = jax.tree.leaves(node)  # one: of an nnx.Variable its value, of an array itself
+        if len(arrays) != 1:
+            raise TypeError(
+                f"Parameters must be nested dicts of arrays, but '{'.'.join(path)}' holds {node!r}."
+            )
+        flat[".".join(path)] = arrays[0]
 
     visit(params, ())
     return flat
@@ -112,7 +116,9 @@ class Prior:
             that parameter is left deterministic).
         """
         return {
-            path: numpyro.sample(site_name(name, path), fit_distribution(self(path, shape), path, shape))
+            path: numpyro.sample(
+                site_name(name, path), fit_distribution(self(path, shape), path, shape)
+            )
             for path, shape in shapes.items()
         }
 
@@ -180,7 +186,9 @@ def as_prior(prior: Any) -> Prior:
     if isinstance(prior, dist.Distribution):
         return FromFunction(lambda path, shape: prior)
     if isinstance(prior, type) and issubclass(prior, Prior):
-        raise TypeError(f"The prior is the class {prior.__name__}; make one: `{prior.__name__}(…)`.")
+        raise TypeError(
+            f"The prior is the class {prior.__name__}; make one: `{prior.__name__}(…)`."
+        )
     if callable(prior):
         return FromFunction(prior)
     raise TypeError(

@@ -1,0 +1,195 @@
+"""Small networks that several test files put into models."""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import nnx
+
+from numpyro_bnn.potential import structure_of
+
+# Before Flax 0.12 a list of submodules is a plain list.
+ModuleList = getattr(nnx, "List", list)
+
+
+class Linear(nn.Module):
+    """A linear model with one output, as vector (N,)."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(x).squeeze(-1)
+
+
+class MLP(nn.Module):
+    """Compact style."""
+
+    outputs: int = 2
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(self.outputs)(nn.tanh(nn.Dense(4)(x)))
+
+
+class SetupMLP(nn.Module):
+    """`setup` style, with a list of submodules."""
+
+    def setup(self):
+        self.layers = [nn.Dense(4), nn.Dense(2)]
+
+    def __call__(self, x):
+        return self.layers[1](nn.tanh(self.layers[0](x)))
+
+
+class Shared(nn.Module):
+    """One layer called twice."""
+
+    @nn.compact
+    def __call__(self, x):
+        layer = nn.Dense(3)
+        return layer(nn.tanh(layer(x)))
+
+
+class Conv(nn.Module):
+    """Convolution with both normalisations that need no statistics."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(nn.GroupNorm(num_groups=2)(nn.Conv(4, (3, 2))(x)))
+        return nn.Dense(2)(nn.LayerNorm()(x.mean((1, 2))))
+
+
+class Attention(nn.Module):
+    """Token embedding and one block of self-attention."""
+
+    @nn.compact
+    def __call__(self, tokens):
+        x = nn.Embed(5, 4)(tokens)
+        x = x + nn.MultiHeadDotProductAttention(num_heads=2, qkv_features=6)(nn.LayerNorm()(x))
+        return nn.Dense(2)(x.mean(-2))
+
+
+class Recurrent(nn.Module):
+    """LSTM cell run over a sequence."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(nn.RNN(nn.LSTMCell(3))(x)[..., -1, :])
+
+
+class BatchNorm(nn.Module):
+    """Keeps running statistics."""
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        return nn.Dense(1)(nn.BatchNorm(use_running_average=not train)(x))
+
+
+class Dropout(nn.Module):
+    """Says that it drops, whoever calls it."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dropout(0.5, deterministic=False)(nn.Dense(8)(x))
+
+
+class NNXMLP(nnx.Module):
+    """Multilayer perceptron with its layers in a list."""
+
+    def __init__(self, rngs, outputs=2):
+        self.layers = ModuleList([nnx.Linear(3, 4, rngs=rngs), nnx.Linear(4, outputs, rngs=rngs)])
+
+    def __call__(self, x):
+        return self.layers[1](nnx.tanh(self.layers[0](x)))
+
+
+class NNXShared(nnx.Module):
+    """The same layer under two names."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(3, 3, rngs=rngs)
+        self.second = self.first
+
+    def __call__(self, x):
+        return self.second(nnx.tanh(self.first(x)))
+
+
+class NNXConv(nnx.Module):
+    def __init__(self, rngs):
+        self.conv = nnx.Conv(1, 4, (3, 2), rngs=rngs)
+        self.group = nnx.GroupNorm(4, num_groups=2, rngs=rngs)
+        self.layer = nnx.LayerNorm(4, rngs=rngs)
+        self.head = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, x):
+        x = nnx.relu(self.group(self.conv(x)))
+        return self.head(self.layer(x.mean((1, 2))))
+
+
+class NNXAttention(nnx.Module):
+    def __init__(self, rngs):
+        self.embed = nnx.Embed(5, 4, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, 4, 6, decode=False, rngs=rngs)
+        self.head = nnx.Linear(4, 2, rngs=rngs)
+
+    def __call__(self, tokens):
+        x = self.embed(tokens)
+        return self.head((x + self.attention(x)).mean(-2))
+
+
+class NNXRecurrent(nnx.Module):
+    def __init__(self, rngs):
+        self.cell = nnx.LSTMCell(2, 3, rngs=rngs)
+        self.head = nnx.Linear(3, 2, rngs=rngs)
+
+    def __call__(self, x):
+        carry = (jnp.zeros((x.shape[0], 3)), jnp.zeros((x.shape[0], 3)))
+        for t in range(x.shape[1]):
+            carry, out = self.cell(carry, x[:, t])
+        return self.head(out)
+
+
+class NNXBatchNorm(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+        self.head = nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, x, train=None):
+        return self.head(self.norm(x, use_running_average=None if train is None else not train))
+
+
+class NNXDropout(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(3, 8, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x, deterministic=None):
+        return self.drop(self.layer(x), deterministic=deterministic)
+
+
+class NNXTable(nnx.Module):
+    """A parameter that is a whole number: which input columns are used."""
+
+    def __init__(self, rngs):
+        self.columns = nnx.Param(jnp.array([2, 0]))
+        self.layer = nnx.Linear(2, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x[:, jnp.asarray(self.columns[...])])
+
+
+def inputs(kind, rows=3):
+    """Example inputs of a network: plain rows, images, tokens or sequences."""
+    rng = np.random.default_rng(7)
+    shapes = {"rows": (rows, 3), "image": (rows, 5, 4, 1), "sequence": (rows, 4, 2)}
+    if kind == "tokens":
+        return jnp.asarray(rng.integers(0, 5, (rows, 4)))
+    return jnp.asarray(rng.normal(size=shapes[kind]), jnp.float32)
+
+
+def weights(model, *args, seed=0):
+    """Values of every latent site, without the cost of compiling what draws them."""
+    rng = np.random.default_rng(seed)
+    structure = structure_of(model, args, {})
+    return {
+        name: jnp.asarray(0.5 * rng.normal(size=structure.sites[name].shape), jnp.float32)
+        for name in structure.latent
+    }

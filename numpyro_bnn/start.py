@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
 from numpyro_bnn.potential import Potential, Values
+from numpyro_bnn.rules import fan_in
 
 
 def centered(potential: Potential) -> Potential:
@@ -61,3 +62,18 @@ def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Valu
         return own_coordinates(potential, fill_precisions(around, constrained))
 
     return jax.vmap(one)(given) if batched else one(given)
+
+
+def shrink(name: str, value: jax.Array) -> jax.Array:
+    """Scale a kernel down to variance 1/fan-in, where a draw from a wide prior is larger."""
+    if "/" not in name or jnp.ndim(value) < 2:
+        return value
+    limit = 1 / jnp.sqrt(fan_in(name.rsplit("/", 1)[1], jnp.shape(value)))
+    spread = jnp.sqrt(jnp.mean(value**2))
+    return value * jnp.minimum(1.0, limit / spread)
+
+
+def gentle_start(potential: Potential, rng_key: jax.Array) -> Values:
+    """Unconstrained prior draw, with kernels shrunk where the prior is wide."""
+    drawn = potential.prior_draw(rng_key)
+    return potential.unconstrain({name: shrink(name, value) for name, value in drawn.items()})

@@ -14,15 +14,28 @@ _HOME = {
     "modules": ["MLP", "from_params", "random_module", "to_params"],
     "hierarchy": ["parameterize"],
     "potential": ["potential_of"],
-    "optimize": ["optimize"],
+    "optimization": ["optimize"],
+    "sgmcmc.kernel": ["SGMCMC"],
+    "sgmcmc.algorithms": [
+        "AMAGOLD",
+        "BAOAB",
+        "GGMC",
+        "MALA",
+        "PSGLD",
+        "SGHMC",
+        "SGLD",
+        "SGNHT",
+        "RandomWalk",
+    ],
     "mcmc": ["MCMC"],
-    "predict": ["average", "predict", "prior_predictive"],
+    "predictions": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
     "inference_data": ["to_inference_data"],
     "ready": ["classification", "regression"],
     "storage": ["load", "save"],
 }
-_MODULES = ["diagnostics", "likelihoods", "plots", "priors", "scores"]
+_MODULES = {name: name for name in ("diagnostics", "likelihoods", "plots", "priors", "scores")}
+_MODULES |= {name: f"sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")}
 _ORIGIN = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted([*_ORIGIN, *_MODULES])
@@ -34,10 +47,23 @@ if TYPE_CHECKING:
     from numpyro_bnn.inference_data import to_inference_data
     from numpyro_bnn.mcmc import MCMC
     from numpyro_bnn.modules import MLP, from_params, random_module, to_params
-    from numpyro_bnn.optimize import optimize
+    from numpyro_bnn.optimization import optimize
     from numpyro_bnn.potential import potential_of
-    from numpyro_bnn.predict import average, predict, prior_predictive
+    from numpyro_bnn.predictions import average, predict, prior_predictive
     from numpyro_bnn.ready import classification, regression
+    from numpyro_bnn.sgmcmc import gradients, preconditioners, schedules
+    from numpyro_bnn.sgmcmc.algorithms import (
+        AMAGOLD,
+        BAOAB,
+        GGMC,
+        MALA,
+        PSGLD,
+        SGHMC,
+        SGLD,
+        SGNHT,
+        RandomWalk,
+    )
+    from numpyro_bnn.sgmcmc.kernel import SGMCMC
     from numpyro_bnn.storage import load, save
 
 
@@ -45,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if name in _ORIGIN:
         value = getattr(import_module(f"numpyro_bnn.{_ORIGIN[name]}"), name)
     elif name in _MODULES:
-        value = import_module(f"numpyro_bnn.{name}")
+        value = import_module(f"numpyro_bnn.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'numpyro_bnn' has no attribute {name!r}")
     globals()[name] = value

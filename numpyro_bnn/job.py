@@ -19,9 +19,9 @@ from numpyro_bnn.diagnostics import diagnose
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.mcmc import MCMC
 from numpyro_bnn.modules import MLP
-from numpyro_bnn.optimize import optimize
+from numpyro_bnn.optimization import optimize
 from numpyro_bnn.potential import Potential
-from numpyro_bnn.predict import Predictions, predict
+from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.priors import FanIn, Hierarchical, Horseshoe, Laplace, Normal, StudentT
 from numpyro_bnn.ready import ReadyModel, classification, regression
 from numpyro_bnn.tables import Table

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpyro_bnn import plots
 from numpyro_bnn.inference_data import to_inference_data
 from numpyro_bnn.job import Outcome, Score
-from numpyro_bnn.predict import Average, average
+from numpyro_bnn.predictions import Average, average
 
 POSTERIOR = "posterior average"
 

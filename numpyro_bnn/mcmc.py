@@ -212,7 +212,7 @@ class MCMC(NumPyroMCMC):
     def _leave_out_failed(self) -> None:
         """Drop chains with non-finite draws: they must never be averaged in."""
         finite = np.asarray(_finite_by_chain(self._states[self._sample_field]))
-        self.left_out = {}
+        self.left_out = _exploded(self._last_state)
         for chain in np.flatnonzero(~finite.all(1)):
             first = int(np.argmin(finite[chain]))
             self.left_out[int(chain)] = f"draw {first} is not finite"
@@ -369,6 +369,16 @@ def _chain(tree: Any, chain: int) -> Any:
 
 def _stack(lanes: list[Any], one_by_one: bool) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes) if one_by_one else lanes[0]
+
+
+def _exploded(state: Any) -> dict[int, str]:
+    """Chains that a kernel, or a block of Gibbs, has frozen."""
+    left_out = {}
+    for part in (state, *getattr(state, "block_states", ())):
+        steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
+        for chain in np.flatnonzero(steps >= 0):
+            left_out[int(chain)] = f"exploded at step {int(steps[chain])}, warm-up included"
+    return left_out
 
 
 @jax.jit

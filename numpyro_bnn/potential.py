@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from numpyro.primitives import Messenger
 
@@ -96,11 +98,17 @@ def structure_of(
     :param indices: rows to take, by plate.
     """
     found: list[Structure] = []
+    # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
+    held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
     def visit(key: jax.Array) -> jax.Array:
         seeded = seed(substitute(model, data=dict(indices or {})), key)
         sites = trace(substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
-        samples = {name: site for name, site in sites.items() if site["type"] == "sample"}
+        samples = {
+            name: site
+            for name, site in sites.items()
+            if site["type"] == "sample" and name not in held
+        }
         plates = {name: site for name, site in sites.items() if site["type"] == "plate"}
         found.append(
             Structure(
@@ -140,6 +148,30 @@ class _DefaultKey(Messenger):
             msg["value"] = jax.random.key(0)
 
 
+class _Slices(Messenger):
+    """Takes consecutive rows by slicing, which a gather of as many rows is slower than.
+
+    A plate gathers the rows of what passes through ``numpyro.subsample`` inside it; this
+    handler, around the model, takes them first.
+    """
+
+    def __init__(self, fn: Callable, indices: jax.Array, axis: int, size: int) -> None:
+        self.indices = indices
+        self.axis = axis
+        self.size = size
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "subsample":
+            return
+        axis = self.axis - msg["kwargs"]["event_dim"]
+        shape = jnp.shape(msg["value"])
+        if len(shape) >= -axis and shape[axis] == self.size:
+            msg["type"] = "sliced"
+            start, count = self.indices[0], len(self.indices)
+            msg["value"] = lax.dynamic_slice_in_dim(msg["value"], start, count, axis)
+
+
 class Potential:
     """Potential energy of a model given its arguments, over unconstrained latent values.
 
@@ -164,15 +196,34 @@ class Potential:
                 f"The latent site(s) {discrete} are discrete and have no gradient. Sum them out in "
                 "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
             )
-        self._bound = _DefaultKey(model)
+        self.bound = _DefaultKey(model)
 
     def __call__(self, z: Values) -> jax.Array:
-        return potential_energy(self._bound, self.args, self.kwargs, z)
+        return potential_energy(self.bound, self.args, self.kwargs, z)
 
-    def minibatch(self, z: Values, indices: jax.Array, plate: str) -> jax.Array:
-        """U(z; I): the likelihood of the rows `indices` of `plate`, scaled by N/B."""
-        model = substitute(self._bound, data={plate: indices})
+    def minibatch(
+        self, z: Values, indices: jax.Array, plate: str, contiguous: bool = False
+    ) -> jax.Array:
+        """U(z; I): the likelihood of the rows `indices` of `plate`, scaled by N/B.
+
+        :param z: unconstrained values by site.
+        :param indices: row numbers.
+        :param plate: name of the data plate.
+        :param contiguous: whether the rows are consecutive, and can be sliced out.
+        """
+        model = substitute(self.bound, data={plate: indices})
+        if contiguous:
+            model = self._sliced(model, indices, plate)
         return potential_energy(model, self.args, self.kwargs, z)
+
+    def _sliced(self, model: Callable, indices: jax.Array, plate: str) -> Callable:
+        axes = {
+            self.structure.sites[name].plates[plate]
+            for name in self.structure.observed
+            if plate in self.structure.sites[name].plates
+        }
+        (axis,) = axes
+        return _Slices(model, indices, axis, self.structure.plates[plate].size)
 
     def data_plate(self, plate: str | None = None) -> tuple[str, int]:
         """The plate that minibatches are taken from, and its size N.
@@ -238,11 +289,11 @@ class Potential:
 
     def constrain(self, z: Values) -> Values:
         """Constrained values of the latent sites."""
-        return constrain_fn(self._bound, self.args, self.kwargs, z)
+        return constrain_fn(self.bound, self.args, self.kwargs, z)
 
     def unconstrain(self, values: Values) -> Values:
         """Unconstrained values from constrained ones of every latent site."""
-        seeded = seed(substitute(self._bound, data=dict(values)), jax.random.key(0))
+        seeded = seed(substitute(self.bound, data=dict(values)), jax.random.key(0))
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {
             name: biject_to(sites[name]["fn"].support).inv(values[name])
@@ -257,7 +308,7 @@ class Potential:
 
     def log_joint_by_site(self, values: Values) -> Values:
         """Log density of each sample site, summed, at constrained values."""
-        bound = seed(self._bound, jax.random.key(0))
+        bound = seed(self.bound, jax.random.key(0))
         _, sites = log_density(bound, self.args, self.kwargs, values)
         return {
             name: jnp.sum(site["fn"].log_prob(site["value"]))

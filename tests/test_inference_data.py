@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ with warnings.catch_warnings():
 import numpyro_bnn as bnn
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.inference_data import from_inference_data, to_inference_data
-from numpyro_bnn.predict import predict
+from numpyro_bnn.predictions import predict
 from numpyro_bnn.site_dims import dims_of
 
 IS_TREE = "InferenceData" not in vars(az)
@@ -278,9 +279,9 @@ def test_netcdf_round_trip(idata: Any, tmp_path: Any) -> None:
 
 
 def test_zarr_round_trip(idata: Any, tmp_path: Any) -> None:
-    zarr = pytest.importorskip("zarr", reason="zarr is an optional dependency")
-    if not IS_TREE and int(zarr.__version__.split(".")[0]) >= 3:
+    if not IS_TREE and int(version("zarr").split(".")[0]) >= 3:
         pytest.skip("ArviZ 0.23 writes zarr only through zarr 2")
+    pytest.importorskip("zarr", reason="zarr is an optional dependency")
     with warnings.catch_warnings():
         # zarr 3 says that consolidated metadata and strings are not in its specification yet.
         warnings.filterwarnings("ignore", category=UserWarning, module="zarr")

@@ -1,0 +1,170 @@
+"""Accept or reject: what makes a sampler exact at any step size.
+
+Two shapes of decision. :func:`propose` judges one step (MALA, random walk, SGLD with
+``accept=``); :func:`trajectory` judges several, by the change of the energy plus the work that
+the dynamics kept count of (GGMC, AMAGOLD, HMC).
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from numpyro_bnn.sgmcmc.dynamics import Dynamics
+from numpyro_bnn.sgmcmc.gradients import Estimator, Rows
+from numpyro_bnn.sgmcmc.movements import (
+    DynamicsState,
+    Settings,
+    accept_or_reject,
+    langevin_work,
+    log_acceptance,
+)
+from numpyro_bnn.sgmcmc.noise import normals_like
+
+PyTree = Any
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """How a proposal is judged.
+
+    :param num_steps: steps of a trajectory.
+    :param exact: by the energy on all rows; otherwise by that of the minibatch that made the
+        proposal, which is biased.
+    :param caches_gradient: whether the gradient at the position is kept between proposals.
+    """
+
+    num_steps: int = 1
+    exact: bool = True
+    caches_gradient: bool = False
+
+
+class Decision(NamedTuple):
+    """Where a chain is after a decision.
+
+    - **dynamics**, **estimator** - states
+    - **energy** - U at the position
+    - **gradient** - the last one looked at; None for methods without
+    - **accept_prob** - probability with which the proposal was to be accepted
+    """
+
+    dynamics: DynamicsState
+    estimator: Any
+    energy: jax.Array
+    gradient: PyTree
+    accept_prob: jax.Array
+
+
+def propose(
+    rule: Metropolis,
+    method: Dynamics,
+    gradient: Estimator,
+    rows: Rows,
+    state: DynamicsState,
+    energy: jax.Array,
+    estimator: Any,
+    settings: Settings,
+    rng_key: jax.Array,
+) -> Decision:
+    """One step, accepted or rejected.
+
+    With minibatch gradients the same rows serve both ends, so that for these rows the proposal
+    and its reverse are a pair of known densities, and the energy on all rows makes it exact.
+
+    :param energy: U at the position.
+    :return: the state after the decision.
+    """
+    key_noise, key_accept = jax.random.split(rng_key)
+    noises = normals_like(key_noise, method.num_noises, state.position)
+    if not method.uses_gradient:
+        end = method.complete(state, None, noises, settings)
+        end_energy = rows.potential(end.position)
+        return _decide(
+            key_accept, state, end, energy, end_energy, end_energy - energy, None, estimator, settings
+        )
+    if rule.caches_gradient:
+        here, after = state.gradient, estimator
+    else:
+        begin = gradient.estimate(rows, state.position, estimator)
+        here, after = begin.gradient, begin.state
+    end = method.complete(state, here, noises, settings)
+    there = gradient.estimate(rows, end.position, estimator)
+    if rule.caches_gradient:
+        end = end._replace(gradient=there.gradient)
+    end_energy, change = there.value, there.value - energy
+    if not rule.caches_gradient:
+        if rule.exact:
+            end_energy = rows.potential(end.position)
+            change = end_energy - energy
+        else:
+            change = there.value - begin.value
+    work = langevin_work(state.position, here, end.position, there.gradient, settings)
+    return _decide(
+        key_accept, state, end, energy, end_energy, change + work, there.gradient, after, settings
+    )
+
+
+def trajectory(
+    rule: Metropolis,
+    method: Dynamics,
+    gradient: Estimator,
+    rows: Rows,
+    state: DynamicsState,
+    energy: jax.Array,
+    estimator: Any,
+    settings: Settings,
+    rng_key: jax.Array,
+) -> Decision:
+    """Several steps, accepted or rejected together; a rejection reverses the momentum.
+
+    :param energy: U at the position.
+    :return: the state after the decision.
+    """
+    key_steps, key_accept = jax.random.split(rng_key)
+
+    def step(carry: tuple, key: jax.Array) -> tuple:
+        state, estimator, *_ = carry
+        noises = normals_like(key, method.num_noises, state.position)
+        state = method.advance(state, noises, settings)
+        estimate = gradient.estimate(rows, state.position, estimator)
+        state = method.complete(state, estimate.gradient, noises, settings)
+        return (state, estimate.state, estimate.value, estimate.gradient), None
+
+    real = energy.dtype
+    like = jax.tree.map(jnp.zeros_like, state.position)
+    carry = (state, estimator, jnp.zeros((), real), like)
+    keys = jax.random.split(key_steps, rule.num_steps)
+    (end, estimator, value, last), _ = lax.scan(
+        lambda c, k: (jax.tree.map(_as, c, step(c, k)[0]), None), carry, keys
+    )
+    # A word that ends with a kick took its last gradient, and so the energy, at its end.
+    known = method.reuses_gradient and gradient.batch_size is None
+    end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
+    change = end_energy - energy + end.work
+    return _decide(
+        key_accept, state, end, energy, end_energy, change, last, estimator, settings
+    )
+
+
+def _as(old: jax.Array, new: jax.Array) -> jax.Array:
+    return jnp.asarray(new, jnp.result_type(old))
+
+
+def _decide(
+    key: jax.Array,
+    start: DynamicsState,
+    end: DynamicsState,
+    energy: jax.Array,
+    end_energy: jax.Array,
+    energy_error: jax.Array,
+    gradient: PyTree,
+    estimator: Any,
+    settings: Settings,
+) -> Decision:
+    log_accept = log_acceptance(energy_error, settings.temperature)
+    accept = jnp.log(jax.random.uniform(key, dtype=log_accept.dtype)) < log_accept
+    state = accept_or_reject(accept, end, start)
+    kept = jnp.where(accept, end_energy, energy)
+    return Decision(state, estimator, kept, gradient, jnp.exp(log_accept))

@@ -2,7 +2,7 @@
 
 The weights of a Bayesian neural network do not mix and its predictions may. So the same
 statistics are computed on both, and what is asked of a run is that its *predictions* converge;
-:func:`diagnose_draws` says so from arrays. Below it are the numerics, each of its own use:
+:func:`diagnose` says so of a run, :func:`diagnose_draws` from arrays. Below it are the numerics, each of its own use:
 
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: of all
   scalars at once, equal to ArviZ's;
@@ -12,7 +12,8 @@ statistics are computed on both, and what is asked of a run is that its *predict
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from numpyro_bnn.disagreement import (
     disagreement,
     stuck_chains,
 )
+from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.modes import (
     ChainAgreement,
     DistinctFunctions,
@@ -33,9 +35,11 @@ from numpyro_bnn.modes import (
     distinct_functions,
     variance_parts,
 )
+from numpyro_bnn.predictions import predict
 from numpyro_bnn.report import Numbers, Report, Space
 from numpyro_bnn.rhat import Summary, ebfmi, ess, mcse_mean, nested_rhat, rhat, summarize
 from numpyro_bnn.rhat_blocks import checked
+from numpyro_bnn.rules import is_auxiliary
 from numpyro_bnn.sampler_stats import read
 from numpyro_bnn.verdict import Evidence, Limits, judge
 
@@ -51,6 +55,7 @@ __all__ = [
     "VarianceParts",
     "chain_agreement",
     "compare_draws",
+    "diagnose",
     "diagnose_draws",
     "disagreement",
     "distinct_functions",
@@ -282,3 +287,59 @@ def _distinct(functions: Arrays) -> DistinctFunctions | None:
     if "probs" in functions or {"mean", "scale"} <= set(functions):
         return distinct_functions(functions)
     return None
+
+
+def diagnose(
+    run: Any,
+    x: Any,
+    *,
+    model: Callable | None = None,
+    second: Any = None,
+    batch_size: int = 1000,
+) -> Report:
+    """Judge a run by its weights and by its predictions at given inputs.
+
+    :param run: an ``MCMC`` after `run`, :class:`~numpyro_bnn.draws.Draws`, or draws by site with
+        leading axes (chain, draw).
+    :param x: inputs at which to predict, such as test rows.
+    :param model: the model, where `run` does not carry one.
+    :param second: another run of the same model, by another sampler or from other starts.
+    :param batch_size: rows predicted at a time.
+    :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
+    :raises ValueError: without draws or a model.
+
+    >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
+    >>> report.verdict                                                      # doctest: +SKIP
+    'predictions_converged'
+    """
+    draws = draws_of(run, model, "diagnose")
+    weights, functions = _spaces_of(draws, x, batch_size)
+    other = None
+    if second is not None:
+        other = _spaces_of(draws_of(second, draws.model, "diagnose"), x, batch_size)
+    energy = draws.stats.get("potential_energy")
+    exact = "num_steps" in draws.stats
+    report = diagnose_draws(
+        weights,
+        functions,
+        # Under minibatches the energy is an estimate, whose noise would look like mixing.
+        log_joint=-np.asarray(energy) if exact and energy is not None else None,
+        sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
+        second=other,
+    )
+    left_out = getattr(run, "left_out", None)
+    if not left_out:
+        return report
+    names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
+    note = f"What follows is about the chains that stayed finite; left out: {names}."
+    return replace(report, sentences=(note, *report.sentences))
+
+
+def _spaces_of(draws: Draws, x: Any, batch_size: int) -> tuple[Arrays, Arrays]:
+    """Weights and precisions of a run, without what merely stands for them, and predictions."""
+    weights = {
+        name: np.asarray(value)
+        for name, value in draws.items()
+        if _is_precision(name) or not is_auxiliary(name)
+    }
+    return weights, predict(None, draws, x, batch_size=batch_size).values

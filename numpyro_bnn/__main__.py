@@ -135,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     for row in outcome.scores:
         rich_table.add_row(*job_report.cells(row))
     console.print(rich_table)
-    console.print(str(outcome.report), markup=False, highlight=False)
+    console.print(str(outcome.report), markup=False, highlight=False, soft_wrap=True)
     files = job_report.write(outcome, parsed.output)
     console.print("Written: " + ", ".join(str(file) for file in files), markup=False, soft_wrap=True)
     return 0

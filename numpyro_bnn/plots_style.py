@@ -1,0 +1,96 @@
+"""What all plots share: axes, colours for light and dark backgrounds and for the colour-blind.
+
+Colours of data and of lines that only guide the eye come from the axes themselves, so that they
+follow the style sheet; everything else is from the palette of Okabe and Ito (2008), which
+stays apart under the common kinds of colour blindness, in an order that keeps contrast with black
+and with white.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# The same palette with its brighter half first, for dark backgrounds.
+PALETTE_ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
+# Beyond the colours of the palette, lines differ in their dashes too.
+_DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+def axes_or_new(ax: Axes | None, size: tuple[float, float] = (6.4, 4.0)) -> Axes:
+    """The axes given, or those of a new figure."""
+    if ax is not None:
+        return ax
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def foreground(ax: Axes) -> Any:
+    """Colour of text on these axes, which any style sheet makes readable."""
+    return ax.xaxis.label.get_color()
+
+
+def palette(ax: Axes) -> tuple[str, ...]:
+    """Colours for these axes, by the brightness of their background."""
+    red, green, blue, alpha = to_rgba(ax.get_facecolor())
+    if alpha == 0 and isinstance(ax.figure, Figure):
+        red, green, blue, alpha = to_rgba(ax.figure.get_facecolor())
+    is_dark = alpha > 0 and 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+    return PALETTE_ON_DARK if is_dark else PALETTE
+
+
+def color_at(ax: Axes, index: int) -> str:
+    """The colour of this number."""
+    colors = palette(ax)
+    return colors[index % len(colors)]
+
+
+def line_style(ax: Axes, index: int) -> dict[str, Any]:
+    """Colour and dashes of the line of this number."""
+    dashes = _DASHES[index // len(PALETTE) % len(_DASHES)]
+    return {"color": color_at(ax, index), "linestyle": dashes}
+
+
+def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
+    """A legend between the axes and their title, where it covers nothing."""
+    ax.legend(
+        *handles_and_labels,
+        frameon=False,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.2,
+        ncols=columns,
+    )
+
+
+def label_axes(ax: Axes, x: str, y: str) -> None:
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def chains_by_draws(owner: str, name: str, value: Any) -> np.ndarray:
+    """An array (chain, draw) from one like it or from the draws of one chain.
+
+    :raises ValueError: for another shape.
+    """
+    array = np.asarray(value, np.float64)
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or not array.size:
+        raise ValueError(
+            f"{owner}: {name} has shape {np.shape(value)}, expected (chain, draw) or (draw,)."
+        )
+    return array
+
+
+def flat_values(value: Any) -> np.ndarray:
+    """All numbers of an array or of a mapping of arrays."""
+    if isinstance(value, Mapping):
+        parts = [np.ravel(np.asarray(part, np.float64)) for part in value.values()]
+        return np.concatenate(parts) if parts else np.zeros(0)
+    return np.ravel(np.asarray(value, np.float64))

@@ -8,8 +8,10 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -21,3 +23,12 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder 'shared' with the reference data is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def quick_compile() -> Iterator[None]:
+    """Programs that compile several times faster and run slower: for tests of little work."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
@@ -84,6 +85,16 @@ class Structure(NamedTuple):
         return [name for name, site in self.sites.items() if site.observed]
 
 
+def as_jax(tree: Any) -> Any:
+    """NumPy's arrays as JAX's, which the traced rows of a minibatch can index."""
+
+    def convert(leaf: Any) -> Any:
+        numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
+        return jnp.asarray(leaf) if numeric else leaf
+
+    return jax.tree.map(convert, tree)
+
+
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:
@@ -98,6 +109,7 @@ def structure_of(
     :param indices: rows to take, by plate.
     """
     found: list[Structure] = []
+    args, kwargs = as_jax((args, kwargs))
     # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
@@ -118,7 +130,11 @@ def structure_of(
                     for name, site in plates.items()
                 },
                 groups_of(samples),
-                {n: jnp.shape(s["value"]) for n, s in sites.items() if s["type"] == "deterministic"},
+                {
+                    n: jnp.shape(s["value"])
+                    for n, s in sites.items()
+                    if s["type"] == "deterministic"
+                },
             )
         )
         return key
@@ -185,9 +201,8 @@ class Potential:
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
         self.model = model
-        self.args = args
-        self.kwargs = kwargs or {}
-        self.structure = structure_of(model, args, self.kwargs)
+        self.args, self.kwargs = as_jax((args, kwargs or {}))
+        self.structure = structure_of(model, self.args, self.kwargs)
         if not self.structure.latent:
             raise ValueError("The model has no latent site: every sample site is observed.")
         discrete = [n for n in self.structure.latent if self.structure.sites[n].discrete]
@@ -256,7 +271,7 @@ class Potential:
         try:
             indices = {plate: jnp.arange(probe)}
             taken = structure_of(self.model, self.args, self.kwargs, indices)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The model does not follow a minibatch of {probe} of the {size} rows of plate "
                 f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
@@ -318,8 +333,8 @@ class Potential:
 
 
 _SUBSAMPLE = (
-    "Inside `with numpyro.plate('data', N):` take the rows with `numpyro.subsample(x, event_dim=1)` "
-    "and `numpyro.subsample(y, event_dim=0)`, and observe one value a row."
+    "Inside `with numpyro.plate('data', N):` take the rows with "
+    "`numpyro.subsample(x, event_dim=1)` and `numpyro.subsample(y, event_dim=0)`, and observe one value a row."
 )
 
 
@@ -335,6 +350,19 @@ def _no_plate(plate: str | None, candidates: list[str]) -> str:
             "rows with `plate=`."
         )
     return f"No observed site is inside a plate named {plate!r}; the plates are {candidates}."
+
+
+def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str, Callable]:
+    """How each latent site is constrained, by its support alone."""
+    seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+    sites = trace(seeded).get_trace(*args, **(kwargs or {}))
+    return {
+        name: biject_to(site["fn"].support)
+        for name, site in sites.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not site["fn"].support.is_discrete
+    }
 
 
 def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:

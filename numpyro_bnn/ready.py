@@ -70,7 +70,9 @@ class ReadyModel:
                 f"{self.kind}: x has shape {x.shape}, expected (N, columns). For one input column "
                 "use `x[:, None]`."
             )
-        checksum = np.uint32(zlib.crc32(x.tobytes(), zlib.crc32(y.tobytes())))
+        # In one precision, so that NumPy's and JAX's copies of the same data are the same.
+        single = [values.astype(np.float32).tobytes() for values in (y, x)]
+        checksum = np.uint32(zlib.crc32(single[1], zlib.crc32(single[0])))
         if self.standardization is not None:
             if checksum != self.standardization.checksum:
                 raise ValueError(
@@ -95,8 +97,8 @@ class ReadyModel:
         saved = Standardization(**units)
         if self.standardization is not None and saved.checksum != self.standardization.checksum:
             raise ValueError(
-                f"{self.kind}: this model keeps the units of other data than the saved draws. Make a "
-                f"new one with `{self.kind}(module, prior)`."
+                f"{self.kind}: this model keeps the units of other data than the saved draws. "
+                f"Make a new one with `{self.kind}(module, prior)`."
             )
         self.standardization = saved
 

@@ -1,5 +1,8 @@
 """Small networks that several test files put into models."""
 
+from contextlib import contextmanager
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -193,3 +196,14 @@ def weights(model, *args, seed=0):
         name: jnp.asarray(0.5 * rng.normal(size=structure.sites[name].shape), jnp.float32)
         for name in structure.latent
     }
+
+
+@contextmanager
+def double():
+    """Float64 inside the block only."""
+    before = jax.config.read("jax_enable_x64")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", before)

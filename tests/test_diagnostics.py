@@ -96,6 +96,15 @@ def test_a_second_run_of_the_same_law_agrees_and_a_missed_tail_parts(rng):
     assert "f[0]" in {p.site for p in diagnostics.compare_draws(first, second).worst}
 
 
+def test_runs_on_both_sides_of_a_quantile_part_by_a_finite_number_of_errors(rng):
+    # Each share is 0 or 1 and has no spread; that of both together has.
+    first, second = rng.normal(size=(2, 500)), rng.normal(size=(2, 500)) + 100
+    worst = diagnostics.compare_draws({"x": first}, {"x": second}).worst
+    (median,) = (p for p in worst if "50 %" in p.quantity)
+    assert (median.first, median.second) == (1.0, 0.0)
+    assert median.errors == pytest.approx(1 / (0.5 * np.sqrt(2 / 1000)))
+
+
 def test_the_error_of_a_second_opinion_is_calibrated(rng):
     first, second = (autoregressive(rng, (2, 300, 400), 0.7) for _ in range(2))
     from numpyro_bnn.disagreement import _compare_block
@@ -203,7 +212,7 @@ def situation(name, rng):
         case "predictions and log joint":
             return {"predictions": f, "log_joint": rng.normal(size=(C, N))}
         case "some inputs constant":
-            f[:, :, :9] = 1.0
+            f[:, :, :30] = 1.0
             return {"weights": w, "predictions": f}
         case "divergences":
             return {
@@ -350,6 +359,13 @@ def test_chains_are_numbered_by_group_in_the_order_they_appear(rng):
     np.testing.assert_array_equal(found.inputs, np.arange(25))
     assert found.share[0, 1] == 0.5
     assert found.share[0, 2] == 0.0
+    # Whatever the order in which clustering joins them.
+    for labels in ([0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 2, 1], [0, 1, 2, 0], [0, 1, 1, 2]):
+        x = rng.normal(size=(C, N, 4)) + 5.0 * (np.array(labels) % 3)[:, None, None]
+        np.testing.assert_array_equal(diagnostics.disagreement({"f": x}).groups, labels)
+        x = rng.normal(size=(C, N, 4)) - 5.0 * (np.array(labels) ** 2 % 3)[:, None, None]
+        expected = np.array(labels) ** 2 % 3
+        np.testing.assert_array_equal(diagnostics.disagreement({"f": x}).groups, expected)
 
 
 def test_small_probabilities_do_not_count_as_different_functions(rng):
@@ -362,8 +378,11 @@ def test_small_probabilities_do_not_count_as_different_functions(rng):
 def test_numbers_leave_out_what_is_constant_and_say_so(rng):
     report = diagnose_draws(**situation("some inputs constant", rng))
     (group,) = report.predictions.groups
-    assert (group.num_constant, group.num_bad, group.num_scalars) == (9, 0, INPUTS)
-    assert report.to_dataframe().set_index("site").loc["predictions", "num_constant"] == 9
+    assert (group.num_constant, group.num_bad, group.num_scalars) == (30, 0, INPUTS)
+    assert report.to_dataframe().set_index("site").loc["predictions", "num_constant"] == 30
+    # The size of a constant is the number of draws; more than half would make it the median.
+    assert (group.ess[:30] == C * N).all()
+    assert report.predictions.median_ess == group.median_ess == np.median(group.ess[30:])
 
 
 def test_sampler_statistics_of_both_libraries_are_read(rng):
@@ -401,6 +420,13 @@ def test_the_table_fits_a_terminal_and_shows_the_worst_of_many_sites(rng):
     assert "/7.kernel" in text
     assert "(18 more, all better)" in text
     assert "nan" not in text
+
+
+def test_a_site_without_scalars_is_left_out(rng):
+    w = weights_of(rng) | {"empty": np.zeros((C, N, 0))}
+    report = diagnose_draws(w, np.zeros((C, N, 0, 2)))
+    assert {g.name for g in report.weights.groups} == {"net/Dense_0.kernel"}
+    assert not report.predictions
 
 
 def test_names_are_escaped_in_html(rng):

@@ -30,7 +30,7 @@ _HOME = {
     "mcmc": ["MCMC"],
     "predictions": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
-    "inference_data": ["to_inference_data"],
+    "inference_data": ["from_inference_data", "to_inference_data"],
     "ready": ["classification", "regression"],
     "storage": ["load", "save"],
 }
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, plots, priors, scores
     from numpyro_bnn.diagnostics import diagnose
     from numpyro_bnn.hierarchy import parameterize
-    from numpyro_bnn.inference_data import to_inference_data
+    from numpyro_bnn.inference_data import from_inference_data, to_inference_data
     from numpyro_bnn.mcmc import MCMC
     from numpyro_bnn.modules import MLP, from_params, random_module, to_params
     from numpyro_bnn.optimization import optimize

@@ -28,7 +28,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("data", nargs="?", default="digits", help="digits (default), diabetes, or a CSV with a header")
+    add(
+        "data",
+        nargs="?",
+        default="digits",
+        help="digits (default), diabetes, or a CSV with a header",
+    )
     add("--target", metavar="COLUMN", help="column of the CSV to predict")
     add(
         "--task",
@@ -137,7 +142,9 @@ def main(argv: list[str] | None = None) -> int:
     console.print(rich_table)
     console.print(str(outcome.report), markup=False, highlight=False, soft_wrap=True)
     files = job_report.write(outcome, parsed.output)
-    console.print("Written: " + ", ".join(str(file) for file in files), markup=False, soft_wrap=True)
+    console.print(
+        "Written: " + ", ".join(str(file) for file in files), markup=False, soft_wrap=True
+    )
     return 0
 
 

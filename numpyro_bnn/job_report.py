@@ -128,7 +128,11 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         *("| " + " | ".join(cells(row)) + " |" for row in outcome.scores),
         "",
         "The log score is the mean log predictive "
-        + ("probability" if table.task == "classification" else f"density (per unit of {table.target})")
+        + (
+            "probability"
+            if table.task == "classification"
+            else f"density (per unit of {table.target})"
+        )
         + " in nats; higher is better.",
         "",
         "## Can the posterior be believed?",

@@ -43,7 +43,13 @@ def digits() -> Table:
     columns = tuple(data.feature_names)
     classes = tuple(str(c) for c in data.target_names)
     return Table(
-        "digits", data.data.astype(np.float32), data.target, "classification", columns, "digit", classes
+        "digits",
+        data.data.astype(np.float32),
+        data.target,
+        "classification",
+        columns,
+        "digit",
+        classes,
     )
 
 
@@ -67,7 +73,9 @@ def read_csv(path: str | Path, target: str | None, task: Task | None = None) -> 
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"There is no file {path}. Give `digits`, `diabetes` or the path of a CSV.")
+        raise ValueError(
+            f"There is no file {path}. Give `digits`, `diabetes` or the path of a CSV."
+        )
     try:
         frame = pd.read_csv(path, skipinitialspace=True)
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -115,11 +123,15 @@ def _refuse_missing(path: Path, frame: pd.DataFrame) -> None:
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:
     levels = column.nunique()
     if levels < 2:
-        raise ValueError(f"The target '{column.name}' has one value only; there is nothing to learn.")
+        raise ValueError(
+            f"The target '{column.name}' has one value only; there is nothing to learn."
+        )
     numeric = pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
     whole = numeric and bool((column == column.round()).all())
     if task is None:
-        task = "classification" if not numeric or (whole and levels <= _MAX_CLASSES) else "regression"
+        task = (
+            "classification" if not numeric or (whole and levels <= _MAX_CLASSES) else "regression"
+        )
     if task == "regression":
         if not numeric:
             raise ValueError(

@@ -1,0 +1,21 @@
+"""Every Python block of the README runs, in order, in one namespace."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
+def test_python_blocks_run(tmp_path, monkeypatch):
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    assert len(blocks) >= 3
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "numpyro_bnn_report").mkdir()
+    namespace: dict = {}
+    for i, block in enumerate(blocks):
+        exec(compile(block, f"README block {i + 1}", "exec"), namespace)
+    assert namespace["probs"].shape == (150, 3)
+    assert namespace["report"].verdict in ("not_converged", "predictions_converged", "converged")

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments, Programs, devices_for
 from numpyro_bnn.potential import Potential, Structure, begin_fit
-from numpyro_bnn.start import complete
+from numpyro_bnn.start import check_names, complete
 
 
 class MCMC(NumPyroMCMC):
@@ -284,6 +284,10 @@ class MCMC(NumPyroMCMC):
             potential = Potential(self.model, self._args, self._kwargs)
             lead = self.num_chains > 1
             init_params = complete(potential, init_params, batched=lead)
+        elif isinstance(self.sampler, HMC):
+            # Discrete sites are summed out under HMC, and have no start.
+            own = [n for n in structure.latent if not structure.sites[n].discrete]
+            check_names(init_params, own, own)
         if isinstance(self.sampler, Gibbs):
             init_params = self._constrain_blocks(init_params)
         return init_params
@@ -330,9 +334,7 @@ class MCMC(NumPyroMCMC):
         if not self.progress_bar or total == 0:
             yield lambda chain, steps, state: None
             return
-        bars = [
-            tqdm(total=total, desc=f"chain {c}", position=c) for c in range(self.num_chains)
-        ]
+        bars = [tqdm(total=total, desc=f"chain {c}", position=c) for c in range(self.num_chains)]
 
         def update(chain: int, steps: int, state: Any) -> None:
             bars[chain].set_postfix_str(self.sampler.get_diagnostics_str(state), refresh=False)

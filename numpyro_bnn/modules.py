@@ -121,7 +121,8 @@ def random_module(
         if jnp.shape(value) != shapes[path]:
             raise ValueError(
                 f"random_module: the site '{site_name(name, path)}' has shape {jnp.shape(value)} "
-                f"instead of {shapes[path]}. Call random_module outside every plate."
+                f"instead of {shapes[path]}. Call random_module outside every plate, and give "
+                "values and starts of that shape."
             )
     fixed = [path for path in shapes if path not in values]
     if fixed:

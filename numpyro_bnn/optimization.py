@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.potential import Potential, Values, begin_fit
-from numpyro_bnn.start import centered, fill_precisions, own_coordinates, shrink
+from numpyro_bnn.start import centered, check_names, fill_precisions, own_coordinates, shrink
 
 
 def optimize(
@@ -143,6 +143,13 @@ def _potential(model: Callable, static: tuple, arrays: list[Any]) -> Potential:
 def _begin(around: Potential, key: jax.Array, given: dict[str, jax.Array]) -> Values:
     """Unconstrained start of everything but the precisions."""
     drawn = around.prior_draw(key)
+    check_names(given, drawn)
+    for name, value in given.items():
+        if jnp.shape(value) != jnp.shape(drawn[name]):
+            raise ValueError(
+                f"optimize: init_params give '{name}' the shape {jnp.shape(value)}, the model has "
+                f"{jnp.shape(drawn[name])}. Give one start, which serves every chain."
+            )
     values = {name: shrink(name, value) for name, value in drawn.items()} | given
     unconstrained = around.unconstrain(values)
     return {k: v for k, v in unconstrained.items() if k not in around.structure.groups}

@@ -334,7 +334,8 @@ class Potential:
 
 _SUBSAMPLE = (
     "Inside `with numpyro.plate('data', N):` take the rows with "
-    "`numpyro.subsample(x, event_dim=1)` and `numpyro.subsample(y, event_dim=0)`, and observe one value a row."
+    "`numpyro.subsample(x, event_dim=1)` and `numpyro.subsample(y, event_dim=0)`, and observe "
+    "one value a row."
 )
 
 

@@ -5,6 +5,7 @@ non-centred coordinates standardised weights. Precisions start at their conditio
 given the weights, because weights and precisions have no useful joint mode.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -35,6 +36,22 @@ def fill_precisions(potential: Potential, values: Values) -> Values:
     return filled
 
 
+def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str] = ()) -> None:
+    """Refuse starts for sites that a model does not have, or that lack some.
+
+    :raises ValueError: naming them.
+    """
+    unknown = [name for name in given if name not in set(known)]
+    missing = [name for name in needed if name not in set(given)]
+    if unknown or missing:
+        faults = [f"lack the sites {missing}"] * bool(missing)
+        faults += [f"give the unknown sites {unknown}"] * bool(unknown)
+        raise ValueError(
+            f"init_params {' and '.join(faults)}. Starts are values of the model's sites "
+            f"{list(known)}; `bnn.optimize(model, key, …)` returns all of them."
+        )
+
+
 def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Values:
     """Unconstrained start from the values of weights alone.
 
@@ -47,14 +64,7 @@ def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Valu
     """
     around = centered(potential)
     needed = [n for n in around.structure.latent if n not in around.structure.groups]
-    missing = [name for name in needed if name not in given]
-    unknown = [n for n in given if n not in around.structure.sites]
-    if missing or unknown:
-        raise ValueError(
-            f"init_params lack the sites {missing} and give unknown ones {unknown}. A start gives "
-            f"every latent site, {potential.structure.latent}, or the weights and what has no "
-            f"hierarchical prior, {needed}."
-        )
+    check_names(given, [*needed, *around.structure.groups], needed)
 
     def one(values: Values) -> Values:
         placeholder = {n: jnp.zeros(()) for n in around.structure.groups}

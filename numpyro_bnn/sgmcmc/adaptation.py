@@ -1,5 +1,11 @@
-"""Step sizes that work at first try: from the curvature at the start, then by acceptance."""
+"""Step sizes that work at first try: from the curvature, or from the acceptance.
 
+Both begin at a share of the largest stable step at the start. Metropolis methods then aim at an
+acceptance in warm-up; all others follow the curvature, which grows as a network begins to fit
+and changes with the metric.
+"""
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +15,7 @@ from numpyro.infer.hmc_util import dual_averaging
 
 from numpyro_bnn.sgmcmc.dynamics import Dynamics, RandomWalk
 from numpyro_bnn.sgmcmc.gradients import Rows
-from numpyro_bnn.sgmcmc.movements import spread
+from numpyro_bnn.sgmcmc.movements import map_like, size, spread
 from numpyro_bnn.sgmcmc.noise import normal_like
 
 PyTree = Any
@@ -17,6 +23,8 @@ PyTree = Any
 # Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
 _STABLE = 0.25
 _POWER_STEPS = 20
+# What the curvature of the past still weighs after one step, once it has fallen.
+_MEMORY = 0.98
 
 
 class Adaptation(NamedTuple):
@@ -25,41 +33,65 @@ class Adaptation(NamedTuple):
     - **step_size** - in use; what "auto" found
     - **friction** - per unit time
     - **averaging** - state of dual averaging of the log step size
+    - **curvature** - largest eigenvalue of M⁻¹∇²U of late; NaN where it is not asked for
+    - **direction** - its eigenvector, roughly, in units of √M⁻¹; None where it is not followed
     """
 
     step_size: jax.Array
     friction: jax.Array
     averaging: Any
+    curvature: jax.Array
+    direction: PyTree
+
+
+def _norm(vector: PyTree) -> jax.Array:
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(vector)))
+
+
+def _power_step(
+    product: Callable[[PyTree], PyTree], inverse_mass: PyTree, vector: PyTree
+) -> tuple[PyTree, jax.Array]:
+    """One step of power iteration with √M⁻¹ ∇²U √M⁻¹: a unit vector, and how much it grew."""
+    root = jax.tree.map(jnp.sqrt, spread(inverse_mass, vector, "inverse_mass_matrix"))
+    scaled = map_like(jnp.multiply, vector, root)
+    image = map_like(jnp.multiply, product(scaled), root)
+    grown = _norm(image)
+    # A flat potential has no direction; the vector then stays.
+    safe = jnp.where(grown > 0, grown, 1.0)
+    unit = map_like(lambda v, x: jnp.where(grown > 0, x / safe, v), vector, image)
+    return unit, grown
 
 
 def largest_curvature(
     rows: Rows, position: PyTree, inverse_mass: PyTree, rng_key: jax.Array
-) -> jax.Array:
+) -> tuple[jax.Array, PyTree]:
     """Largest eigenvalue, in size, of M⁻¹∇²U at a position, by power iteration.
 
     Costs 20 Hessian-vector products on all rows, once.
 
     :param inverse_mass: diagonal, a scalar or like the position.
     :param rng_key: for the first vector.
+    :return: the eigenvalue, 1 where the potential is flat, and its vector.
     """
+
+    def product(vector: PyTree) -> PyTree:
+        return jax.jvp(jax.grad(rows.potential), (position,), (vector,))[1]
+
     start = normal_like(rng_key, position)
-    root = jax.tree.map(jnp.sqrt, spread(inverse_mass, position, "inverse_mass_matrix"))
+    norm = _norm(start)
+    carry = (map_like(lambda x: x / norm, start), norm)
+    vector, grown = lax.fori_loop(
+        0, _POWER_STEPS, lambda _, c: _power_step(product, inverse_mass, c[0]), carry
+    )
+    return jnp.where(grown > 0, grown, 1.0), vector
 
-    def scaled(vector: PyTree) -> PyTree:
-        return jax.tree.map(jnp.multiply, root, vector)
 
-    def norm(vector: PyTree) -> jax.Array:
-        return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(vector)))
-
-    def product(_: int, carry: tuple) -> tuple:
-        vector, _ = carry
-        unit = jax.tree.map(lambda x: x / norm(vector), vector)
-        _, image = jax.jvp(jax.grad(rows.potential), (position,), (scaled(unit),))
-        image = scaled(image)
-        return image, norm(image)
-
-    _, eigenvalue = lax.fori_loop(0, _POWER_STEPS, product, (start, norm(start)))
-    return eigenvalue
+def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> jax.Array:
+    h = _STABLE * 2 / jnp.sqrt(curvature)
+    if isinstance(dynamics, RandomWalk):
+        return h / jnp.sqrt(size(position))
+    # SGLD's drift of epsilon/2 moves as far as a momentum method's step of h²/2.
+    return h if dynamics.has_momentum else h**2
 
 
 def begin_adaptation(
@@ -70,28 +102,61 @@ def begin_adaptation(
     step_size: Any,
     dynamics: Dynamics,
     friction: float | None,
+    follow: bool,
 ) -> Adaptation:
     """The step size to begin with, and the friction that goes with it.
 
     :param step_size: given one, or None for "auto".
     :param friction: given one, or None: 0.1 / step_size, a momentum that keeps nine tenths
         a step.
+    :param follow: whether the step is to follow the curvature in warm-up.
     """
     real = jnp.result_type(float)
+    curvature, direction = jnp.full((), jnp.nan, real), None
     if step_size is None:
-        curvature = largest_curvature(rows, position, inverse_mass, rng_key)
-        h = _STABLE * 2 / jnp.sqrt(curvature)
-        size = sum(leaf.size for leaf in jax.tree.leaves(position))
-        if isinstance(dynamics, RandomWalk):
-            step_size = h / jnp.sqrt(size)
-        else:
-            # SGLD's drift of epsilon/2 moves as far as a momentum method's step of h²/2.
-            step_size = h if dynamics.has_momentum else h**2
+        curvature, vector = largest_curvature(rows, position, inverse_mass, rng_key)
+        direction = vector if follow else None
+        step_size = _stable_step(dynamics, curvature, position)
     step_size = jnp.asarray(step_size, real)
     init, _ = dual_averaging()
     averaging = init(jnp.log(10 * step_size))
     friction = 0.1 / step_size if friction is None else friction
-    return Adaptation(step_size, jnp.asarray(friction, real), averaging)
+    return Adaptation(
+        step_size,
+        jnp.asarray(friction, real),
+        averaging,
+        jnp.asarray(curvature, real),
+        direction,
+    )
+
+
+def followed(
+    adaptation: Adaptation,
+    product: Callable[[PyTree], PyTree],
+    inverse_mass: PyTree,
+    dynamics: Dynamics,
+    friction: float | None,
+) -> Adaptation:
+    """The step size after one more look at the curvature, in the metric that now holds.
+
+    A larger curvature counts at once, a smaller one after some fifty steps.
+
+    :param product: the Hessian of U, or of a minibatch's, times a vector.
+    :param friction: given one, or None, see :func:`begin_adaptation`.
+    """
+    direction, grown = _power_step(product, inverse_mass, adaptation.direction)
+    fading = _MEMORY * adaptation.curvature + (1 - _MEMORY) * grown
+    curvature = jnp.maximum(grown, fading).astype(adaptation.curvature.dtype)
+    step_size = _stable_step(dynamics, curvature, direction).astype(adaptation.step_size.dtype)
+    new = adaptation._replace(
+        step_size=step_size,
+        friction=0.1 / step_size if friction is None else adaptation.friction,
+        curvature=curvature,
+        direction=direction,
+    )
+    # At a point where the energy is not finite there is nothing to learn.
+    known = jnp.isfinite(curvature) & (curvature > 0)
+    return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, adaptation)
 
 
 def adapted(

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from numpyro_bnn.sgmcmc import dynamics, preconditioners
-from numpyro_bnn.sgmcmc.gradients import minibatch
+from numpyro_bnn.sgmcmc.checks import check_friction
+from numpyro_bnn.sgmcmc.gradients import check_batch_size, minibatch
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
 from numpyro_bnn.sgmcmc.splitting import Splitting
@@ -43,7 +44,10 @@ class SGLD(SGMCMC):
         accept: Literal["full", "minibatch"] | None = None,
         **ingredients: Any,
     ) -> None:
-        all_rows = ingredients.get("batch_size") is None and ingredients.get("gradient") is None
+        gradient = ingredients.get("gradient")
+        all_rows = ingredients.get("batch_size") is None and (
+            gradient is None or getattr(gradient, "batch_size", None) is None
+        )
         rules = {
             None: None,
             "full": Metropolis(caches_gradient=all_rows),
@@ -110,11 +114,13 @@ class SGHMC(SGMCMC):
         friction: float | None = None,
         **ingredients: Any,
     ) -> None:
-        _positive_friction("SGHMC", friction, step_size)
+        method = dynamics.SemiImplicit()
+        check_friction("SGHMC", friction, method, positive=True)
+        _bounded_loss(friction, step_size)
         super().__init__(
             model,
             potential_fn,
-            dynamics=dynamics.SemiImplicit(),
+            dynamics=method,
             step_size=step_size,
             friction=friction,
             **ingredients,
@@ -163,11 +169,12 @@ class SGNHT(SGMCMC):
         per_parameter: bool = False,
         **ingredients: Any,
     ) -> None:
-        _positive_friction("SGNHT", friction, step_size)
+        method = Splitting("BADODA", per_parameter=per_parameter)
+        check_friction("SGNHT", friction, method, positive=True)
         super().__init__(
             model,
             potential_fn,
-            dynamics=Splitting("BADODA", per_parameter=per_parameter),
+            dynamics=method,
             step_size=step_size,
             friction=friction,
             **ingredients,
@@ -236,7 +243,8 @@ class GGMC(SGMCMC):
             potential_fn,
             dynamics=Splitting("OBABO", metropolis=True),
             step_size=step_size,
-            gradient=_reversible("GGMC", batch_size, gradient),
+            batch_size=batch_size,
+            gradient=_independent("GGMC", batch_size, gradient),
             metropolis=Metropolis(num_steps=_steps("GGMC", num_steps)),
             **{"target_accept_prob": 0.8, **ingredients},
         )
@@ -273,7 +281,8 @@ class AMAGOLD(SGMCMC):
             potential_fn,
             dynamics=dynamics.Amagold(),
             step_size=step_size,
-            gradient=_reversible("AMAGOLD", batch_size, gradient),
+            batch_size=batch_size,
+            gradient=_independent("AMAGOLD", batch_size, gradient),
             metropolis=Metropolis(num_steps=_steps("AMAGOLD", num_steps)),
             **ingredients,
         )
@@ -288,8 +297,11 @@ class RandomWalk(SGMCMC):
     def __init__(
         self, model: Model = None, potential_fn: Model = None, *, step_size: Any, **ingredients: Any
     ) -> None:
-        if ingredients.get("batch_size") is not None:
-            raise ValueError("RandomWalk: it uses all rows; leave batch_size out.")
+        batch_size = ingredients.get("batch_size")
+        if batch_size is not None:
+            raise ValueError(
+                f"RandomWalk: batch_size={batch_size}, but it uses all rows. Leave batch_size out."
+            )
         super().__init__(
             model,
             potential_fn,
@@ -300,14 +312,9 @@ class RandomWalk(SGMCMC):
         )
 
 
-def _positive_friction(owner: str, friction: float | None, step_size: Any) -> None:
-    if friction is None:
-        return
-    if not friction > 0:
-        raise ValueError(
-            f"{owner}: friction must be positive, got friction={friction}. For no friction use HMC."
-        )
-    if owner == "SGHMC" and isinstance(step_size, (int, float)) and friction * step_size >= 2:
+def _bounded_loss(friction: float | None, step_size: Any) -> None:
+    known = friction is not None and isinstance(step_size, (int, float))
+    if known and friction * step_size >= 2:
         raise ValueError(
             f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
             "grow. Use a smaller friction, at most 1 / step_size."
@@ -315,23 +322,13 @@ def _positive_friction(owner: str, friction: float | None, step_size: Any) -> No
 
 
 def _steps(owner: str, num_steps: int) -> int:
-    if not isinstance(num_steps, int) or num_steps < 1:
+    if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 1:
         raise ValueError(f"{owner}: num_steps must be a positive integer, got {num_steps!r}.")
     return num_steps
 
 
-def _reversible(owner: str, batch_size: int | None, gradient: Any) -> Any:
-    """Minibatches that are as likely in the opposite order."""
-    if gradient is None:
-        return None if batch_size is None else minibatch(batch_size, order="replacement")
-    order = getattr(gradient, "order", None)
-    if gradient.batch_size is not None and order != "replacement":
-        raise ValueError(
-            f"{owner}: gradient={gradient} is not as likely in the opposite order, which an exact "
-            "correction needs. Use `gradients.minibatch(batch_size, order='replacement')`."
-        )
-    if batch_size is not None and gradient.batch_size != batch_size:
-        raise ValueError(
-            f"{owner}: batch_size={batch_size}, but gradient={gradient}. Give one of them."
-        )
+def _independent(owner: str, batch_size: int | None, gradient: Any) -> Any:
+    """Minibatches that are as likely in the opposite order, unless the user chose otherwise."""
+    if gradient is None and batch_size is not None:
+        return minibatch(check_batch_size(owner, batch_size), order="replacement")
     return gradient

@@ -48,6 +48,7 @@ class Dynamics:
 
     has_momentum: ClassVar[bool] = True
     uses_gradient: ClassVar[bool] = True
+    subtracts_noise: ClassVar[bool] = False
 
     @property
     def num_noises(self) -> int:
@@ -131,6 +132,7 @@ class Langevin(Dynamics):
     """
 
     has_momentum: ClassVar[bool] = False
+    subtracts_noise: ClassVar[bool] = True
 
     def complete(
         self,
@@ -204,6 +206,8 @@ class SemiImplicit(Dynamics):
     :math:`\gamma h = 1` this is SGLD at :math:`\epsilon = 2 h^2`, draw for draw. Stable for
     :math:`h^2 \lambda < 4 - 2 \gamma h`, lambda the largest eigenvalue of :math:`M^{-1} H`.
     """
+
+    subtracts_noise: ClassVar[bool] = True
 
     def complete(
         self,

@@ -11,13 +11,14 @@ likelihood of the B rows I counts N/B times and the prior once:
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn.potential import Potential
+from numpyro_bnn.sgmcmc.branches import where_needed
 
 PyTree = Any
 Order = Literal["permutation", "replacement", "blocks"]
@@ -43,7 +44,20 @@ class Estimator(Protocol):
     - **batch_size** - rows a gradient looks at; None for all
     """
 
-    batch_size: int | None
+    @property
+    def batch_size(self) -> int | None: ...
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it takes rows by number, and so needs a data plate."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether the rows of each gradient are drawn independently of all others."""
+
+    @property
+    def follows_chain(self) -> bool:
+        """Whether an estimate depends on where the chain has been."""
 
     def init(self, potential: "Rows", position: PyTree, rng_key: jax.Array) -> Any:
         """The state before the first step."""
@@ -59,12 +73,12 @@ class Rows(NamedTuple):
     """A potential and the rows that minibatches come from.
 
     - **potential** - of all rows
-    - **plate** - name of the data plate; None where the model has none
-    - **size** - number of rows N
+    - **plate** - name of the data plate; empty where rows are not taken by number
+    - **size** - number of rows N; 0 where it is not known
     """
 
     potential: Potential | Any
-    plate: str | None = None
+    plate: str = ""
     size: int = 0
 
     def full(self, position: PyTree) -> tuple[jax.Array, PyTree]:
@@ -82,16 +96,23 @@ class Rows(NamedTuple):
         return jax.value_and_grad(energy)(position)
 
 
-def check_batch_size(owner: str, batch_size: Any) -> int:
-    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-        raise ValueError(f"{owner}: batch_size must be a positive integer, got {batch_size!r}.")
-    return batch_size
+def check_batch_size(owner: str, value: Any, name: str = "batch_size") -> int:
+    """:raises ValueError: for anything but a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{owner}: {name} must be a positive integer, got {value!r}.")
+    return value
 
 
 @dataclass(frozen=True)
 class _Full:
     chunk_size: int | None = None
     batch_size: int | None = None
+    independent: ClassVar[bool] = True
+    follows_chain: ClassVar[bool] = False
+
+    @property
+    def needs_rows(self) -> bool:
+        return self.chunk_size is not None
 
     def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> None:
         return None
@@ -137,7 +158,7 @@ def full(chunk_size: int | None = None) -> Estimator:
     :raises ValueError: if `chunk_size` is not a positive integer.
     """
     if chunk_size is not None:
-        check_batch_size("gradients.full", chunk_size)
+        check_batch_size("gradients.full", chunk_size, "chunk_size")
     return _Full(chunk_size)
 
 
@@ -151,7 +172,7 @@ class BatchState(NamedTuple):
     """
 
     rng_key: jax.Array
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
     epoch: jax.Array
     place: jax.Array
 
@@ -222,6 +243,12 @@ def shuffled(rng_key: jax.Array, place: jax.Array, size: int) -> jax.Array:
 class _Minibatch:
     batch_size: int
     order: Order = "permutation"
+    needs_rows: ClassVar[bool] = True
+    follows_chain: ClassVar[bool] = False
+
+    @property
+    def independent(self) -> bool:
+        return self.order == "replacement"
 
     def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> BatchState:
         check_rows(self, potential)
@@ -234,7 +261,7 @@ class _Minibatch:
     def rows(self, potential: Rows, state: BatchState) -> tuple[jax.Array, BatchState]:
         return next_rows(state, potential.size, self.batch_size, self.order)
 
-    def some(self, potential: Rows, position: PyTree, rows: jax.Array) -> tuple:
+    def some(self, potential: Rows, position: PyTree, rows: jax.Array) -> tuple[jax.Array, PyTree]:
         return potential.some(position, rows, contiguous=self.order == "blocks")
 
     def estimate(self, potential: Rows, position: PyTree, state: BatchState) -> Estimate:
@@ -256,13 +283,13 @@ def check_rows(batches: "_Minibatch", potential: Rows) -> None:
     if batches.order == "blocks" and size % batch_size:
         fits = max(b for b in range(1, batch_size + 1) if size % b == 0)
         raise ValueError(
-            f"gradients.minibatch: blocks of batch_size={batch_size} rows do not fill the {size} rows "
-            f"of the plate '{potential.plate}', and some rows would count more than others. Use "
+            f"gradients.minibatch: blocks of batch_size={batch_size} rows do not fill the {size} "
+            f"rows of the plate '{potential.plate}', and some rows would count more than others. Use "
             f"batch_size={fits}, or order='permutation'."
         )
 
 
-def minibatch(batch_size: int, order: Order = "permutation") -> Estimator:
+def minibatch(batch_size: int, order: Order = "permutation") -> _Minibatch:
     """The gradient on B rows, its likelihood scaled by N/B.
 
     :param batch_size: rows a step, B.
@@ -298,10 +325,19 @@ class _ControlVariate:
     anchor: PyTree = None
     period: int | None = None
     chunk_size: int | None = None
+    needs_rows: ClassVar[bool] = True
 
     @property
     def batch_size(self) -> int:
         return self.batches.batch_size
+
+    @property
+    def independent(self) -> bool:
+        return self.batches.independent
+
+    @property
+    def follows_chain(self) -> bool:
+        return self.period is not None
 
     def _at(self, potential: Rows, anchor: PyTree, batches: BatchState) -> AnchorState:
         exact = _Full(self.chunk_size).estimate(potential, anchor, None)
@@ -316,10 +352,11 @@ class _ControlVariate:
 
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         if self.period is not None:
-            state = lax.cond(
-                state.batches.count % self.period == 0,
-                lambda: self._at(potential, position, state.batches),
-                lambda: state,
+            before = state
+            state = where_needed(
+                before.batches.count % self.period == 0,
+                lambda: self._at(potential, position, before.batches),
+                before,
             )
         rows, batches = self.batches.rows(potential, state.batches)
         here = self.batches.some(potential, position, rows)
@@ -328,6 +365,20 @@ class _ControlVariate:
             lambda a, b, c: a - b + c, here, there, (state.value, state.gradient)
         )
         return Estimate(value, gradient, state._replace(batches=batches))
+
+
+def _anchored(
+    owner: str,
+    batch_size: int,
+    order: Order,
+    anchor: PyTree,
+    period: int | None,
+    chunk_size: int | None,
+) -> Estimator:
+    check_batch_size(owner, batch_size)
+    if chunk_size is not None:
+        check_batch_size(owner, chunk_size, "chunk_size")
+    return _ControlVariate(minibatch(batch_size, order), anchor, period, chunk_size)
 
 
 def control_variate(
@@ -349,7 +400,7 @@ def control_variate(
     Source: Baker, Fearnhead, Fox and Nemeth, *Control variates for stochastic gradient MCMC*
     (2019), eq. (7).
     """
-    return _ControlVariate(minibatch(batch_size, order), anchor, None, chunk_size)
+    return _anchored("gradients.control_variate", batch_size, order, anchor, None, chunk_size)
 
 
 def svrg(
@@ -360,9 +411,8 @@ def svrg(
 ) -> Estimator:
     """A control variate whose anchor moves to the chain's own position every `period` steps.
 
-    Costs two minibatch gradients a step and one full gradient every `period`. Under
-    ``chain_method="vectorized"`` every chain pays the full gradient at every step; use parallel
-    or sequential chains.
+    Costs two minibatch gradients a step and one full gradient every `period`. Not for Metropolis
+    methods: their correction would have to know where the anchor came from.
 
     :param batch_size: rows a step.
     :param period: steps between anchors; about N/B makes the full gradients a third of the cost.
@@ -373,7 +423,5 @@ def svrg(
     Source: Dubey et al., *Variance reduction in stochastic gradient Langevin dynamics* (2016),
     algorithm 2.
     """
-    check_batch_size("gradients.svrg", batch_size)
-    if not isinstance(period, int) or period < 1:
-        raise ValueError(f"gradients.svrg: period must be a positive integer, got {period!r}.")
-    return _ControlVariate(minibatch(batch_size, order), None, period, chunk_size)
+    check_batch_size("gradients.svrg", period, "period")
+    return _anchored("gradients.svrg", batch_size, order, None, period, chunk_size)

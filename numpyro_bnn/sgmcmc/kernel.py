@@ -8,9 +8,10 @@ choose ingredients; what an accept-reject step adds is in
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,63 +21,31 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
-from numpyro_bnn.potential import Potential
+from numpyro_bnn.potential import Potential, transforms_of
 from numpyro_bnn.sgmcmc import gradients, preconditioners
-from numpyro_bnn.sgmcmc.adaptation import Adaptation, adapted, begin_adaptation
+from numpyro_bnn.sgmcmc.adaptation import Adaptation, adapted, begin_adaptation, followed
+from numpyro_bnn.sgmcmc.branches import where_needed
+from numpyro_bnn.sgmcmc.checks import (
+    check_first_step,
+    check_fit,
+    check_friction,
+    check_gradient_noise,
+    check_kinds,
+    check_numbers,
+    check_step_size,
+    check_target,
+)
 from numpyro_bnn.sgmcmc.dynamics import Dynamics
 from numpyro_bnn.sgmcmc.gradients import Estimator, Rows
 from numpyro_bnn.sgmcmc.metropolis import Metropolis, propose, trajectory
-from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings, kinetic_temperature
+from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings, rescaled
 from numpyro_bnn.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.sgmcmc.schedules import Cyclical, as_schedule
+from numpyro_bnn.sgmcmc.state import SGMCMCState, freeze, record
 from numpyro_bnn.start import gentle_start
 
 PyTree = Any
-
-
-class SGMCMCState(NamedTuple):
-    """State of an :class:`SGMCMC` chain.
-
-    - **i** - calls of `sample` so far, warm-up included
-    - **count** - steps since the end of warm-up: the clock of the schedules
-    - **dynamics** - position, momentum, … (:class:`~numpyro_bnn.sgmcmc.movements.DynamicsState`)
-    - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
-    - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
-      minibatches, exact at the position for Metropolis methods
-    - **step_size**, **temperature** - of the last step
-    - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
-      over this phase; 1 for methods without
-    - **grad_norm** - Euclidean norm of the last gradient
-    - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
-      momentum
-    - **configurational_temperature** - θᵀ∇U / D, which should too
-    - **exploded_at** - call of `sample` at which the chain became non-finite and was frozen;
-      -1 for a sound chain
-    - **rng_key** - for the next step
-    """
-
-    i: jax.Array
-    count: jax.Array
-    dynamics: DynamicsState
-    estimator: Any
-    preconditioner: Any
-    adaptation: Adaptation
-    potential_energy: jax.Array
-    step_size: jax.Array
-    temperature: jax.Array
-    accept_prob: jax.Array
-    mean_accept_prob: jax.Array
-    grad_norm: jax.Array
-    kinetic_temperature: jax.Array
-    configurational_temperature: jax.Array
-    exploded_at: jax.Array
-    rng_key: jax.Array
-
-    @property
-    def z(self) -> PyTree:
-        """Unconstrained position."""
-        return self.dynamics.position
 
 
 class SGMCMC(MCMCKernel):
@@ -89,8 +58,9 @@ class SGMCMC(MCMCKernel):
     :param potential_fn: a potential energy instead, function of the position.
     :param dynamics: the method.
     :param step_size: a number, which is never adapted; a schedule of the step count from the
-        end of warm-up; or ``"auto"``: from the curvature at the start, and, for Metropolis
-        methods, adapted to `target_accept_prob` in warm-up.
+        end of warm-up; or ``"auto"``: from the curvature at the start and, in warm-up, for
+        Metropolis methods from the acceptance (`target_accept_prob`), for all others from the
+        curvature where the chain goes, a Hessian-vector product a step.
     :param batch_size: rows in a minibatch; all rows where None.
     :param temperature: a number (1: the posterior) or a schedule.
     :param gradient: an estimator of :mod:`~numpyro_bnn.sgmcmc.gradients`; by default a
@@ -126,45 +96,30 @@ class SGMCMC(MCMCKernel):
         plate: str | None = None,
     ) -> None:
         name = type(self).__name__
-        if (model is None) == (potential_fn is None):
-            raise ValueError(f"{name}: give either a model or potential_fn, and not both.")
-        if batch_size is not None:
-            gradients.check_batch_size(name, batch_size)
-            if gradient is not None and gradient.batch_size != batch_size:
-                raise ValueError(
-                    f"{name}: batch_size={batch_size}, but gradient={gradient} has "
-                    f"batch_size={gradient.batch_size}. Give the size to the estimator only."
-                )
-        if friction is not None and not friction >= 0:
-            raise ValueError(
-                f"{name}: friction must not be negative, got friction={friction}. For no friction "
-                "use HMC."
-            )
-        if resample_momentum is not None and not resample_momentum >= 1:
-            raise ValueError(
-                f"{name}: resample_momentum must be a positive number of draws, got "
-                f"{resample_momentum}."
-            )
+        if gradient is None:
+            gradient = gradients.full() if batch_size is None else gradients.minibatch(batch_size)
+        preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
+        check_kinds(name, gradient, preconditioner)
+        check_target(name, model, potential_fn, batch_size, gradient)
+        check_step_size(name, step_size)
+        check_friction(name, friction, dynamics)
+        check_numbers(name, resample_momentum, target_accept_prob, dynamics)
+        check_gradient_noise(name, gradient_noise, dynamics, metropolis)
+        check_fit(name, dynamics, gradient, preconditioner, metropolis)
         self._model = model
         self._potential_fn = potential_fn
         self.dynamics = dynamics
-        self._auto = isinstance(step_size, str)
-        if self._auto and step_size != "auto":
-            raise ValueError(
-                f'{name}: step_size must be a number, a schedule or "auto", got {step_size!r}.'
-            )
-        self._step_size = None if self._auto else as_schedule(step_size, "step_size")
-        self._temperature = as_schedule(temperature, "temperature")
-        if gradient is None:
-            gradient = gradients.full() if batch_size is None else gradients.minibatch(batch_size)
         self.gradient = gradient
-        self.preconditioner = preconditioner or preconditioners.identity()
-        if self.preconditioner.varies and (dynamics.has_momentum or metropolis is not None):
-            raise ValueError(
-                f"{name}: {self.preconditioner} goes on changing after warm-up, which only SGLD and "
-                "PSGLD correct for. Freeze it (gamma_term=False)."
-            )
+        self.preconditioner = preconditioner
+        self._auto = isinstance(step_size, str)
+        # "auto" begins from the curvature instead: no schedule is asked then.
+        self._step_size = as_schedule(1.0 if self._auto else step_size, "step_size")
+        self._temperature = as_schedule(temperature, "temperature")
+        schedules = (self._step_size, self._temperature)
+        self._cycle = next((s for s in schedules if isinstance(s, Cyclical)), None)
         self._friction = friction
+        if dynamics.has_momentum and friction is None and not self._auto:
+            check_first_step(name, self._step_size)
         self._gradient_noise = gradient_noise
         self._metropolis = metropolis
         self._resample_momentum = resample_momentum
@@ -180,10 +135,11 @@ class SGMCMC(MCMCKernel):
 
     @property
     def default_fields(self) -> tuple[str, ...]:
-        fields = ("z", "potential_energy", "step_size", "temperature", "configurational_temperature")
-        if self.dynamics.has_momentum:
-            fields += ("kinetic_temperature",)
-        return fields if self._metropolis is None else (*fields, "accept_prob")
+        fields = ["z", "potential_energy", "step_size", "temperature"]
+        fields += ["configurational_temperature"] if self.dynamics.uses_gradient else []
+        fields += ["kinetic_temperature"] if self.dynamics.has_momentum else []
+        fields += ["accept_prob"] if self._metropolis is not None else []
+        return tuple(fields)
 
     def get_diagnostics_str(self, state: SGMCMCState) -> str:
         text = f"step {float(state.step_size):.2e}, energy {float(state.potential_energy):.4g}"
@@ -196,16 +152,17 @@ class SGMCMC(MCMCKernel):
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:
         """The potential for these arguments, and its data plate where one is needed."""
         if self._model is None:
-            if self.gradient.batch_size is not None:
-                raise ValueError(
-                    f"{type(self).__name__}: minibatches need a model; potential_fn is a function of "
-                    "the position alone."
-                )
             return Rows(self._potential_fn)
         potential = Potential(self._model, args, kwargs)
-        if self.gradient.batch_size is None and getattr(self.gradient, "chunk_size", None) is None:
-            return Rows(potential)
-        return Rows(potential, *potential.data_plate(self._plate))
+        if self.gradient.needs_rows:
+            return Rows(potential, *potential.data_plate(self._plate))
+        plates = {
+            p
+            for name in potential.structure.observed
+            for p in potential.structure.sites[name].plates
+        }
+        sizes = [potential.structure.plates[p].size for p in plates]
+        return Rows(potential, size=sizes[0] if len(sizes) == 1 else 0)
 
     def init(
         self,
@@ -232,17 +189,24 @@ class SGMCMC(MCMCKernel):
         inverse_mass = self.preconditioner.inverse_mass_matrix(preconditioner)
         initial = None if self._auto else self._step_size(0)
         adaptation = begin_adaptation(
-            rows, z, inverse_mass, key_curvature, initial, self.dynamics, self._friction
+            rows,
+            z,
+            inverse_mass,
+            key_curvature,
+            initial,
+            self.dynamics,
+            self._friction,
+            follow=self._metropolis is None,
         )
         settings = self._settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
-        value, gradient = self._exact(rows, z)
+        value, gradient, estimator = self._look(rows, z, estimator)
         noise = normal_like(key_momentum, z)
         dynamics = self.dynamics.init(z, noise, settings, gradient)
         if self._metropolis is not None and self._metropolis.caches_gradient:
             dynamics = dynamics._replace(gradient=gradient)
         real = jnp.result_type(float)
         nan = jnp.full((), jnp.nan, real)
-        return SGMCMCState(
+        state = SGMCMCState(
             i=jnp.zeros((), jnp.int32),
             count=jnp.zeros((), jnp.int32),
             dynamics=dynamics,
@@ -260,18 +224,28 @@ class SGMCMC(MCMCKernel):
             exploded_at=jnp.full((), -1, jnp.int32),
             rng_key=rng_key,
         )
+        return record(state, dynamics, value, gradient, z, settings)
 
-    def _exact(self, rows: Rows, z: PyTree) -> tuple[jax.Array, PyTree]:
-        """U and ∇U at a position: all rows, where they are needed later; else what is cheap."""
-        exact = self._metropolis is not None and self._metropolis.exact
-        if exact and not self.dynamics.uses_gradient:
-            return rows.potential(z), None
-        if exact or self.dynamics.reuses_gradient or self.gradient.batch_size is None:
-            return rows.full(z)
-        indices = jnp.arange(min(self.gradient.batch_size, rows.size))
-        return rows.some(z, indices)
+    def _look(self, rows: Rows, z: PyTree, estimator: Any) -> tuple[jax.Array, PyTree, Any]:
+        """U, ∇U and the estimator's state at a position that the chain did not step to.
 
-    def _start(self, rows: Rows, key: jax.Array, init_params: PyTree, kwargs: dict | None) -> PyTree:
+        A gradient that the next step begins with is an estimate like all others: were it exact,
+        a trajectory would not be as likely backwards.
+        """
+        if not self.dynamics.uses_gradient:
+            return rows.potential(z), None, estimator
+        value, gradient, after = self.gradient.estimate(rows, z, estimator)
+        if self.gradient.batch_size is not None and self._judges_all_rows:
+            value = rows.potential(z)
+        return value, gradient, after if self.dynamics.reuses_gradient else estimator
+
+    @property
+    def _judges_all_rows(self) -> bool:
+        return self._metropolis is not None and self._metropolis.exact
+
+    def _start(
+        self, rows: Rows, key: jax.Array, init_params: PyTree, kwargs: dict | None
+    ) -> PyTree:
         if self._model is None:
             if init_params is None:
                 raise ValueError(
@@ -304,15 +278,14 @@ class SGMCMC(MCMCKernel):
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         rows = self._rows(model_args, model_kwargs)
+        move = partial(self._step if self._metropolis is None else self._decide, rows)
         after = self._refresh_momentum(state)
-        if self._metropolis is not None:
-            after = self._decide(rows, after)
-        elif isinstance(self._step_size, Cyclical):
-            steps = jnp.where(state.i < self._num_warmup, 1, self._step_size.num_steps(state.count))
-            after = lax.fori_loop(0, steps, lambda _, s: self._step(rows, s), after)
+        if self._cycle is None:
+            after = move(after)
         else:
-            after = self._step(rows, after)
-        return _freeze(state, after._replace(i=state.i + 1))
+            steps = jnp.where(state.i < self._num_warmup, 1, self._cycle.num_steps(state.count))
+            after = lax.fori_loop(0, steps, lambda _, s: move(s), after)
+        return freeze(state, after._replace(i=state.i + 1))
 
     def _refresh_momentum(self, state: SGMCMCState) -> SGMCMCState:
         if self._resample_momentum is None:
@@ -329,40 +302,74 @@ class SGMCMC(MCMCKernel):
 
     def _step(self, rows: Rows, state: SGMCMCState) -> SGMCMCState:
         """Advance, estimate, complete."""
-        rng_key, key = jax.random.split(state.rng_key)
+        rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
         warming = state.i < self._num_warmup
         noises = normals_like(key, self.dynamics.num_noises, state.z)
         settings = self._settings(state.count, state.adaptation, state.preconditioner)
         dynamics = self.dynamics.advance(state.dynamics, noises, settings)
         at = dynamics.position
         estimate = self.gradient.estimate(rows, at, state.estimator)
-        curvature = self._curvature(rows, at, state.estimator)
-        preconditioner = self.preconditioner.update(
-            state.preconditioner, estimate.gradient, at, warming, curvature
+        product = partial(self._hessian_product, rows, at, state.estimator)
+        curvature = self._diagonal(product, at, key_probe)
+        learned, dynamics = self._learn(
+            rows, state, dynamics, estimate.gradient, at, warming, curvature
         )
-        settings = self._settings(state.count, state.adaptation, preconditioner)
+        adaptation = state.adaptation
+        if adaptation.direction is not None:
+            metric = self.preconditioner.inverse_mass_matrix(learned)
+
+            def follow() -> Adaptation:
+                return followed(adaptation, product, metric, self.dynamics, self._friction)
+
+            adaptation = where_needed(warming, follow, adaptation)
+        settings = self._settings(state.count, adaptation, learned)
         dynamics = self.dynamics.complete(dynamics, estimate.gradient, noises, settings)
-        return self._record(
-            state, dynamics, estimate.value, estimate.gradient, at, settings
-        )._replace(
+        return record(state, dynamics, estimate.value, estimate.gradient, at, settings)._replace(
             estimator=estimate.state,
-            preconditioner=preconditioner,
+            preconditioner=learned,
+            adaptation=adaptation,
             count=state.count + ~warming,
             rng_key=rng_key,
         )
 
-    def _curvature(self, rows: Rows, at: PyTree, estimator: Any) -> PyTree:
-        """Diagonal of the Hessian by one probe, for a metric that keeps changing."""
-        if not self.preconditioner.varies:
-            return None
-        key = jax.random.fold_in(jax.random.key(0), estimator.count)
-        probe = jax.tree.map(lambda x: jnp.sign(x) + (x == 0), normal_like(key, at))
+    def _learn(
+        self,
+        rows: Rows,
+        state: SGMCMCState,
+        dynamics: DynamicsState,
+        gradient: PyTree,
+        position: PyTree,
+        warming: jax.Array,
+        curvature: PyTree = None,
+    ) -> tuple[Any, DynamicsState]:
+        """What the preconditioner makes of a gradient, and the momentum in the new metric."""
+        metric = self.preconditioner
+        if getattr(metric, "data_size", 0) is None and rows.size:
+            metric = dataclasses.replace(metric, data_size=rows.size)  # type: ignore[type-var]
+        learned = metric.update(state.preconditioner, gradient, position, warming, curvature)
+        if dynamics.momentum is None or not metric.needs_warmup:
+            return learned, dynamics
+        before = metric.inverse_mass_matrix(state.preconditioner)
+        after = metric.inverse_mass_matrix(learned)
+        momentum = where_needed(
+            warming, lambda: rescaled(dynamics.momentum, before, after), dynamics.momentum
+        )
+        return learned, dynamics._replace(momentum=momentum)
+
+    def _hessian_product(self, rows: Rows, at: PyTree, estimator: Any, vector: PyTree) -> PyTree:
+        """The derivative of the gradient estimate in a direction."""
 
         def gradient(z: PyTree) -> PyTree:
             return self.gradient.estimate(rows, z, estimator).gradient
 
-        _, product = jax.jvp(gradient, (at,), (probe,))
-        return jax.tree.map(jnp.multiply, probe, product)
+        return jax.jvp(gradient, (at,), (vector,))[1]
+
+    def _diagonal(self, product: Callable, at: PyTree, key: jax.Array) -> PyTree:
+        """Diagonal of the Hessian by one probe, for a metric that keeps changing."""
+        if not self.preconditioner.varies:
+            return None
+        probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key, at))
+        return jax.tree.map(jnp.multiply, probe, product(probe))
 
     def _decide(self, rows: Rows, state: SGMCMCState) -> SGMCMCState:
         """A proposal or a trajectory, accepted or rejected."""
@@ -388,54 +395,32 @@ class SGMCMC(MCMCKernel):
             adaptation = adapted(
                 adaptation, result.accept_prob, self._target_accept_prob, warming, last
             )
-        gradient = result.gradient
-        position = result.dynamics.position
-        preconditioner = state.preconditioner
+        dynamics, gradient = result.dynamics, result.gradient
+        learned = state.preconditioner
         if gradient is not None:
-            preconditioner = self.preconditioner.update(
-                preconditioner, gradient, position, warming
+            learned, dynamics = self._learn(
+                rows, state, dynamics, gradient, dynamics.position, warming
             )
-        seen = jnp.where(warming, state.i, state.i - self._num_warmup) + 1
+        seen = jnp.where(warming, state.i, state.count) + 1
         mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
-        after = self._record(
-            state, result.dynamics, result.energy, gradient, position, settings
+        after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
+        # After a rejection the last gradient is that of a place where the chain is not.
+        last = jnp.where(
+            result.accepted,
+            jnp.stack([after.grad_norm, after.configurational_temperature]),
+            jnp.stack([state.grad_norm, state.configurational_temperature]),
         )
         return after._replace(
             estimator=result.estimator,
-            preconditioner=preconditioner,
+            preconditioner=learned,
             adaptation=adaptation,
             accept_prob=result.accept_prob,
             mean_accept_prob=mean,
             count=state.count + ~warming,
+            grad_norm=last[0],
+            configurational_temperature=last[1],
             rng_key=rng_key,
         )
-
-    def _record(
-        self,
-        state: SGMCMCState,
-        dynamics: DynamicsState,
-        energy: jax.Array,
-        gradient: PyTree,
-        at: PyTree,
-        settings: Settings,
-    ) -> SGMCMCState:
-        real = jnp.result_type(float)
-        size = sum(leaf.size for leaf in jax.tree.leaves(at))
-        record = state._replace(
-            dynamics=dynamics,
-            potential_energy=jnp.asarray(energy, real),
-            step_size=jnp.asarray(settings.step_size, real),
-            temperature=jnp.asarray(settings.temperature, real),
-        )
-        if gradient is not None:
-            record = record._replace(
-                grad_norm=jnp.sqrt(_dot(gradient, gradient)),
-                configurational_temperature=_dot(at, gradient) / size,
-            )
-        if dynamics.momentum is not None:
-            kinetic = kinetic_temperature(dynamics.momentum, settings.inverse_mass_matrix)
-            record = record._replace(kinetic_temperature=kinetic)
-        return record
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         if self._model is None:
@@ -451,13 +436,21 @@ class SGMCMC(MCMCKernel):
         """Recompute what is cached, after Gibbs changed the values that it is conditioned on."""
         rows = self._rows(model_args, model_kwargs)
         estimator = self.gradient.refresh(rows, state.estimator)
+        state = state._replace(estimator=estimator)
         cached = state.dynamics.gradient is not None
-        if not cached and not (self._metropolis is not None and self._metropolis.exact):
-            return state._replace(estimator=estimator)
-        energy, gradient = self._exact(rows, state.z)
+        if not cached and not self._judges_all_rows:
+            return state
+        energy, gradient, estimator = self._look(rows, state.z, estimator)
         dynamics = state.dynamics._replace(gradient=gradient) if cached else state.dynamics
         energy = jnp.asarray(energy, state.potential_energy.dtype)
         return state._replace(estimator=estimator, dynamics=dynamics, potential_energy=energy)
+
+    def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """Constrained values of the sites that this kernel moves, from their supports alone."""
+        if self._model is None:
+            return identity
+        transforms = transforms_of(self._model, model_args, model_kwargs)
+        return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
         if self._model is None:
@@ -467,20 +460,3 @@ class SGMCMC(MCMCKernel):
         kernel = copy.copy(self)
         kernel._model = wrapper(self._model)
         return kernel
-
-
-def _dot(a: PyTree, b: PyTree) -> jax.Array:
-    real = jnp.result_type(float)
-    return sum(
-        (jnp.vdot(x, y).astype(real) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))),
-        start=jnp.zeros((), real),
-    )
-
-
-def _freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
-    """Keep the last finite state of a chain that explodes, and remember when it did."""
-    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(_dot(after.z, after.z))
-    sound = finite & (before.exploded_at < 0)
-    kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
-    exploded_at = jnp.where(finite | (before.exploded_at >= 0), before.exploded_at, before.i)
-    return kept._replace(i=after.i, exploded_at=exploded_at)

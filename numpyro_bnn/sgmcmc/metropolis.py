@@ -48,6 +48,7 @@ class Decision(NamedTuple):
     - **energy** - U at the position
     - **gradient** - the last one looked at; None for methods without
     - **accept_prob** - probability with which the proposal was to be accepted
+    - **accepted** - whether it was
     """
 
     dynamics: DynamicsState
@@ -55,6 +56,7 @@ class Decision(NamedTuple):
     energy: jax.Array
     gradient: PyTree
     accept_prob: jax.Array
+    accepted: jax.Array
 
 
 def propose(
@@ -82,7 +84,15 @@ def propose(
         end = method.complete(state, None, noises, settings)
         end_energy = rows.potential(end.position)
         return _decide(
-            key_accept, state, end, energy, end_energy, end_energy - energy, None, estimator, settings
+            key_accept,
+            state,
+            end,
+            energy,
+            end_energy,
+            end_energy - energy,
+            None,
+            estimator,
+            settings,
         )
     if rule.caches_gradient:
         here, after = state.gradient, estimator
@@ -143,9 +153,7 @@ def trajectory(
     known = method.reuses_gradient and gradient.batch_size is None
     end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
     change = end_energy - energy + end.work
-    return _decide(
-        key_accept, state, end, energy, end_energy, change, last, estimator, settings
-    )
+    return _decide(key_accept, state, end, energy, end_energy, change, last, estimator, settings)
 
 
 def _as(old: jax.Array, new: jax.Array) -> jax.Array:
@@ -167,4 +175,4 @@ def _decide(
     accept = jnp.log(jax.random.uniform(key, dtype=log_accept.dtype)) < log_accept
     state = accept_or_reject(accept, end, start)
     kept = jnp.where(accept, end_energy, energy)
-    return Decision(state, estimator, kept, gradient, jnp.exp(log_accept))
+    return Decision(state, estimator, kept, gradient, jnp.exp(log_accept), accept)

@@ -115,6 +115,20 @@ def momentum_from(noise: PyTree, settings: Settings) -> PyTree:
     )
 
 
+def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
+    r"""A momentum of law N(0, T M) from one of law N(0, T M'), given both inverse masses.
+
+    :param before: inverse mass matrix M'⁻¹, scalar or like the momentum.
+    :param after: M⁻¹.
+    """
+    return map_like(
+        lambda p, w, v: p * jnp.sqrt(w / v),
+        momentum,
+        spread(before, momentum, "inverse_mass_matrix"),
+        spread(after, momentum, "inverse_mass_matrix"),
+    )
+
+
 def kinetic_temperature(momentum: PyTree, inverse_mass_matrix: PyTree) -> jax.Array:
     r""":math:`p^\top M^{-1} p / D`, whose mean at stationarity is the temperature."""
     inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")

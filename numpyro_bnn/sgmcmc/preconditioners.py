@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.sgmcmc.movements import PyTree, map_like, size, spread, total
 
 
@@ -58,7 +59,7 @@ class Preconditioner(Protocol):
 
 def _if(adapting: Any, update: Callable[[], Any], state: Any) -> Any:
     # A branch, not a selection: after warm-up a step must not pay for the statistics.
-    return jax.lax.cond(adapting, update, lambda: state)
+    return where_needed(adapting, update, state)
 
 
 @dataclass(frozen=True)

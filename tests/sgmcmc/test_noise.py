@@ -54,9 +54,7 @@ def test_every_bit_is_fair_and_independent_of_the_others():
 
 def test_keys_that_differ_in_one_bit_give_unrelated_bits():
     data = jnp.asarray([[0, 0], [0, 1], [1, 0], [0, 1 << 31]], jnp.uint32)
-    bits = np.asarray(
-        jax.vmap(lambda d: hashed_bits(jax.random.wrap_key_data(d), (20_000,)))(data)
-    )
+    bits = np.asarray(jax.vmap(lambda d: hashed_bits(jax.random.wrap_key_data(d), (20_000,)))(data))
     for other in bits[1:]:
         flipped = np.unpackbits((bits[0] ^ other).view(np.uint8)).mean()
         assert abs(flipped - 0.5) < 5 * 0.5 / np.sqrt(32 * 20_000)

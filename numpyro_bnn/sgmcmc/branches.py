@@ -1,0 +1,36 @@
+"""Branches that stay branches when chains are vectorised."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_batching import custom_vmap
+
+
+@custom_vmap
+def any_chain(flag: jax.Array) -> jax.Array:
+    """Whether a flag is true in any of the chains that ``jax.vmap`` runs together."""
+    return flag
+
+
+@any_chain.def_vmap
+def _any_chain(axis_size: int, batched: list[bool], flag: jax.Array) -> tuple[jax.Array, bool]:
+    return any_chain(jnp.any(flag)), False
+
+
+def where_needed(flag: Any, new: Callable[[], Any], old: Any) -> Any:
+    """``new()`` where a flag is true and `old` elsewhere; `new` is run only if some chain needs it.
+
+    Under ``jax.vmap`` a ``lax.cond`` pays for both branches at every step. What chains do
+    rarely they do at the same steps, so that this one does not.
+
+    :param flag: boolean scalar.
+    :param new: makes a pytree like `old`.
+    """
+
+    def selected() -> Any:
+        return jax.tree.map(lambda a, b: jnp.where(flag, a, b), new(), old)
+
+    return lax.cond(any_chain(jnp.asarray(flag)), selected, lambda: old)

@@ -1,0 +1,100 @@
+"""What a chain carries from step to step, and what it says about itself."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.sgmcmc.adaptation import Adaptation
+from numpyro_bnn.sgmcmc.movements import (
+    DynamicsState,
+    PyTree,
+    Settings,
+    kinetic_temperature,
+    size,
+    total,
+)
+
+
+class SGMCMCState(NamedTuple):
+    """State of an :class:`SGMCMC` chain.
+
+    - **i** - calls of `sample` so far, warm-up included
+    - **count** - steps since the end of warm-up: the clock of the schedules
+    - **dynamics** - position, momentum, … (:class:`~numpyro_bnn.sgmcmc.movements.DynamicsState`)
+    - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
+    - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
+      minibatches, exact at the position for Metropolis methods
+    - **step_size**, **temperature** - of the last step
+    - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
+      over this phase; 1 for methods without
+    - **grad_norm** - Euclidean norm of the last gradient
+    - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
+      momentum
+    - **configurational_temperature** - θᵀ∇U / D, which should too
+    - **exploded_at** - call of `sample` at which the chain became non-finite and was frozen;
+      -1 for a sound chain
+    - **rng_key** - for the next step
+    """
+
+    i: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+    dynamics: DynamicsState
+    estimator: Any
+    preconditioner: Any
+    adaptation: Adaptation
+    potential_energy: jax.Array
+    step_size: jax.Array
+    temperature: jax.Array
+    accept_prob: jax.Array
+    mean_accept_prob: jax.Array
+    grad_norm: jax.Array
+    kinetic_temperature: jax.Array
+    configurational_temperature: jax.Array
+    exploded_at: jax.Array
+    rng_key: jax.Array
+
+    @property
+    def z(self) -> PyTree:
+        """Unconstrained position."""
+        return self.dynamics.position
+
+
+def record(
+    state: SGMCMCState,
+    dynamics: DynamicsState,
+    energy: jax.Array,
+    gradient: PyTree,
+    at: PyTree,
+    settings: Settings,
+) -> SGMCMCState:
+    """The state after a movement, with what users look at.
+
+    :param gradient: the last one; None for methods without.
+    :param at: where it was taken.
+    """
+    real = jnp.result_type(float)
+    new = state._replace(
+        dynamics=dynamics,
+        potential_energy=jnp.asarray(energy, real),
+        step_size=jnp.asarray(settings.step_size, real),
+        temperature=jnp.asarray(settings.temperature, real),
+    )
+    if gradient is not None:
+        new = new._replace(
+            grad_norm=jnp.sqrt(total(jnp.square, gradient)),
+            configurational_temperature=total(jnp.multiply, at, gradient) / size(at),
+        )
+    if dynamics.momentum is not None:
+        kinetic = kinetic_temperature(dynamics.momentum, settings.inverse_mass_matrix)
+        new = new._replace(kinetic_temperature=kinetic)
+    return new
+
+
+def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
+    """Keep the last finite state of a chain that explodes, and remember when it did."""
+    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(total(jnp.square, after.z))
+    sound = finite & (before.exploded_at < 0)
+    kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
+    exploded_at = jnp.where(finite | (before.exploded_at >= 0), before.exploded_at, before.i)
+    return kept._replace(i=after.i, exploded_at=exploded_at)

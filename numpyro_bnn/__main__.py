@@ -49,14 +49,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--kernel", choices=("nuts",), default="nuts", help="default: nuts")
     add("--chains", type=_positive, default=4, metavar="N", help="default: 4")
-    add("--warmup", type=_positive, default=300, metavar="N", help="warm-up steps; default: 300")
-    add("--samples", type=_positive, default=400, metavar="N", help="draws a chain; default: 400")
+    add("--warmup", type=_positive, default=250, metavar="N", help="warm-up steps; default: 250")
+    add("--samples", type=_positive, default=350, metavar="N", help="draws a chain; default: 350")
     add(
         "--max-tree-depth",
         type=_positive,
-        default=7,
+        default=8,
         metavar="N",
-        help="at most 2^N - 1 gradients a draw; default: 7",
+        help="at most 2^N - 1 gradients a draw; default: 8",
     )
     add("--test-fraction", type=_fraction, default=0.25, metavar="F", help="default: 0.25")
     add("--seed", type=int, default=0, metavar="N", help="default: 0")

@@ -51,10 +51,10 @@ class Options(NamedTuple):
     hidden: tuple[int, ...] = (16,)
     prior: str = "hierarchical"
     num_chains: int = 4
-    num_warmup: int = 300
-    num_samples: int = 400
-    max_tree_depth: int = 7
-    target_accept_prob: float = 0.8
+    num_warmup: int = 250
+    num_samples: int = 350
+    max_tree_depth: int = 8
+    target_accept_prob: float = 0.9
     test_fraction: float = 0.25
     seed: int = 0
 

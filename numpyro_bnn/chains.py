@@ -96,6 +96,7 @@ class Programs:
             devices = jax.local_devices()[: devices_for(num_chains)]
             self._mesh = Mesh(np.asarray(devices), ("chain",))
         self.start = jax.jit(self._start)
+        self._zeros = jax.jit(self._zeros_like_draws)
         self.advance = jax.jit(self._advance, donate_argnums=1)
 
     def place(self, arrays: list[Any]) -> list[jax.Array]:
@@ -149,7 +150,9 @@ class Programs:
 
     def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
         """A buffer for `size` draws of every chain."""
+        return self.spread(self._zeros(state, init_params, arrays))
 
+    def _zeros_like_draws(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
         def one(chain: tuple, arrays: list[Any]) -> Draws:
             state, init_params = chain
             return self._collect(state, init_params, arrays)
@@ -160,7 +163,7 @@ class Programs:
         def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
             return jnp.zeros((*leaf.shape[:at], self.size, *leaf.shape[at:]), leaf.dtype)
 
-        return self.spread(jax.tree.map(zeros, shapes))
+        return jax.tree.map(zeros, shapes)
 
     def _collect(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
         self._init(_key_of(state), init_params, arrays)
@@ -168,8 +171,7 @@ class Programs:
         return self._collected(state, args, kwargs)
 
     def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
-        values = nested_attrgetter(*self.fields)(state)
-        values = [values] if len(self.fields) == 1 else list(values)
+        values = [_field(state, name) for name in self.fields]
         postprocess = self.postprocess or self.kernel.postprocess_fn(args, kwargs)
         values[0] = postprocess(values[0])
         if self.removed:
@@ -206,6 +208,15 @@ class Programs:
             return lax.fori_loop(0, num_draws, draw, (state, draws))
 
         return self._map_chains(one, (state, draws, init_params), arrays)
+
+
+def _field(state: State, name: str) -> Any:
+    """A field of a state by its dotted name; the names of sites may hold dots themselves."""
+    field, _, site = name.partition(".")
+    values = getattr(state, field, None)
+    if isinstance(values, dict) and site in values:
+        return values[site]
+    return nested_attrgetter(name)(state)
 
 
 def _key_of(state: State) -> jax.Array:

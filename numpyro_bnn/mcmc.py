@@ -18,7 +18,7 @@ from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments, Programs, devices_for
-from numpyro_bnn.potential import Potential, Structure, begin_fit
+from numpyro_bnn.potential import Potential, Structure, begin_fit, explain_tracing
 from numpyro_bnn.start import check_names, complete
 
 
@@ -139,7 +139,7 @@ class MCMC(NumPyroMCMC):
         keys = rng_key
         if self.num_chains > 1 and is_prng_key(rng_key):
             keys = jax.random.split(rng_key, self.num_chains)
-        with _explain_concretization():
+        with explain_tracing():
             self._run_lanes(keys, init_params, tuple(extra_fields))
 
     def _run_lanes(self, keys: jax.Array, init_params: Any, extra_fields: tuple[str, ...]) -> None:
@@ -192,7 +192,7 @@ class MCMC(NumPyroMCMC):
                         raise KeyboardInterrupt
                     break
         kept = max(0, done - warm_steps) // self.thinning
-        self._store(states, draws, one_by_one, kept if kept < num_draws else size)
+        self._store(states, draws, one_by_one, kept)
         if kept < num_draws:
             warnings.warn(
                 f"Interrupted: kept {kept} of {num_draws} draws of each chain.",
@@ -265,9 +265,9 @@ class MCMC(NumPyroMCMC):
             return None
         init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
         if structure is not None and isinstance(init_params, dict):
-            latent = {name: structure.sites[name].shape for name in structure.latent}
+            shapes = {name: structure.sites[name].shape for name in structure.latent}
             if self.num_chains == 1:
-                init_params = _drop_chain_axis(init_params, latent)
+                init_params = _drop_chain_axis(init_params, structure.deterministic | shapes)
             init_params = self._complete(init_params, structure)
         leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
         if self.num_chains > 1 and leading != {(self.num_chains,)}:
@@ -320,7 +320,8 @@ class MCMC(NumPyroMCMC):
         z = getattr(state, self._sample_field)
         z = z if self.num_chains == 1 else _chain(z, chain)
         potential = Potential(self.model, self._args, self._kwargs)
-        by_site = potential.log_joint_by_site(potential.constrain(z))
+        # Compiled, because distributions refuse concrete values that are NaN.
+        by_site = jax.jit(lambda z: potential.log_joint_by_site(potential.constrain(z)))(z)
         sites = {k: float(v) for k, v in by_site.items() if not np.isfinite(v)}
         raise ValueError(
             f"Chain {chain} starts where the potential energy is not finite; log densities by "
@@ -394,10 +395,10 @@ def _finite_by_chain(samples: Any) -> jax.Array:
     return finite
 
 
-def _drop_chain_axis(init_params: dict, latent: dict[str, tuple[int, ...]]) -> dict:
+def _drop_chain_axis(init_params: dict, shapes: dict[str, tuple[int, ...]]) -> dict:
     """Accept starts with a leading axis of one for a single chain."""
-    known = [name for name in init_params if name in latent]
-    extra = {jnp.ndim(init_params[n]) - len(latent[n]) for n in known}
+    known = [name for name in init_params if name in shapes]
+    extra = {jnp.ndim(init_params[n]) - len(shapes[n]) for n in known}
     if known and extra == {1} and all(jnp.shape(v)[0] == 1 for v in init_params.values()):
         return {name: value[0] for name, value in init_params.items()}
     return init_params
@@ -413,19 +414,6 @@ def _refuse_subsampling(sampler: HMC, structure: Structure) -> None:
                 "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
                 "`batch_size=`."
             )
-
-
-@contextmanager
-def _explain_concretization() -> Iterator[None]:
-    try:
-        yield
-    except jax.errors.ConcretizationTypeError as error:
-        error.add_note(
-            "numpyro_bnn.MCMC compiles the model with its data as arguments, so that the model "
-            "cannot branch on their values. Compute such numbers (for example how many classes "
-            "there are) outside, and pass them as Python constants."
-        )
-        raise
 
 
 @contextmanager

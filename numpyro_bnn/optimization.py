@@ -13,10 +13,11 @@ from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
-from numpyro_bnn.potential import Potential, Values, begin_fit
+from numpyro_bnn.potential import Potential, Values, begin_fit, explain_tracing
 from numpyro_bnn.start import centered, check_names, fill_precisions, own_coordinates, shrink
 
 
+@explain_tracing()
 def optimize(
     model: Callable,
     key: jax.Array,

@@ -11,7 +11,8 @@ energies in nats. A minibatch is made from outside the model, by substituting th
 its data plate; this file alone does so.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -95,6 +96,25 @@ def as_jax(tree: Any) -> Any:
     return jax.tree.map(convert, tree)
 
 
+@contextmanager
+def explain_tracing() -> Iterator[None]:
+    """Say why a model cannot compute Python numbers from its data."""
+    try:
+        yield
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        error.add_note(
+            "numpyro_bnn compiles the model with its data as arguments, so that the model cannot "
+            "branch on their values or give them to NumPy. Compute such numbers (for example how "
+            "many classes there are) outside, and pass them as Python constants."
+        )
+        raise
+
+
+@explain_tracing()
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:

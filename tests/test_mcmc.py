@@ -1,0 +1,370 @@
+"""MCMC: exact posteriors, NumPyro's own draws, one compilation, and the refusals."""
+
+import pickle
+import signal
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+NOISE, SCALE = 0.5, 0.8
+TRACES: list[int] = []
+
+
+def make_data(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(12, 2))
+    return x, x @ [1.0, -0.5] + 0.3 + NOISE * rng.normal(size=12)
+
+
+def model(x, y=None):
+    """A linear model that counts how often Python runs it, abstract looks apart."""
+    net = bnn.random_module("net", nets.Linear(), priors.Normal(SCALE), x[:1])
+    TRACES.append(1)
+    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+
+def posterior(x, y):
+    """Mean and covariance in closed form; the bias first, as in `flat`."""
+    inputs = np.c_[np.ones(len(x)), x]
+    covariance = np.linalg.inv(inputs.T @ inputs / NOISE**2 + np.eye(3) / SCALE**2)
+    return covariance @ inputs.T @ y / NOISE**2, covariance
+
+
+def flat(samples):
+    """Draws (chain, draw, weight)."""
+    bias, kernel = samples["net/Dense_0.bias"], samples["net/Dense_0.kernel"]
+    return np.concatenate([bias, kernel[..., 0]], -1).astype(np.float64)
+
+
+def assert_within_mcse(draws, expected, errors=4.0):
+    """Means over (chain, draw) agree with what is expected, by the spread of batch means."""
+    batches = np.stack(np.array_split(draws.reshape(-1, *draws.shape[2:]), 40))
+    error = batches.mean(1).std(0, ddof=1) / np.sqrt(len(batches))
+    assert (np.abs(draws.mean((0, 1)) - expected) < errors * error).all()
+
+
+def short(model=model, **options):
+    """A few steps of HMC without adaptation."""
+    kernel = HMC(
+        model,
+        step_size=0.1,
+        trajectory_length=0.3,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+    settings = {"num_warmup": 2, "num_samples": 7, "progress_bar": False} | options
+    return bnn.MCMC(kernel, **settings)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.fixture(scope="module")
+def two_chains(data):
+    """The run that others are compared with: two chains on two devices."""
+    mcmc = short(num_chains=2)
+    mcmc.run(jax.random.key(3), *data)
+    assert mcmc.get_extra_fields()["accept_prob"].min() > 0.2  # so that the draws say something
+    return mcmc
+
+
+def test_nuts_finds_the_posterior_of_a_linear_model(data):
+    mcmc = bnn.MCMC(NUTS(model), num_warmup=300, num_samples=1500, num_chains=2, progress_bar=False)
+    starts = bnn.optimize(model, jax.random.key(1), *data, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data, init_params=starts)
+    draws = flat(mcmc.get_samples(group_by_chain=True))
+    mean, covariance = posterior(*data)
+    assert draws.shape == (2, 1500, 3)
+    assert_within_mcse(draws, mean)
+    centred = draws - mean
+    assert_within_mcse(centred[..., :, None] * centred[..., None, :], covariance)
+
+
+def test_draws_are_numpyros_own_thinned_or_not(data, two_chains):
+    theirs = NumPyroMCMC(
+        two_chains.sampler, num_warmup=2, num_samples=7, num_chains=2, progress_bar=False
+    )
+    theirs.run(jax.random.key(3), *data)
+    expected = flat(theirs.get_samples(group_by_chain=True))
+    np.testing.assert_allclose(flat(two_chains.get_samples(True)), expected, atol=2e-5)
+    thinned = short(num_chains=2, thinning=3)
+    thinned.run(jax.random.key(3), *data)
+    # NumPyro keeps the last draw of each three, after what does not divide: 3 and 6 of 0 to 6.
+    np.testing.assert_allclose(flat(thinned.get_samples(True)), expected[:, [3, 6]], atol=2e-5)
+
+
+@pytest.mark.parametrize("chain_method", ["sequential", "vectorized", jax.vmap])
+def test_draws_do_not_depend_on_where_chains_run(data, two_chains, chain_method):
+    mcmc = short(num_chains=2, chain_method=chain_method)
+    mcmc.run(jax.random.key(3), *data)
+    for site, draws in mcmc.get_samples(group_by_chain=True).items():
+        np.testing.assert_allclose(draws, two_chains.get_samples(True)[site], atol=2e-5)
+    assert mcmc.get_extra_fields()["diverging"].shape == (14,)
+
+
+def test_chains_are_placed_by_a_rule(two_chains):
+    assert two_chains.chain_method == "parallel"
+    assert len(two_chains.last_state.z["net/Dense_0.bias"].devices()) == 2
+    assert short(num_chains=4).chain_method == "parallel"
+    assert short(num_chains=3).chain_method == "sequential"
+
+
+def test_a_second_run_with_new_data_compiles_nothing(data, two_chains):
+    (programs,) = two_chains._programs.values()
+    before = (len(TRACES), programs.start._cache_size(), programs.advance._cache_size())
+    first = flat(two_chains.get_samples(True))
+    try:
+        two_chains.run(jax.random.key(3), *make_data(seed=1))
+        second = flat(two_chains.get_samples(True))
+        two_chains.run(jax.random.key(4), *data)
+        third = flat(two_chains.get_samples(True))
+    finally:
+        two_chains.run(jax.random.key(3), *data)
+    assert len(two_chains._programs) == 1
+    assert (programs.start._cache_size(), programs.advance._cache_size()) == before[1:]
+    # One abstract look a run, which checks concrete data; nothing is traced to be compiled.
+    assert len(TRACES) == before[0] + 3
+    np.testing.assert_array_equal(flat(two_chains.get_samples(True)), first)
+    assert np.abs(second - first).max() > 0.01
+    assert np.abs(third - first).max() > 0.01
+
+
+def test_a_kernel_serves_several_runs(data, two_chains):
+    again = bnn.MCMC(two_chains.sampler, num_warmup=0, num_samples=3, progress_bar=False)
+    again.run(jax.random.key(0), *make_data(seed=2))
+    before = flat(two_chains.get_samples(True))
+    two_chains.run(jax.random.key(3), *data)
+    np.testing.assert_array_equal(flat(two_chains.get_samples(True)), before)
+
+
+def test_a_run_resumes_where_the_last_one_ended(data):
+    whole = short(num_warmup=3, num_samples=6)
+    whole.run(jax.random.key(5), *data)
+    parts = short(num_warmup=3, num_samples=3)
+    parts.warmup(jax.random.key(5), *data)
+    assert parts.get_samples()["net/Dense_0.bias"].shape == (0, 1)
+    draws = []
+    for _ in range(2):
+        parts.run(parts.post_warmup_state.rng_key, *data)
+        parts.post_warmup_state = parts.last_state
+        draws.append(flat(parts.get_samples()))
+    np.testing.assert_allclose(np.concatenate(draws), flat(whole.get_samples()), atol=1e-6)
+
+
+def test_warmup_can_be_collected(data):
+    mcmc = short(num_warmup=3)
+    mcmc.warmup(jax.random.key(5), *data, collect_warmup=True)
+    assert flat(mcmc.get_samples()).shape == (3, 3)
+    whole = short(num_warmup=0, num_samples=3)
+    whole.run(jax.random.key(5), *data)
+    np.testing.assert_allclose(flat(mcmc.get_samples()), flat(whole.get_samples()), atol=1e-6)
+
+
+def test_fields_are_collected_and_sites_left_out(data):
+    mcmc = short()
+    fields = ("potential_energy", "z.net/Dense_0.bias", "~z.net/Dense_0.kernel")
+    mcmc.run(jax.random.key(0), *data, extra_fields=fields)
+    assert mcmc.get_samples().keys() == {"net/Dense_0.bias"}
+    extra = mcmc.get_extra_fields()
+    assert {"energy", "num_steps", "adapt_state.step_size", "diverging"} <= extra.keys()
+    np.testing.assert_array_equal(
+        extra["z.net/Dense_0.bias"], mcmc.get_samples()["net/Dense_0.bias"]
+    )
+    with pytest.raises(TypeError, match="tuple of names, got 'potential_energy'"):
+        mcmc.run(jax.random.key(0), *data, extra_fields="potential_energy")
+
+
+def test_the_run_survives_pickling(data, two_chains):
+    copy = pickle.loads(pickle.dumps(short()))
+    copy.run(jax.random.key(0), *data)
+    assert flat(copy.get_samples()).shape == (7, 3)
+
+
+# -- starts ----------------------------------------------------------------------------------
+
+
+def test_a_single_chain_takes_starts_with_an_axis_of_one(data):
+    starts = bnn.optimize(model, jax.random.key(1), *data, num_steps=0, progress_bar=False)
+    draws = []
+    for given in (starts, {k: v[0] for k, v in starts.items()}):
+        mcmc = short()
+        mcmc.run(jax.random.key(0), *data, init_params=given)
+        draws.append(flat(mcmc.get_samples()))
+    np.testing.assert_array_equal(*draws)
+
+
+@pytest.mark.parametrize("num_chains", [1, 2])
+def test_trained_weights_start_a_hierarchical_model(data, num_chains):
+    def hierarchical(x, y):
+        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
+        bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+    params = {"Dense_0": {"kernel": jnp.array([[1.0], [2.0]]), "bias": jnp.array([3.0])}}
+    trained = bnn.from_params(jax.tree.map(lambda v: jnp.stack([v] * num_chains), params))
+
+    class Still(HMC):
+        """Stays where it starts."""
+
+        def sample(self, state, model_args, model_kwargs):
+            return state
+
+    mcmc = bnn.MCMC(
+        Still(hierarchical), num_warmup=0, num_samples=1, num_chains=num_chains, progress_bar=False
+    )
+    mcmc.run(jax.random.key(0), *data, init_params=trained)
+    samples = mcmc.get_samples()
+    for chain in range(num_chains):
+        np.testing.assert_allclose(samples["net/Dense_0.kernel"][chain], [[1.0], [2.0]], rtol=1e-4)
+        precision = samples["net/Dense_0.kernel.precision"][chain]
+        assert precision == pytest.approx((1 + 2 / 2) / (1 + 5 / 2), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("num_chains", "given", "message"),
+    [
+        (1, {"net/Dense_0.bias": jnp.ones(1)}, r"lack the sites \['net/Dense_0\.kernel'\]"),
+        (1, {"net/w": jnp.ones(1)}, r"give the unknown sites \['net/w'\]"),
+        (
+            2,
+            {"net/Dense_0.bias": jnp.ones((3, 1)), "net/Dense_0.kernel": jnp.ones((3, 2, 1))},
+            r"leading axis of num_chains=2 .*got leading axes \[\(3,\)\]",
+        ),
+    ],
+)
+def test_starts_that_do_not_fit_are_refused(data, num_chains, given, message):
+    with pytest.raises(ValueError, match=message):
+        short(num_chains=num_chains).run(jax.random.key(0), *data, init_params=given)
+
+
+# -- what would be silently wrong ------------------------------------------------------------
+
+
+def test_hmc_over_a_model_that_subsamples_is_refused(data):
+    def subsampling(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event())
+        with numpyro.plate("rows", len(x), subsample_size=4) as rows:
+            numpyro.sample("y", dist.Normal(jnp.asarray(x)[rows] @ w, 1), obs=jnp.asarray(y)[rows])
+
+    with pytest.raises(ValueError, match=r"NUTS: the plate 'rows' subsamples 4 of 12 rows"):
+        bnn.MCMC(NUTS(subsampling), num_warmup=1, num_samples=1).run(jax.random.key(0), *data)
+
+
+def test_a_start_without_finite_energy_names_the_chain_and_the_site(data):
+    def bounded(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(jnp.log(w), 1).expand([12]).to_event(), obs=y)
+
+    starts = {"w": jnp.array([1.0, -1.0])}
+    mcmc = short(model=bounded, num_chains=2)
+    with pytest.raises(ValueError, match=r"Chain 1 starts .*not finite.*\{'y': nan\}"):
+        mcmc.run(jax.random.key(0), *data, init_params=starts)
+
+
+@pytest.mark.parametrize("total", [lambda y: y.sum(), np.sum])
+def test_branching_on_data_is_explained(data, total):
+    def branching(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1))
+        shift = 1.0 if total(y) > 0 else 0.0
+        numpyro.sample("y", dist.Normal(w + shift, 1).expand([12]).to_event(), obs=y)
+
+    def optimize(key, *data):
+        bnn.optimize(branching, key, *data, progress_bar=False)
+
+    for fit in (short(model=branching).run, optimize):
+        with pytest.raises(TypeError) as error:
+            fit(jax.random.key(0), *data)
+        assert "compiles the model with its data as arguments" in " ".join(error.value.__notes__)
+
+
+class _WalkState(NamedTuple):
+    z: Any
+    count: jax.Array
+    rng_key: jax.Array
+
+
+class Walk(MCMCKernel):
+    """Counts its steps; chains that start below zero become NaN at the step they say."""
+
+    sample_field = "z"
+
+    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+        return _WalkState(init_params, jnp.array(0), rng_key)
+
+    def sample(self, state, model_args, model_kwargs):
+        broken = (state.z < 0) & (state.count >= -state.z)
+        z = jnp.where(broken, jnp.nan, state.z)
+        return _WalkState(z, state.count + 1, state.rng_key)
+
+
+def walk(starts, **options):
+    settings = {"num_warmup": 0, "num_samples": 6, "progress_bar": False} | options
+    mcmc = bnn.MCMC(Walk(), num_chains=len(starts), **settings)
+    mcmc.run(jax.random.key(0), init_params=jnp.asarray(starts))
+    return mcmc
+
+
+@pytest.mark.parametrize("chain_method", ["parallel", "vectorized", "sequential"])
+def test_a_chain_that_explodes_is_left_out(chain_method):
+    with pytest.warns(UserWarning, match=r"Left out 2 of 4 chains \(chain 1: draw 3 is not fin"):
+        mcmc = walk([1.0, -3.0, 2.0, -1.0], chain_method=chain_method)
+    assert mcmc.left_out == {1: "draw 3 is not finite", 3: "draw 1 is not finite"}
+    samples = mcmc.get_samples(group_by_chain=True)
+    np.testing.assert_array_equal(samples, [[1.0] * 6, [2.0] * 6])
+    assert mcmc.get_samples().shape == (12,)
+
+
+def test_a_run_of_which_no_chain_is_left_raises():
+    with pytest.raises(RuntimeError, match=r"No chain stayed finite \(chain 0: draw 3"):
+        walk([-3.0, -1.0])
+
+
+# -- Ctrl-C ----------------------------------------------------------------------------------
+
+
+def interrupt_at(mcmc, call):
+    """Press Ctrl-C during the given call of the compiled steps, counted from 0."""
+    (programs,) = mcmc._programs.values()
+    advance, calls = programs.advance, []
+
+    def pressed(*args):
+        if len(calls) == call:
+            signal.raise_signal(signal.SIGINT)
+        calls.append(1)
+        return advance(*args)
+
+    programs.advance = pressed
+
+
+@pytest.mark.parametrize("starts", [[1.0], [1.0, 2.0, 3.0]])
+def test_ctrl_c_keeps_the_draws_so_far_of_every_chain(starts):
+    mcmc = walk(starts, num_warmup=2, progress_rate=1)
+    # A call is a step; chains one after another take turns.
+    interrupt_at(mcmc, (2 + 3) * len(starts) - 1)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.warns(UserWarning, match="Interrupted: kept 3 of 6 draws of each chain"):
+        mcmc.run(jax.random.key(0), init_params=jnp.asarray(starts))
+    assert signal.getsignal(signal.SIGINT) is handler
+    kept = mcmc.get_samples(group_by_chain=True).reshape(len(starts), -1)
+    np.testing.assert_array_equal(kept, np.repeat(np.asarray(starts)[:, None], 3, 1))
+
+
+def test_ctrl_c_during_warmup_raises():
+    mcmc = walk([1.0], num_warmup=4, progress_rate=2)
+    interrupt_at(mcmc, 1)
+    with pytest.raises(KeyboardInterrupt):
+        mcmc.run(jax.random.key(0), init_params=jnp.asarray([1.0]))

@@ -168,17 +168,22 @@ def ess_of(split: np.ndarray, means: np.ndarray, constant: np.ndarray) -> np.nda
 
     In pairs of lags `S_k = rho_2k + rho_2k+1`: pairs are added up to the first that is not
     positive (pair j), each no larger than the one before; then half of `rho_2j` is added if it is
-    positive, which lowers the variance for antithetic chains. Overwrites `split`.
+    positive, which lowers the variance for antithetic chains.
     """
     b, m, n = split.shape
-    split -= means[:, :, None]
     size = _fft_size(n)
-    spectrum = _buffer("spectrum", (b, m, size // 2 + 1), np.complex128)
-    np.fft.rfft(split, n=size, axis=2, out=spectrum)
+    # One half chain at a time: its transform fits the cache, that of all of them does not.
+    deviation = _buffer("deviation", (b, n))
+    spectrum = _buffer("spectrum", (b, size // 2 + 1), np.complex128)
     parts = spectrum.view(np.float64)
-    np.square(parts, out=parts)
-    # Real and imaginary parts alternate; the chains are added up before they are.
-    power = parts.sum(axis=1)
+    power = _buffer("power", parts.shape)
+    power[:] = 0.0
+    for k in range(m):
+        np.subtract(split[:, k], means[:, k, None], out=deviation)
+        np.fft.rfft(deviation, n=size, axis=1, out=spectrum)
+        np.square(parts, out=parts)
+        power += parts
+    # Real and imaginary parts alternate.
     power = power[:, ::2] + power[:, 1::2]
     covariance = np.fft.irfft(power, n=size, axis=1)[:, :n] / (n * m)
 

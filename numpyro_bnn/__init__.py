@@ -32,6 +32,7 @@ _HOME = {
     "diagnostics": ["diagnose"],
     "inference_data": ["from_inference_data", "to_inference_data"],
     "ready": ["classification", "regression"],
+    "draws": ["Draws"],
     "storage": ["load", "save"],
 }
 _MODULES = {name: name for name in ("diagnostics", "likelihoods", "plots", "priors", "scores")}
@@ -43,6 +44,7 @@ __all__ = sorted([*_ORIGIN, *_MODULES])
 if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, plots, priors, scores
     from numpyro_bnn.diagnostics import diagnose
+    from numpyro_bnn.draws import Draws
     from numpyro_bnn.hierarchy import parameterize
     from numpyro_bnn.inference_data import from_inference_data, to_inference_data
     from numpyro_bnn.mcmc import MCMC

@@ -47,7 +47,12 @@ def _parser() -> argparse.ArgumentParser:
         default="hierarchical",
         help="default: hierarchical (a Gamma precision for each parameter array)",
     )
-    add("--kernel", choices=("nuts",), default="nuts", help="default: nuts")
+    add(
+        "--kernel",
+        choices=("nuts", "hmc", "ggmc", "baoab"),
+        default="nuts",
+        help="default: nuts; baoab is not corrected for its step size, the others are exact",
+    )
     add("--chains", type=_positive, default=4, metavar="N", help="default: 4")
     add("--warmup", type=_positive, default=250, metavar="N", help="warm-up steps; default: 250")
     add("--samples", type=_positive, default=350, metavar="N", help="draws a chain; default: 350")
@@ -119,6 +124,7 @@ def main(argv: list[str] | None = None) -> int:
         options = job.Options(
             hidden=tuple(parsed.hidden),
             prior=parsed.prior,
+            kernel=parsed.kernel,
             num_chains=parsed.chains,
             num_warmup=parsed.warmup,
             num_samples=parsed.samples,
@@ -136,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
 
     rich_table = RichTable(title=f"Scores on {len(outcome.test)} test rows")
     for i, heading in enumerate(job_report.headings(table.task)):
-        rich_table.add_column(heading, justify="left" if i == 0 else "right")
+        rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in outcome.scores:
         rich_table.add_row(*job_report.cells(row))
     console.print(rich_table)

@@ -1,6 +1,6 @@
 """The main job: fit a network to a table, and judge it against plain training.
 
-Ensemble starts are optimised, NUTS samples from each, and the test rows score three things:
+Ensemble starts are optimised, a sampler runs from each, and the test rows score three things:
 the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
 and the posterior average.
 """
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, NUTS
 
 from numpyro_bnn import scores
 from numpyro_bnn.diagnostics import diagnose
@@ -24,6 +24,7 @@ from numpyro_bnn.potential import Potential
 from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.priors import FanIn, Hierarchical, Horseshoe, Laplace, Normal, StudentT
 from numpyro_bnn.ready import ReadyModel, classification, regression
+from numpyro_bnn.sgmcmc.algorithms import BAOAB, GGMC
 from numpyro_bnn.tables import Table
 
 PRIORS: dict[str, Callable] = {
@@ -36,20 +37,26 @@ PRIORS: dict[str, Callable] = {
 }
 
 
+# Steps of an unadjusted sampler to a draw that is kept.
+_BAOAB_THINNING = 50
+
+
 class Options(NamedTuple):
     """How to fit.
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **num_chains**, **num_warmup**, **num_samples** - of NUTS
+    - **kernel** - a key of :data:`KERNELS`
+    - **num_chains**, **num_warmup**, **num_samples** - of the sampler
     - **max_tree_depth** - at most ``2**max_tree_depth - 1`` gradients a draw
-    - **target_accept_prob** - of NUTS
+    - **target_accept_prob** - of NUTS and HMC
     - **test_fraction** - share of rows kept for testing
     - **seed** - of everything random
     """
 
     hidden: tuple[int, ...] = (16,)
     prior: str = "hierarchical"
+    kernel: str = "nuts"
     num_chains: int = 4
     num_warmup: int = 250
     num_samples: int = 350
@@ -57,6 +64,28 @@ class Options(NamedTuple):
     target_accept_prob: float = 0.9
     test_fraction: float = 0.25
     seed: int = 0
+
+
+def _nuts(model: Callable, options: Options) -> NUTS:
+    depth, target = options.max_tree_depth, options.target_accept_prob
+    return NUTS(model, max_tree_depth=depth, target_accept_prob=target)
+
+
+def _hmc(model: Callable, options: Options) -> HMC:
+    # A quarter of NUTS's longest trajectory, in fixed number.
+    steps = max(1, 2**options.max_tree_depth // 4)
+    target = options.target_accept_prob
+    return HMC(model, num_steps=steps, trajectory_length=None, target_accept_prob=target)
+
+
+KERNELS: dict[str, Callable] = {
+    "nuts": _nuts,
+    "hmc": _hmc,
+    "ggmc": lambda model, options: GGMC(
+        model, step_size="auto", num_steps=max(1, 2**options.max_tree_depth // 4)
+    ),
+    "baoab": lambda model, options: BAOAB(model, step_size="auto"),
+}
 
 
 class Score(NamedTuple):
@@ -128,16 +157,13 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         model, key_starts, x, y, num_chains=options.num_chains, progress_bar=progress_bar
     )
     seconds_starts = time.perf_counter() - clock
-    kernel = NUTS(
-        model,
-        max_tree_depth=options.max_tree_depth,
-        target_accept_prob=options.target_accept_prob,
-    )
+    thinning = _BAOAB_THINNING if options.kernel == "baoab" else 1
     mcmc = MCMC(
-        kernel,
-        num_warmup=options.num_warmup,
-        num_samples=options.num_samples,
+        KERNELS[options.kernel](model, options),
+        num_warmup=options.num_warmup * thinning,
+        num_samples=options.num_samples * thinning,
         num_chains=options.num_chains,
+        thinning=thinning,
         progress_bar=progress_bar,
     )
     mcmc.run(key_chains, x, y, init_params=starts)

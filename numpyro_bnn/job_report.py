@@ -118,7 +118,8 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         "",
         f"{len(outcome.train)} training and {len(outcome.test)} test rows, {table.x.shape[1]} inputs. "
         f"Network {table.x.shape[1]}-{'-'.join(map(str, options.hidden))}-"
-        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. NUTS, {options.num_chains} chains of "
+        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. Sampler: {options.kernel}, "
+        f"{options.num_chains} chains of "
         f"{options.num_warmup} warm-up steps and {options.num_samples} draws, seed {options.seed}.",
         "",
         "## Scores on the test rows",

@@ -13,11 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
+from numpyro.util import not_jax_tracer
 
-from numpyro_bnn.observations import check_finite, check_labels, check_shape, observe
+from numpyro_bnn.observations import check_array, check_labels, check_shape, check_vector, observe
 
 Link = Literal["softplus", "exp"]
 Units = tuple[Any, Any]
@@ -38,26 +40,36 @@ class Precision(NamedTuple):
 Noise = float | dist.Distribution | Precision
 
 
+def _positive(owner: str, label: str, value: Any) -> Any:
+    """A positive number, or a distribution over positive numbers, as it was given."""
+    if isinstance(value, dist.Distribution):
+        support = value.support
+        lower = 0.0 if support is constraints.positive else getattr(support, "lower_bound", -1.0)
+        if value.shape() == () and not_jax_tracer(lower) and lower >= 0:
+            return value
+        raise ValueError(
+            f"{owner}: the prior on {label} has shape {value.shape()} and support {support}, "
+            f"expected one positive value. Use for example `dist.HalfNormal(1.)`."
+        )
+    number = isinstance(value, (float, int, np.number, np.ndarray, jax.Array))
+    if number and not isinstance(value, bool) and jnp.ndim(value) == 0:
+        # A value that the model sampled itself is traced, and positive if its prior is.
+        if not not_jax_tracer(value):
+            return value
+        if 0 < value < float("inf"):
+            return float(value)
+    raise ValueError(
+        f"{owner}: {label} must be one positive number or a distribution over it, got {value!r}."
+    )
+
+
 def _scale(owner: str, noise: Noise, name: str) -> Any:
     """A noise scale from a number, a prior on it, or a Gamma precision."""
     if isinstance(noise, Precision):
         precision = numpyro.sample(f"{name}.precision", dist.Gamma(*noise))
         return 1 / jnp.sqrt(precision)
-    if isinstance(noise, dist.Distribution):
-        if noise.support not in (constraints.positive, constraints.nonnegative):
-            raise ValueError(
-                f"{owner}: the prior on the noise scale has support {noise.support}, expected "
-                "positive values. Use for example `dist.HalfNormal(1.)`."
-            )
-        return numpyro.sample(f"{name}.scale", noise)
-    if jnp.ndim(noise) == 0 and not isinstance(noise, bool):
-        scale = float(noise)
-        if 0 < scale < float("inf"):
-            return scale
-    raise ValueError(
-        f"{owner}: noise must be a positive standard deviation, a distribution over it, or "
-        f"`Precision(concentration, rate)`, got {noise!r}."
-    )
+    noise = _positive(owner, "noise", noise)
+    return numpyro.sample(f"{name}.scale", noise) if isinstance(noise, dist.Distribution) else noise
 
 
 def gaussian(
@@ -89,6 +101,7 @@ def gaussian(
         check_shape("gaussian", f, y)
         return dist.Normal(shift + unit * f, unit * scale).to_event(jnp.ndim(f) - 1)
 
+    check_array("gaussian", "y", y)
     event_dim = 0 if y is None else jnp.ndim(y) - 1
     return observe("gaussian", f, y, x, name, plate, likelihood, event_dim)
 
@@ -152,13 +165,13 @@ def student_t(
     :raises ValueError: for shapes that do not agree or numbers that are not positive.
     """
     scale = _scale("student_t", noise, name)
+    df = _positive("student_t", "df", df)
     if isinstance(df, dist.Distribution):
         df = numpyro.sample(f"{name}.df", df)
-    elif not df > 0:
-        raise ValueError(f"student_t: df must be positive, got df={df}.")
     shift, unit = units
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_vector("student_t", f)
         check_shape("student_t", f, y)
         return dist.StudentT(df, shift + unit * f, unit * scale)
 
@@ -189,13 +202,10 @@ def categorical(
         return dist.Categorical(logits=f)
 
     target = y
-    check_finite("categorical", "y", y)
     return observe("categorical", f, y, x, name, plate, likelihood, 1)
 
 
-def bernoulli(
-    f: Any, y: Any = None, *, x: Any = None, name: str = "y", plate: str = "data"
-) -> Any:
+def bernoulli(f: Any, y: Any = None, *, x: Any = None, name: str = "y", plate: str = "data") -> Any:
     """y ~ Bernoulli(sigmoid(f)).
 
     :param f: logits (N,), or the network, with `x`.
@@ -209,6 +219,7 @@ def bernoulli(
     """
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        check_vector("bernoulli", f)
         check_labels("bernoulli", target, 2)
         check_shape("bernoulli", f, y)
         return dist.Bernoulli(logits=f)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
@@ -78,6 +79,8 @@ class Hierarchical(Prior):
         parameterization: Parameterization = "noncentered",
     ) -> None:
         for label, value in (("concentration", concentration), ("rate", rate)):
+            if not isinstance(value, (int, float, np.number)):
+                raise TypeError(f"Hierarchical: {label} must be a number, got {label}={value!r}.")
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(
                     f"Hierarchical: {label} must be positive and finite, got {label}={value}."

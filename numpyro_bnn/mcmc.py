@@ -18,7 +18,7 @@ from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments, Programs, devices_for
-from numpyro_bnn.potential import Potential, Structure, begin_fit, explain_tracing
+from numpyro_bnn.potential import Potential, Structure, begin_fit, check_key, explain_tracing
 from numpyro_bnn.start import check_names, complete
 
 
@@ -131,11 +131,15 @@ class MCMC(NumPyroMCMC):
                 rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
             )
             return
+        check_key("MCMC.run", rng_key, self.num_chains)
         self._args, self._kwargs = args, kwargs
         structure = None if self.model is None else begin_fit(self.model, args, kwargs)
         if structure is not None and isinstance(self.sampler, HMC):
             _refuse_subsampling(self.sampler, structure)
         init_params = self._starts(init_params, structure)
+        if init_params is None and structure is None and self._warmup_state is not None:
+            # Kernels over a potential learn the form of a position from a start.
+            init_params = getattr(self._warmup_state, self._sample_field)
         keys = rng_key
         if self.num_chains > 1 and is_prng_key(rng_key):
             keys = jax.random.split(rng_key, self.num_chains)
@@ -243,7 +247,8 @@ class MCMC(NumPyroMCMC):
             programs = self._programs.get(key)
         except TypeError as error:
             raise TypeError(
-                f"MCMC: arguments of the model must be arrays or hashable constants ({error})."
+                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
+                "Convert tables and the like with `np.asarray`."
             ) from error
         if programs is None:
             programs = self._programs[key] = Programs(

@@ -10,6 +10,34 @@ import numpyro
 from numpyro.util import not_jax_tracer
 
 
+def check_array(owner: str, label: str, values: Any) -> None:
+    """Refuse lists, tables and other things that are no numeric arrays.
+
+    :raises TypeError: naming the type.
+    """
+    if values is None or isinstance(values, jax.Array):
+        return
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
+        dtype = f" of {values.dtype}" if isinstance(values, np.ndarray) else ""
+        raise TypeError(
+            f"{owner}: {label} is of type {type(values).__name__}{dtype}, expected an array of "
+            f"numbers. Convert lists with `np.asarray({label})`, tables with `.to_numpy()`, and "
+            "text to numbers."
+        )
+
+
+def check_vector(owner: str, f: Any) -> None:
+    """Refuse predictions that are not one number a row.
+
+    :raises ValueError: naming the shape.
+    """
+    if jnp.ndim(f) != 1:
+        raise ValueError(
+            f"{owner}: f has shape {jnp.shape(f)}, expected (N,), one prediction a row. Drop an "
+            "axis of one: `f.squeeze(-1)`."
+        )
+
+
 def check_finite(owner: str, label: str, values: Any) -> None:
     """Refuse NaN and infinite values in concrete data.
 
@@ -42,6 +70,11 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             f"{owner}: y has shape {jnp.shape(y)}, which looks one-hot. Pass class numbers, for "
             "example `y.argmax(-1)`."
         )
+    if jnp.ndim(y) != 1:
+        raise ValueError(
+            f"{owner}: y has shape {jnp.shape(y)}, expected (N,), one class a row. Drop an axis of "
+            "one: `y.squeeze(-1)`."
+        )
     if not (jnp.issubdtype(y.dtype, jnp.integer) or y.dtype == bool):
         raise TypeError(
             f"{owner}: y has dtype {y.dtype}, expected integer class numbers from 0 to "
@@ -49,7 +82,9 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             "continuous target use `gaussian`."
         )
     if not_jax_tracer(y) and np.size(y):
-        low, high = int(np.min(y)), int(np.max(y))
+        # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+        labels = np.asarray(y)
+        low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
             raise ValueError(
                 f"{owner}: y has labels from {low} to {high}, but the network has "
@@ -100,9 +135,19 @@ def observe(
         raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
     if not callable(f) and x is not None:
         raise TypeError(f"{owner}: with `x=`, f must be the network itself, not its output.")
-    check_finite(owner, "x", x)
-    check_finite(owner, "y", y)
-    size = jnp.shape(f if x is None else x)[0]
+    inputs, label = (f, "f") if x is None else (x, "x")
+    for what, values in ((label, inputs), ("y", y)):
+        check_array(owner, what, values)
+        check_finite(owner, what, values)
+    if inputs is None:
+        raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
+    if not jnp.shape(inputs) or (y is not None and jnp.shape(y)[:1] != jnp.shape(inputs)[:1]):
+        rows = "" if y is None else f" and y {jnp.shape(y)}"
+        raise ValueError(
+            f"{owner}: {label} has shape {jnp.shape(inputs)}{rows}, expected (N, …) with a row for "
+            "every target. Give as many targets as inputs."
+        )
+    size = jnp.shape(inputs)[0]
     with numpyro.plate(plate, size):
         rows = None if y is None else numpyro.subsample(y, event_dim=jnp.ndim(y) - 1)
         if x is None:

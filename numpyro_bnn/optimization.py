@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 from numpyro.distributions import biject_to, constraints
-from numpyro.util import is_prng_key
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
-from numpyro_bnn.potential import Potential, Values, begin_fit, explain_tracing
+from numpyro_bnn.potential import Potential, Values, begin_fit, check_key, explain_tracing
 from numpyro_bnn.start import centered, check_names, fill_precisions, own_coordinates, shrink
 
 
@@ -60,8 +59,9 @@ def optimize(
     """
     if not (isinstance(num_chains, int) and num_chains >= 1):
         raise ValueError(f"optimize: num_chains must be a positive integer, got {num_chains!r}.")
-    if not is_prng_key(key):
-        raise ValueError(f"optimize: key must be one random key, got shape {jnp.shape(key)}.")
+    if not (isinstance(num_steps, int) and num_steps >= 0):
+        raise ValueError(f"optimize: num_steps must not be negative, got {num_steps!r}.")
+    check_key("optimize", key)
     begin_fit(model, args, kwargs)
     potential = Potential(model, args, kwargs)
     plate, size = ("", 0) if batch_size is None else potential.data_plate()

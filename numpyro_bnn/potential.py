@@ -406,6 +406,24 @@ def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
     return Potential(model, args, kwargs)
 
 
+def check_key(owner: str, key: Any, batch: int = 1) -> None:
+    """Refuse what is not one random key, or one a chain.
+
+    :raises TypeError: naming what it is.
+    """
+    if isinstance(key, (jax.Array, np.ndarray)):
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        shape = key.shape if typed else key.shape[:-1]
+        raw = key.dtype == jnp.uint32 and key.shape[-1:] == (2,)
+        if (typed or raw) and shape in ((), (batch,)):
+            return
+    what = f"an array of shape {np.shape(key)}" if hasattr(key, "shape") else repr(key)
+    raise TypeError(
+        f"{owner}: expected a random key, such as `jax.random.key(0)`, got {what}. The key comes "
+        "before the arguments of the model."
+    )
+
+
 def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
     """What every fit does first: let the model see its training data, and check them.
 

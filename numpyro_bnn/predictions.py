@@ -1,6 +1,6 @@
 """Predictions of every draw, in memory that does not grow with draws times rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import Predictive
 
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
+from numpyro_bnn.observations import check_array, check_labels
 from numpyro_bnn.potential import structure_of
 
 
@@ -55,9 +56,15 @@ class Predictions:
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
         """
-        rows = next(iter(self.values.values())).shape[2]
-        if jnp.shape(y)[:1] != (rows,):
-            raise ValueError(f"log_prob: y has shape {jnp.shape(y)} for {rows} predicted rows.")
+        check_array("log_prob", "y", y)
+        if "probs" in self.values:
+            check_labels("log_prob", y, self.probs.shape[-1])
+        shape = self.probs.shape[2:-1] if "probs" in self.values else self.mean.shape[2:]
+        if jnp.shape(y) != shape:
+            raise ValueError(
+                f"log_prob: y has shape {jnp.shape(y)}, but the predictions are for targets of "
+                f"shape {shape}. Give the targets of the rows that were predicted."
+            )
         return self._evaluate("log_prob", jnp.asarray(y))["log_prob"]
 
     def sample(self, key: jax.Array) -> np.ndarray:
@@ -130,6 +137,11 @@ def predict(
     if isinstance(samples, (Draws, NumPyroMCMC)):
         samples = draws_of(samples, model, "predict")
         model = samples.model
+    if not isinstance(samples, Mapping):
+        raise TypeError(
+            "predict: expected an MCMC after `run`, or draws by site name, got "
+            f"{type(samples).__name__}."
+        )
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     if not (isinstance(batch_size, int) and batch_size > 0):
@@ -141,7 +153,13 @@ def predict(
         )
     ((size,),) = rows
     head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
-    structure = structure_of(model, (head,), {})
+    try:
+        structure = structure_of(model, (head,), {})
+    except TypeError as error:
+        error.add_note(
+            "predict calls the model as `model(x)`; give it the signature `def model(x, y=None)`."
+        )
+        raise
     target = _target(structure.sites, samples, site)
     shapes = structure.deterministic | {name: s.shape for name, s in structure.sites.items()}
     grouped = group_by_chain(samples, shapes)

@@ -49,6 +49,8 @@ def _positive(owner: str, **values: Any) -> None:
         if not not_jax_tracer(value):
             continue
         array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
         if not (array > 0).all() or not np.isfinite(array).all():
             raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
 
@@ -78,9 +80,7 @@ class FanIn(Prior):
     :raises ValueError: if `scale` is not positive.
     """
 
-    def __init__(
-        self, scale: float = 1.0, fan_in: Callable[[str, Shape], float] = fan_in
-    ) -> None:
+    def __init__(self, scale: float = 1.0, fan_in: Callable[[str, Shape], float] = fan_in) -> None:
         _positive("FanIn", scale=scale)
         self.scale = scale
         self.fan_in = fan_in
@@ -167,7 +167,7 @@ class Horseshoe(Prior):
         return numpyro.deterministic(site, base * scale)
 
 
-class pretrained(Prior):  # noqa: N801 - reads as what it is: `priors.pretrained(params, 0.1)`
+class pretrained(Prior):
     """Normal weights around trained values, w ~ Normal(params[path], scale²).
 
     :param params: trained parameters (nested dicts or an ``nnx.State``).

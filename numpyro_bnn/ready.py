@@ -16,7 +16,7 @@ from numpyro.util import not_jax_tracer
 
 from numpyro_bnn.families import bernoulli, categorical, gaussian, heteroscedastic, student_t
 from numpyro_bnn.modules import random_module
-from numpyro_bnn.observations import check_finite
+from numpyro_bnn.observations import check_array, check_finite
 
 
 class Standardization(NamedTuple):
@@ -62,6 +62,8 @@ class ReadyModel:
         """
         if x is None or y is None or not (not_jax_tracer(x) and not_jax_tracer(y)):
             return False
+        check_array(self.kind, "x", x)
+        check_array(self.kind, "y", y)
         x, y = np.asarray(x), np.asarray(y)
         check_finite(self.kind, "x", x)
         check_finite(self.kind, "y", y)
@@ -111,6 +113,7 @@ class ReadyModel:
                 f"{self.kind}: the model has not seen its training data. Fit it first (`MCMC.run`, "
                 f"`optimize`), or pass them to `{self.kind}(module, prior, x, y)`."
             )
+        check_array(self.kind, "x", x)
         if jnp.shape(x)[1:] != units.x_mean.shape:
             raise ValueError(
                 f"{self.kind}: x has shape {jnp.shape(x)}, but the training data had rows of shape "

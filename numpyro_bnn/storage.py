@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -26,7 +26,12 @@ def save(run: Any, path: str | Path) -> Path:
     path = Path(path)
     path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
     units = getattr(innermost(draws.model), "standardization", None)
-    header = {"format": _FORMAT, "info": draws.info, "sites": list(draws), "stats": list(draws.stats)}
+    header = {
+        "format": _FORMAT,
+        "info": draws.info,
+        "sites": list(draws),
+        "stats": list(draws.stats),
+    }
     arrays = {f"site:{name}": np.asarray(value) for name, value in draws.items()}
     arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
     if units is not None:
@@ -48,6 +53,9 @@ def load(path: str | Path, model: Callable) -> Draws:
     """
     path = Path(path)
     try:
+        with path.open("rb") as opened:
+            if not is_zipfile(opened):
+                raise ValueError("it is no NumPy archive, or was cut off")
         with np.load(path, allow_pickle=False) as file:
             header = json.loads(str(file["header"]))
             if header.get("format") != _FORMAT:
@@ -56,7 +64,7 @@ def load(path: str | Path, model: Callable) -> Draws:
             stats = {name: file[f"stat:{name}"] for name in header["stats"]}
             prefix = "units:"
             units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
-    except (KeyError, ValueError, BadZipFile, EOFError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, BadZipFile, EOFError) as error:
         raise ValueError(
             f"load: {path} does not hold draws written by `bnn.save`: {error}."
         ) from error

@@ -1,0 +1,518 @@
+"""The page of bad inputs: what a user in a hurry gives, and the sentence that comes back.
+
+Each line is a name, the call, and the part of the message that tells what to do about it.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from flax import linen as nn
+from flax import nnx
+from numpyro import handlers
+from numpyro.infer import HMC, NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods, priors
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+KEY = jax.random.key(0)
+ROWS = 5
+X = np.random.default_rng(0).normal(size=(ROWS, 3))
+Y = np.arange(float(ROWS))
+CLASSES = np.array([0, 1, 2, 0, 1])
+NORMAL = priors.Normal()
+F, LOGITS = jnp.zeros(ROWS), jnp.zeros((ROWS, 3))
+
+
+def network(module, prior, *args, **options):
+    """What `random_module` says inside a model."""
+    return handlers.seed(partial(bnn.random_module, "net", module, prior, *args, **options), 0)()
+
+
+def mlp(prior, **options):
+    return network(nets.MLP(), prior, X[:1], **options)
+
+
+def inside(call, *args, **options):
+    """Call a helper inside a model."""
+    return jax.eval_shape(lambda: handlers.seed(call, 0)(*args, **options))
+
+
+def regression(*data, outputs=1, **options):
+    return bnn.regression(nets.MLP(outputs=outputs), NORMAL, *data, **options)
+
+
+def classification(*data, outputs=3):
+    return bnn.classification(nets.MLP(outputs=outputs), NORMAL, *data)
+
+
+def look(model, *args):
+    """What any fit does first."""
+    return bnn.optimize(model, KEY, *args, num_steps=0, progress_bar=False)
+
+
+def mcmc(model, **options):
+    settings = {"num_warmup": 1, "num_samples": 1, "progress_bar": False} | options
+    return bnn.MCMC(HMC(model), **settings)
+
+
+def streams(module):
+    return bnn.random_module("net", module, NORMAL, apply_rng=["dropout"])(X)
+
+
+def in_a_plate():
+    with numpyro.plate("data", ROWS):
+        bnn.random_module("net", nets.MLP(), NORMAL, X[:1])
+
+
+def summed(x, y):
+    w = numpyro.sample("w", dist.Normal())
+    with numpyro.plate("data", ROWS):
+        rows = numpyro.subsample(jnp.asarray(y), event_dim=0)
+        numpyro.factor("likelihood", -jnp.sum((rows - w) ** 2))
+
+
+def subsampling(x, y):
+    w = numpyro.sample("w", dist.Normal())
+    with numpyro.plate("data", ROWS, subsample_size=2):
+        rows = numpyro.subsample(jnp.asarray(y), event_dim=0)
+        numpyro.sample("y", dist.Normal(w, 1.0), obs=rows)
+
+
+def outer_product(x, y):
+    w = numpyro.sample("w", dist.Normal().expand([3, 1]).to_event())
+    numpyro.sample("y", dist.Normal(jnp.asarray(x) @ w, 1.0), obs=jnp.asarray(y))
+
+
+def predicted(y):
+    """Log scores of targets under two draws."""
+    model = regression(X, Y, noise=1.0)
+    draws = {k: jnp.stack([v, v]) for k, v in nets.weights(model, X, Y).items()}
+    return bnn.predict(model, draws, X).log_prob(y)
+
+
+def line(x):
+    likelihoods.gaussian(numpyro.sample("w", dist.Normal()) * x[:, 0], noise=1.0)
+
+
+class Named(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1, name="a.b")(x)
+
+
+def nan_at(values, index):
+    values = values.copy()
+    values[index] = np.nan
+    return values
+
+
+# name: (call, type of the error, what the message says)
+BAD = {
+    # -- networks and priors
+    "a module class": (lambda: network(nets.MLP, NORMAL, X), TypeError, r"Make one first: `MyMod"),
+    "no module": (
+        lambda: network(jnp.tanh, NORMAL),
+        TypeError,
+        "expected a flax.linen or flax.nnx",
+    ),
+    "no example input": (lambda: network(nets.MLP(), NORMAL), ValueError, "needs an example input"),
+    "no parameters": (
+        lambda: network(nn.Dropout(0.5), NORMAL, X, deterministic=True),
+        ValueError,
+        "Dropout has no parameters",
+    ),
+    "batch norm": (
+        lambda: network(nets.BatchNorm(), NORMAL, X),
+        ValueError,
+        "Running statistics are estimated from the data.*Use GroupNorm",
+    ),
+    "wrong statistics": (
+        lambda: network(nets.BatchNorm(), NORMAL, X, batch_stats={"mean": X}),
+        ValueError,
+        r"`batch_stats` lacks \{'BatchNorm_0\.mean': \(3,\)",
+    ),
+    "a stream that is not there": (
+        lambda: inside(streams, nets.NNXMLP(nnx.Rngs(0))),
+        ValueError,
+        "has no random stream 'dropout'",
+    ),
+    "a dot in a name": (lambda: network(Named(), NORMAL, X), ValueError, "is named 'a.b'"),
+    "a network inside the plate": (
+        lambda: inside(in_a_plate),
+        ValueError,
+        "Call random_module outside every plate",
+    ),
+    "a prior class": (lambda: mlp(priors.FanIn), TypeError, r"make one: `FanIn\(…\)`"),
+    "a dict as prior": (
+        lambda: mlp({"*": NORMAL}),
+        TypeError,
+        r"patterns use `bnn\.priors\.ByPath`",
+    ),
+    "a prior that returns a number": (
+        lambda: mlp(lambda path, shape: 1.0),
+        TypeError,
+        r"prior for 'Dense_0\.bias' returned 1\.0, expected a NumPyro Distribution",
+    ),
+    "a prior of another shape": (
+        lambda: mlp(dist.Normal(jnp.zeros(7), 1)),
+        ValueError,
+        r"has shape \(7,\), which does not broadcast to the parameter's shape \(2,\)",
+    ),
+    "a positive prior": (
+        lambda: mlp(dist.Gamma(1.0, 1.0)),
+        ValueError,
+        "weight of a network is any",
+    ),
+    "a scale of zero": (lambda: priors.Normal(0.0), ValueError, "must be positive.*scale=0.0"),
+    "a scale of text": (lambda: priors.Laplace("1"), TypeError, "must be a number, got scale='1'"),
+    "a rate below zero": (lambda: priors.Hierarchical(1, -2), ValueError, "got rate=-2"),
+    "unknown coordinates": (
+        lambda: bnn.parameterize(None, "centred"),
+        ValueError,
+        r"'centred'; choose one of \('noncentered', 'centered'\)",
+    ),
+    "a pattern with a slip": (
+        lambda: mlp(priors.ByPath({"Dence_0.*": NORMAL, "*": NORMAL})),
+        ValueError,
+        r"'Dence_0\.\*' matches no parameter.*\n.*Dense_0\.bias +\(2,\)",
+    ),
+    "a pattern behind a wider one": (
+        lambda: mlp(priors.ByPath({"*": NORMAL, "*.bias": NORMAL})),
+        ValueError,
+        "taken by patterns before it; move it up",
+    ),
+    "a parameter without a pattern": (
+        lambda: mlp(priors.ByPath({"*.bias": NORMAL})),
+        ValueError,
+        r"no pattern matches the parameter 'Dense_0\.kernel' \(4, 2\)",
+    ),
+    "fixed without a value": (
+        lambda: mlp(priors.ByPath({"*.bias": NORMAL, "*": None})),
+        ValueError,
+        r"\['Dense_0\.kernel', 'Dense_1\.kernel'\] are not random .* Pass them as `params=`",
+    ),
+    "fixed at another shape": (
+        lambda: mlp(
+            priors.ByPath({"*.bias": NORMAL, "*": None}),
+            params={"Dense_0": {"kernel": X}, "Dense_1": {"kernel": X}},
+        ),
+        ValueError,
+        r"'Dense_0\.kernel' the shape \(5, 3\), the module needs \(4, 2\)",
+    ),
+    "trained weights of another network": (
+        lambda: mlp(priors.pretrained({"Dense_7": {"kernel": X}})),
+        ValueError,
+        r"no trained value for 'Dense_0\.bias'.*\n.*Dense_7\.kernel",
+    ),
+    "trained weights of another shape": (
+        lambda: mlp(priors.pretrained({"Dense_0": {"bias": np.ones(9)}})),
+        ValueError,
+        r"has shape \(9,\), the network needs \(2,\)",
+    ),
+    "parameters in a list": (lambda: bnn.from_params([X]), TypeError, "must be nested dicts"),
+    "draws of two networks": (
+        lambda: bnn.to_params({"a/w": X, "b/w": X}),
+        ValueError,
+        r"networks \['a', 'b'\] .* Say which with `name=`",
+    ),
+    "draws and parameters that differ": (
+        lambda: bnn.to_params({"net/w": X}, params={"v": X}),
+        ValueError,
+        r"are of another network: the draws hold \['w'\], `params` \['v'\]",
+    ),
+    # -- data
+    "a column of predictions": (
+        lambda: inside(likelihoods.gaussian, F[:, None], Y, noise=1.0),
+        ValueError,
+        r"compares every prediction with every target.*`f\.squeeze\(-1\)`",
+    ),
+    "fewer predictions than targets": (
+        lambda: inside(likelihoods.gaussian, F[:-1], Y, noise=1.0),
+        ValueError,
+        "Give as many targets as inputs",
+    ),
+    "fewer targets than inputs": (
+        lambda: look(regression(), X, Y[:-1]),
+        ValueError,
+        r"x has shape \(5, 3\) and y \(4,\)",
+    ),
+    "an outer product by hand": (
+        lambda: look(outer_product, X, Y),
+        ValueError,
+        "every value would be compared with every prediction",
+    ),
+    "a list of targets": (
+        lambda: inside(likelihoods.categorical, LOGITS, [0, 1, 2, 0, 1]),
+        TypeError,
+        r"y is of type list.*`np\.asarray\(y\)`",
+    ),
+    "a table": (
+        lambda: look(regression(), pd.DataFrame(X), pd.Series(Y)),
+        TypeError,
+        r"x is of type DataFrame.*`\.to_numpy\(\)`",
+    ),
+    "words as classes": (
+        lambda: look(classification(), X, np.array(list("abcab"))),
+        TypeError,
+        "y is of type ndarray of <U1",
+    ),
+    "NaN in the target": (
+        lambda: inside(likelihoods.student_t, F, nan_at(Y, 2), noise=1.0),
+        ValueError,
+        r"y has 1 NaN or infinite values, the first at index \(2,\)",
+    ),
+    "NaN in the inputs": (
+        lambda: look(regression(), nan_at(X, (1, 2)), Y),
+        ValueError,
+        r"x has 1 NaN.*\(1, 2\)\. Remove or impute those rows",
+    ),
+    "one-hot classes": (
+        lambda: inside(likelihoods.categorical, LOGITS, np.eye(3, dtype=int)[CLASSES]),
+        ValueError,
+        r"looks one-hot\. Pass class numbers, for example `y\.argmax\(-1\)`",
+    ),
+    "classes as floats": (
+        lambda: look(classification(), X, CLASSES.astype(float)),
+        TypeError,
+        r"dtype float.*, expected integer class numbers from 0 to 2\. Convert with `y\.astype",
+    ),
+    "classes from one": (
+        lambda: look(classification(), X, CLASSES + 1),
+        ValueError,
+        "labels from 1 to 3, but the network has 3 classes, 0 to 2",
+    ),
+    "a column of classes": (
+        lambda: inside(likelihoods.categorical, LOGITS, CLASSES[:, None]),
+        ValueError,
+        r"y has shape \(5, 1\), expected \(N,\), one class a row",
+    ),
+    "three classes for a Bernoulli": (
+        lambda: inside(likelihoods.bernoulli, F, CLASSES),
+        ValueError,
+        "labels from 0 to 2, but the network has 2 classes",
+    ),
+    "one output for classes": (
+        lambda: inside(likelihoods.categorical, F[:, None], CLASSES),
+        ValueError,
+        "with two or more outputs",
+    ),
+    "one output for mean and scale": (
+        lambda: inside(likelihoods.heteroscedastic, F, Y),
+        ValueError,
+        "with 2 outputs",
+    ),
+    "an unknown link": (
+        lambda: inside(likelihoods.heteroscedastic, F, Y, link="relu"),
+        ValueError,
+        r"link must be one of \['softplus', 'exp'\], got 'relu'",
+    ),
+    "noise below zero": (
+        lambda: inside(likelihoods.gaussian, F, Y, noise=-1.0),
+        ValueError,
+        r"noise must be one positive number or a distribution over it, got -1\.0",
+    ),
+    "noise of any sign": (
+        lambda: inside(likelihoods.gaussian, F, Y, noise=dist.Normal(0, 1)),
+        ValueError,
+        r"support Real\(\), expected one positive value.*HalfNormal",
+    ),
+    "a noise a row": (
+        lambda: inside(likelihoods.gaussian, F, Y, noise=dist.HalfNormal(jnp.ones(ROWS))),
+        ValueError,
+        r"prior on noise has shape \(5,\)",
+    ),
+    "no degrees of freedom": (
+        lambda: inside(likelihoods.student_t, F, Y, noise=1.0, df=0),
+        ValueError,
+        "df must be one positive number or a distribution over it, got 0",
+    ),
+    "a network without inputs": (
+        lambda: inside(likelihoods.gaussian, lambda x: x, Y, noise=1.0),
+        TypeError,
+        "pass the inputs it is to be called with as `x=`",
+    ),
+    "predictions and inputs": (
+        lambda: inside(likelihoods.gaussian, F, Y, x=X, noise=1.0),
+        TypeError,
+        "f must be the network itself, not its output",
+    ),
+    "inputs in one dimension": (
+        lambda: regression(X[:, 0], Y),
+        ValueError,
+        r"expected \(N, columns\)\. For one input column use `x\[:, None\]`",
+    ),
+    "a column of targets": (
+        lambda: look(regression(), X, Y[:, None]),
+        ValueError,
+        r"y has shape \(5, 1\), expected \(N,\)\. Use `y\.squeeze\(-1\)`",
+    ),
+    "other columns than trained on": (
+        lambda: look(regression(X, Y), X[:, :2]),
+        ValueError,
+        r"rows of shape \(3,\)",
+    ),
+    "two outputs for one target": (
+        lambda: look(regression(outputs=2), X, Y),
+        ValueError,
+        r"needs 1 output unit\(s\) a row",
+    ),
+    "a likelihood there is not": (
+        lambda: regression(likelihood="poisson"),
+        ValueError,
+        r"likelihood must be one of .* got 'poisson'",
+    ),
+    "a model that saw no data": (
+        lambda: bnn.prior_predictive(regression(), KEY, X, 2),
+        ValueError,
+        "has not seen its training data. Fit it first",
+    ),
+    "other data": (
+        lambda: look(regression(X, Y), X + 1, Y),
+        ValueError,
+        "keeps the units of the data it was first fitted to",
+    ),
+    # -- fitting
+    "a number as key": (
+        lambda: bnn.optimize(regression(), 0, X, Y),
+        TypeError,
+        r"such as `jax\.random\.key\(0\)`, got 0",
+    ),
+    "the key forgotten": (
+        lambda: mcmc(regression()).run(X, Y),
+        TypeError,
+        r"got an array of shape \(5, 3\)\. The key comes before",
+    ),
+    "no chains to optimise": (
+        lambda: bnn.optimize(regression(), KEY, X, Y, num_chains=0),
+        ValueError,
+        "num_chains must be a positive integer, got 0",
+    ),
+    "steps below zero": (
+        lambda: bnn.optimize(regression(), KEY, X, Y, num_steps=-1),
+        ValueError,
+        "num_steps must not be negative, got -1",
+    ),
+    "a minibatch larger than the data": (
+        lambda: bnn.optimize(regression(), KEY, X, Y, batch_size=50),
+        ValueError,
+        "between 1 and the 5 rows of plate 'data', got 50",
+    ),
+    "minibatches without a plate": (
+        lambda: bnn.optimize(outer_product, KEY, X, Y[:, None], batch_size=2),
+        ValueError,
+        "this model has none. Inside `with numpyro.plate",
+    ),
+    "minibatches of a sum": (
+        lambda: bnn.optimize(summed, KEY, X, Y, batch_size=2),
+        ValueError,
+        "A likelihood summed into one factor would count 5 times",
+    ),
+    "a model for a kernel": (
+        lambda: bnn.MCMC(regression(), num_warmup=1, num_samples=1),
+        TypeError,
+        "Wrap the model in a kernel first",
+    ),
+    "no chains": (
+        lambda: mcmc(regression(), num_chains=0),
+        ValueError,
+        "num_chains must be a positive integer, got 0",
+    ),
+    "HMC over a model that subsamples": (
+        lambda: mcmc(subsampling).run(KEY, X, Y),
+        ValueError,
+        r"'data' subsamples 2 of 5 rows.*Remove `subsample_size=`",
+    ),
+    "starts for one chain of two": (
+        lambda: mcmc(summed, num_chains=2).run(KEY, X, Y, init_params={"w": jnp.zeros(1)}),
+        ValueError,
+        r"leading axis of num_chains=2.*`bnn\.optimize",
+    ),
+    "starts of another network": (
+        lambda: mcmc(summed).run(KEY, X, Y, init_params=bnn.from_params({"w": jnp.zeros(1)})),
+        ValueError,
+        r"lack the sites \['w'\] and give the unknown sites \['net/w'\]",
+    ),
+    "an argument that is no array": (
+        lambda: mcmc(lambda table: numpyro.sample("w", dist.Normal())).run(KEY, pd.DataFrame(X)),
+        TypeError,
+        "must be arrays or hashable constants.*DataFrame",
+    ),
+    # -- predicting
+    "draws without a model": (
+        lambda: bnn.predict(None, {"w": X}, X),
+        ValueError,
+        "carry no model; pass it as the first argument",
+    ),
+    "a run that did not run": (
+        lambda: bnn.predict(None, mcmc(summed), X),
+        ValueError,
+        "has no draws yet; call `run` first",
+    ),
+    "no draws at all": (
+        lambda: bnn.predict(summed, 3, X),
+        TypeError,
+        "expected an MCMC after `run`",
+    ),
+    "a model that wants targets": (
+        lambda: bnn.predict(summed, {"w": Y}, X),
+        TypeError,
+        r"give it the signature `def model\(x, y=None\)`",
+    ),
+    "draws of one site only": (
+        lambda: bnn.predict(regression(X, Y), {"net/Dense_0.bias": jnp.zeros((4, 1))}, X),
+        ValueError,
+        r"'y'\] have no draws, so which is the target\?",
+    ),
+    "draws of another shape": (
+        lambda: bnn.predict(line, {"w": np.zeros(())}, X, site="y"),
+        ValueError,
+        r"leading axes \(draw,\) or \(chain, draw\)",
+    ),
+    "no rows": (
+        lambda: bnn.predict(summed, {"w": Y}, X[:0]),
+        ValueError,
+        "positive number of rows",
+    ),
+    "rows none at a time": (
+        lambda: bnn.predict(summed, {"w": Y}, X, batch_size=0),
+        ValueError,
+        "batch_size must be a positive integer, got 0",
+    ),
+    "a target there is not": (
+        lambda: bnn.predict(line, {"w": Y}, X, site="z"),
+        ValueError,
+        "no sample site named 'z'",
+    ),
+    "scores of a column": (
+        lambda: predicted(Y[:, None]),
+        ValueError,
+        r"y has shape \(5, 1\), but the predictions are for targets of shape \(5,\)",
+    ),
+    "an average of arrays": (lambda: bnn.average(X), TypeError, r"what `bnn\.predict` returns"),
+    "no prior draws": (
+        lambda: bnn.prior_predictive(summed, KEY, X, 0),
+        ValueError,
+        "num_samples must be a positive integer, got 0",
+    ),
+    "a file of a run that did not run": (
+        lambda: bnn.save(bnn.MCMC(NUTS(summed), num_warmup=1, num_samples=1), "nowhere"),
+        ValueError,
+        "save: the MCMC has no draws yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_input_is_answered_with_what_to_do(name):
+    call, kind, message = BAD[name]
+    with pytest.raises(kind, match=f"(?s){message}"):
+        call()

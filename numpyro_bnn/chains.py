@@ -91,7 +91,7 @@ class Programs:
         self.num_chains = num_chains
         self.chain_method = chain_method
         self.size = size
-        self._mesh = None
+        self._mesh: Mesh | None = None
         if chain_method == "parallel" and num_chains > 1:
             devices = jax.local_devices()[: devices_for(num_chains)]
             self._mesh = Mesh(np.asarray(devices), ("chain",))
@@ -116,7 +116,7 @@ class Programs:
         if self.num_chains == 1:
             return function(chained, arrays)
         if self._mesh is None:
-            transform = jax.vmap if self.chain_method == "vectorized" else self.chain_method
+            transform: Any = jax.vmap if self.chain_method == "vectorized" else self.chain_method
             return transform(lambda chain: function(chain, arrays))(chained)
         # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
         on_cpu = self._mesh.devices.flat[0].platform == "cpu"
@@ -138,7 +138,8 @@ class Programs:
 
     def _start(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
         def one(chain: tuple, arrays: list[Any]) -> State:
-            return self._init(*chain, arrays)
+            key, init_params = chain
+            return self._init(key, init_params, arrays)
 
         return self._map_chains(one, (keys, init_params), arrays)
 

@@ -2,7 +2,7 @@
 
 The weights of a Bayesian neural network do not mix and its predictions may. So the same
 statistics are computed on both, and what is asked of a run is that its *predictions* converge;
-:func:`diagnose` says so of a run, :func:`diagnose_draws` from arrays. Below it are the numerics, each of its own use:
+:func:`diagnose` says so of a run, :func:`diagnose_draws` from arrays. Below are the numerics:
 
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: of all
   scalars at once, equal to ArviZ's;

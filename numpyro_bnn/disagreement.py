@@ -24,7 +24,7 @@ _SMALLEST = 0.2
 _STUCK = 0.01
 _SCALARS_IN_BLOCK = 512
 # Predictions that are compared chain by chain; of more inputs, so many evenly spaced ones.
-_MOST_SCALARS = 4000
+_MOST_SCALARS = 2000
 
 
 class ChainMoments(NamedTuple):
@@ -71,7 +71,7 @@ class Disagreement(NamedTuple):
     :param groups: a number for each chain; chains with one number predict alike.
     :param share: `(chain, chain)` share of inputs at which two chains predict differently.
     :param inputs: the inputs at which any two chains do; of many inputs only so many evenly
-        spaced ones are compared as have 4000 predictions.
+        spaced ones are compared as have 2000 predictions.
     :param stuck: chains that do not move.
     :param drift: share of inputs at which the first halves of all chains differ from the second.
     """

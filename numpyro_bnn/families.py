@@ -9,7 +9,7 @@ Every helper takes predictions ``f`` of all N rows, or the network itself with `
 then evaluated on the rows of a minibatch only.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ class Precision(NamedTuple):
     rate: float = 1.0
 
 
-Noise = float | dist.Distribution | Precision
+Noise: TypeAlias = float | dist.Distribution | Precision
 
 
 def _positive(owner: str, label: str, value: Any) -> Any:

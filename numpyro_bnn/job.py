@@ -204,16 +204,16 @@ def score(method: str, predictions: Predictions, y: np.ndarray, task: str, secon
     """
     by_row = scores.lppd(predictions, y, pointwise=True)
     if task == "classification":
-        error = 1 - scores.accuracy(predictions, y)
-        calibration = scores.expected_calibration_error(predictions, y)
+        error = float(1 - scores.accuracy(predictions, y))
+        calibration = float(scores.expected_calibration_error(predictions, y))
     else:
-        error = scores.rmse(predictions, y)
-        calibration = scores.coverage(predictions, y, level=0.9)
+        error = float(scores.rmse(predictions, y))
+        calibration = float(scores.coverage(predictions, y, level=0.9))
     return Score(
         method,
         float(np.mean(by_row)),
         scores.standard_error(by_row),
-        float(error),
-        float(calibration),
+        error,
+        calibration,
         seconds,
     )

@@ -223,8 +223,8 @@ class _Linen(_Network):
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 
         def init(key: jax.Array, arrays: list[Any]) -> Any:
-            arrays = iter(arrays)
-            filled = [next(arrays) if a else leaf for a, leaf in zip(is_array, leaves)]
+            remaining = iter(arrays)
+            filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
             args, kwargs = jax.tree.unflatten(structure, filled)
             streams = dict.fromkeys(("params", *self.apply_rng), key)
             with self._dropout():
@@ -287,9 +287,8 @@ class _NNX(_Network):
     def __init__(self, module: nnx.Module, batch_stats: Any, apply_rng: tuple[str, ...]) -> None:
         self.name = type(module).__name__
         self.apply_rng = apply_rng
-        self.graph, self.params, self.statistics, self.streams, rest = nnx.split(
-            module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
-        )
+        parts: Any = nnx.split(module, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
+        self.graph, self.params, self.statistics, self.streams, rest = parts
         self.own_statistics: dict[str, Any] = {}
         if jax.tree.leaves(rest):
             raise ValueError(

@@ -99,8 +99,10 @@ def check_shape(owner: str, f: Any, y: Any, trailing: tuple[int, ...] = ()) -> N
     :param trailing: axes that f has beyond those of the target.
     :raises ValueError: naming both shapes.
     """
-    have, expected = jnp.shape(f), None if y is None else (*jnp.shape(y), *trailing)
-    if y is None or have == expected:
+    if y is None:
+        return
+    have, expected = jnp.shape(f), (*jnp.shape(y), *trailing)
+    if have == expected:
         return
     hint = ""
     if have == (*expected, 1) and not trailing:
@@ -142,9 +144,9 @@ def observe(
     if inputs is None:
         raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
     if not jnp.shape(inputs) or (y is not None and jnp.shape(y)[:1] != jnp.shape(inputs)[:1]):
-        rows = "" if y is None else f" and y {jnp.shape(y)}"
+        targets = "" if y is None else f" and y {jnp.shape(y)}"
         raise ValueError(
-            f"{owner}: {label} has shape {jnp.shape(inputs)}{rows}, expected (N, …) with a row for "
+            f"{owner}: {label} has shape {jnp.shape(inputs)}{targets}, expected (N, …) with a row for "
             "every target. Give as many targets as inputs."
         )
     size = jnp.shape(inputs)[0]

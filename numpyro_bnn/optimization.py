@@ -96,8 +96,9 @@ def optimize(
     @jax.jit
     def block(carry: tuple, keys: jax.Array, arrays: list[Any]) -> tuple:
         def chain(carry: tuple, keys: jax.Array) -> tuple:
-            carry, values = lax.scan(lambda c, k: step(c, k, arrays), carry, keys)
-            return carry, values.mean()
+            energies: jax.Array
+            carry, energies = lax.scan(lambda c, k: step(c, k, arrays), carry, keys)
+            return carry, jnp.mean(energies)
 
         return jax.vmap(chain)(carry, keys)
 

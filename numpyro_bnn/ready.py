@@ -74,7 +74,7 @@ class ReadyModel:
             )
         # In one precision, so that NumPy's and JAX's copies of the same data are the same.
         single = [values.astype(np.float32).tobytes() for values in (y, x)]
-        checksum = np.uint32(zlib.crc32(single[1], zlib.crc32(single[0])))
+        checksum = np.asarray(zlib.crc32(single[1], zlib.crc32(single[0])), np.uint32)
         if self.standardization is not None:
             if checksum != self.standardization.checksum:
                 raise ValueError(
@@ -83,8 +83,9 @@ class ReadyModel:
                 )
             return False
         continuous = self.kind == "regression"
-        y_moments = _moments(y) if continuous else (np.float32(0), np.float32(1))
-        self.standardization = Standardization(*_moments(x), *y_moments, checksum)
+        x_mean, x_scale = _moments(x)
+        y_mean, y_scale = _moments(y) if continuous else (np.zeros((), "f"), np.ones((), "f"))
+        self.standardization = Standardization(x_mean, x_scale, y_mean, y_scale, checksum)
         return True
 
     def forget(self) -> None:

@@ -108,6 +108,24 @@ def _tiled_scores(rows: int, size: int) -> np.ndarray:
     return np.tile(_score_table(size)[2::2], (rows, 1))
 
 
+def _tied_scores(ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Flat positions of tied values in sorted rows `(b, size)`, and the score of their mean rank."""
+    size = ordered.shape[1]
+    values = ordered.reshape(-1)
+    tie = values[1:] == values[:-1]
+    # The last of one row and the first of the next are no pair.
+    tie[size - 1 :: size] = False
+    flat = np.flatnonzero(tie)
+    # A run of ties is a run of consecutive flat indices.
+    first = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
+    length = np.diff(first, append=flat.size) + 1
+    start = flat[first]
+    twice_rank = 2 * (start % size) + 1 + length
+    offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    position = np.repeat(start, length) + offset
+    return position, np.repeat(_score_table(size)[twice_rank], length)
+
+
 def _scatter_scores(out: np.ndarray, ordered: np.ndarray, where: np.ndarray) -> None:
     """Write the normal scores of sorted rows to the flat indices that they came from.
 
@@ -115,24 +133,35 @@ def _scatter_scores(out: np.ndarray, ordered: np.ndarray, where: np.ndarray) -> 
     :param ordered: `(b, size)`, each row in increasing order; ties get that of their mean rank.
     :param where: `(b, size)`, the place of each in `out`.
     """
-    size = ordered.shape[1]
-    table = _score_table(size)
     out[where] = _tiled_scores(*ordered.shape)
-    values = ordered.reshape(-1)
-    tie = values[1:] == values[:-1]
-    # The last of one row and the first of the next are no pair.
-    tie[size - 1 :: size] = False
-    flat = np.flatnonzero(tie)
-    if flat.size == 0:
-        return
-    # A run of ties is a run of consecutive flat indices.
-    first = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
-    length = np.diff(first, append=flat.size) + 1
-    start = flat[first]
-    twice_rank = 2 * (start % size) + 1 + length
-    offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-    place = where.reshape(-1)[np.repeat(start, length) + offset]
-    out[place] = np.repeat(table[twice_rank], length)
+    position, scores = _tied_scores(ordered)
+    out[where.reshape(-1)[position]] = scores
+
+
+def _rhat_of_sorted(ordered: np.ndarray, where: np.ndarray, m: int, n: int) -> np.ndarray:
+    """R-hat of the normal scores of sorted rows: only their sums by half chain are formed.
+
+    :param ordered: `(b, m * n)`, each row in increasing order.
+    :param where: the flat index in `(b, m, n)` that each came from.
+    """
+    b, size = ordered.shape
+    chain = (where // n).reshape(-1)
+    scores = _tiled_scores(b, size).reshape(-1)
+    position, tied = _tied_scores(ordered)
+    squares = np.full(b, np.square(_score_table(size)[2::2]).sum())
+    if position.size < size // 2:
+        # A few ties are put right afterwards. With many, the difference of two sums would leave
+        # rounding where a constant row has exactly nothing.
+        sums = np.bincount(chain, scores, b * m)
+        old = scores[position]
+        sums += np.bincount(chain[position], tied - old, b * m)
+        squares += np.bincount(position // size, np.square(tied) - np.square(old), b)
+    else:
+        scores = scores.copy()
+        scores[position] = tied
+        sums = np.bincount(chain, scores, b * m)
+        squares = np.square(scores).reshape(b, size).sum(axis=1)
+    return _rhat_of_scores(squares, sums.reshape(b, m) / n, n)
 
 
 def rhat_of(split: np.ndarray) -> np.ndarray:
@@ -147,13 +176,15 @@ def _rhat_from(means: np.ndarray, within: np.ndarray, n: int) -> np.ndarray:
         return np.sqrt((between / within + n - 1) / n)
 
 
-def _rhat_of_scores(scores: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """The same from normal scores, in one pass: they are of order one and do not cancel."""
-    m, n = scores.shape[1:]
-    squares = np.einsum("bmn,bmn->b", scores, scores)
+def _rhat_of_scores(squares: np.ndarray, means: np.ndarray, n: int) -> np.ndarray:
+    """The same from sums of squares and means of normal scores, which do not cancel badly.
+
+    :param squares: `(b,)`, over all chains; of order one for each draw.
+    :param means: `(b, m)`, by half chain of n draws.
+    """
     within = squares - n * np.einsum("bm,bm->b", means, means)
-    within = np.where(within > _CONSTANT_SHARE * squares, within, 0.0) / (m * (n - 1))
-    return _rhat_from(means, within, n)
+    within = np.where(within > _CONSTANT_SHARE * squares, within, 0.0)
+    return _rhat_from(means, within / (means.shape[1] * (n - 1)), n)
 
 
 def _fft_size(n: int) -> int:
@@ -247,7 +278,7 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     scores = _buffer("scores", shape)
     _scatter_scores(scores.reshape(-1), ordered, order)
     means = scores.mean(axis=2)
-    rhat = _rhat_of_scores(scores, means)
+    rhat = _rhat_of_scores(np.einsum("bmn,bmn->b", scores, scores), means, shape[2])
     ess = ess_of(scores, means, ordered[:, 0] == ordered[:, -1])
 
     # In the precision of the draws, as ArviZ does: whether two folded values tie depends on it.
@@ -258,8 +289,8 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     order = _sorting(folded, order, "refolded", kind="stable")
     np.take(split, order, out=folded, mode="clip")
     np.subtract(folded, median[:, None], out=folded)
-    _scatter_scores(scores.reshape(-1), np.abs(folded, out=folded), order)
-    rhat = np.fmax(rhat, _rhat_of_scores(scores, scores.mean(axis=2)))
+    np.abs(folded, out=folded)
+    rhat = np.fmax(rhat, _rhat_of_sorted(folded, order, shape[1], shape[2]))
 
     ess_tail = np.full(b, np.nan)
     if tail:

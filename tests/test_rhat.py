@@ -39,6 +39,7 @@ CHAINS = {
     "antithetic": lambda rng, shape: autoregressive(rng, shape, -0.7),
     "heavy tails": lambda rng, shape: rng.standard_cauchy(shape),
     "ties": lambda rng, shape: np.round(rng.normal(size=shape)),
+    "a few ties": lambda rng, shape: np.where(np.arange(shape[1]) % 9, rng.normal(size=shape), 0.3),
     "mostly saturated": lambda rng, shape: 1 / (1 + np.exp(-40 * rng.normal(size=shape))),
     "shifted": lambda rng, shape: rng.normal(size=shape) + np.arange(shape[0])[:, None],
     "other scales": lambda rng, shape: rng.normal(size=shape) * (1 + np.arange(shape[0]))[:, None],
@@ -126,6 +127,12 @@ def test_constants_and_chains_that_are_constant_at_other_values():
     assert rhat.mcse_mean(np.full((3, 40), 0.1)) == pytest.approx(0, abs=1e-15)
     stuck = np.repeat([[0.1], [0.2], [0.3]], 40, axis=1)
     assert rhat.rhat(stuck) == np.inf
+    # Among many others in one block as well.
+    both = np.random.default_rng(0).normal(size=(3, 40, 300))
+    both[..., 7], both[..., 8] = 0.1, stuck
+    values = rhat.rhat(both)
+    assert np.flatnonzero(np.isnan(values)) == [7]
+    assert np.flatnonzero(np.isinf(values)) == [8]
 
 
 def test_one_chain_is_compared_with_itself(rng):

@@ -165,6 +165,9 @@ def structure_of(
 
 def _site(site: dict[str, Any]) -> Site:
     distribution = site["fn"]
+    # Weights of the rows that stay whole in a minibatch are an error here.
+    if site["scale"] is not None:
+        jnp.broadcast_shapes(jnp.shape(site["scale"]), distribution.batch_shape)
     return Site(
         shape=jnp.shape(site["value"]),
         distribution_shape=tuple(distribution.shape()),

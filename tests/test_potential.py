@@ -152,6 +152,14 @@ def only_y_subsampled(x, y):
         numpyro.sample("y", dist.Normal(x @ w, 1), obs=numpyro.subsample(y, event_dim=0))
 
 
+def weights_not_subsampled(x, y):
+    """A batch of one row would count with the weights of all of them."""
+    w = weight()
+    with numpyro.plate("data", len(x)), handlers.scale(scale=jnp.ones(len(x))):
+        xb, yb = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(xb @ w, 1), obs=yb)
+
+
 def matrix_not_subsampled(x, y):
     w = weight()
     covariance = jnp.eye(len(x))
@@ -204,6 +212,12 @@ def test_what_cannot_be_subsampled_is_refused(model, plate, message, size):
     potential = bnn.potential_of(model, *data(size))
     with pytest.raises(ValueError, match=message):
         potential.data_plate(plate)
+
+
+def test_weights_of_rows_that_stay_whole_are_refused():
+    potential = bnn.potential_of(weights_not_subsampled, *data(9))
+    with pytest.raises(ValueError, match="does not follow a minibatch of 7 of the 9 rows"):
+        potential.data_plate()
 
 
 def test_a_plate_that_subsamples_itself_is_refused():

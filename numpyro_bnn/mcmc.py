@@ -183,12 +183,8 @@ class MCMC(NumPyroMCMC):
                         states[i], draws[i], starts[i], slot, count, thinning, arrays
                     )
                     jax.block_until_ready(states[i])
-                    if one_by_one:
-                        update(i, count * thinning, states[i])
-                if not one_by_one:
-                    for c in range(self.num_chains):
-                        state = states[0] if self.num_chains == 1 else _chain(states[0], c)
-                        update(c, count * thinning, state)
+                    chains = range(i, i + 1) if one_by_one else range(self.num_chains)
+                    update(chains, count * thinning, states[i])
                 warming = thinning * count > 0 and done < warm_steps
                 done += count * thinning
                 if interrupted():
@@ -336,15 +332,17 @@ class MCMC(NumPyroMCMC):
 
     @contextmanager
     def _bars(self, total: int) -> Iterator[Callable]:
-        """Progress bars, one a chain; yields ``update(chain, steps, state)``."""
+        """Progress bars, one a chain; yields ``update(chains, steps, state of these chains)``."""
         if not self.progress_bar or total == 0:
-            yield lambda chain, steps, state: None
+            yield lambda chains, steps, state: None
             return
         bars = [tqdm(total=total, desc=f"chain {c}", position=c) for c in range(self.num_chains)]
 
-        def update(chain: int, steps: int, state: Any) -> None:
-            bars[chain].set_postfix_str(self.sampler.get_diagnostics_str(state), refresh=False)
-            bars[chain].update(steps)
+        def update(chains: range, steps: int, state: Any) -> None:
+            for c in chains:
+                own = state if len(chains) == 1 else _chain(state, c)
+                bars[c].set_postfix_str(self.sampler.get_diagnostics_str(own), refresh=False)
+                bars[c].update(steps)
 
         try:
             yield update

@@ -54,8 +54,8 @@ def _parser() -> argparse.ArgumentParser:
         help="default: nuts; baoab is not corrected for its step size, the others are exact",
     )
     add("--chains", type=_positive, default=4, metavar="N", help="default: 4")
-    add("--warmup", type=_positive, default=250, metavar="N", help="warm-up steps; default: 250")
-    add("--samples", type=_positive, default=350, metavar="N", help="draws a chain; default: 350")
+    add("--warmup", type=_positive, default=200, metavar="N", help="warm-up steps; default: 200")
+    add("--samples", type=_positive, default=300, metavar="N", help="draws a chain; default: 300")
     add(
         "--max-tree-depth",
         type=_positive,

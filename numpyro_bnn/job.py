@@ -58,8 +58,8 @@ class Options(NamedTuple):
     prior: str = "hierarchical"
     kernel: str = "nuts"
     num_chains: int = 4
-    num_warmup: int = 250
-    num_samples: int = 350
+    num_warmup: int = 200
+    num_samples: int = 300
     max_tree_depth: int = 8
     target_accept_prob: float = 0.9
     test_fraction: float = 0.25

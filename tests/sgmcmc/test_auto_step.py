@@ -1,0 +1,269 @@
+"""``step_size="auto"`` works at first try: on small networks, from a prior draw, and on real data.
+
+At first try means: no chain explodes, and the average prediction is far better than a constant
+one. How far a sampler of some hundred steps gets is not the question here.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import linen as nn
+
+import numpyro_bnn as bnn
+from numpyro_bnn import MCMC, preconditioners
+from numpyro_bnn.sgmcmc.adaptation import begin_adaptation, followed, largest_curvature
+from numpyro_bnn.sgmcmc.dynamics import Langevin, RandomWalk
+from numpyro_bnn.sgmcmc.gradients import Rows
+from numpyro_bnn.sgmcmc.splitting import Splitting
+
+
+class Net(nn.Module):
+    outputs: int
+    activation: str
+
+    @nn.compact
+    def __call__(self, x):
+        hidden = getattr(nn, self.activation)(nn.Dense(8)(x))
+        return nn.Dense(self.outputs)(hidden)
+
+
+def regression(activation):
+    def model(x, y=None):
+        net = bnn.random_module("net", Net(1, activation), bnn.priors.Normal(1.0), x[:1])
+        noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+        with numpyro.plate("data", x.shape[0]):
+            rows = numpyro.subsample(x, event_dim=1)
+            target = None if y is None else numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal(net(rows).squeeze(-1), noise), obs=target)
+
+    return model
+
+
+def classification(activation):
+    def model(x, y=None):
+        net = bnn.random_module("net", Net(3, activation), bnn.priors.Normal(1.0), x[:1])
+        with numpyro.plate("data", x.shape[0]):
+            rows = numpyro.subsample(x, event_dim=1)
+            target = None if y is None else numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Categorical(logits=net(rows)), obs=target)
+
+    return model
+
+
+def toy(kind, rows=120):
+    """A curve with little noise, which sharpens as it is learned; or three sectors."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 2))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=rows)
+    if kind == "classification":
+        y = (np.arctan2(x[:, 0], x[:, 1]) // (2 * np.pi / 3) + 2).astype(int) % 3
+    return jnp.asarray(x, jnp.float32), jnp.asarray(
+        y, jnp.float32 if kind != "classification" else int
+    )
+
+
+def gain(kernel, model, x, y, num_warmup=400, num_samples=200, num_chains=2):
+    """Share of the variance, or of the error of the most frequent class, that is explained."""
+    mcmc = MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        thinning=10,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(2), x, y)
+    assert not mcmc.left_out
+    draws = mcmc.get_samples()
+    step = np.asarray(mcmc.get_extra_fields()["step_size"])
+    assert np.all((step > 0) & np.isfinite(step))
+    weights = {k: v for k, v in draws.items() if k != "noise"}
+
+    def value(w):
+        given = numpyro.handlers.substitute(model, data={**w, "noise": jnp.ones(())})
+        site = numpyro.handlers.trace(numpyro.handlers.seed(given, 0)).get_trace(x)["y"]["fn"]
+        return site.loc if hasattr(site, "loc") else jax.nn.softmax(site.logits)
+
+    mean = np.asarray(jax.jit(lambda w: jax.vmap(value)(w).mean(0))(weights))
+    y = np.asarray(y)
+    if mean.ndim == 1:
+        return 1 - np.mean((mean - y) ** 2) / y.var()
+    return 1 - np.mean(mean.argmax(1) != y) / (1 - np.bincount(y).max() / len(y))
+
+
+METHODS = {
+    "BAOAB": lambda m: bnn.BAOAB(m, step_size="auto", batch_size=30),
+    "SGHMC from_warmup": lambda m: bnn.SGHMC(
+        m, step_size="auto", batch_size=30, preconditioner=preconditioners.from_warmup()
+    ),
+    "PSGLD": lambda m: bnn.PSGLD(m, step_size="auto", batch_size=30),
+    "SGLD": lambda m: bnn.SGLD(m, step_size="auto", batch_size=30),
+    "SGNHT": lambda m: bnn.SGNHT(m, step_size="auto", batch_size=30),
+    "GGMC from_warmup": lambda m: bnn.GGMC(
+        m, step_size="auto", num_steps=5, preconditioner=preconditioners.from_warmup()
+    ),
+    "AMAGOLD": lambda m: bnn.AMAGOLD(m, step_size="auto", batch_size=60, num_steps=5),
+    "MALA": lambda m: bnn.MALA(m, step_size="auto"),
+}
+MODELS = {"regression": regression, "classification": classification}
+# Tracing and compiling a network takes most of the time; the rest is slow.
+FAST = {("BAOAB", "regression", "tanh"), ("GGMC from_warmup", "classification", "relu")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "activation"),
+    [
+        case if case in FAST else pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            (name, kind, activation)
+            for name in METHODS
+            for kind in MODELS
+            for activation in ("tanh", "relu")
+        )
+    ],
+)
+def test_small_networks_at_first_try(name, kind, activation):
+    model = MODELS[kind](activation)
+    assert gain(METHODS[name](model), model, *toy(kind)) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("name", "data_set"),
+    [
+        pytest.param(name, data_set, marks=pytest.mark.slow)
+        for name in ("BAOAB", "PSGLD", "SGHMC from_warmup", "AMAGOLD")
+        for data_set in ("yacht", "energy", "concrete", "boston")
+    ],
+)
+def test_real_data_at_first_try(name, data_set, shared):
+    archive = np.load(shared / "data" / "uci" / f"{data_set}.npz")
+    x, y = archive["x"], archive["y"]
+    x, y = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+    model = regression("relu")
+    kernel = METHODS[name](model)
+    assert gain(kernel, model, jnp.asarray(x), jnp.asarray(y), num_warmup=1000) > 0.4
+
+
+# What it is made of ------------------------------------------------------------------------------
+
+HESSIAN = jnp.diag(jnp.array([100.0, 4.0, 1.0]))
+QUADRATIC = Rows(lambda z: 0.5 * z @ HESSIAN @ z)
+
+
+def test_the_curvature_is_the_largest_eigenvalue_in_the_metric():
+    zero = jnp.zeros(3)
+    value, vector = largest_curvature(QUADRATIC, zero, 1.0, jax.random.key(0))
+    np.testing.assert_allclose(value, 100.0, rtol=1e-4)
+    np.testing.assert_allclose(jnp.abs(vector), [1.0, 0.0, 0.0], atol=1e-3)
+    metric = jnp.array([0.01, 3.0, 1.0])
+    value, _ = largest_curvature(QUADRATIC, zero, metric, jax.random.key(0))
+    np.testing.assert_allclose(value, 12.0, rtol=1e-4)
+
+
+def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
+    zero = jnp.zeros(3)
+
+    def first(method, friction=None):
+        return begin_adaptation(
+            QUADRATIC, zero, 1.0, jax.random.key(0), None, method, friction, follow=True
+        )
+
+    h = first(Splitting("BAOA"))
+    np.testing.assert_allclose(h.step_size, 0.25 * 2 / 10, rtol=1e-4)
+    np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
+    np.testing.assert_allclose(first(Splitting("BAOA"), 7.0).friction, 7.0)
+    np.testing.assert_allclose(first(Langevin()).step_size, h.step_size**2, rtol=1e-4)
+    walk = first(RandomWalk()).step_size
+    np.testing.assert_allclose(walk, h.step_size / np.sqrt(3), rtol=1e-4)
+
+
+def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
+    zero, method = jnp.zeros(3), Splitting("BAOA")
+    state = begin_adaptation(
+        QUADRATIC, zero, 1.0, jax.random.key(0), None, method, None, follow=True
+    )
+    first = float(state.step_size)
+
+    def product(scale):
+        return lambda vector: scale * HESSIAN @ vector
+
+    up = followed(state, product(9.0), 1.0, method, None)
+    np.testing.assert_allclose(up.step_size, first / 3, rtol=1e-4)
+    np.testing.assert_allclose(up.friction * up.step_size, 0.1, rtol=1e-5)
+    down = followed(up, product(1.0), 1.0, method, None)
+    assert up.step_size < down.step_size < 1.02 * up.step_size
+    for _ in range(600):
+        down = followed(down, product(1.0), 1.0, method, None)
+    np.testing.assert_allclose(down.step_size, first, rtol=1e-2)
+    lost = followed(state, product(jnp.nan), 1.0, method, None)
+    assert lost.step_size == state.step_size
+
+
+def test_a_flat_potential_has_unit_curvature():
+    value, vector = largest_curvature(
+        Rows(lambda z: jnp.sum(z)), jnp.zeros(3), 1.0, jax.random.key(0)
+    )
+    assert value == 1.0
+    assert np.all(np.isfinite(vector))
+
+
+def wide(z):
+    """Standard deviations of 10 and 1: a step for the metric of the variances differs by ten."""
+    return 0.5 * jnp.sum((z / jnp.array([10.0, 10.0, 1.0])) ** 2)
+
+
+def test_a_metric_from_warmup_changes_step_and_momentum_with_it():
+    kernel = bnn.BAOAB(
+        potential_fn=wide, step_size="auto", preconditioner=preconditioners.from_warmup()
+    )
+    mcmc = MCMC(
+        kernel,
+        num_warmup=600,
+        num_samples=2000,
+        num_chains=8,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), init_params=jnp.ones((8, 3)))
+    assert not mcmc.left_out
+    fields = mcmc.get_extra_fields(group_by_chain=True)
+    step = np.asarray(fields["step_size"])[:, 0]
+    # In units of a standard deviation the curvature is about 1, whatever it was before.
+    assert np.all((step > 0.25) & (step < 0.7)), step
+    kinetic = np.asarray(fields["kinetic_temperature"]).mean(1)
+    assert abs(kinetic.mean() - 1) < 5 * kinetic.std(ddof=1) / np.sqrt(8)
+    early = np.asarray(fields["kinetic_temperature"])[:, :5]
+    assert early.mean() < 3
+
+
+@pytest.mark.parametrize("kernel", [bnn.MALA, bnn.BAOAB, bnn.RandomWalk])
+def test_without_warmup_auto_keeps_its_first_guess(kernel):
+    mcmc = MCMC(
+        kernel(potential_fn=lambda z: 0.5 * z @ HESSIAN @ z, step_size="auto"),
+        num_warmup=0,
+        num_samples=4,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros(3))
+    h = 0.25 * 2 / 10
+    first = {bnn.MALA: h**2, bnn.BAOAB: h, bnn.RandomWalk: h / np.sqrt(3)}[kernel]
+    np.testing.assert_allclose(mcmc.get_extra_fields()["step_size"], first, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("kernel", "target"), [(bnn.MALA, 0.574), (bnn.RandomWalk, 0.234)])
+def test_auto_reaches_the_acceptance_it_aims_at(kernel, target):
+    mcmc = MCMC(
+        kernel(potential_fn=lambda z: 0.5 * jnp.sum(z**2), step_size="auto"),
+        num_warmup=500,
+        num_samples=500,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), init_params=jnp.ones((4, 10)))
+    accepted = np.asarray(mcmc.get_extra_fields()["accept_prob"]).mean()
+    assert abs(accepted - target) < 0.08

@@ -9,6 +9,7 @@ from zipfile import BadZipFile, is_zipfile
 import numpy as np
 
 from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.drawstore import POSTERIOR, DrawStore
 from numpyro_bnn.potential import innermost
 
 _FORMAT = "numpyro_bnn draws 1"
@@ -44,14 +45,19 @@ def save(run: Any, path: str | Path) -> Path:
 
 
 def load(path: str | Path, model: Callable) -> Draws:
-    """Read draws that :func:`save` wrote, to predict with.
+    """Read draws that :func:`save` or ``MCMC(…, draws=path)`` wrote, to predict with.
 
-    :param path: the file.
+    Draws in a folder stay there: predictions and diagnoses read what they look at. The folder of
+    a run that is still going gives the draws so far, of all its chains.
+
+    :param path: the file or folder.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws.
     :raises ValueError: if the file is not one of ours, or damaged.
     """
     path = Path(path)
+    if path.is_dir():
+        return _from_store(DrawStore(path), model)
     try:
         with path.open("rb") as opened:
             if not is_zipfile(opened):
@@ -77,3 +83,11 @@ def load(path: str | Path, model: Callable) -> Draws:
             )
         ready.restore(units)
     return Draws(sites, model, stats, header["info"])
+
+
+def _from_store(store: DrawStore, model: Callable) -> Draws:
+    values: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
+    for (group, source), array in store.arrays().items():
+        (values if group == POSTERIOR else stats)[source] = array
+    return Draws(values, model, stats)

@@ -20,6 +20,9 @@ hierarchy observations
 priors families modules potential site_dims
 ready start chains draws
 likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs
+faults fingerprint
+drawstore checkpoints chunked sampling
+recording
 mcmc optimization approximate
 predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict

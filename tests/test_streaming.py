@@ -82,11 +82,9 @@ def test_parts_are_read_as_from_an_array(index, in_memory, streamed):
     site = "net/Dense_0.kernel"
     whole = np.asarray(in_memory.get_samples(True)[site])
     np.testing.assert_array_equal(streamed.get_samples(True)[site][index], whole[index])
-    turned = streamed.get_samples(True)[site].take_chains([1])
-    np.testing.assert_array_equal(
-        turned[index if index != (1, slice(2, 9)) else 0],
-        whole[[1]][index if index != (1, slice(2, 9)) else 0],
-    )
+    if index != (1, slice(2, 9)):
+        left = streamed.get_samples(True)[site].take_chains([1])
+        np.testing.assert_array_equal(left[index], whole[[1]][index])
 
 
 def test_everything_downstream_reads_from_disk(in_memory, streamed, data, monkeypatch):
@@ -175,15 +173,6 @@ def test_function_values_are_recorded_instead_of_weights(in_memory, data, tmp_pa
 # -- faults ----------------------------------------------------------------------------------
 
 
-class Poisoned(HMC):
-    """One chain of several becomes NaN at its eighth step."""
-
-    def sample(self, state, model_args, model_kwargs):
-        after = super().sample(state, model_args, model_kwargs)
-        sick = (after.i >= 8) & (jnp.sum(after.rng_key) % 2 == self.parity)
-        return after._replace(z=jax.tree.map(lambda v: jnp.where(sick, jnp.nan, v), after.z))
-
-
 def test_a_chain_that_becomes_nan_is_flagged_and_the_others_unharmed(data, tmp_path):
     from test_mcmc import Walk
 
@@ -260,7 +249,7 @@ def test_other_folders_are_refused(tmp_path, data):
 
 def test_running_out_of_memory_gives_advice(data):
     mcmc = sampler(num_samples=10**15)
-    with pytest.raises(Exception, match="RESOURCE_EXHAUSTED|emory") as error:
+    with pytest.raises(Exception, match=r"RESOURCE_EXHAUSTED|emory") as error:
         mcmc.run(jax.random.key(0), *data)
     assert "MCMC(…, draws='run.zarr')" in " ".join(error.value.__notes__)
 

@@ -160,6 +160,12 @@ class MCMC(NumPyroMCMC):
         if not isinstance(extra_fields, (tuple, list)):
             raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
         if _is_under_jax_transform() or self.sampler.is_ensemble_kernel:
+            if self._disk is not None or self.record is not None or self.chunk_size is not None:
+                raise ValueError(
+                    "MCMC: checkpoint=, draws=, record= and chunk_size= are not for runs inside a JAX "
+                    f"transformation or ensemble kernels, and this is {type(self.sampler).__name__}. "
+                    "Call `run` outside of transformations, with another kernel."
+                )
             super().run(
                 rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
             )

@@ -5,6 +5,7 @@ there behind the sampler's back.
 """
 
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -67,6 +68,9 @@ class Disk(NamedTuple):
         :raises OSError: if the folders cannot be written.
         """
         self.store.refuse_occupied()
+        for folder in (self.checkpoint, self.store.path):
+            if folder is not None:
+                _check_writable(folder)
         if self.checkpoint is not None:
             Checkpoint(self.checkpoint).begin(start, facts())
 
@@ -91,6 +95,19 @@ class Disk(NamedTuple):
             store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
         checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint)
         return Recorder(store, variables, checkpoint, done)
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"MCMC: the folder {folder} cannot be written ({error.strerror}); nothing was sampled. "
+            "Give checkpoint= and draws= folders that can.",
+        ) from error
 
 
 class Recorder:

@@ -213,7 +213,7 @@ def test_a_full_disk_says_what_is_safe_and_the_run_goes_on(data, in_memory, tmp_
 def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(data, tmp_path):
     (tmp_path / "file").write_text("no folder")
     for option in ("draws", "checkpoint"):
-        with pytest.raises(OSError, match="cannot be written .*; nothing was sampled"):
+        with pytest.raises(OSError, match=r"cannot be written .*; nothing was sampled"):
             sampler(**{option: tmp_path / "file" / "run"}).run(jax.random.key(0), *data)
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro.handlers import block, seed, substitute, trace
+from numpyro.infer import HMC
+from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from numpyro_bnn.potential import Potential, structure_of
@@ -86,3 +88,19 @@ def _summed(rows: _LogLikelihood, chunk_size: int) -> Callable[[dict], jax.Array
         return value, jnp.asarray(sum(jax.tree.leaves(slopes)))
 
     return total
+
+
+def chunked_kernel(kernel: MCMCKernel, chunk_size: int) -> MCMCKernel:
+    """The same kernel with its likelihood summed in chunks.
+
+    :param kernel: HMC or NUTS over a model.
+    :param chunk_size: rows at a time.
+    :raises ValueError: for other kernels.
+    """
+    if not isinstance(kernel, HMC) or kernel.model is None:
+        raise ValueError(
+            f"MCMC: chunk_size={chunk_size!r} is for HMC or NUTS over a model, got "
+            f"{type(kernel).__name__}. For a kernel of this package give it "
+            f"`gradient=gradients.full(chunk_size={chunk_size!r})` instead."
+        )
+    return kernel.wrap_model(lambda model: Chunked(model, chunk_size))

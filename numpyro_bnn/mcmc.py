@@ -1,8 +1,7 @@
 """``MCMC``: NumPyro's, compiled once, and refusing what would be silently wrong."""
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,16 @@ from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
-from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments, Programs, devices_for
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
-from numpyro_bnn.chunked import Chunked
+from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.faults import check_energy, exploded, first_bad_draws, refuse_subsampling
 from numpyro_bnn.fingerprint import Facts, describe, environment
 from numpyro_bnn.potential import begin_fit, check_key, explain_tracing
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
-from numpyro_bnn.sampling import Lanes, Plan, chain_of, explain_memory
+from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
 from numpyro_bnn.start import Fit, starts_for
 
 
@@ -128,7 +126,7 @@ class MCMC(NumPyroMCMC):
         self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype)
         self.record = record
         self.chunk_size = chunk_size
-        self._kernel = sampler if chunk_size is None else _chunked(sampler, chunk_size)
+        self._kernel = sampler if chunk_size is None else chunked_kernel(sampler, chunk_size)
 
     @property
     def model(self) -> Callable | None:
@@ -321,9 +319,10 @@ class MCMC(NumPyroMCMC):
     ) -> Progress:
         """Take the steps that are left, or those up to an interruption."""
         steps, draws = done
+        chains = self.num_chains if self.progress_bar else 0
         lanes.fresh_buffers()
         with (
-            self._bars(plan.total, steps) as update,
+            progress_bars(self.sampler, chains, plan.total, steps) as update,
             finish_before_interrupt(recorder is not None) as interrupted,
         ):
             for piece in plan.pieces(steps):
@@ -399,41 +398,9 @@ class MCMC(NumPyroMCMC):
             )
         return programs
 
-    @contextmanager
-    def _bars(self, total: int, done: int) -> Iterator[Callable]:
-        """Progress bars, one a chain; yields ``update(chains, steps, state of these chains)``."""
-        if not self.progress_bar or total == 0:
-            yield lambda chains, steps, state: None
-            return
-        chains = range(self.num_chains)
-        bars = [tqdm(total=total, initial=done, desc=f"chain {c}", position=c) for c in chains]
-
-        def update(chains: range, steps: int, state: Any) -> None:
-            for c in chains:
-                own = state if len(chains) == 1 else chain_of(state, c)
-                bars[c].set_postfix_str(self.sampler.get_diagnostics_str(own), refresh=False)
-                bars[c].update(steps)
-
-        try:
-            yield update
-        finally:
-            for bar in bars:
-                bar.close()
-
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
 
 
 # What diagnoses of HMC and NUTS look at.
 _HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_state.step_size")
-
-
-def _chunked(sampler: MCMCKernel, chunk_size: int) -> MCMCKernel:
-    """The same kernel with its likelihood summed in chunks."""
-    if not isinstance(sampler, HMC) or sampler.model is None:
-        raise ValueError(
-            f"MCMC: chunk_size={chunk_size!r} is for HMC or NUTS over a model, got "
-            f"{type(sampler).__name__}. For a kernel of this package give it "
-            f"`gradient=gradients.full(chunk_size={chunk_size!r})` instead."
-        )
-    return sampler.wrap_model(lambda model: Chunked(model, chunk_size))

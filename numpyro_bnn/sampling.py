@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
+from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Programs
 
@@ -205,3 +207,33 @@ def explain_memory() -> Iterator[None]:
                 "give `chunk_size=` to MCMC (or to `gradients.full` in a kernel of this package)."
             )
         raise
+
+
+@contextmanager
+def progress_bars(
+    kernel: MCMCKernel, num_chains: int, total: int, done: int
+) -> Iterator[Callable[[range, int, Any], None]]:
+    """Progress bars, one a chain; yields ``update(chains, steps, state of these chains)``.
+
+    :param kernel: says how its chains are doing.
+    :param num_chains: number of bars; none where 0.
+    :param total: steps of the whole run.
+    :param done: steps taken before.
+    """
+    if not num_chains or total == 0:
+        yield lambda chains, steps, state: None
+        return
+    places = range(num_chains)
+    bars = [tqdm(total=total, initial=done, desc=f"chain {c}", position=c) for c in places]
+
+    def update(chains: range, steps: int, state: Any) -> None:
+        for c in chains:
+            own = state if len(chains) == 1 else chain_of(state, c)
+            bars[c].set_postfix_str(kernel.get_diagnostics_str(own), refresh=False)
+            bars[c].update(steps)
+
+    try:
+        yield update
+    finally:
+        for bar in bars:
+            bar.close()

@@ -15,8 +15,29 @@ FUZZ = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 CELLS = st.sampled_from(
-    ["1", "-2.5", "1e400", "nan", "", " ", "a", '"', '""', "'", "\u00e9", "1,2", "0x1", "True"]
-    + ["2020-01-01", "-", "1_000", "\x00", "\n", ";", "inf", "99999999999999999999"]
+    [
+        "1",
+        "-2.5",
+        "1e400",
+        "nan",
+        "",
+        " ",
+        "a",
+        '"',
+        '""',
+        "'",
+        "é",
+        "1,2",
+        "0x1",
+        "True",
+        "2020-01-01",
+        "-",
+        "1_000",
+        ";",
+        "inf",
+        "9999999999999999999999",
+    ]
+    + ["\x00", "\n"]
 )
 
 
@@ -42,9 +63,11 @@ def test_mutated_archives_load_or_are_refused(data, archive, tmp_path):
     try:
         loaded = bnn.load(path, model)
     except ValueError as error:
-        assert "does not hold draws" in str(error) or "leading axes" in str(error)
+        said = str(error)
     else:
+        said = ""
         assert all(np.asarray(v).dtype != object for v in loaded.values())
+    assert not said or "does not hold draws" in said or "leading axes" in said
 
 
 @FUZZ

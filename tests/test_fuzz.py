@@ -14,31 +14,9 @@ FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-CELLS = st.sampled_from(
-    [
-        "1",
-        "-2.5",
-        "1e400",
-        "nan",
-        "",
-        " ",
-        "a",
-        '"',
-        '""',
-        "'",
-        "é",
-        "1,2",
-        "0x1",
-        "True",
-        "2020-01-01",
-        "-",
-        "1_000",
-        ";",
-        "inf",
-        "9999999999999999999999",
-    ]
-    + ["\x00", "\n"]
-)
+NUMBERS = ("1", "-2.5", "1e400", "nan", "inf", "1_000", "0x1", "9999999999999999999999", "1,2")
+OTHERS = ("", " ", "a", '"', '""', "'", "é", "True", "2020-01-01", "-", ";", "\x00", "\n")
+CELLS = st.sampled_from(NUMBERS + OTHERS)
 
 
 def model(x, y=None):

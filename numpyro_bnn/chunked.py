@@ -35,7 +35,9 @@ class _LogLikelihood:
         potential = self.potential
         bound = substitute(potential.rows_of(indices, self.plate, contiguous), data=latent)
         hidden = block(seed(bound, jax.random.key(0)), hide=list(potential.structure.latent))
-        return log_density(hidden, potential.args, potential.kwargs, {})[0]
+        # This runs inside a model: its handlers must not see the rows of a chunk.
+        with block():
+            return log_density(hidden, potential.args, potential.kwargs, {})[0]
 
     def some(self, latent: dict, indices: jax.Array, contiguous: bool) -> tuple[jax.Array, dict]:
         return jax.value_and_grad(self.value)(latent, indices, contiguous)
@@ -57,7 +59,8 @@ class Chunked:
         self.plate = plate
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        observed = structure_of(self.fn, args, kwargs).observed
+        with block():
+            observed = structure_of(self.fn, args, kwargs).observed
         if not observed:
             return self.fn(*args, **kwargs)
         # All rows pass through the model once more here, for the values of deterministic sites;
@@ -69,7 +72,8 @@ class Chunked:
             for name, site in sites.items()
             if site["type"] == "sample" and not site["is_observed"]
         }
-        rows = _LogLikelihood(self.fn, args, kwargs, self.plate)
+        with block():
+            rows = _LogLikelihood(self.fn, args, kwargs, self.plate)
         numpyro.factor(SITE, _summed(rows, self.chunk_size)(latent))
         return None
 

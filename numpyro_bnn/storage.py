@@ -3,8 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile, is_zipfile
+from typing import Any, BinaryIO
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -58,22 +58,17 @@ def load(path: str | Path, model: Callable) -> Draws:
     path = Path(path)
     if path.is_dir():
         return _from_store(DrawStore(path), model)
-    try:
-        with path.open("rb") as opened:
+    # NumPy closes only what it was given open when the archive turns out to be broken.
+    with path.open("rb") as opened:
+        try:
             if not is_zipfile(opened):
                 raise ValueError("it is no NumPy archive, or was cut off")
-        with np.load(path, allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            if header.get("format") != _FORMAT:
-                raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
-            sites = {name: file[f"site:{name}"] for name in header["sites"]}
-            stats = {name: file[f"stat:{name}"] for name in header["stats"]}
-            prefix = "units:"
-            units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
-    except (AttributeError, KeyError, TypeError, ValueError, BadZipFile, EOFError) as error:
-        raise ValueError(
-            f"load: {path} does not hold draws written by `bnn.save`: {error}."
-        ) from error
+            opened.seek(0)
+            header, sites, stats, units = _read(opened)
+        except Exception as error:  # a damaged archive makes the readers fail in any way there is
+            raise ValueError(
+                f"load: {path} does not hold draws written by `bnn.save`: {error}."
+            ) from error
     ready = innermost(model)
     if units:
         if not hasattr(ready, "restore"):
@@ -83,6 +78,19 @@ def load(path: str | Path, model: Callable) -> Draws:
             )
         ready.restore(units)
     return Draws(sites, model, stats, header["info"])
+
+
+def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict]:
+    """Header, sites, statistics and units of an archive."""
+    with np.load(opened, allow_pickle=False) as file:
+        header = json.loads(str(file["header"]))
+        if header.get("format") != _FORMAT:
+            raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
+        sites = {name: file[f"site:{name}"] for name in header["sites"]}
+        stats = {name: file[f"stat:{name}"] for name in header["stats"]}
+        prefix = "units:"
+        units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
+    return header, sites, stats, units
 
 
 def _from_store(store: DrawStore, model: Callable) -> Draws:

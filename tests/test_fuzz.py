@@ -49,7 +49,10 @@ def test_mutated_archives_load_or_are_refused(data, archive, tmp_path):
 
 
 @FUZZ
-@given(st.lists(st.lists(CELLS, min_size=1, max_size=4), min_size=18, max_size=24), st.booleans())
+@given(
+    rows=st.lists(st.lists(CELLS, min_size=1, max_size=4), min_size=18, max_size=24),
+    header=st.booleans(),
+)
 def test_any_text_is_a_table_or_refused(rows, header, tmp_path):
     path = tmp_path / "table.csv"
     lines = ["a,b,c,d"] * header + [",".join(row) for row in rows]
@@ -64,7 +67,7 @@ def test_any_text_is_a_table_or_refused(rows, header, tmp_path):
 
 
 @FUZZ
-@given(st.binary(max_size=300))
+@given(content=st.binary(max_size=300))
 def test_any_bytes_are_refused(content, tmp_path):
     for name, read in (
         ("run.npz", lambda path: bnn.load(path, model)),

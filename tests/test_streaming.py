@@ -92,10 +92,10 @@ def test_everything_downstream_reads_from_disk(in_memory, streamed, data, monkey
     monkeypatch.setattr(drawstore, "_IN_MEMORY", 40)  # weights by way of a file
     x, y = data
     one, other = (bnn.predict(None, mcmc, x, batch_size=5) for mcmc in (in_memory, streamed))
-    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-6)
-    np.testing.assert_allclose(one.log_prob(y), other.log_prob(y), rtol=1e-5)
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(one.log_prob(y), other.log_prob(y), rtol=1e-5, atol=1e-5)
     key = jax.random.key(1)
-    np.testing.assert_allclose(one.sample(key), other.sample(key), rtol=1e-5)
+    np.testing.assert_allclose(one.sample(key), other.sample(key), rtol=1e-5, atol=1e-5)
     reports = [bnn.diagnose(mcmc, x) for mcmc in (in_memory, streamed)]
     assert reports[0].weights.max_rhat == reports[1].weights.max_rhat
     trees = [bnn.to_inference_data(mcmc) for mcmc in (in_memory, streamed)]

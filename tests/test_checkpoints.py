@@ -56,7 +56,7 @@ KERNELS = {
     "NUTS": lambda: NUTS(model, max_tree_depth=3),
     "HMC dense": lambda: HMC(model, trajectory_length=0.5, dense_mass=True),
     "Gibbs": gibbs,
-    "SGLD": lambda: bnn.SGLD(model, step_size=schedules.polynomial(0.01, 1.0, 0.5), batch_size=5),
+    "SGLD": lambda: bnn.SGLD(model, step_size=schedules.polynomial(0.01, 1.0, 0.55), batch_size=5),
     "cyclical": lambda: bnn.SGHMC(
         model,
         step_size=schedules.cyclical(0.01, 6, 0.5),
@@ -127,7 +127,12 @@ def assert_same_run(one, other):
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+QUICK = ("NUTS", "Gibbs", "SGLD")
+
+
+@pytest.mark.parametrize(
+    "name", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
+)
 def test_every_kernel_goes_on_to_the_same_bits(name, data, tmp_path):
     """The unbroken run is in memory and in one piece; the broken one dies in its second chunk of
     draws, and goes on with a kernel that has seen nothing."""
@@ -148,7 +153,9 @@ def unbroken(data):
     return mcmc
 
 
-@pytest.mark.parametrize("chunks", [0, 1, 2, 4, 6])
+@pytest.mark.parametrize(
+    "chunks", [0, 3, *(pytest.param(c, marks=pytest.mark.slow) for c in (1, 5))]
+)
 def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
     def make():
         kernel = NUTS(model, max_tree_depth=3)
@@ -175,13 +182,6 @@ def stored(data, tmp_path_factory):
 def scaled(x, y=None):
     net = bnn.random_module("net", nets.Linear(), priors.Normal(0.9), x[:1])
     bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
-
-
-OTHERS = {
-    "kernel.max_tree_depth": lambda: NUTS(model, max_tree_depth=4),
-    "kernel: there 'numpyro": None,
-    "kernel.model: there": lambda: NUTS(scaled, max_tree_depth=3),
-}
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,9 @@ class Bomb:
         return os.system, ("touch exploded",)
 
 
-@pytest.mark.parametrize("name", ["run.json", "steps/25/state/manifest.ocdbt"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "steps/25/progress/metadata", "steps/25/state/_METADATA"]
+)
 def test_malicious_and_damaged_files_are_refused(name, stored, data, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     shutil.copytree(stored, folder)

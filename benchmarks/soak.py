@@ -164,7 +164,8 @@ def soak(name, folder, kills, num_samples, rng):
 def faults(folder, num_samples):
     """A disk that is full, then a chunk that was cut short."""
     broken = folder / "full"
-    process = start("NUTS", broken, num_samples, limit=6000)
+    # Enough for what describes the run, too little for a chunk of weights.
+    process = start("NUTS", broken, num_samples, limit=12_000)
     _, said = process.communicate()
     explained = process.returncode != 0 and "safe" in said
     process = start("NUTS", broken, num_samples)

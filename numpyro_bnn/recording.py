@@ -88,13 +88,15 @@ class Disk(NamedTuple):
         variables = variables_of(like, sample_field, 2)
         chains = jax.tree.leaves(like)[0].shape[0]
         store = self.store
-        if resumed and (done.draws or store.is_ours):
-            store.check(done.draws)
-            store.open_for_writing(done.draws)
-        else:
-            store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
         checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint)
-        return Recorder(store, variables, checkpoint, done)
+        recorder = Recorder(store, variables, checkpoint, done)
+        with recorder.saying_what_is_safe():
+            if resumed and (done.draws or store.is_ours):
+                store.check(done.draws)
+                store.open_for_writing(done.draws)
+            else:
+                store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
+        return recorder
 
 
 def _check_writable(folder: Path) -> None:
@@ -164,14 +166,21 @@ class Recorder:
         :raises OSError: if it could not be written; the message says what is safe.
         """
         pending, self._pending = self._pending, None
-        if pending is None:
-            return
+        if pending is not None:
+            with self.saying_what_is_safe():
+                pending.result()
+
+    @contextmanager
+    def saying_what_is_safe(self) -> Iterator[None]:
+        """Add to errors of the disk what is on it already.
+
+        :raises OSError: in place of that of the file system, with its number.
+        """
         try:
-            pending.result()
+            yield
         except OSError as error:
-            raise OSError(
-                error.errno, f"{error.strerror or error}. {self._what_is_safe()}"
-            ) from error
+            said = f"{error.strerror or error}. {self._what_is_safe()}"
+            raise OSError(error.errno, said) from error
         except Exception as error:
             # Orbax wraps what the file system says in errors of its own.
             error.add_note(self._what_is_safe())
@@ -180,6 +189,11 @@ class Recorder:
     def _what_is_safe(self) -> str:
         steps, draws = self._safe
         text = f"The first {draws} draws of each chain are safe in {self.store.path}"
+        if self.checkpoint is not None and not steps:
+            return (
+                "No step was taken that could be lost, and the start is safe in "
+                f"{self.checkpoint.directory}; make room, then go on with `mcmc.resume(…)`."
+            )
         if self.checkpoint is None:
             return f"{text}; read them with `bnn.load`. This run cannot be continued."
         return (

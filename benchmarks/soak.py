@@ -112,13 +112,30 @@ def draws_in(folder):
     return {**draws.values_by_site, **draws.stats}
 
 
-def counted(folder):
-    """Draws of each chain that the last checkpoint counts."""
+def last_step(folder):
+    """Step of the last checkpoint; None before the first."""
     steps = folder / "checkpoint" / "steps"
     done = [int(p.name) for p in steps.iterdir() if p.name.isdigit()] if steps.is_dir() else []
-    if not done:
+    return max(done, default=None)
+
+
+def counted(folder):
+    """Draws of each chain that the last checkpoint counts."""
+    step = last_step(folder)
+    if step is None:
         return 0
-    return json.loads((steps / str(max(done)) / "progress" / "metadata").read_text())["draws"]
+    progress = folder / "checkpoint" / "steps" / str(step) / "progress" / "metadata"
+    return json.loads(progress.read_text())["draws"]
+
+
+def moment(process, folder, alone, rng):
+    """Seconds to the next kill: now and then while the process starts, mostly while it samples."""
+    if rng.random() < 0.2:
+        return rng.uniform(0.0, 0.5) * alone
+    before = last_step(folder)
+    while process.poll() is None and last_step(folder) == before:
+        time.sleep(0.01)
+    return rng.uniform(0.0, 0.5)
 
 
 def soak(name, folder, kills, num_samples, rng):
@@ -135,10 +152,8 @@ def soak(name, folder, kills, num_samples, rng):
     while True:
         process = start(name, broken, num_samples)
         try:
-            # Later kills wait longer: a run that dies before its first step gets nowhere.
-            _, said = process.communicate(
-                timeout=None if killed >= kills else rng.uniform(0.3, 1.3) * alone
-            )
+            wait = None if killed >= kills else moment(process, broken, alone, rng)
+            _, said = process.communicate(timeout=wait)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -196,9 +211,9 @@ def main():
         name, folder, num_samples = given.work
         work(name, Path(folder), int(num_samples))
         return
-    kills, names, num_samples = given.kills, KERNELS, 1000
+    kills, names, num_samples = given.kills, KERNELS, 3000
     if given.quick:
-        kills, names, num_samples = 2, ("NUTS",), 200
+        kills, names, num_samples = 2, ("NUTS",), 400
     rng = random.Random(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

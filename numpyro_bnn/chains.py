@@ -148,9 +148,12 @@ class Programs:
 
     def _init(self, key: jax.Array, init_params: Any, arrays: list[Any]) -> State:
         args, kwargs = Arguments.join(arrays, self.static)
-        return self.kernel.init(
+        state = self.kernel.init(
             key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
         )
+        # Kernels begin with Python numbers, whose weak types would make a second program of the
+        # first call of `advance`.
+        return jax.tree.map(_strong, state)
 
     def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
         """A buffer for `size` draws of every chain."""
@@ -216,6 +219,12 @@ class Programs:
             return lax.fori_loop(0, num_draws, draw, (state, draws))
 
         return self._map_chains(one, (state, draws, init_params), arrays)
+
+
+def _strong(leaf: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf if is_key else lax.convert_element_type(leaf, leaf.dtype)
 
 
 def _field(state: State, name: str) -> Any:

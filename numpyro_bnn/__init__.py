@@ -33,6 +33,7 @@ _HOME = {
     "inference_data": ["from_inference_data", "to_inference_data"],
     "ready": ["classification", "regression"],
     "draws": ["Draws"],
+    "pipeline": ["second_opinion"],
     "storage": ["load", "save"],
 }
 _MODULES = {name: name for name in ("diagnostics", "likelihoods", "plots", "priors", "scores")}
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.mcmc import MCMC
     from numpyro_bnn.modules import MLP, from_params, random_module, to_params
     from numpyro_bnn.optimization import optimize
+    from numpyro_bnn.pipeline import second_opinion
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predictions import average, predict, prior_predictive
     from numpyro_bnn.ready import classification, regression

@@ -262,6 +262,9 @@ class Report:
             facts.append(f"acceptance {stats.acceptance.mean():.2f}")
         if stats.ebfmi is not None:
             facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        for kind, sites in stats.temperatures.items():
+            if "all" in sites:
+                facts.append(f"{kind} temperature {sites['all'].value:.3f}")
         if self.distinct is not None and self.num_chains > 1:
             facts.append(f"{self.distinct.between:.1f} distinct chains")
         return " · ".join(facts)

@@ -115,7 +115,9 @@ def find_hidden_layers(
     """
     rng = np.random.default_rng(0)
     base = {name: np.asarray(value[:1, -1]) for name, value in draws.items()}
-    shapes = {name: value.shape[1:] for name, value in base.items()}
+    # What accompanies a weight (its precision, its standardised value) decides no prediction.
+    weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
+    shapes = {name: base[name].shape[1:] for name in weights}
     candidates = _candidates(shapes)
     if not candidates:
         return ()

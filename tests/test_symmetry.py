@@ -10,6 +10,7 @@ from flax import nnx
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import HiddenLayer, align, diagnose_draws, find_hidden_layers
 from numpyro_bnn.draws import Draws
+from numpyro_bnn.draws import draws_of as draws_from
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 IMAGES = np.random.default_rng(1).normal(size=(6, 5, 5, 2)).astype(np.float32)
@@ -143,6 +144,17 @@ def test_alignment_undoes_relabelling_and_keeps_predictions(case):
         return
     for name, value in aligned.items():
         np.testing.assert_allclose(value[:, -1], one[name][:, 0], atol=1e-6)
+
+
+def test_what_accompanies_a_hierarchical_weight_is_left_alone():
+    model = bnn.classification(bnn.MLP([4], 2), bnn.priors.Hierarchical())
+    kernel = bnn.BAOAB(model, step_size=0.01)
+    mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=100, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), X, np.arange(len(X)) % 2)
+    assert any(name.endswith(".base") for name in mcmc.get_samples())
+    draws = draws_from(mcmc)
+    assert find_hidden_layers(draws, X) == tuple(FOUND["tanh"][2])
+    assert bnn.diagnose(mcmc, X).relabelling is not None
 
 
 def relabelled_chains(chains=4, draws=400):

@@ -51,6 +51,11 @@ class Draws(Mapping[str, Any]):
         return f"Draws({kernel}: {self.num_chains} chains × {self.num_draws} draws, {list(self)})"
 
     @property
+    def left_out(self) -> dict[int, str]:
+        """Chains (or members) that failed and are not among these: number to reason."""
+        return {int(chain): why for chain, why in self.info.get("left_out", {}).items()}
+
+    @property
     def num_chains(self) -> int:
         return jnp.shape(next(iter(self.values())))[0]
 

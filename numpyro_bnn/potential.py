@@ -249,10 +249,14 @@ class Potential:
         :param plate: name of the data plate.
         :param contiguous: whether the rows are consecutive, and can be sliced out.
         """
-        model = substitute(self.bound, data={plate: indices})
+        model = self.on_rows(indices, plate)
         if contiguous:
             model = self._sliced(model, indices, plate)
         return potential_energy(model, self.args, self.kwargs, z)
+
+    def on_rows(self, indices: jax.Array, plate: str) -> Callable:
+        """The model on the rows `indices` of `plate`, whose likelihood NumPyro scales by N/B."""
+        return substitute(self.bound, data={plate: indices})
 
     def _sliced(self, model: Callable, indices: jax.Array, plate: str) -> Callable:
         axes = {
@@ -325,9 +329,13 @@ class Potential:
                     f"{_SUBSAMPLE} A likelihood summed into one factor would count {size} times."
                 )
 
-    def constrain(self, z: Values) -> Values:
-        """Constrained values of the latent sites."""
-        return constrain_fn(self.bound, self.args, self.kwargs, z)
+    def constrain(self, z: Values, deterministic: bool = False) -> Values:
+        """Constrained values of the latent sites.
+
+        :param z: unconstrained values by site.
+        :param deterministic: whether to add the deterministic sites.
+        """
+        return constrain_fn(self.bound, self.args, self.kwargs, z, deterministic)
 
     def unconstrain(self, values: Values) -> Values:
         """Unconstrained values from constrained ones of every latent site."""

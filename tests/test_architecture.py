@@ -17,12 +17,15 @@ ROOT = Path(numpyro_bnn.__file__).parent
 ROWS = """
 rules
 hierarchy observations
-priors families modules potential site_dims
+priors families modules potential site_dims linearization
 ready start chains draws
+marginal perturbation
 likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs
-mcmc optimization approximate
+descent
+curvature
+mcmc optimization approximate iterates gaussian_laplace variational
 predictions score* rhat* sampler_stats modes disagreement symmetry
-report verdict
+report verdict stacking
 diagnostics
 storage inference_data plots*
 tables job* pipeline

@@ -38,7 +38,7 @@ _HOME = {
     "variational": ["mean_field"],
     "ready": ["classification", "regression"],
     "draws": ["Draws"],
-    "pipeline": ["second_opinion"],
+    "pipeline": ["compare", "second_opinion"],
     "storage": ["load", "save"],
 }
 _MODULES = {name: name for name in ("diagnostics", "likelihoods", "plots", "priors", "scores")}
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.mcmc import MCMC
     from numpyro_bnn.modules import MLP, from_params, random_module, to_params
     from numpyro_bnn.optimization import optimize
-    from numpyro_bnn.pipeline import second_opinion
+    from numpyro_bnn.pipeline import compare, second_opinion
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predictions import average, predict, prior_predictive
     from numpyro_bnn.ready import classification, regression

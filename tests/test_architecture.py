@@ -25,7 +25,7 @@ descent
 curvature
 mcmc optimization approximate iterates gaussian_laplace variational
 predictions score* rhat* sampler_stats modes disagreement symmetry
-report verdict stacking
+report verdict stacking comparison
 diagnostics
 storage inference_data plots*
 tables job* pipeline

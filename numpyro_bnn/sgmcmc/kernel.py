@@ -135,6 +135,11 @@ class SGMCMC(MCMCKernel):
         return self._model
 
     @property
+    def num_steps(self) -> int:
+        """Steps of the dynamics in one call of `sample`, outside a cycle."""
+        return 1 if self._metropolis is None else self._metropolis.num_steps
+
+    @property
     def default_fields(self) -> tuple[str, ...]:
         fields = ["z", "potential_energy", "step_size", "temperature"]
         if self.dynamics.uses_gradient:

@@ -64,6 +64,7 @@ class Programs:
     :param fields: dotted names of state fields to collect, the sample field first.
     :param removed: sites not to collect.
     :param postprocess: replaces the kernel's own post-processing where not None.
+    :param record: what is kept of the sites of a draw; all where None.
     :param num_chains: number of chains that go through the programs together.
     :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
         ``jax.vmap``; not used for one chain.
@@ -78,6 +79,7 @@ class Programs:
         fields: tuple[str, ...],
         removed: tuple[str, ...],
         postprocess: Callable | None,
+        record: Callable | None,
         num_chains: int,
         chain_method: str | Callable,
         size: int,
@@ -88,6 +90,7 @@ class Programs:
         self.fields = fields
         self.removed = removed
         self.postprocess = postprocess
+        self.record = record
         self.num_chains = num_chains
         self.chain_method = chain_method
         self.size = size
@@ -96,7 +99,7 @@ class Programs:
             devices = jax.local_devices()[: devices_for(num_chains)]
             self._mesh = Mesh(np.asarray(devices), ("chain",))
         self.start = jax.jit(self._start)
-        self._zeros = jax.jit(self._zeros_like_draws)
+        self._zeros = jax.jit(self.zeros)
         self.advance = jax.jit(self._advance, donate_argnums=1)
 
     def place(self, arrays: list[Any]) -> list[jax.Array]:
@@ -153,7 +156,9 @@ class Programs:
         """A buffer for `size` draws of every chain."""
         return self.spread(self._zeros(state, init_params, arrays))
 
-    def _zeros_like_draws(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+    def zeros(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+        """The same, to look at its shapes."""
+
         def one(chain: tuple, arrays: list[Any]) -> Draws:
             state, init_params = chain
             return self._collect(state, init_params, arrays)
@@ -175,6 +180,8 @@ class Programs:
         values = [_field(state, name) for name in self.fields]
         postprocess = self.postprocess or self.kernel.postprocess_fn(args, kwargs)
         values[0] = postprocess(values[0])
+        if self.record is not None:
+            values[0] = self.record(values[0])
         if self.removed:
             values[0] = {k: v for k, v in values[0].items() if k not in self.removed}
         return dict(zip(self.fields, values))

@@ -136,6 +136,7 @@ class Descent:
         arguments = Arguments.split(args, kwargs)
         self.static = arguments.static
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
+        self.gradients = 0.0
 
     def rows(self, arrays: list[Any], noise: Any = None) -> Rows:
         """The potential of one member, inside a compiled function."""
@@ -174,7 +175,10 @@ class Descent:
         return Members(optax.apply_updates(member.z, updates), moments, batches), value
 
     def advance(self, optimizer: optax.GradientTransformation) -> Callable:
-        """A program ``(members, num_steps, noise, arrays) -> (members, mean energies)``."""
+        """A program ``(members, num_steps, noise, arrays) -> (members, mean energies)``.
+
+        Its steps are counted in `gradients`, in passes over all rows.
+        """
         extended = optax.with_extra_args_support(optimizer)
 
         @jax.jit
@@ -193,7 +197,16 @@ class Descent:
 
             return jax.vmap(one)(members, noise)
 
-        return program
+        def counted(members: Members, count: int, noise: Any, arrays: list[Any]) -> tuple:
+            self.count(count * jax.tree.leaves(members.z)[0].shape[0])
+            return program(members, count, noise, arrays)
+
+        return counted
+
+    def count(self, estimates: int) -> None:
+        """Add gradient estimates to those taken so far."""
+        share = self.estimator.batch_size / self.size if self.estimator.batch_size else 1.0
+        self.gradients += estimates * share
 
     @explain_tracing()
     def fit(
@@ -269,7 +282,7 @@ class Descent:
             around = marginal_of(self.model, self.static, arrays)
             return jax.vmap(lambda pair: lax.map(lambda p: around.draw(*p), pair))((z, keys))
 
-        facts = {"kernel": self.owner, "left_out": left_out} | info
+        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients} | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(program(kept, keys, self.arrays), self.model, stats, facts)
 

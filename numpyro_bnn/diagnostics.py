@@ -29,6 +29,7 @@ from numpyro_bnn.disagreement import (
     stuck_chains,
 )
 from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.drawstore import StoredArray, read_by_scalar
 from numpyro_bnn.modes import (
     ChainAgreement,
     DistinctFunctions,
@@ -388,7 +389,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any) -> Arrays | None:
 def _spaces_of(draws: Draws, x: Any, batch_size: int) -> tuple[Arrays, Arrays]:
     """Weights and precisions of a run, without what merely stands for them, and predictions."""
     weights = {
-        name: np.asarray(value)
+        name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()
         if _is_precision(name) or not is_auxiliary(name)
     }

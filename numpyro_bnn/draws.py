@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import MCMC as NumPyroMCMC
 
@@ -26,7 +25,7 @@ class Draws(Mapping[str, Any]):
         stats: Mapping[str, Any] | None = None,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        shapes = {name: jnp.shape(value)[:2] for name, value in values.items()}
+        shapes = {name: np.shape(value)[:2] for name, value in values.items()}
         if not shapes or len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 2:
             raise ValueError(
                 "Draws need arrays with the same two leading axes (chain, draw) for every site, "
@@ -57,11 +56,11 @@ class Draws(Mapping[str, Any]):
 
     @property
     def num_chains(self) -> int:
-        return jnp.shape(next(iter(self.values())))[0]
+        return np.shape(next(iter(self.values())))[0]
 
     @property
     def num_draws(self) -> int:
-        return jnp.shape(next(iter(self.values())))[1]
+        return np.shape(next(iter(self.values())))[1]
 
 
 def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
@@ -122,11 +121,11 @@ def group_by_chain(samples: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
     :raises ValueError: if the leading axes are neither.
     """
     known = [name for name in samples if name in shapes]
-    extra = {jnp.ndim(samples[name]) - len(shapes[name]) for name in known}
+    extra = {np.ndim(samples[name]) - len(shapes[name]) for name in known}
     if extra == {1}:
         return {name: value[None] for name, value in samples.items()}
     if extra != {2}:
-        found = {name: jnp.shape(samples[name]) for name in known}
+        found = {name: np.shape(samples[name]) for name in known}
         raise ValueError(
             f"Draws must have leading axes (draw,) or (chain, draw); got shapes {found} for sites "
             f"of shapes { {name: shapes[name] for name in known} }."

@@ -23,6 +23,7 @@ from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.potential import innermost, structure_of
 from numpyro_bnn.predictions import Predictions
 from numpyro_bnn.predictions import predict as predict_draws
@@ -238,7 +239,7 @@ class _Groups:
         self.dims = dims
         self.coords = coords
         self.sampled = {"chain": chains, "draw": np.arange(draws.num_draws)}
-        self.variables: dict[str, dict[str, tuple]] = {}
+        self.variables: dict[str, dict[str, xr.Variable]] = {}
         self.attrs: dict[str, dict[str, str]] = {}
         unknown = [site for site in dims if site not in draws]
         if unknown:
@@ -255,7 +256,10 @@ class _Groups:
                 f"to_inference_data: two quantities of the group {group} would be called {name!r}. "
                 "Rename the site of that name in the model, or the inputs in `predict`."
             )
-        variables[name] = (tuple(axes), np.asarray(value), attrs or {})
+        if isinstance(value, StoredArray):
+            variables[name] = _lazily(value, axes, attrs)
+        else:
+            variables[name] = xr.Variable(tuple(axes), np.asarray(value), attrs)
 
     def add_posterior(self, x: Any, targets: list[str], base_sites: bool) -> None:
         draws = self.draws
@@ -358,8 +362,8 @@ class _Groups:
         sizes: dict[str, int] = {}
         for group, variables in self.variables.items():
             axes: dict[str, int] = {}
-            for names, value, _ in variables.values():
-                axes |= dict(zip(names, value.shape))
+            for variable in variables.values():
+                axes |= {str(name): size for name, size in variable.sizes.items()}
             sizes |= axes
             labels = {name: np.arange(size) for name, size in axes.items()}
             labels |= {name: self.sampled[name] for name in axes if name in self.sampled}
@@ -390,6 +394,15 @@ class _Groups:
                 f"size {size}."
             )
         return labels
+
+
+def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.Variable:
+    """Draws on disk as xarray reads them: where they are looked at."""
+    group, _, name = array.place.rpartition("/")
+    opened = xr.open_zarr(array.path, group=group, chunks=None)[name].isel(chain=array.chains)
+    variable = opened.rename(dict(zip(opened.dims, axes))).variable
+    variable.attrs = attrs or {}
+    return variable
 
 
 def _row_axes(prefix: str, ndim: int, lead: int) -> list[str]:

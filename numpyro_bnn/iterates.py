@@ -253,8 +253,9 @@ def _noise_trace(descent: Descent, rows: Rows, z: Values, key: jax.Array) -> jax
 
     def add(carry: tuple, _: None) -> tuple[tuple, None]:
         state, total = carry
-        _, gradient, state = descent.estimator.estimate(rows, z, state)
-        return (state, total + _square(jax.tree.map(jnp.subtract, gradient, exact))), None
+        estimate = descent.estimator.estimate(rows, z, state)
+        error = jax.tree.map(jnp.subtract, estimate.gradient, exact)
+        return (estimate.state, total + _square(error)), None
 
     start: tuple = (descent.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
     total = lax.scan(add, start, None, _PILOT)[0][1]

@@ -1,10 +1,8 @@
 """``MCMC``: NumPyro's, compiled once, and refusing what would be silently wrong."""
 
-import signal
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,14 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
-from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
-from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments, Programs, devices_for
-from numpyro_bnn.potential import Potential, Structure, begin_fit, check_key, explain_tracing
-from numpyro_bnn.start import check_names, complete
+from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
+from numpyro_bnn.chunked import chunked_kernel
+from numpyro_bnn.drawstore import StoredArray
+from numpyro_bnn.faults import check_energy, exploded, first_bad_draws, refuse_subsampling
+from numpyro_bnn.fingerprint import Facts, describe, environment
+from numpyro_bnn.potential import begin_fit, check_key, explain_tracing
+from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
+from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
+from numpyro_bnn.start import Fit, starts_for
 
 
 class MCMC(NumPyroMCMC):
@@ -34,7 +37,10 @@ class MCMC(NumPyroMCMC):
       that divides, chains follow each other. Draws do not depend on the placement, up to
       floating-point rounding. ``"vectorized"`` runs any kernel under ``jax.vmap``.
     - Ctrl-C during sampling ends the run after the steps under way and keeps the draws so far
-      (of every chain the same number); during warm-up it raises ``KeyboardInterrupt``.
+      (of every chain the same number); during warm-up it raises ``KeyboardInterrupt``. A run on
+      disk finishes its chunk first, and takes SIGTERM like Ctrl-C.
+    - With `checkpoint` a run can be continued in another process, after any kind of death, to the
+      very same draws (:meth:`resume`); with `draws` its memory does not grow with their number.
     - A chain whose draws become non-finite is left out of the samples with a warning that
       names it (:attr:`left_out`); if no chain is left, `run` raises.
     - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
@@ -52,6 +58,21 @@ class MCMC(NumPyroMCMC):
     :param progress_bar: show one progress bar a chain.
     :param progress_rate: steps between updates of the bars; by default a twentieth of the run.
     :param jit_model_args: accepted for compatibility; arguments are always compiled as such.
+    :param checkpoint: a folder for everything that :meth:`resume` needs; without `draws` the draws
+        are in it too. Needs the extra ``numpyro-bnn[storage]``, as `draws` does.
+    :param checkpoint_every: steps between checkpoints, warm-up included, and in a chunk of draws.
+        Storing one takes some 50 ms beside the computation: choose a second's work or more.
+    :param draws: a folder, such as ``"run.zarr"``, that draws are written to while sampling goes
+        on. xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
+        ``get_samples(group_by_chain=True)`` reads from it what is asked for.
+    :param draws_dtype: type of the draws on disk: ``"float16"``, ``"bfloat16"`` (rounded to its 8
+        bits of precision and compressed, for any reader), ``"float32"`` or ``"float64"``; that of
+        the sampler where None. What the sampler says about itself is never rounded.
+    :param record: ``record(sites)``, called with the sites of each draw that is kept, returns the
+        dict of arrays to keep in their place: function values, or some of the weights.
+    :param chunk_size: rows at a time in the potential of HMC or NUTS, for memory that does not
+        grow with their number; the same energy and gradient to floating-point rounding. The
+        kernels of this package take ``gradient=gradients.full(chunk_size=…)``.
     :raises ValueError: for the values that NumPyro refuses.
     """
 
@@ -68,6 +89,12 @@ class MCMC(NumPyroMCMC):
         progress_bar: bool = True,
         progress_rate: int | None = None,
         jit_model_args: bool = True,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 100,
+        draws: str | Path | None = None,
+        draws_dtype: str | None = None,
+        record: Callable | None = None,
+        chunk_size: int | None = None,
     ) -> None:
         if not isinstance(sampler, MCMCKernel):
             raise TypeError(
@@ -96,6 +123,10 @@ class MCMC(NumPyroMCMC):
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
         self._programs: dict[tuple, Programs] = {}
+        self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype)
+        self.record = record
+        self.chunk_size = chunk_size
+        self._kernel = sampler if chunk_size is None else chunked_kernel(sampler, chunk_size)
 
     @property
     def model(self) -> Callable | None:
@@ -127,95 +158,191 @@ class MCMC(NumPyroMCMC):
         if not isinstance(extra_fields, (tuple, list)):
             raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
         if _is_under_jax_transform() or self.sampler.is_ensemble_kernel:
+            if self._disk is not None or self.record is not None or self.chunk_size is not None:
+                raise ValueError(
+                    "MCMC: checkpoint=, draws=, record= and chunk_size= are not for runs inside a JAX "
+                    f"transformation or ensemble kernels, and this is {type(self.sampler).__name__}. "
+                    "Call `run` outside of transformations, with another kernel."
+                )
             super().run(
                 rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
             )
             return
         check_key("MCMC.run", rng_key, self.num_chains)
-        self._args, self._kwargs = args, kwargs
-        structure = None if self.model is None else begin_fit(self.model, args, kwargs)
-        if structure is not None and isinstance(self.sampler, HMC):
-            _refuse_subsampling(self.sampler, structure)
-        init_params = self._starts(init_params, structure)
-        if init_params is None and structure is None and self._warmup_state is not None:
+        fit = self._look_at(args, kwargs)
+        init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
+        if init_params is None and fit is None and self._warmup_state is not None:
             # Kernels over a potential learn the form of a position from a start.
             init_params = getattr(self._warmup_state, self._sample_field)
         keys = rng_key
         if self.num_chains > 1 and is_prng_key(rng_key):
             keys = jax.random.split(rng_key, self.num_chains)
-        with explain_tracing():
-            self._run_lanes(keys, init_params, tuple(extra_fields))
+        start = Start(keys, init_params, tuple(extra_fields))
+        if self._disk is not None:
+            self._refuse_parts()
+            self._disk.begin(start, lambda: self._facts(fit))
+        with explain_tracing(), explain_memory():
+            self._sample(start, fit, resumed=False)
 
-    def _run_lanes(self, keys: jax.Array, init_params: Any, extra_fields: tuple[str, ...]) -> None:
-        """Run the chains in lanes: all together, or one after another ("sequential")."""
+    def resume(self, *args: Any, **kwargs: Any) -> None:
+        """Continue the run whose checkpoint there is, to the draws that it would have given.
+
+        Bit for bit, on the same machine; a run that was finished gives back all its draws. The key,
+        the starts and the `extra_fields` are those of `run`.
+
+        :param args: arguments of the model: the same data.
+        :param kwargs: keyword arguments of the model.
+        :raises FileNotFoundError: if nothing was stored yet; `run` is what to call then.
+        :raises ValueError: if anything that decides the draws differs from what began the run
+            (model, kernel, settings, data, libraries), naming it; if files are damaged, saying what
+            is safe; without `checkpoint=`.
+        """
+        if self._disk is None or self._disk.checkpoint is None:
+            raise ValueError(
+                "resume: there is nothing to continue from. Give `MCMC` the folder of the run, "
+                "`checkpoint=…`."
+            )
+        self._refuse_parts()
+        fit = self._look_at(args, kwargs)
+        start = Checkpoint(self._disk.checkpoint).read_start(self._facts(fit))
+        with explain_tracing(), explain_memory():
+            self._sample(start, fit, resumed=True)
+
+    def _look_at(self, args: tuple, kwargs: dict[str, Any]) -> Fit | None:
+        """Let the model see its data, and refuse what cannot be right."""
+        self._args, self._kwargs = args, kwargs
+        if self.model is None:
+            return None
+        structure = begin_fit(self.model, args, kwargs)
+        if isinstance(self.sampler, HMC):
+            refuse_subsampling(self.sampler, structure)
+        return Fit(self.model, args, kwargs, structure)
+
+    def _facts(self, fit: Fit | None) -> Facts:
+        """What decides the draws, beside the key and the starts."""
+        own = ["num_warmup", "num_samples", "num_chains", "thinning", "chain_method"]
+        own += ["chunk_size", "postprocess_fn", "record"]
+        sites = {} if fit is None else {n: str(s.shape) for n, s in fit.structure.sites.items()}
+        facts = describe("sites", sites)
+        for name in own:
+            facts |= describe(name, getattr(self, name))
+        assert self._disk is not None
+        facts |= describe("checkpoint_every", self._disk.every)
+        facts |= describe("draws", None if self._disk.draws is None else self._disk.draws.name)
+        facts |= describe("draws_dtype", self._disk.dtype)
+        facts |= describe("kernel", self.sampler)
+        return facts | describe("data", [self._args, self._kwargs]) | environment()
+
+    def _refuse_parts(self) -> None:
         plan = self._collection_params
-        kept_steps = plan["upper"] - plan["lower"]
-        warm_steps = plan["lower"] + kept_steps % self.thinning
-        num_draws = kept_steps // self.thinning
-        size = (plan["collection_size"] or kept_steps) // self.thinning
+        whole = (self.num_warmup, self.num_warmup + self.num_samples)
+        if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:
+            raise ValueError(
+                "MCMC: a run on disk (checkpoint=, draws=) is warm-up and sampling together, and "
+                "starts anew. Call `run` alone, without `warmup` or `post_warmup_state`."
+            )
+
+    def _plan(self) -> Plan:
+        """How long the run is, and how it is cut."""
+        given = self._collection_params
+        kept = given["upper"] - given["lower"]
+        warmup, draws = given["lower"] + kept % self.thinning, kept // self.thinning
+        if self._warmup_state is not None:
+            warmup, draws = 0, self.num_samples // self.thinning
+        total = warmup + draws * self.thinning
+        every = None if self._disk is None else self._disk.every
+        rate = self.progress_rate or max(1, total // 20)
+        return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
+
+    def _lanes(self, start: Start, plan: Plan) -> Lanes:
+        """The chains, together or (chain_method "sequential") one after another."""
         arguments = Arguments.split(self._args, self._kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
-        programs = self._compiled(arguments.static, extra_fields, size, one_by_one)
-        arrays = programs.place(arguments.arrays)
+        given = self._collection_params["collection_size"]
+        size = plan.chunk if plan.every or given is None else given // self.thinning
+        programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
+        return Lanes(
+            programs, self.num_chains, one_by_one, start.keys, start.init_params, arguments.arrays
+        )
 
-        lanes = range(self.num_chains) if one_by_one else range(1)
-
-        def lane(tree: Any, i: int) -> Any:
-            return jax.tree.map(lambda leaf: leaf[i], tree) if one_by_one else programs.spread(tree)
-
-        starts = [lane(init_params, i) for i in lanes]
-        if self._warmup_state is not None:
-            resumed = self._warmup_state._replace(rng_key=keys)
-            states = [lane(resumed, i) for i in lanes]
-            warm_steps, num_draws, size = 0, self.num_samples // self.thinning, size
+    def _sample(self, start: Start, fit: Fit | None, resumed: bool) -> None:
+        """Run the chains, from their start or from where a checkpoint has them."""
+        plan = self._plan()
+        lanes = self._lanes(start, plan)
+        done = self._place(lanes, start, fit, resumed)
+        if self._disk is None:
+            done = self._advance(lanes, plan, done, None)
+            collected = lanes.draws(done.draws)
+            bad = first_bad_draws(collected[self._sample_field])
         else:
-            states = [programs.start(lane(keys, i), starts[i], arrays) for i in lanes]
-            self._check_energy(_stack(states, one_by_one))
-        draws = [programs.empty(state, start, arrays) for state, start in zip(states, starts)]
-
-        done = 0
-        total = warm_steps + num_draws * self.thinning
-        rate = self.progress_rate or max(1, total // 20)
-        with self._bars(total) as update, _finish_before_interrupt() as interrupted:
-            for slot, count, thinning in _chunks(warm_steps, num_draws, self.thinning, rate):
-                for i in lanes:
-                    states[i], draws[i] = programs.advance(
-                        states[i], draws[i], starts[i], slot, count, thinning, arrays
-                    )
-                    jax.block_until_ready(states[i])
-                    chains = range(i, i + 1) if one_by_one else range(self.num_chains)
-                    update(chains, count * thinning, states[i])
-                warming = thinning * count > 0 and done < warm_steps
-                done += count * thinning
-                if interrupted():
-                    if warming or done <= warm_steps:
-                        raise KeyboardInterrupt
-                    break
-        kept = max(0, done - warm_steps) // self.thinning
-        self._store(states, draws, one_by_one, kept)
-        if kept < num_draws:
+            like = lanes.abstract_draws()
+            recorder = self._disk.recorder(like, self._sample_field, plan, done, resumed)
+            try:
+                done = self._advance(lanes, plan, done, recorder)
+            finally:
+                recorder.close()
+            leaves: list[Any] = list(recorder.draws())
+            if self._disk.draws is None:
+                leaves = [jnp.asarray(np.asarray(leaf)) for leaf in leaves]
+            collected = jax.tree.unflatten(jax.tree.structure(like), leaves)
+            bad = recorder.store.first_bad
+        self._last_state = lanes.stacked
+        self._states = collected
+        self._states_flat = None
+        self._leave_out_failed(bad)
+        if done.draws < plan.draws:
+            more = " Go on with `mcmc.resume(…)`." if self._disk and self._disk.checkpoint else ""
             warnings.warn(
-                f"Interrupted: kept {kept} of {num_draws} draws of each chain.",
+                f"Interrupted: kept {done.draws} of {plan.draws} draws of each chain.{more}",
                 stacklevel=find_stack_level(),
             )
         self._set_collection_params()
 
-    def _store(self, states: list, draws: list, one_by_one: bool, kept: int) -> None:
-        self._last_state = _stack(states, one_by_one)
-        collected = _stack(draws, one_by_one)
-        if self.num_chains == 1:
-            collected = jax.tree.map(lambda leaf: leaf[None], collected)
-        self._states = jax.tree.map(lambda leaf: leaf[:, :kept], collected)
-        self._states_flat = None
-        self._leave_out_failed()
+    def _place(self, lanes: Lanes, start: Start, fit: Fit | None, resumed: bool) -> Progress:
+        """Put the chains where they start, or where they were stored."""
+        if resumed and self._disk is not None and self._disk.checkpoint is not None:
+            stored = Checkpoint(self._disk.checkpoint).load(lanes.abstract())
+            if stored is not None:
+                lanes.continue_from(stored[0])
+                return stored[1]
+        if self._warmup_state is not None:
+            lanes.continue_from(self._warmup_state._replace(rng_key=start.keys))
+            return Progress(0, 0)
+        lanes.start()
+        states = lanes.stacked
+        if fit is not None and hasattr(states, "potential_energy"):
+            check_energy(fit, states.potential_energy, getattr(states, self._sample_field))
+        return Progress(0, 0)
 
-    def _leave_out_failed(self) -> None:
+    def _advance(
+        self, lanes: Lanes, plan: Plan, done: Progress, recorder: Recorder | None
+    ) -> Progress:
+        """Take the steps that are left, or those up to an interruption."""
+        steps, draws = done
+        chains = self.num_chains if self.progress_bar else 0
+        lanes.fresh_buffers()
+        with (
+            progress_bars(self.sampler, chains, plan.total, steps) as update,
+            finish_before_interrupt(recorder is not None) as interrupted,
+        ):
+            for piece in plan.pieces(steps):
+                lanes.advance(piece, update)
+                steps += piece.total
+                draws += 0 if piece.warmup else piece.draws
+                if recorder is not None and piece.whole:
+                    recorder.take(lanes, piece, Progress(steps, draws))
+                if interrupted() and (recorder is None or piece.whole):
+                    break
+            if recorder is not None:
+                recorder.wait()
+        if steps < plan.total and not draws:
+            raise KeyboardInterrupt
+        return Progress(steps, draws)
+
+    def _leave_out_failed(self, bad: dict[int, int]) -> None:
         """Drop chains with non-finite draws: they must never be averaged in."""
-        finite = np.asarray(_finite_by_chain(self._states[self._sample_field]))
-        self.left_out = _exploded(self._last_state)
-        for chain in np.flatnonzero(~finite.all(1)):
-            first = int(np.argmin(finite[chain]))
-            self.left_out[int(chain)] = f"draw {first} is not finite"
+        self.left_out = exploded(self._last_state)
+        self.left_out |= {chain: f"draw {first} is not finite" for chain, first in bad.items()}
         if not self.left_out:
             return
         reasons = "; ".join(f"chain {chain}: {why}" for chain, why in self.left_out.items())
@@ -227,7 +354,17 @@ class MCMC(NumPyroMCMC):
             stacklevel=find_stack_level(),
         )
         good = np.setdiff1d(np.arange(self.num_chains), list(self.left_out))
-        self._states = jax.tree.map(lambda leaf: leaf[good], self._states)
+        self._states = jax.tree.map(
+            lambda x: x.take_chains(good) if isinstance(x, StoredArray) else x[good], self._states
+        )
+
+    def _get_states_flat(self) -> Any:
+        if self._states_flat is None:
+            # Draws on disk are read here: all chains in a row have no order on disk.
+            self._states_flat = jax.tree.map(
+                lambda x: jnp.reshape(np.asarray(x), (-1, *x.shape[2:])), self._states
+            )
+        return self._states_flat
 
     def _compiled(
         self, static: tuple, extra_fields: tuple[str, ...], size: int, one_by_one: bool
@@ -248,107 +385,18 @@ class MCMC(NumPyroMCMC):
             ) from error
         if programs is None:
             programs = self._programs[key] = Programs(
-                self.sampler,
+                self._kernel,
                 self.num_warmup,
                 static,
                 collected,
                 removed,
                 self.postprocess_fn,
+                self.record,
                 1 if one_by_one else self.num_chains,
                 self.chain_method,
                 size,
             )
         return programs
-
-    def _starts(self, init_params: Any, structure: Structure | None) -> Any:
-        """Starts for every chain, in the form that the kernel wants."""
-        if init_params is None:
-            return None
-        init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
-        if structure is not None and isinstance(init_params, dict):
-            shapes = {name: structure.sites[name].shape for name in structure.latent}
-            if self.num_chains == 1:
-                init_params = _drop_chain_axis(init_params, structure.deterministic | shapes)
-            init_params = self._complete(init_params, structure)
-        leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
-        if self.num_chains > 1 and leading != {(self.num_chains,)}:
-            raise ValueError(
-                f"init_params must have a leading axis of num_chains={self.num_chains} on every "
-                f"array, got leading axes {sorted(leading)}. For starts of every chain use "
-                f"`bnn.optimize(model, key, …, num_chains={self.num_chains})`."
-            )
-        return init_params
-
-    def _complete(self, init_params: dict, structure: Structure) -> dict:
-        assert self.model is not None
-        if set(init_params) != set(structure.latent) and structure.groups:
-            potential = Potential(self.model, self._args, self._kwargs)
-            lead = self.num_chains > 1
-            init_params = complete(potential, init_params, batched=lead)
-        elif isinstance(self.sampler, HMC):
-            # Discrete sites are summed out under HMC, and have no start.
-            own = [n for n in structure.latent if not structure.sites[n].discrete]
-            check_names(init_params, own, own)
-        if isinstance(self.sampler, Gibbs):
-            init_params = self._constrain_blocks(init_params)
-        return init_params
-
-    def _constrain_blocks(self, init_params: dict) -> dict:
-        """NumPyro's Gibbs takes constrained starts for every block that is not HMC."""
-        sites = prototype_trace(self.model, jax.random.key(0), self._args, self._kwargs)
-        by_hmc: set[str] = set()
-        named: set[str] = set()
-        for kernel, spec in self.sampler.blocks:
-            names = () if spec is None else spec(sites) if callable(spec) else spec
-            named |= set(names)
-            by_hmc |= set(names) if isinstance(kernel, HMC) else set()
-        if any(spec is None and isinstance(k, HMC) for k, spec in self.sampler.blocks):
-            by_hmc |= set(init_params) - named
-        assert self.model is not None
-        potential = Potential(self.model, self._args, self._kwargs)
-        constrain = jax.vmap(potential.constrain) if self.num_chains > 1 else potential.constrain
-        values = constrain(init_params)
-        return {k: v if k in by_hmc else values[k] for k, v in init_params.items()}
-
-    def _check_energy(self, state: Any) -> None:
-        energy = getattr(state, "potential_energy", None)
-        if energy is None or self.model is None:
-            return
-        bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
-        if not bad.size:
-            return
-        chain = int(bad[0])
-        z = getattr(state, self._sample_field)
-        z = z if self.num_chains == 1 else _chain(z, chain)
-        potential = Potential(self.model, self._args, self._kwargs)
-        # Compiled, because distributions refuse concrete values that are NaN.
-        by_site = jax.jit(lambda z: potential.log_joint_by_site(potential.constrain(z)))(z)
-        sites = {k: float(v) for k, v in by_site.items() if not np.isfinite(v)}
-        raise ValueError(
-            f"Chain {chain} starts where the potential energy is not finite; log densities by "
-            f"site: {sites or 'all finite, but their sum is not'}. Check the data for NaN or "
-            "infinite values, and start from `bnn.optimize(model, key, …)`."
-        )
-
-    @contextmanager
-    def _bars(self, total: int) -> Iterator[Callable]:
-        """Progress bars, one a chain; yields ``update(chains, steps, state of these chains)``."""
-        if not self.progress_bar or total == 0:
-            yield lambda chains, steps, state: None
-            return
-        bars = [tqdm(total=total, desc=f"chain {c}", position=c) for c in range(self.num_chains)]
-
-        def update(chains: range, steps: int, state: Any) -> None:
-            for c in chains:
-                own = state if len(chains) == 1 else _chain(state, c)
-                bars[c].set_postfix_str(self.sampler.get_diagnostics_str(own), refresh=False)
-                bars[c].update(steps)
-
-        try:
-            yield update
-        finally:
-            for bar in bars:
-                bar.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
@@ -356,84 +404,3 @@ class MCMC(NumPyroMCMC):
 
 # What diagnoses of HMC and NUTS look at.
 _HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_state.step_size")
-
-
-def _chunks(
-    warm_steps: int, num_draws: int, thinning: int, rate: int
-) -> Iterator[tuple[int, int, int]]:
-    """Pieces of a run: (first slot, number of draws, steps a draw); warm-up overwrites slot 0."""
-    for begin in range(0, warm_steps, rate):
-        yield 0, 1, min(rate, warm_steps - begin)
-    draws = max(1, rate // thinning)
-    for begin in range(0, num_draws, draws):
-        yield begin, min(draws, num_draws - begin), thinning
-
-
-def _chain(tree: Any, chain: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[chain], tree)
-
-
-def _stack(lanes: list[Any], one_by_one: bool) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes) if one_by_one else lanes[0]
-
-
-def _exploded(state: Any) -> dict[int, str]:
-    """Chains that a kernel, or a block of Gibbs, has frozen."""
-    left_out = {}
-    for part in (state, *getattr(state, "block_states", ())):
-        steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
-        for chain in np.flatnonzero(steps >= 0):
-            left_out[int(chain)] = f"exploded at step {int(steps[chain])}, warm-up included"
-    return left_out
-
-
-@jax.jit
-def _finite_by_chain(samples: Any) -> jax.Array:
-    """Whether every scalar is finite, by chain and draw."""
-    leaves = [leaf for leaf in jax.tree.leaves(samples) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    first = jax.tree.leaves(samples)[0]
-    finite = jnp.ones(first.shape[:2], bool)
-    for leaf in leaves:
-        finite &= jnp.isfinite(leaf).all(axis=tuple(range(2, leaf.ndim)))
-    return finite
-
-
-def _drop_chain_axis(init_params: dict, shapes: dict[str, tuple[int, ...]]) -> dict:
-    """Accept starts with a leading axis of one for a single chain."""
-    known = [name for name in init_params if name in shapes]
-    extra = {jnp.ndim(init_params[n]) - len(shapes[n]) for n in known}
-    if known and extra == {1} and all(jnp.shape(v)[0] == 1 for v in init_params.values()):
-        return {name: value[0] for name, value in init_params.items()}
-    return init_params
-
-
-def _refuse_subsampling(sampler: HMC, structure: Structure) -> None:
-    for name, (size, subsample_size) in structure.plates.items():
-        if subsample_size < size:
-            kernel = type(sampler).__name__
-            raise ValueError(
-                f"{kernel}: the plate '{name}' subsamples {subsample_size} of {size} rows, and "
-                f"{kernel} would freeze one such batch for the whole run. Remove "
-                "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
-                "`batch_size=`."
-            )
-
-
-@contextmanager
-def _finish_before_interrupt() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C take effect between compiled steps; a second one takes effect at once."""
-    asked: list[int] = []
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        asked.append(signum)
-        signal.signal(signal.SIGINT, previous)
-
-    try:
-        previous = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not in the main thread, where Python delivers no signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -249,14 +249,13 @@ class Potential:
         :param plate: name of the data plate.
         :param contiguous: whether the rows are consecutive, and can be sliced out.
         """
-        model = self.on_rows(indices, plate)
-        if contiguous:
-            model = self._sliced(model, indices, plate)
+        model = self.rows_of(indices, plate, contiguous)
         return potential_energy(model, self.args, self.kwargs, z)
 
-    def on_rows(self, indices: jax.Array, plate: str) -> Callable:
-        """The model on the rows `indices` of `plate`, whose likelihood NumPyro scales by N/B."""
-        return substitute(self.bound, data={plate: indices})
+    def rows_of(self, indices: jax.Array, plate: str, contiguous: bool = False) -> Callable:
+        """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
+        model = substitute(self.bound, data={plate: indices})
+        return self._sliced(model, indices, plate) if contiguous else model
 
     def _sliced(self, model: Callable, indices: jax.Array, plate: str) -> Callable:
         axes = {

@@ -14,8 +14,12 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import Predictive
 
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
+from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
 from numpyro_bnn.potential import structure_of
+
+# Values of draws that are read from disk at a time.
+_BLOCK = 2**24
 
 
 class Predictions:
@@ -123,7 +127,7 @@ def predict(
     """The distribution of the target at new inputs, under every draw.
 
     Rows are taken `batch_size` at a time and draws one after another in small vectors, so that
-    memory beyond the result does not grow with either.
+    memory beyond the result does not grow with either. Draws on disk are read in blocks.
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
     :param samples: an ``MCMC`` after `run`, :class:`numpyro_bnn.draws.Draws`, or a mapping of
@@ -163,26 +167,44 @@ def predict(
     target = _target(structure.sites, samples, site)
     shapes = structure.deterministic | {name: s.shape for name, s in structure.sites.items()}
     grouped = group_by_chain(samples, shapes)
-    latent = {name: jnp.asarray(value) for name, value in grouped.items()}
-
     program = jax.jit(partial(_over_draws, model, target), static_argnums=3)
-    flat = {name: v.reshape(-1, *v.shape[2:]) for name, v in latent.items()}
-    lead = next(iter(latent.values())).shape[:2]
+    lead = np.shape(next(iter(grouped.values())))[:2]
+    blocks = _blocks_of_draws(grouped)
 
     def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
-        pieces = []
-        for begin in range(0, size, batch_size):
-            rows = slice(begin, begin + batch_size)
-            part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], x)
-            more = extra[rows] if what == "log_prob" else extra
-            if what == "sample":
-                more = jax.random.split(jax.random.fold_in(extra, begin), lead[0] * lead[1])
-            values = program(flat, part, more, what)
-            pieces.append({k: np.asarray(v) for k, v in values.items()})
-        joined = {k: np.concatenate([p[k] for p in pieces], axis=1) for k in pieces[0]}
-        return {k: v.reshape(*lead, *v.shape[1:]) for k, v in joined.items()}
+        made: dict[str, np.ndarray] = {}
+        for drawn in blocks:
+            flat = {k: _flat(jnp.asarray(v[:, drawn])) for k, v in grouped.items()}
+            for begin in range(0, size, batch_size):
+                rows = slice(begin, begin + batch_size)
+                part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], x)
+                more = extra[rows] if what == "log_prob" else extra
+                if what == "sample":
+                    keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
+                    more = _flat(keys[:, drawn])
+                for name, values in program(flat, part, more, what).items():
+                    own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
+                    if name not in made:
+                        made[name] = np.empty((*lead, size, *own.shape[3:]), own.dtype)
+                    made[name][:, drawn, rows] = own
+        return made
 
     return Predictions(evaluate("parameters", None), evaluate)
+
+
+def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
+    """Draws at a time: all where they are in memory, few where they are read from disk."""
+    chains, num_draws = np.shape(next(iter(draws.values())))[:2]
+    on_disk = [v for v in draws.values() if isinstance(v, StoredArray)]
+    if not on_disk:
+        return [slice(0, num_draws)]
+    of_one = chains * sum(int(np.prod(v.shape[2:])) for v in on_disk)
+    step = max(1, _BLOCK // of_one)
+    return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
+
+
+def _flat(draws: jax.Array) -> jax.Array:
+    return draws.reshape(-1, *draws.shape[2:])
 
 
 def _target(sites: dict[str, Any], samples: Any, site: str | None) -> str:

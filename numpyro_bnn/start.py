@@ -5,14 +5,17 @@ non-centred coordinates standardised weights. Precisions start at their conditio
 given the weights, because weights and precisions have no useful joint mode.
 """
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from numpyro.infer import HMC
+from numpyro.infer.gibbs import Gibbs, prototype_trace
+from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
-from numpyro_bnn.potential import Potential, Values
+from numpyro_bnn.potential import Potential, Structure, Values
 from numpyro_bnn.rules import fan_in
 
 
@@ -87,3 +90,88 @@ def gentle_start(potential: Potential, rng_key: jax.Array) -> Values:
     """Unconstrained prior draw, with kernels shrunk where the prior is wide."""
     drawn = potential.prior_draw(rng_key)
     return potential.unconstrain({name: shrink(name, value) for name, value in drawn.items()})
+
+
+class Fit(NamedTuple):
+    """A model on its training data.
+
+    - **model** - the model
+    - **args**, **kwargs** - its arguments
+    - **structure** - what it consists of for them
+    """
+
+    model: Callable
+    args: tuple
+    kwargs: dict[str, Any]
+    structure: Structure
+
+    @property
+    def potential(self) -> Potential:
+        return Potential(self.model, self.args, self.kwargs)
+
+
+def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains: int) -> Any:
+    """Starts for every chain, in the form that a kernel wants.
+
+    :param kernel: any kernel.
+    :param fit: its model on the data; None for a kernel over a potential function.
+    :param init_params: unconstrained values, of all latent sites or of the weights alone, with a
+        leading axis of chains; or None.
+    :param num_chains: number of chains.
+    :raises ValueError: for sites or shapes that do not fit.
+    """
+    if init_params is None:
+        return None
+    init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
+    if fit is not None and isinstance(init_params, dict):
+        structure = fit.structure
+        shapes = {name: structure.sites[name].shape for name in structure.latent}
+        if num_chains == 1:
+            init_params = _drop_chain_axis(init_params, structure.deterministic | shapes)
+        init_params = _all_sites(kernel, fit, init_params, num_chains > 1)
+    leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
+    if num_chains > 1 and leading != {(num_chains,)}:
+        raise ValueError(
+            f"init_params must have a leading axis of num_chains={num_chains} on every "
+            f"array, got leading axes {sorted(leading)}. For starts of every chain use "
+            f"`bnn.optimize(model, key, …, num_chains={num_chains})`."
+        )
+    return init_params
+
+
+def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, batched: bool) -> dict:
+    structure = fit.structure
+    if set(init_params) != set(structure.latent) and structure.groups:
+        init_params = complete(fit.potential, init_params, batched)
+    elif isinstance(kernel, HMC):
+        # Discrete sites are summed out under HMC, and have no start.
+        own = [n for n in structure.latent if not structure.sites[n].discrete]
+        check_names(init_params, own, own)
+    if isinstance(kernel, Gibbs):
+        init_params = _constrain_blocks(kernel, fit, init_params, batched)
+    return init_params
+
+
+def _constrain_blocks(kernel: Gibbs, fit: Fit, init_params: dict, batched: bool) -> dict:
+    """NumPyro's Gibbs takes constrained starts for every block that is not HMC."""
+    sites = prototype_trace(fit.model, jax.random.key(0), fit.args, fit.kwargs)
+    by_hmc: set[str] = set()
+    named: set[str] = set()
+    for block, spec in kernel.blocks:
+        names = () if spec is None else spec(sites) if callable(spec) else spec
+        named |= set(names)
+        by_hmc |= set(names) if isinstance(block, HMC) else set()
+    if any(spec is None and isinstance(block, HMC) for block, spec in kernel.blocks):
+        by_hmc |= set(init_params) - named
+    constrain = fit.potential.constrain
+    values = jax.vmap(constrain)(init_params) if batched else constrain(init_params)
+    return {k: v if k in by_hmc else values[k] for k, v in init_params.items()}
+
+
+def _drop_chain_axis(init_params: dict, shapes: dict[str, tuple[int, ...]]) -> dict:
+    """Accept starts with a leading axis of one for a single chain."""
+    known = [name for name in init_params if name in shapes]
+    extra = {jnp.ndim(init_params[n]) - len(shapes[n]) for n in known}
+    if known and extra == {1} and all(jnp.shape(v)[0] == 1 for v in init_params.values()):
+        return {name: value[0] for name, value in init_params.items()}
+    return init_params

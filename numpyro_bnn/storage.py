@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile, is_zipfile
+from typing import Any, BinaryIO
+from zipfile import is_zipfile
 
 import numpy as np
 
 from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.drawstore import POSTERIOR, DrawStore
 from numpyro_bnn.potential import innermost
 
 _FORMAT = "numpyro_bnn draws 1"
@@ -44,30 +45,30 @@ def save(run: Any, path: str | Path) -> Path:
 
 
 def load(path: str | Path, model: Callable) -> Draws:
-    """Read draws that :func:`save` wrote, to predict with.
+    """Read draws that :func:`save` or ``MCMC(…, draws=path)`` wrote, to predict with.
 
-    :param path: the file.
+    Draws in a folder stay there: predictions and diagnoses read what they look at. The folder of
+    a run that is still going gives the draws so far, of all its chains.
+
+    :param path: the file or folder.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws.
     :raises ValueError: if the file is not one of ours, or damaged.
     """
     path = Path(path)
-    try:
-        with path.open("rb") as opened:
+    if path.is_dir():
+        return _from_store(DrawStore(path), model)
+    # NumPy closes only what it was given open when the archive turns out to be broken.
+    with path.open("rb") as opened:
+        try:
             if not is_zipfile(opened):
                 raise ValueError("it is no NumPy archive, or was cut off")
-        with np.load(path, allow_pickle=False) as file:
-            header = json.loads(str(file["header"]))
-            if header.get("format") != _FORMAT:
-                raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
-            sites = {name: file[f"site:{name}"] for name in header["sites"]}
-            stats = {name: file[f"stat:{name}"] for name in header["stats"]}
-            prefix = "units:"
-            units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
-    except (AttributeError, KeyError, TypeError, ValueError, BadZipFile, EOFError) as error:
-        raise ValueError(
-            f"load: {path} does not hold draws written by `bnn.save`: {error}."
-        ) from error
+            opened.seek(0)
+            header, sites, stats, units = _read(opened)
+        except Exception as error:  # a damaged archive makes the readers fail in any way there is
+            raise ValueError(
+                f"load: {path} does not hold draws written by `bnn.save`: {error}."
+            ) from error
     ready = innermost(model)
     if units:
         if not hasattr(ready, "restore"):
@@ -77,3 +78,24 @@ def load(path: str | Path, model: Callable) -> Draws:
             )
         ready.restore(units)
     return Draws(sites, model, stats, header["info"])
+
+
+def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict]:
+    """Header, sites, statistics and units of an archive."""
+    with np.load(opened, allow_pickle=False) as file:
+        header = json.loads(str(file["header"]))
+        if header.get("format") != _FORMAT:
+            raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
+        sites = {name: file[f"site:{name}"] for name in header["sites"]}
+        stats = {name: file[f"stat:{name}"] for name in header["stats"]}
+        prefix = "units:"
+        units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
+    return header, sites, stats, units
+
+
+def _from_store(store: DrawStore, model: Callable) -> Draws:
+    values: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
+    for (group, source), array in store.arrays().items():
+        (values if group == POSTERIOR else stats)[source] = array
+    return Draws(values, model, stats)

@@ -81,7 +81,7 @@ def mean_field(
     own, static = descent.whole.own, descent.static
 
     def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
-        bound = own.bound if rows is None else own.on_rows(rows, descent.plate)
+        bound = own.bound if rows is None else own.rows_of(rows, descent.plate)
         given, named = Arguments.join(arrays, static)
         return bound(*given, **named)
 
@@ -129,6 +129,7 @@ def mean_field(
         for done in range(0, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
             carry, loss = advance(carry, count, descent.arrays)
+            descent.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
             bar.update(count)
     params = svi.get_params(carry[0])
@@ -138,5 +139,5 @@ def mean_field(
             "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     values = draw(params, jax.random.split(key_draws, num_samples), descent.arrays)
-    info = {"kernel": "mean_field", "elbo": -float(loss)}
+    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": descent.gradients}
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)

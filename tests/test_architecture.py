@@ -23,6 +23,9 @@ marginal perturbation
 likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs
 descent
 curvature
+faults fingerprint
+drawstore checkpoints chunked sampling
+recording
 mcmc optimization approximate iterates gaussian_laplace variational
 predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison

@@ -72,6 +72,18 @@ class Estimator(Protocol):
         """The state after the potential has changed (inside Gibbs)."""
 
 
+class SummedOverRows(Protocol):
+    """What :func:`in_chunks` adds up."""
+
+    @property
+    def size(self) -> int: ...
+
+    def some(
+        self, position: PyTree, indices: jax.Array, contiguous: bool
+    ) -> tuple[jax.Array, PyTree]:
+        """Value and gradient on some rows, scaled as if they were all."""
+
+
 class Rows(NamedTuple):
     """A potential and the rows that minibatches come from.
 
@@ -130,7 +142,9 @@ class _Full:
         return Estimate(*in_chunks(potential, position, self.chunk_size), state)
 
 
-def in_chunks(potential: Rows, position: PyTree, chunk_size: int) -> tuple[jax.Array, PyTree]:
+def in_chunks(
+    potential: SummedOverRows, position: PyTree, chunk_size: int
+) -> tuple[jax.Array, PyTree]:
     """U and its gradient on all rows, `chunk_size` at a time.
 
     A chunk I of C rows gives U(θ; I), in which the prior counts once and the rows N/C times, so

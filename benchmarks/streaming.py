@@ -1,0 +1,191 @@
+"""What do draws on disk cost, in memory and in time? And what does `MCMC.run` add to the raw loop?
+
+- Peak resident memory of a process that samples a network of 10,000 parameters and streams its
+  draws, against their number: every number in a process of its own.
+- Draws a second with `draws=` against the same run in memory, interleaved; and with checkpoints.
+- Seconds of `MCMC.run` for HMC on 60,000 rows of 784 features against a bare compiled loop over
+  the kernel, interleaved; and how many programs a second run compiles.
+
+    python benchmarks/streaming.py [--quick] [--folder WHERE]
+"""
+
+import argparse
+import csv
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+
+RESULTS = Path(__file__).parent / "results"
+HIDDEN, FEATURES, EVERY = 160, 60, 1000  # 60 × 160 + 160 + 160 + 1 = 9921 parameters
+LEAPFROGS = 5
+
+
+def model(x, y=None):
+    net = bnn.random_module("net", bnn.MLP([HIDDEN], 1), bnn.priors.FanIn(), x[:1])
+    bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=1.0)
+
+
+def small_data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1000, FEATURES)).astype(np.float32)
+    return x, x[:, 0]
+
+
+def sampler(num_samples, **disk):
+    return bnn.MCMC(
+        bnn.BAOAB(model, step_size=0.001, batch_size=100),
+        num_warmup=0,
+        num_samples=num_samples,
+        checkpoint_every=EVERY,
+        progress_bar=False,
+        **disk,
+    )
+
+
+def peak_memory(num_samples, dtype, folder):
+    """MiB resident at most, in a fresh process."""
+    command = [
+        sys.executable,
+        __file__,
+        "--work",
+        str(num_samples),
+        dtype,
+        str(folder / "run.zarr"),
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shutil.rmtree(folder / "run.zarr")
+    return float(said)
+
+
+def work(num_samples, dtype, path):
+    sampler(num_samples, draws=path, draws_dtype=dtype).run(jax.random.key(0), *small_data())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def memory(folder, quick):
+    numbers = [1000, 3000] if quick else [10**3, 10**4, 10**5, 10**6]
+    rows = []
+    for number in numbers:
+        # Half precision, so that a million draws take 20 GB of disk.
+        rows.append(
+            (f"peak memory with {number} draws, MiB", peak_memory(number, "float16", folder))
+        )
+    return [*rows, ("largest over smallest", rows[-1][1] / rows[0][1])]
+
+
+def throughput(folder, quick):
+    number, repeats = (3000, 3) if quick else (20_000, 7)
+    kinds = {
+        "in memory": {},
+        "streamed": {"draws": folder / "a.zarr"},
+        "streamed with checkpoints": {"draws": folder / "b.zarr", "checkpoint": folder / "c"},
+    }
+    runs = {name: sampler(number, **disk) for name, disk in kinds.items()}
+    times = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        for name, mcmc in runs.items():
+            begin = time.perf_counter()
+            mcmc.run(jax.random.key(0), *small_data())
+            jax.block_until_ready(mcmc.last_state)
+            if repeat:  # the first one compiles
+                times[name].append(time.perf_counter() - begin)
+            for path in kinds[name].values():
+                shutil.rmtree(path)
+    rows = [(f"{name}, draws a second", number / statistics.median(t)) for name, t in times.items()]
+    for name in list(kinds)[1:]:
+        ratio = statistics.median(a / b for a, b in zip(times["in memory"], times[name]))
+        rows.append((f"{name} over in memory, median over pairs", ratio))
+    return rows
+
+
+def softmax(x, y=None):
+    net = bnn.random_module("net", bnn.MLP([], 10), bnn.priors.FanIn(), x[:1])
+    bnn.likelihoods.categorical(net, y, x=x)
+
+
+def overhead(quick):
+    rows, num_samples, repeats = (6000, 4, 3) if quick else (60_000, 4, 7)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(rows, 784)), jnp.float32)
+    y = jnp.asarray(rng.integers(0, 10, rows))
+    kernel = HMC(
+        softmax,
+        step_size=1e-4,
+        num_steps=LEAPFROGS,
+        trajectory_length=None,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+    mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=num_samples, progress_bar=False)
+
+    @jax.jit
+    def bare(key, x, y):
+        state = kernel.init(key, 0, None, model_args=(x, y), model_kwargs={})
+
+        def step(state, _):
+            state = kernel.sample(state, (x, y), {})
+            return state, state.z
+
+        return lax.scan(step, state, None, num_samples)
+
+    def run(key):
+        mcmc.run(key, x, y)
+        return mcmc.last_state
+
+    runs = {"MCMC.run": run, "bare loop": lambda key: bare(key, x, y)}
+    times = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        for name, timed in runs.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(timed(jax.random.key(repeat)))
+            if repeat:
+                times[name].append(time.perf_counter() - begin)
+    (programs,) = mcmc._programs.values()
+    ratio = statistics.median(a / b for a, b in zip(times["MCMC.run"], times["bare loop"]))
+    return [
+        (f"HMC on {rows} x 784: MCMC.run, seconds", statistics.median(times["MCMC.run"])),
+        (f"HMC on {rows} x 784: bare loop, seconds", statistics.median(times["bare loop"])),
+        ("MCMC.run over bare loop, median over pairs", ratio),
+        ("versions of the sampling program after all runs", programs.advance._cache_size()),
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few draws and repeats")
+    parser.add_argument("--folder", help="where draws go while they are measured")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        num_samples, dtype, path = given.work
+        work(int(num_samples), dtype, path)
+        return
+    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+        rows = overhead(given.quick) + throughput(Path(folder), given.quick)
+        rows += memory(Path(folder), given.quick)
+    print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    for what, value in rows:
+        print(f"{what:<60} {value:12.4f}")
+    if not given.quick:
+        RESULTS.mkdir(exist_ok=True)
+        with (RESULTS / "streaming.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("what", "value"), *rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Checkpoints of a run: what it takes to continue it in another process to the very same draws.
+
+A checkpoint is a folder:
+
+- ``run.json``: facts that make a run this run (:mod:`numpyro_bnn.fingerprint`), and the fields that
+  it collects; written before the first step, after ``start``;
+- ``start``: random keys and starts;
+- ``steps``: complete states of the chains, the last two (orbax);
+- ``draws.zarr``: the draws so far, where they are not kept elsewhere.
+
+Orbax writes a state beside the others and renames it when it is whole, so that a kill or a full
+disk at any moment leaves the one before. Nothing here is ever unpickled.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.fingerprint import Facts, difference
+
+_FORMAT = "numpyro_bnn checkpoint 1"
+
+
+class Start(NamedTuple):
+    """How a run began.
+
+    - **keys** - random key of each chain
+    - **init_params** - starts of the chains, or None
+    - **extra_fields** - names of the fields to collect
+    """
+
+    keys: jax.Array
+    init_params: Any
+    extra_fields: tuple[str, ...]
+
+
+class Progress(NamedTuple):
+    """How far a run is.
+
+    - **steps** - taken so far, warm-up included
+    - **draws** - of each chain that the store holds
+    """
+
+    steps: int
+    draws: int
+
+
+class Checkpoint:
+    """A folder of checkpoints; see the module.
+
+    :param directory: the folder; made when the run begins.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory).absolute()
+        self._manager: Any = None
+
+    @property
+    def store_path(self) -> Path:
+        return self.directory / "draws.zarr"
+
+    def begin(self, start: Start, facts: Facts) -> None:
+        """Store what a run is, before its first step.
+
+        :raises FileExistsError: if the folder holds a run already.
+        :raises TypeError: if the starts are of a form that cannot be stored without pickle.
+        """
+        import orbax.checkpoint as ocp
+
+        header = self.directory / "run.json"
+        if header.exists():
+            raise FileExistsError(
+                f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
+                "`mcmc.resume(…)`, choose another folder, or remove this one."
+            )
+        leaves, structure = jax.tree.flatten((start.keys, start.init_params))
+        form: Any = structure
+        try:
+            form = form.serialize_using_proto().hex()
+        except ValueError as error:
+            raise TypeError(
+                "checkpoint=: starts must be dicts, lists or tuples of arrays, got "
+                f"{type(start.init_params).__name__}. Give a kernel over a potential such a position."
+            ) from error
+        plain, kinds = _to_plain(leaves)
+        with _quiet_orbax(), ocp.StandardCheckpointer() as writer:
+            writer.save(self.directory / "start", _named(plain), force=True)
+        content = {
+            "format": _FORMAT,
+            "facts": facts,
+            "extra_fields": start.extra_fields,
+            "start": {"form": form, "kinds": kinds, "shapes": _shapes(plain)},
+        }
+        partial = header.with_name("run.json.partial")
+        partial.write_text(json.dumps(content, indent=1))
+        os.replace(partial, header)
+
+    def read_start(self, facts: Facts) -> Start:
+        """How the stored run began.
+
+        :param facts: of the run that would continue it.
+        :raises FileNotFoundError: if nothing was stored.
+        :raises ValueError: if the run is another, naming what differs, or the files are damaged.
+        """
+        import orbax.checkpoint as ocp
+
+        header = self.directory / "run.json"
+        if not header.exists():
+            raise FileNotFoundError(
+                f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
+                "anything, or the folder is another. Begin with `mcmc.run(…)`."
+            )
+        content = _read_header(header)
+        differs = difference(content["facts"], facts)
+        if differs:
+            raise ValueError(
+                f"The checkpoint in {self.directory} is of another run, and would not continue to "
+                f"the same draws. What differs: {differs}. Resume with what the run began with, "
+                "or begin a new run in another folder."
+            )
+        start = content["start"]
+        target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
+        with _quiet_orbax(), ocp.StandardCheckpointer() as reader:
+            found = reader.restore(self.directory / "start", _named(target))
+        form = jax.tree_util.PyTreeDef.deserialize_using_proto(
+            jax.tree_util.default_registry, bytes.fromhex(start["form"])
+        )
+        leaves = _from_plain([found[str(i)] for i in range(len(target))], start["kinds"])
+        keys, init_params = jax.tree.unflatten(form, leaves)
+        return Start(keys, init_params, tuple(content["extra_fields"]))
+
+    def save(self, states: Any, progress: Progress) -> None:
+        """Store complete states of all chains; the one before stays until this is whole."""
+        import orbax.checkpoint as ocp
+
+        plain, kinds = _to_plain(jax.tree.leaves(states))
+        args = ocp.args.Composite(
+            state=ocp.args.StandardSave(_named(plain)),
+            progress=ocp.args.JsonSave({**progress._asdict(), "kinds": kinds}),
+        )
+        with _quiet_orbax():
+            self._open().save(progress.steps, args=args, force=True)
+
+    def load(self, like: Any) -> tuple[Any, Progress] | None:
+        """The last complete states and how far they are; None where there are none yet.
+
+        :param like: abstract states of the same run.
+        :raises ValueError: if the stored states have another form or are damaged.
+        """
+        import orbax.checkpoint as ocp
+
+        manager = self._open()
+        last = manager.latest_step()
+        if last is None:
+            return None
+        leaves, structure = jax.tree.flatten(like)
+        plain = _zeros_like(leaves)
+        args = ocp.args.Composite(
+            state=ocp.args.StandardRestore(_named(plain)), progress=ocp.args.JsonRestore()
+        )
+        try:
+            with _quiet_orbax():
+                found = manager.restore(last, args=args)
+        except Exception as error:
+            raise ValueError(
+                f"The checkpoint of step {last} in {self.directory} cannot be read ({error}). If an "
+                f"earlier step is in {self.directory / 'steps'}, remove the folder {last} to go "
+                "back to it."
+            ) from error
+        steps, draws, kinds = (found.progress[name] for name in ("steps", "draws", "kinds"))
+        restored = _from_plain([found.state[str(i)] for i in range(len(plain))], kinds)
+        return jax.tree.unflatten(structure, restored), Progress(steps, draws)
+
+    def close(self) -> None:
+        if self._manager is not None:
+            self._manager.close()
+            self._manager = None
+
+    def _open(self) -> Any:
+        if self._manager is None:
+            import orbax.checkpoint as ocp
+
+            options = ocp.CheckpointManagerOptions(
+                max_to_keep=2, enable_async_checkpointing=False, create=True
+            )
+            with _quiet_orbax():
+                self._manager = ocp.CheckpointManager(
+                    self.directory / "steps", options=options, item_names=("state", "progress")
+                )
+        return self._manager
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}.") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ValueError(f"{path} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}.")
+    return content
+
+
+def _named(leaves: list[Any]) -> dict[str, Any]:
+    return {str(i): leaf for i, leaf in enumerate(leaves)}
+
+
+def _shapes(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
+    return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_plain(leaves: list[Any]) -> tuple[list[np.ndarray], list[str | None]]:
+    """Arrays of numbers on the host, and which of them stand for random keys of which kind."""
+    kinds = [str(jax.random.key_impl(x)) if _is_key(x) else None for x in leaves]
+    plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
+    return [np.asarray(x) for x in plain], kinds
+
+
+def _zeros_like(leaves: list[Any]) -> list[np.ndarray]:
+    """What `_to_plain` gives for arrays of which only the shapes are known."""
+    shapes = [jax.eval_shape(jax.random.key_data, x) if _is_key(x) else x for x in leaves]
+    return [np.zeros(x.shape, x.dtype) for x in shapes]
+
+
+def _from_plain(leaves: list[Any], kinds: list[str | None]) -> list[jax.Array]:
+    return [
+        jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)
+        for x, kind in zip(leaves, kinds)
+    ]
+
+
+@contextmanager
+def _quiet_orbax() -> Iterator[None]:
+    """Orbax logs warnings about how it waits for itself."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

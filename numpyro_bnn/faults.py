@@ -1,0 +1,85 @@
+"""What can be wrong with a run: models that HMC would get wrong, starts without energy, explosions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import HMC
+
+from numpyro_bnn.potential import Structure
+from numpyro_bnn.start import Fit
+
+
+def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
+    for name, (size, subsample_size) in structure.plates.items():
+        if subsample_size < size:
+            kernel = type(sampler).__name__
+            raise ValueError(
+                f"{kernel}: the plate '{name}' subsamples {subsample_size} of {size} rows, and "
+                f"{kernel} would freeze one such batch for the whole run. Remove "
+                "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
+                "`batch_size=`."
+            )
+
+
+def check_energy(fit: Fit, energy: Any, z: Any) -> None:
+    """Refuse starts without a finite potential energy.
+
+    :param fit: the model on its data.
+    :param energy: of every chain, or of the only one.
+    :param z: positions, with an axis of chains if the energies have one.
+    :raises ValueError: naming the chain and the sites.
+    """
+    bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
+    if not bad.size:
+        return
+    chain = int(bad[0])
+    if np.ndim(energy):
+        z = jax.tree.map(lambda leaf: leaf[chain], z)
+    potential = fit.potential
+    # Compiled, because distributions refuse concrete values that are NaN.
+    by_site = jax.jit(lambda z: potential.log_joint_by_site(potential.constrain(z)))(z)
+    sites = {k: float(v) for k, v in by_site.items() if not np.isfinite(v)}
+    raise ValueError(
+        f"Chain {chain} starts where the potential energy is not finite; log densities by "
+        f"site: {sites or 'all finite, but their sum is not'}. Check the data for NaN or "
+        "infinite values, and start from `bnn.optimize(model, key, …)`."
+    )
+
+
+def exploded(state: Any) -> dict[int, str]:
+    """Chains that a kernel, or a block of Gibbs, has frozen."""
+    left_out = {}
+    for part in (state, *getattr(state, "block_states", ())):
+        steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
+        for chain in np.flatnonzero(steps >= 0):
+            left_out[int(chain)] = f"exploded at step {int(steps[chain])}, warm-up included"
+    return left_out
+
+
+def first_bad_draws(draws: Any) -> dict[int, int]:
+    """First draw of each chain that is not finite somewhere, by chain.
+
+    :param draws: pytree of arrays (chain, draw, …), on a device or on the host.
+    """
+    found: dict[int, int] = {}
+    for values in jax.tree.leaves(draws):
+        if not jnp.issubdtype(values.dtype, jnp.inexact):
+            continue
+        finite = np.asarray(_finite(values))
+        for chain in np.flatnonzero(~finite.all(1)):
+            first = int(np.argmin(finite[chain]))
+            found[int(chain)] = min(first, found.get(int(chain), first))
+    return found
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, jax.Array):
+        return _finite_on_device(values)
+    return np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
+
+
+@jax.jit
+def _finite_on_device(values: jax.Array) -> jax.Array:
+    return jnp.isfinite(values).all(axis=tuple(range(2, values.ndim)))

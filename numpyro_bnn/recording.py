@@ -1,0 +1,240 @@
+"""What a run puts on disk while it goes on, and how it is told to end.
+
+:class:`Disk` is where: a folder for draws, one for checkpoints, or both; :class:`Recorder` writes
+there behind the sampler's back.
+"""
+
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import jax
+
+from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
+from numpyro_bnn.drawstore import DTYPES, DrawStore, StoredArray, Variable, variables_of
+from numpyro_bnn.fingerprint import Facts
+from numpyro_bnn.sampling import Lanes, Piece, Plan
+
+
+class Disk(NamedTuple):
+    """Where a run is kept.
+
+    - **checkpoint** - folder of checkpoints, or None
+    - **every** - steps between them, and in a chunk of draws
+    - **draws** - folder of draws; None for one inside `checkpoint`
+    - **dtype** - of the draws of sites there; as sampled where None
+    """
+
+    checkpoint: Path | None
+    every: int
+    draws: Path | None
+    dtype: str | None
+
+    @classmethod
+    def given(cls, checkpoint: Any, every: Any, draws: Any, dtype: Any) -> "Disk | None":
+        """The arguments of ``MCMC``, checked; None for a run in memory."""
+        for name, value in (("checkpoint", checkpoint), ("draws", draws)):
+            if value is not None and not isinstance(value, (str, Path)):
+                raise TypeError(f"MCMC: {name} must be the path of a folder, got {value!r}.")
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise ValueError(f"MCMC: checkpoint_every must be a positive integer, got {every!r}.")
+        if dtype is not None and (draws is None or dtype not in DTYPES):
+            raise ValueError(
+                f"MCMC: draws_dtype must be one of {DTYPES} and goes with `draws=`, got {dtype!r} "
+                f"and draws={draws!r}. A checkpoint alone keeps draws as they are."
+            )
+        if checkpoint is None and draws is None:
+            return None
+        paths = [None if path is None else Path(path) for path in (checkpoint, draws)]
+        return cls(paths[0], every, paths[1], dtype)
+
+    @property
+    def store(self) -> DrawStore:
+        if self.draws is not None:
+            return DrawStore(self.draws)
+        assert self.checkpoint is not None
+        return DrawStore(Checkpoint(self.checkpoint).store_path)
+
+    def begin(self, start: Start, facts: Callable[[], Facts]) -> None:
+        """Store what a run is, before its first step.
+
+        :raises FileExistsError: if there is a run already.
+        :raises OSError: if the folders cannot be written.
+        """
+        self.store.refuse_occupied()
+        for folder in (self.checkpoint, self.store.path):
+            if folder is not None:
+                _check_writable(folder)
+        if self.checkpoint is not None:
+            Checkpoint(self.checkpoint).begin(start, facts())
+
+    def recorder(
+        self, like: Any, sample_field: str, plan: Plan, done: Progress, resumed: bool
+    ) -> "Recorder":
+        """What writes there.
+
+        :param like: abstract draws of a chunk, (chain, draw, …) by field.
+        :param sample_field: the field that holds the sites.
+        :param plan: of the run.
+        :param done: what earlier processes have stored; the store is cut back to it.
+        :param resumed: whether there were any.
+        """
+        variables = variables_of(like, sample_field, 2)
+        chains = jax.tree.leaves(like)[0].shape[0]
+        store = self.store
+        checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint)
+        recorder = Recorder(store, variables, checkpoint, done)
+        with recorder.saying_what_is_safe():
+            if resumed and (done.draws or store.is_ours):
+                store.check(done.draws)
+                store.open_for_writing(done.draws)
+            else:
+                store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
+        return recorder
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"MCMC: the folder {folder} cannot be written ({error.strerror}); nothing was sampled. "
+            "Give checkpoint= and draws= folders that can.",
+        ) from error
+
+
+class Recorder:
+    """Puts finished chunks on disk while the next one is computed, on one thread.
+
+    The draws of a chunk are whole on disk before the checkpoint that counts them.
+
+    :param store: where draws go.
+    :param variables: what they consist of.
+    :param checkpoint: where states go; None for draws alone.
+    :param done: what is on disk already.
+    """
+
+    def __init__(
+        self,
+        store: DrawStore,
+        variables: list[Variable],
+        checkpoint: Checkpoint | None,
+        done: Progress,
+    ) -> None:
+        self.store = store
+        self.variables = variables
+        self.checkpoint = checkpoint
+        self._safe = done
+        self._pending: Future | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")
+
+    def put(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
+        """Hand over a chunk; waits until the one before is on disk.
+
+        :raises OSError: if that one could not be written.
+        """
+        self.wait()
+        self._pending = self._pool.submit(self._write, draws, states, progress)
+
+    def take(self, lanes: Lanes, piece: Piece, progress: Progress) -> None:
+        """Take over a chunk that lanes have finished; warm-up has a checkpoint and no draws."""
+        if piece.warmup:
+            self.put(None, lanes.stacked, progress)
+            return
+        self.put(lanes.take(piece.slot + piece.draws), lanes.stacked, progress)
+        lanes.fresh_buffers()
+
+    def _write(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
+        if draws is not None:
+            self.store.append(self.variables, jax.tree.leaves(draws()))
+        if self.checkpoint is not None:
+            self.checkpoint.save(states, progress)
+        self._safe = progress
+
+    def wait(self) -> None:
+        """Until all that was handed over is on disk.
+
+        :raises OSError: if it could not be written; the message says what is safe.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with self.saying_what_is_safe():
+                pending.result()
+
+    @contextmanager
+    def saying_what_is_safe(self) -> Iterator[None]:
+        """Add to errors of the disk what is on it already.
+
+        :raises OSError: in place of that of the file system, with its number.
+        """
+        try:
+            yield
+        except OSError as error:
+            said = f"{error.strerror or error}. {self._what_is_safe()}"
+            raise OSError(error.errno, said) from error
+        except Exception as error:
+            # Orbax wraps what the file system says in errors of its own.
+            error.add_note(self._what_is_safe())
+            raise
+
+    def _what_is_safe(self) -> str:
+        steps, draws = self._safe
+        text = f"The first {draws} draws of each chain are safe in {self.store.path}"
+        if self.checkpoint is not None and not steps:
+            return (
+                "No step was taken that could be lost, and the start is safe in "
+                f"{self.checkpoint.directory}; make room, then go on with `mcmc.resume(…)`."
+            )
+        if self.checkpoint is None:
+            return f"{text}; read them with `bnn.load`. This run cannot be continued."
+        return (
+            f"{text}, and the checkpoint of step {steps} in {self.checkpoint.directory}; make room or "
+            "repair the disk, then go on with `mcmc.resume(…)`."
+        )
+
+    def draws(self) -> list[StoredArray]:
+        """All that is in the store, in the order of the variables."""
+        arrays = self.store.arrays()
+        return [arrays[v.group, v.source] for v in self.variables]
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        if self.checkpoint is not None:
+            self.checkpoint.close()
+
+
+@contextmanager
+def finish_before_interrupt(also_terminate: bool) -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C take effect between compiled steps; a second one takes effect at once.
+
+    :param also_terminate: the same for SIGTERM, which batch systems send before they kill.
+    """
+    asked: list[int] = []
+    watched = [signal.SIGINT] + [signal.SIGTERM] * also_terminate
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        asked.append(signum)
+        restore()
+
+    # Python delivers signals to the main thread only.
+    if threading.current_thread() is threading.main_thread():
+        for number in watched:
+            before[number] = signal.signal(number, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        restore()

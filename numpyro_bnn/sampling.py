@@ -1,0 +1,239 @@
+"""The course of a run: how it is cut into pieces, and the lanes that its chains go through.
+
+:class:`MCMC <numpyro_bnn.MCMC>` says what to run and loops over the pieces, the same for a run in
+memory or on disk, from the start or from a checkpoint.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
+from tqdm.auto import tqdm
+
+from numpyro_bnn.chains import Programs
+
+
+class Piece(NamedTuple):
+    """Steps that the compiled program takes in one call.
+
+    - **slot** - of the buffer, where its first draw goes
+    - **draws** - number of draws; in warm-up 1, which the next piece overwrites
+    - **steps** - between draws
+    - **warmup** - whether its draws are discarded
+    - **whole** - whether a chunk, which goes to disk, ends with it
+    """
+
+    slot: int
+    draws: int
+    steps: int
+    warmup: bool
+    whole: bool
+
+    @property
+    def total(self) -> int:
+        return self.draws * self.steps
+
+
+class Plan(NamedTuple):
+    """How long a run is and how it is cut.
+
+    - **warmup** - steps before the first one that counts for a draw
+    - **draws** - draws to collect of each chain
+    - **thinning** - steps a draw
+    - **rate** - steps between looks at the clock (progress, Ctrl-C)
+    - **every** - steps a chunk; None for a run in memory, which is one chunk
+    """
+
+    warmup: int
+    draws: int
+    thinning: int
+    rate: int
+    every: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.warmup + self.draws * self.thinning
+
+    @property
+    def chunk(self) -> int:
+        """Draws of a full chunk."""
+        if self.every is None:
+            return self.draws
+        return max(1, min(self.draws, self.every // self.thinning))
+
+    def pieces(self, done: int = 0) -> Iterator[Piece]:
+        """The pieces after the first `done` steps, which end a chunk."""
+        every = self.every or max(1, self.warmup)
+        for begin in range(0, self.warmup, every):
+            end = min(begin + every, self.warmup)
+            if end <= done:
+                continue
+            for at in range(begin, end, self.rate):
+                steps = min(self.rate, end - at)
+                yield Piece(0, 1, steps, True, at + steps == end)
+        draws = max(1, self.rate // self.thinning)
+        for first in range(0, self.draws, self.chunk or 1):
+            last = min(first + self.chunk, self.draws)
+            if self.warmup + last * self.thinning <= done:
+                continue
+            for at in range(first, last, draws):
+                count = min(draws, last - at)
+                yield Piece(at - first, count, self.thinning, False, at + count == last)
+
+
+class Lanes:
+    """Chains on their way: all together, or one after another, with their states and buffers.
+
+    :param programs: the compiled programs of a lane.
+    :param num_chains: number of chains in all.
+    :param one_by_one: whether every chain is a lane of its own.
+    :param keys: random key of each chain.
+    :param starts: starts, or None.
+    :param arrays: the data.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        num_chains: int,
+        one_by_one: bool,
+        keys: jax.Array,
+        starts: Any,
+        arrays: list[Any],
+    ) -> None:
+        self.programs = programs
+        self.num_chains = num_chains
+        self.one_by_one = one_by_one
+        self.arrays = programs.place(arrays)
+        self._keys = self._split(keys)
+        self._starts = self._split(starts)
+        self.states: list[Any] = []
+        self._draws: list[Any] = []
+
+    def _split(self, tree: Any) -> list[Any]:
+        if not self.one_by_one:
+            return [self.programs.spread(tree)]
+        return [chain_of(tree, i) for i in range(self.num_chains)]
+
+    def start(self) -> None:
+        """Initialise the chains."""
+        start = self.programs.start
+        self.states = [start(k, s, self.arrays) for k, s in zip(self._keys, self._starts)]
+
+    def continue_from(self, states: Any) -> None:
+        """Go on from complete states, stacked over chains."""
+        self.states = self._split(states)
+
+    def abstract(self) -> Any:
+        """Shapes and types of the states that `start` gives, stacked over chains."""
+        arguments = (self._keys[0], self._starts[0], self.arrays)
+        one = jax.eval_shape(self.programs.start, *arguments)
+        if not self.one_by_one:
+            return one
+        more = self.num_chains
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((more, *x.shape), x.dtype), one)
+
+    @property
+    def stacked(self) -> Any:
+        return _stack(self.states) if self.one_by_one else self.states[0]
+
+    def fresh_buffers(self) -> None:
+        """New room for draws; what is in the old one stays as it is."""
+        empty = self.programs.empty
+        self._draws = [empty(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
+
+    def abstract_draws(self) -> Any:
+        """Shapes and types of a buffer, (chain, draw, …)."""
+        zeros = jax.eval_shape(self.programs.zeros, self.states[0], self._starts[0], self.arrays)
+        lead = () if not self.one_by_one and self.num_chains > 1 else (self.num_chains,)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), zeros)
+
+    def advance(self, piece: Piece, update: Callable) -> None:
+        """Take the steps of a piece with every lane."""
+        for i, start in enumerate(self._starts):
+            self.states[i], self._draws[i] = self.programs.advance(
+                self.states[i],
+                self._draws[i],
+                start,
+                piece.slot,
+                piece.draws,
+                piece.steps,
+                self.arrays,
+            )
+            jax.block_until_ready(self.states[i])
+            chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
+            update(chains, piece.total, self.states[i])
+
+    def draws(self, count: int) -> Any:
+        """The first `count` draws of the buffer, (chain, draw, …)."""
+        return self._joined(self._draws, count, jnp.stack)
+
+    def take(self, count: int) -> Callable[[], Any]:
+        """The same as a function that copies them to the host, which may be called later."""
+        lanes = self._draws
+        self._draws = []
+        return lambda: self._joined(jax.tree.map(np.asarray, lanes), count, np.stack)
+
+    def _joined(self, lanes: list[Any], count: int, stack: Callable) -> Any:
+        if self.one_by_one:
+            return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *lanes)
+        alone = self.num_chains == 1
+        return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], lanes[0])
+
+
+def chain_of(tree: Any, chain: int) -> Any:
+    """One chain of arrays with a leading axis of chains."""
+    return jax.tree.map(lambda leaf: leaf[chain], tree)
+
+
+def _stack(lanes: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
+
+
+@contextmanager
+def explain_memory() -> Iterator[None]:
+    """Say what makes a run smaller when memory runs out."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error):
+            error.add_note(
+                "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
+                "with `MCMC(…, draws='run.zarr')`; if the gradient over all rows is too large, "
+                "give `chunk_size=` to MCMC (or to `gradients.full` in a kernel of this package)."
+            )
+        raise
+
+
+@contextmanager
+def progress_bars(
+    kernel: MCMCKernel, num_chains: int, total: int, done: int
+) -> Iterator[Callable[[range, int, Any], None]]:
+    """Progress bars, one a chain; yields ``update(chains, steps, state of these chains)``.
+
+    :param kernel: says how its chains are doing.
+    :param num_chains: number of bars; none where 0.
+    :param total: steps of the whole run.
+    :param done: steps taken before.
+    """
+    if not num_chains or total == 0:
+        yield lambda chains, steps, state: None
+        return
+    places = range(num_chains)
+    bars = [tqdm(total=total, initial=done, desc=f"chain {c}", position=c) for c in places]
+
+    def update(chains: range, steps: int, state: Any) -> None:
+        for c in chains:
+            own = state if len(chains) == 1 else chain_of(state, c)
+            bars[c].set_postfix_str(kernel.get_diagnostics_str(own), refresh=False)
+            bars[c].update(steps)
+
+    try:
+        yield update
+    finally:
+        for bar in bars:
+            bar.close()

@@ -17,7 +17,6 @@ import csv
 import platform
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +90,22 @@ def scanned(step: Callable, state, steps: int, *arrays) -> Callable:
 def langevin(z, gradient, key):
     noise = normals(key, z)
     return jax.tree.map(lambda v, g, n: v - EPSILON / 2 * g + EPSILON**0.5 * n, z, gradient, noise)
+
+
+def gradient_alone(x, y, z, batch_size: int, steps: int) -> Callable:
+    """No noise and no momentum: what no sampler can be faster than."""
+
+    def energy(z, begin, x, y):
+        rows = lax.dynamic_slice_in_dim(x, begin, batch_size)
+        labels = lax.dynamic_slice_in_dim(y, begin, batch_size)
+        return potential_energy(model, (rows, labels), {}, z)
+
+    def step(z, key, x, y):
+        begin = jax.random.randint(key, (), 0, N - batch_size)
+        gradient = jax.grad(energy)(z, begin, x, y)
+        return jax.tree.map(lambda v, g: v - EPSILON / 2 * g, z, gradient)
+
+    return scanned(step, z, steps, x, y)
 
 
 def hamiltonian(state, gradient, key):
@@ -176,60 +191,26 @@ def in_python(method: str, x, y, z, batch_size: int, steps: int) -> Callable:
 
     def run():
         state, rng = z, np.random.default_rng(1)
-        calls = steps // (1 if method == "SGLD" else TRAJECTORY)
-        for key in jax.random.split(jax.random.key(1), calls):
+        key = jax.random.key(1)
+        for _ in range(steps // (1 if method == "SGLD" else TRAJECTORY)):
+            key, key_step = jax.random.split(key)
             rows = rng.integers(0, N, batch_size)
-            state = update(state, key, (x[rows], y[rows]))
+            state = update(state, key_step, (x[rows], y[rows]))
         return state
 
     return run
-
-
-def torch_worker(method: str, batch_size: int, steps: int) -> None:
-    """Runs in an interpreter with PyTorch: each line on standard input is one timed run."""
-    import posteriors
-    import torch
-
-    torch.set_num_threads(2)
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.random((N, INPUTS), dtype=np.float32))
-    y = torch.from_numpy(rng.integers(0, CLASSES, N))
-    params = {
-        "k1": torch.zeros(INPUTS, HIDDEN),
-        "b1": torch.zeros(HIDDEN),
-        "k2": torch.zeros(HIDDEN, CLASSES),
-        "b2": torch.zeros(CLASSES),
-    }
-
-    def log_posterior(params, batch):
-        x, y = batch
-        h = torch.relu(x @ params["k1"] + params["b1"])
-        logits = h @ params["k2"] + params["b2"]
-        prior = sum((-0.5 * v**2).sum() for v in params.values())
-        fit = -torch.nn.functional.cross_entropy(logits, y, reduction="sum")
-        return prior + N / batch_size * fit, torch.tensor([])
-
-    if method == "SGLD":
-        # Its drift is lr and its noise 2 lr T: half of our epsilon.
-        transform = posteriors.sgmcmc.sgld.build(log_posterior, lr=EPSILON / 2)
-    else:
-        transform = posteriors.sgmcmc.sghmc.build(log_posterior, lr=H, alpha=FRICTION)
-    state = transform.init(params)
-    for _ in sys.stdin:
-        begin = time.perf_counter()
-        for _ in range(steps):
-            rows = torch.randint(0, N, (batch_size,))
-            state, _ = transform.update(state, (x[rows], y[rows]))
-        print(time.perf_counter() - begin, flush=True)
 
 
 class Torch:
     """A child process with PyTorch that runs when asked."""
 
     def __init__(self, python: str, method: str, batch_size: int, steps: int) -> None:
-        arguments = ["--torch-worker", method, str(batch_size), str(steps)]
+        worker = Path(__file__).with_name("sgmcmc_speed_torch.py")
         self.process = subprocess.Popen(
-            [python, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [python, "-W", "ignore", str(worker), method, str(batch_size), str(steps)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def seconds(self) -> float:
@@ -256,6 +237,7 @@ def compare(method: str, batch_size: int, steps: int, repeats: int, torch_python
     runs = {
         "ours, blocks": ours(kernel("blocks"), x, y, z, steps),
         "ours, permutation": ours(kernel("permutation"), x, y, z, steps),
+        "gradient alone": gradient_alone(x, y, z, batch_size, steps),
         "by hand": by_hand(method, x, y, z, batch_size, steps),
         "BlackJAX in a scan": in_scan(method, x, y, z, batch_size, steps),
         "BlackJAX in a loop": in_python(method, x, y, z, batch_size, steps),
@@ -288,12 +270,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps and repeats")
     parser.add_argument("--torch-python", help="an interpreter with torch and posteriors")
-    parser.add_argument("--torch-worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.torch_worker:
-        method, batch_size, steps = options.torch_worker
-        torch_worker(method, int(batch_size), int(steps))
-        return
     repeats = 3 if options.quick else 7
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.devices()[0].platform}")
     print(f"{'method':<7}{'batch':>6}  {'contender':<20}{'us a step':>11}{'ours / it':>11}")

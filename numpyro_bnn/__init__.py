@@ -15,6 +15,9 @@ _HOME = {
     "hierarchy": ["parameterize"],
     "potential": ["potential_of"],
     "optimization": ["optimize"],
+    "approximate": ["deep_ensemble", "map_estimate", "randomized_map"],
+    "gaussian_laplace": ["laplace"],
+    "iterates": ["constant_sgd", "swag"],
     "sgmcmc.kernel": ["SGMCMC"],
     "sgmcmc.algorithms": [
         "AMAGOLD",
@@ -31,8 +34,11 @@ _HOME = {
     "predictions": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
     "inference_data": ["from_inference_data", "to_inference_data"],
+    "stacking": ["stack", "stacking_weights"],
+    "variational": ["mean_field"],
     "ready": ["classification", "regression"],
     "draws": ["Draws"],
+    "pipeline": ["compare", "second_opinion"],
     "storage": ["load", "save"],
 }
 _MODULES = {name: name for name in ("diagnostics", "likelihoods", "plots", "priors", "scores")}
@@ -43,13 +49,17 @@ __all__ = sorted([*_ORIGIN, *_MODULES])
 
 if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, plots, priors, scores
+    from numpyro_bnn.approximate import deep_ensemble, map_estimate, randomized_map
     from numpyro_bnn.diagnostics import diagnose
     from numpyro_bnn.draws import Draws
+    from numpyro_bnn.gaussian_laplace import laplace
     from numpyro_bnn.hierarchy import parameterize
     from numpyro_bnn.inference_data import from_inference_data, to_inference_data
+    from numpyro_bnn.iterates import constant_sgd, swag
     from numpyro_bnn.mcmc import MCMC
     from numpyro_bnn.modules import MLP, from_params, random_module, to_params
     from numpyro_bnn.optimization import optimize
+    from numpyro_bnn.pipeline import compare, second_opinion
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predictions import average, predict, prior_predictive
     from numpyro_bnn.ready import classification, regression
@@ -66,7 +76,9 @@ if TYPE_CHECKING:
         RandomWalk,
     )
     from numpyro_bnn.sgmcmc.kernel import SGMCMC
+    from numpyro_bnn.stacking import stack, stacking_weights
     from numpyro_bnn.storage import load, save
+    from numpyro_bnn.variational import mean_field
 
 
 def __getattr__(name: str) -> Any:

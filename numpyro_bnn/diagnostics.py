@@ -9,6 +9,7 @@ statistics are computed on both, and what is asked of a run is that its *predict
 - :func:`variance_parts`, :func:`chain_agreement`, :func:`distinct_functions`: what lies between
   the chains;
 - :func:`disagreement`, :func:`compare_draws`: where chains, or two runs, part;
+- :func:`find_hidden_layers`, :func:`align`: hidden units matched across draws;
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from numpyro_bnn.disagreement import (
@@ -37,23 +39,27 @@ from numpyro_bnn.modes import (
     variance_parts,
 )
 from numpyro_bnn.predictions import predict
-from numpyro_bnn.report import Numbers, Report, Space
+from numpyro_bnn.report import Numbers, Relabelling, Report, Space
 from numpyro_bnn.rhat import Summary, ebfmi, ess, mcse_mean, nested_rhat, rhat, summarize
 from numpyro_bnn.rhat_blocks import checked
 from numpyro_bnn.rules import is_auxiliary
 from numpyro_bnn.sampler_stats import read
+from numpyro_bnn.symmetry import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.verdict import Evidence, Limits, judge
 
 __all__ = [
     "ChainAgreement",
     "Disagreement",
     "DistinctFunctions",
+    "HiddenLayer",
     "Parting",
+    "Relabelling",
     "Report",
     "SecondOpinion",
     "Space",
     "Summary",
     "VarianceParts",
+    "align",
     "chain_agreement",
     "compare_draws",
     "diagnose",
@@ -62,6 +68,7 @@ __all__ = [
     "distinct_functions",
     "ebfmi",
     "ess",
+    "find_hidden_layers",
     "mcse_mean",
     "nested_rhat",
     "rhat",
@@ -72,6 +79,8 @@ __all__ = [
 Arrays = dict[str, np.ndarray]
 # Weights up to which their tail ESS is computed too: beyond, it is a third of the time.
 _MOST_TAILS = 20_000
+# Rows on which hidden units are exchanged to see whether predictions change.
+_ROWS_TRIED = 50
 
 
 def _named(what: str, given: Any, default: str) -> Arrays:
@@ -164,10 +173,22 @@ def _second(second: Any, compared: Arrays) -> SecondOpinion:
     return compare_draws(compared, arrays | _named("second predictions", second[1], "predictions"))
 
 
+def _relabelling(plain: Arrays, aligned: Arrays) -> Relabelling:
+    """The weights after alignment, and the variance between chains before and after."""
+
+    def share(arrays: Arrays) -> float:
+        parts = [variance_parts(array) for array in arrays.values()]
+        between = sum(float(part.between.sum()) for part in parts)
+        return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
+
+    return Relabelling(_space("weights, aligned", aligned), share(plain), share(aligned))
+
+
 def diagnose_draws(
     weights: Any = None,
     predictions: Any = None,
     *,
+    aligned: Any = None,
     log_joint: Any = None,
     sample_stats: Mapping[str, Any] | None = None,
     second: Any = None,
@@ -185,6 +206,7 @@ def diagnose_draws(
     :param weights: name to draws `(chain, draw, ...)`.
     :param predictions: name to `(chain, draw, input, ...)`, one such array, or predictions with
         `"probs"` or `"mean"` and `"scale"`.
+    :param aligned: the weights after :func:`align`, to tell relabelling from the rest.
     :param log_joint: log joint density `(chain, draw)` in nats.
     :param sample_stats: what the sampler recorded, `(chain, draw)` each, under NumPyro's or
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
@@ -205,6 +227,9 @@ def diagnose_draws(
     """
     given = _named("weights", weights, "weights")
     functions = _named("predictions", predictions, "predictions")
+    matched = {
+        n: a for n, a in _named("aligned", aligned, "weights").items() if not _is_precision(n)
+    }
     joint = _named("log_joint", log_joint, "log joint")
     for name, array in functions.items():
         if array.ndim < 3:
@@ -217,6 +242,14 @@ def diagnose_draws(
     chains, draws = _one_shape(everything)
     precise = {name: array for name, array in given.items() if _is_precision(name)}
     plain = {name: array for name, array in given.items() if name not in precise}
+    if matched and {n: a.shape for n, a in matched.items()} != {
+        n: a.shape for n, a in plain.items()
+    }:
+        raise ValueError(
+            f"diagnose_draws: aligned must hold the same sites and shapes as weights, got "
+            f"{sorted(matched)} beside {sorted(plain)}. Give what diagnostics.align(weights, "
+            f"layers) returns."
+        )
     num_weights = sum(array[0, 0].size for array in plain.values())
     spaces = {
         "weights": _space("weights", plain, tail=num_weights <= _MOST_TAILS),
@@ -264,6 +297,7 @@ def diagnose_draws(
         chains=parted,
         distinct=_distinct(functions) if judgeable else None,
         second=opinion,
+        relabelling=_relabelling(plain, matched) if judgeable and matched else None,
     )
     verdict, sentences = judge(evidence, limits)
     return Report(
@@ -280,6 +314,7 @@ def diagnose_draws(
         chains=parted,
         distinct=evidence.distinct,
         second=opinion,
+        relabelling=evidence.relabelling,
     )
 
 
@@ -296,6 +331,7 @@ def diagnose(
     *,
     model: Callable | None = None,
     second: Any = None,
+    align_units: bool | None = None,
     batch_size: int = 1000,
 ) -> Report:
     """Judge a run by its weights and by its predictions at given inputs.
@@ -305,6 +341,8 @@ def diagnose(
     :param x: inputs at which to predict, such as test rows.
     :param model: the model, where `run` does not carry one.
     :param second: another run of the same model, by another sampler or from other starts.
+    :param align_units: whether to match hidden units across draws, which tells how much of the
+        non-convergence of weights is relabelling; default: for up to 20,000 weights.
     :param batch_size: rows predicted at a time.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
     :raises ValueError: without draws or a model.
@@ -315,6 +353,9 @@ def diagnose(
     """
     draws = draws_of(run, model, "diagnose")
     weights, functions = _spaces_of(draws, x, batch_size)
+    num_weights = sum(array[0, 0].size for array in weights.values())
+    wanted = num_weights <= _MOST_TAILS if align_units is None else align_units
+    aligned = _aligned(draws, weights, x) if wanted and weights else None
     other = None
     if second is not None:
         other = _spaces_of(draws_of(second, draws.model, "diagnose"), x, batch_size)
@@ -323,6 +364,7 @@ def diagnose(
     report = diagnose_draws(
         weights,
         functions,
+        aligned=aligned,
         # Under minibatches the energy is an estimate, whose noise would look like mixing.
         log_joint=-np.asarray(energy) if exact and energy is not None else None,
         sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
@@ -334,6 +376,14 @@ def diagnose(
     names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
     note = f"What follows is about the chains that stayed finite; left out: {names}."
     return replace(report, sentences=(note, *report.sentences))
+
+
+def _aligned(draws: Draws, weights: Arrays, x: Any) -> Arrays | None:
+    """Weights with their hidden units matched; None for a network without any, or for NaN."""
+    if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in weights.values()):
+        return None
+    layers = find_hidden_layers(draws, jax.tree.map(lambda leaf: leaf[:_ROWS_TRIED], x))
+    return align(weights, layers) if layers else None
 
 
 def _spaces_of(draws: Draws, x: Any, batch_size: int) -> tuple[Arrays, Arrays]:

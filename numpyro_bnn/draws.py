@@ -50,6 +50,11 @@ class Draws(Mapping[str, Any]):
         return f"Draws({kernel}: {self.num_chains} chains × {self.num_draws} draws, {list(self)})"
 
     @property
+    def left_out(self) -> dict[int, str]:
+        """Chains (or members) that failed and are not among these: number to reason."""
+        return {int(chain): why for chain, why in self.info.get("left_out", {}).items()}
+
+    @property
     def num_chains(self) -> int:
         return np.shape(next(iter(self.values())))[0]
 
@@ -74,7 +79,7 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
         if run._states is None:
             raise ValueError(f"{owner}: the MCMC has no draws yet; call `run` first.")
         samples = run.get_samples(group_by_chain=True)
-        stats = run.get_extra_fields(group_by_chain=True)
+        stats = _by_site(run.get_extra_fields(group_by_chain=True))
         info = {
             "kernel": type(run.sampler).__name__,
             "num_warmup": run.num_warmup,
@@ -87,6 +92,17 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
     raise TypeError(
         f"{owner}: expected an MCMC after `run`, or draws by site name, got {type(run).__name__}."
     )
+
+
+def _by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kernel records of each site, as one array a site: ``"name[site]"``."""
+    flat: dict[str, Any] = {}
+    for name, value in stats.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}[{site}]": leaf for site, leaf in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def _max_num_steps(sampler: Any) -> int | None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpyro
 from flax import errors as flax_errors
 from flax import linen, nnx
+from numpyro.primitives import apply_stack
 
 from numpyro_bnn.rules import (
     Shapes,
@@ -127,7 +128,9 @@ def random_module(
     fixed = [path for path in shapes if path not in values]
     if fixed:
         values |= _fixed_values(fixed, network, params)
-    return BoundModule(network.apply, {path: values[path] for path in shapes})
+    # Handlers may replace what the module computes from its weights, such as by linearising it.
+    message = apply_stack({"type": "network", "name": name, "value": network.apply})
+    return BoundModule(message["value"], {path: values[path] for path in shapes})
 
 
 def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 
@@ -24,6 +25,13 @@ def check_array(owner: str, label: str, values: Any) -> None:
             f"numbers. Convert lists with `np.asarray({label})`, tables with `.to_numpy()`, and "
             "text to numbers."
         )
+
+
+def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
+    """A distribution without the batch and event shapes that were put around it."""
+    while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution)):
+        distribution = distribution.base_dist
+    return distribution
 
 
 def check_vector(owner: str, f: Any) -> None:

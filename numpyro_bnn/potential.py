@@ -328,9 +328,13 @@ class Potential:
                     f"{_SUBSAMPLE} A likelihood summed into one factor would count {size} times."
                 )
 
-    def constrain(self, z: Values) -> Values:
-        """Constrained values of the latent sites."""
-        return constrain_fn(self.bound, self.args, self.kwargs, z)
+    def constrain(self, z: Values, deterministic: bool = False) -> Values:
+        """Constrained values of the latent sites.
+
+        :param z: unconstrained values by site.
+        :param deterministic: whether to add the deterministic sites.
+        """
+        return constrain_fn(self.bound, self.args, self.kwargs, z, deterministic)
 
     def unconstrain(self, values: Values) -> Values:
         """Unconstrained values from constrained ones of every latent site."""

@@ -15,7 +15,7 @@ from numpyro.infer import Predictive
 
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
 from numpyro_bnn.drawstore import StoredArray
-from numpyro_bnn.observations import check_array, check_labels
+from numpyro_bnn.observations import check_array, check_labels, unwrapped
 from numpyro_bnn.potential import structure_of
 
 # Values of draws that are read from disk at a time.
@@ -253,9 +253,7 @@ def _over_draws(
 
 def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
     """What a distribution says in function space: probabilities, or mean and scale."""
-    base = fn
-    while isinstance(base, (dist.Independent, dist.ExpandedDistribution)):
-        base = base.base_dist
+    base = unwrapped(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         shape = (*fn.batch_shape, base.probs.shape[-1])
         return {"probs": jnp.broadcast_to(base.probs, shape)}

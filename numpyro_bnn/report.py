@@ -161,6 +161,19 @@ class Space(Numbers):
         return found
 
 
+class Relabelling(NamedTuple):
+    """What matching the hidden units of all draws does to their weights.
+
+    :param space: R-hat and ESS of the weights after it.
+    :param before: share of the weights' variance that lies between chains.
+    :param after: the same, after it.
+    """
+
+    space: Space
+    before: float
+    after: float
+
+
 @dataclass(frozen=True)
 class Report:
     """Whether a run can be believed, in numbers, in a word and in words.
@@ -180,6 +193,7 @@ class Report:
     :param chains: which chains predict alike, where the predictions do not keep the limits.
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
+    :param relabelling: the weights after matching hidden units, where that was done.
     """
 
     weights: Space
@@ -195,6 +209,7 @@ class Report:
     chains: Disagreement | None = field(default=None, repr=False)
     distinct: DistinctFunctions | None = None
     second: SecondOpinion | None = None
+    relabelling: Relabelling | None = None
 
     @property
     def explanation(self) -> str:
@@ -214,7 +229,8 @@ class Report:
     @property
     def spaces(self) -> tuple[Space, ...]:
         """The spaces that were given, in the order of the table."""
-        every = (self.weights, self.precisions, self.log_joint, self.predictions)
+        aligned = [self.relabelling.space] if self.relabelling is not None else []
+        every = (self.weights, *aligned, self.precisions, self.log_joint, self.predictions)
         return tuple(space for space in every if space)
 
     def _lines(self) -> Iterator[tuple[str, bool, tuple[float, ...]]]:
@@ -246,6 +262,9 @@ class Report:
             facts.append(f"acceptance {stats.acceptance.mean():.2f}")
         if stats.ebfmi is not None:
             facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        for kind, sites in stats.temperatures.items():
+            if "all" in sites:
+                facts.append(f"{kind} temperature {sites['all'].value:.3f}")
         if self.distinct is not None and self.num_chains > 1:
             facts.append(f"{self.distinct.between:.1f} distinct chains")
         return " · ".join(facts)

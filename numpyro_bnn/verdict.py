@@ -13,7 +13,7 @@ import numpy as np
 
 from numpyro_bnn.disagreement import Disagreement, SecondOpinion
 from numpyro_bnn.modes import DistinctFunctions
-from numpyro_bnn.report import Space
+from numpyro_bnn.report import Relabelling, Space
 from numpyro_bnn.sampler_stats import SamplerStats, percent, warnings_of
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
@@ -49,6 +49,7 @@ class Evidence(NamedTuple):
     chains: Disagreement | None
     distinct: DistinctFunctions | None
     second: SecondOpinion | None
+    relabelling: Relabelling | None = None
 
 
 def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
@@ -66,6 +67,7 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
         said += _too_short(evidence, limits)
     else:
         said += _limits_kept(verdict, evidence, limits)
+        said += _relabelled(evidence)
         said += _what_chains_do(evidence)
     if evidence.num_chains == 1:
         said.append(
@@ -177,6 +179,18 @@ def _limits_kept(verdict: str, evidence: Evidence, limits: Limits) -> list[str]:
     if others and not failing:
         said.append(f"{_listed(others).capitalize()} keep the limits, which is not enough.")
     return said
+
+
+def _relabelled(evidence: Evidence) -> list[str]:
+    """How much of what is wrong with the weights is names of hidden units."""
+    found = evidence.relabelling
+    if found is None:
+        return []
+    return [
+        f"Of the weights' variance {percent(found.before)} lies between chains, and "
+        f"{percent(found.after)} once hidden units are matched (worst R-hat "
+        f"{_rhat(found.space.max_rhat)}): the difference is relabelling, the rest is not."
+    ]
 
 
 _NO_PREDICTIONS = (

@@ -17,15 +17,18 @@ ROOT = Path(numpyro_bnn.__file__).parent
 ROWS = """
 rules
 hierarchy observations
-priors families modules potential site_dims
+priors families modules potential site_dims linearization
 ready start chains draws
+marginal perturbation
 likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs
+descent
+curvature
 faults fingerprint
 drawstore checkpoints chunked sampling
 recording
-mcmc optimization approximate
+mcmc optimization approximate iterates gaussian_laplace variational
 predictions score* rhat* sampler_stats modes disagreement symmetry
-report verdict
+report verdict stacking comparison
 diagnostics
 storage inference_data plots*
 tables job* pipeline

@@ -42,7 +42,10 @@ class Estimator(Protocol):
     """What a kernel asks of an estimator; see the module.
 
     - **batch_size** - rows a gradient looks at; None for all
+    - **evaluations** - gradients of `batch_size` rows that an estimate takes
     """
+
+    evaluations: ClassVar[int]
 
     @property
     def batch_size(self) -> int | None: ...
@@ -119,6 +122,7 @@ def check_batch_size(owner: str, value: Any, name: str = "batch_size") -> int:
 class _Full:
     chunk_size: int | None = None
     batch_size: int | None = None
+    evaluations: ClassVar[int] = 1
     independent: ClassVar[bool] = True
     follows_chain: ClassVar[bool] = False
 
@@ -257,6 +261,7 @@ def shuffled(rng_key: jax.Array, place: jax.Array, size: int) -> jax.Array:
 class _Minibatch:
     batch_size: int
     order: Order = "permutation"
+    evaluations: ClassVar[int] = 1
     needs_rows: ClassVar[bool] = True
     follows_chain: ClassVar[bool] = False
 
@@ -339,6 +344,7 @@ class _ControlVariate:
     anchor: PyTree = None
     period: int | None = None
     chunk_size: int | None = None
+    evaluations: ClassVar[int] = 2
     needs_rows: ClassVar[bool] = True
 
     @property

@@ -46,6 +46,7 @@ from numpyro_bnn.sgmcmc.state import SGMCMCState, freeze, record
 from numpyro_bnn.start import gentle_start
 
 PyTree = Any
+_OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
 
 
 class SGMCMC(MCMCKernel):
@@ -134,10 +135,17 @@ class SGMCMC(MCMCKernel):
         return self._model
 
     @property
+    def num_steps(self) -> int:
+        """Steps of the dynamics in one call of `sample`, outside a cycle."""
+        return 1 if self._metropolis is None else self._metropolis.num_steps
+
+    @property
     def default_fields(self) -> tuple[str, ...]:
         fields = ["z", "potential_energy", "step_size", "temperature"]
-        fields += ["configurational_temperature"] if self.dynamics.uses_gradient else []
-        fields += ["kinetic_temperature"] if self.dynamics.has_momentum else []
+        if self.dynamics.uses_gradient:
+            fields += ["configurational_temperature", "configurational_temperatures"]
+        if self.dynamics.has_momentum:
+            fields += ["kinetic_temperature", "kinetic_temperatures"]
         fields += ["accept_prob"] if self._metropolis is not None else []
         return tuple(fields)
 
@@ -221,6 +229,8 @@ class SGMCMC(MCMCKernel):
             grad_norm=nan,
             kinetic_temperature=nan,
             configurational_temperature=nan,
+            kinetic_temperatures=jax.tree.map(lambda _: nan, z),
+            configurational_temperatures=jax.tree.map(lambda _: nan, z),
             exploded_at=jnp.full((), -1, jnp.int32),
             rng_key=rng_key,
         )
@@ -405,11 +415,12 @@ class SGMCMC(MCMCKernel):
         mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
         after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
         # After a rejection the last gradient is that of a place where the chain is not.
-        last = jnp.where(
-            result.accepted,
-            jnp.stack([after.grad_norm, after.configurational_temperature]),
-            jnp.stack([state.grad_norm, state.configurational_temperature]),
-        )
+        of_gradient = {
+            name: jax.tree.map(
+                partial(jnp.where, result.accepted), getattr(after, name), getattr(state, name)
+            )
+            for name in _OF_THE_GRADIENT
+        }
         return after._replace(
             estimator=result.estimator,
             preconditioner=learned,
@@ -417,9 +428,8 @@ class SGMCMC(MCMCKernel):
             accept_prob=result.accept_prob,
             mean_accept_prob=mean,
             count=state.count + ~warming,
-            grad_norm=last[0],
-            configurational_temperature=last[1],
             rng_key=rng_key,
+            **of_gradient,
         )
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:

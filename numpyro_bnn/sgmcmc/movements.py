@@ -129,10 +129,22 @@ def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
     )
 
 
-def kinetic_temperature(momentum: PyTree, inverse_mass_matrix: PyTree) -> jax.Array:
-    r""":math:`p^\top M^{-1} p / D`, whose mean at stationarity is the temperature."""
+def kinetic_temperatures(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTree:
+    r""":math:`p^\top M^{-1} p / D` of each leaf, whose mean at stationarity is the temperature."""
     inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")
-    return total(lambda p, w: w * p * p, momentum, inverse_mass) / size(momentum)
+    return means(lambda p, w: w * p * p, momentum, inverse_mass)
+
+
+def means(function: Callable[..., Any], *trees: PyTree) -> PyTree:
+    """The mean of ``function`` over the entries of each leaf."""
+    real = jnp.result_type(float)
+    return jax.tree.map(lambda *x: jnp.mean(function(*x), dtype=real), *trees)
+
+
+def mean_over(values: PyTree, tree: PyTree) -> jax.Array:
+    """The mean over all entries of ``tree``, from those of its leaves."""
+    weighted = jax.tree.map(lambda value, x: value * jnp.size(x), values, tree)
+    return jnp.asarray(sum(jax.tree.leaves(weighted)) / size(tree))
 
 
 def drift(position: PyTree, momentum: PyTree, time: Any, settings: Settings) -> PyTree:
@@ -201,8 +213,8 @@ def regulate(
 ) -> PyTree:
     r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
 
-    K is :func:`kinetic_temperature`, a mean over the D parameters (Ding et al. 2014, algorithm 1),
-    or, with one thermostat a parameter, :math:`p_i^2 / m_i` of its own. The invariant law of
+    K is the mean of :func:`kinetic_temperatures` over the D parameters (Ding et al. 2014,
+    algorithm 1), or, with one thermostat a parameter, :math:`p_i^2 / m_i` of its own. The invariant law of
     :math:`\zeta` has standard deviation :math:`1/(\tau\sqrt{D})`, with D = 1 in the second case.
     """
     # At temperature 0 (exploration) the ratio is undefined: the thermostat then only cools.
@@ -216,7 +228,8 @@ def regulate(
             momentum,
             inverse_mass,
         )
-    excess = kinetic_temperature(momentum, settings.inverse_mass_matrix) - temperature
+    by_leaf = kinetic_temperatures(momentum, settings.inverse_mass_matrix)
+    excess = mean_over(by_leaf, momentum) - temperature
     return map_like(lambda z: z + factor * excess, thermostat)
 
 

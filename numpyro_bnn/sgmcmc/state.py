@@ -10,8 +10,9 @@ from numpyro_bnn.sgmcmc.movements import (
     DynamicsState,
     PyTree,
     Settings,
-    kinetic_temperature,
-    size,
+    kinetic_temperatures,
+    mean_over,
+    means,
     total,
 )
 
@@ -32,6 +33,7 @@ class SGMCMCState(NamedTuple):
     - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
       momentum
     - **configurational_temperature** - θᵀ∇U / D, which should too
+    - **kinetic_temperatures**, **configurational_temperatures** - the same of each site
     - **exploded_at** - call of `sample` at which the chain became non-finite and was frozen;
       -1 for a sound chain
     - **rng_key** - for the next step
@@ -51,6 +53,8 @@ class SGMCMCState(NamedTuple):
     grad_norm: jax.Array
     kinetic_temperature: jax.Array
     configurational_temperature: jax.Array
+    kinetic_temperatures: PyTree
+    configurational_temperatures: PyTree
     exploded_at: jax.Array
     rng_key: jax.Array
 
@@ -81,13 +85,18 @@ def record(
         temperature=jnp.asarray(settings.temperature, real),
     )
     if gradient is not None:
+        by_site = means(jnp.multiply, at, gradient)
         new = new._replace(
             grad_norm=jnp.sqrt(total(jnp.square, gradient)),
-            configurational_temperature=total(jnp.multiply, at, gradient) / size(at),
+            configurational_temperature=mean_over(by_site, at),
+            configurational_temperatures=by_site,
         )
     if dynamics.momentum is not None:
-        kinetic = kinetic_temperature(dynamics.momentum, settings.inverse_mass_matrix)
-        new = new._replace(kinetic_temperature=kinetic)
+        by_site = kinetic_temperatures(dynamics.momentum, settings.inverse_mass_matrix)
+        new = new._replace(
+            kinetic_temperature=mean_over(by_site, dynamics.momentum),
+            kinetic_temperatures=by_site,
+        )
     return new
 
 

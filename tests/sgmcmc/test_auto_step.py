@@ -128,7 +128,14 @@ FAST = {("BAOAB", "regression", "tanh"), ("GGMC from_warmup", "classification", 
 )
 def test_small_networks_at_first_try(name, kind, activation):
     model = MODELS[kind](activation)
-    assert gain(METHODS[name](model), model, *toy(kind)) > 0.4
+    if (name, kind, activation) in FAST:
+        assert gain(METHODS[name](model), model, *toy(kind)) > 0.4
+        return
+    # The methods forget their start at different speeds, those without momentum as the square
+    # of the others.
+    long = {"num_warmup": 2000, "num_samples": 1000}
+    explained = gain(METHODS[name](model), model, *toy(kind), **long)
+    assert explained > (0.4 if name in ("SGLD", "PSGLD", "MALA") else 0.75)
 
 
 @pytest.mark.parametrize(
@@ -211,19 +218,25 @@ def test_a_flat_potential_has_unit_curvature():
     assert np.all(np.isfinite(vector))
 
 
+SPREAD = jnp.array([10.0, 20.0, 30.0])
+
+
 def wide(z):
-    """Standard deviations of 10 and 1: a step for the metric of the variances differs by ten."""
-    return 0.5 * jnp.sum((z / jnp.array([10.0, 10.0, 1.0])) ** 2)
+    """Far from unit scale: the first step is ten times too long for the metric of the variances."""
+    return 0.5 * jnp.sum((z / SPREAD) ** 2)
 
 
-def test_a_metric_from_warmup_changes_step_and_momentum_with_it():
-    kernel = bnn.BAOAB(
+def from_warmup():
+    return bnn.BAOAB(
         potential_fn=wide, step_size="auto", preconditioner=preconditioners.from_warmup()
     )
+
+
+def test_the_step_is_in_the_units_of_the_metric_that_warmup_found():
     mcmc = MCMC(
-        kernel,
+        from_warmup(),
         num_warmup=600,
-        num_samples=2000,
+        num_samples=1000,
         num_chains=8,
         chain_method="vectorized",
         progress_bar=False,
@@ -232,12 +245,27 @@ def test_a_metric_from_warmup_changes_step_and_momentum_with_it():
     assert not mcmc.left_out
     fields = mcmc.get_extra_fields(group_by_chain=True)
     step = np.asarray(fields["step_size"])[:, 0]
-    # In units of a standard deviation the curvature is about 1, whatever it was before.
-    assert np.all((step > 0.25) & (step < 0.7)), step
+    # In units of a standard deviation the curvature is about 1; it was 0.01 to begin with.
+    assert np.all((step > 0.25) & (step < 0.8)), step
     kinetic = np.asarray(fields["kinetic_temperature"]).mean(1)
     assert abs(kinetic.mean() - 1) < 5 * kinetic.std(ddof=1) / np.sqrt(8)
-    early = np.asarray(fields["kinetic_temperature"])[:, :5]
-    assert early.mean() < 3
+
+
+def test_the_momentum_keeps_its_law_when_the_metric_changes():
+    """Unscaled, the momenta of a unit metric are hundreds of times too hot in the new one."""
+    kernel = from_warmup()
+
+    @jax.jit
+    @jax.vmap
+    def kinetic(key):
+        state = kernel.init(key, 80, jnp.zeros(3), (), {})
+        step = lambda s, _: 2 * (kernel.sample(s, (), {}),)  # noqa: E731
+        return jax.lax.scan(step, state, None, 80)[1].kinetic_temperature
+
+    values = np.asarray(kinetic(jax.random.split(jax.random.key(0), 200)))
+    by_step = values.mean(0)
+    assert by_step[:20].max() < 1.5
+    assert by_step.max() < 2.0, by_step
 
 
 @pytest.mark.parametrize("kernel", [bnn.MALA, bnn.BAOAB, bnn.RandomWalk])

@@ -15,7 +15,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from catalogue import BATCH, SAMPLERS, data, make
+from catalogue import BATCH, SAMPLERS, SIZE, data, make
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import CustomGibbs, Gibbs
 
@@ -318,3 +318,15 @@ def test_local_latents_and_plates_are_ordinary_under_full_batches():
 
     states = stepped(bnn.MALA(local, step_size=0.1), jax.random.key(0), (jnp.arange(4.0),), 3)
     assert states.z["mean"].shape == (3, 4)
+
+
+@pytest.mark.parametrize("batch_size", [None, SIZE])
+def test_rmsprop_is_told_the_number_of_rows(batch_size):
+    """Its metric is that of the mean loss, so that a step means what it does for an optimiser."""
+    start = chain(starts(), 0)
+    kernel = bnn.PSGLD(catalogue.model, step_size=1e-4, batch_size=batch_size)
+    states = stepped(kernel, jax.random.key(0), data(), 1, start, num_warmup=3)
+    gradient = jax.grad(Potential(catalogue.model, data()))(start)
+    metric = kernel.preconditioner.inverse_mass_matrix(chain(states.preconditioner, 0))
+    for site, g in gradient.items():
+        np.testing.assert_allclose(metric[site], 1 / (1e-5 + jnp.abs(g) / SIZE), rtol=1e-3)

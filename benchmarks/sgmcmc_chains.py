@@ -1,0 +1,122 @@
+"""Chains on two host devices against `jax.vmap`, and the memory of a long run.
+
+The 784-100-10 network of `sgmcmc_speed.py`, SGLD with minibatches of 100:
+
+- two and four chains, one or two a device, against all of them in one `jax.vmap`, interleaved;
+- peak resident memory of a child process against the number of steps (the draws kept are one)
+  and against the number of rows, beyond the bytes of the rows themselves.
+
+    python benchmarks/sgmcmc_chains.py [--quick]
+"""
+
+import argparse
+import csv
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from sgmcmc_speed import CLASSES, EPSILON, INPUTS, RESULTS, N, model
+
+import numpyro_bnn as bnn
+
+BATCH = 100
+
+
+def rows(size: int):
+    rng = np.random.default_rng(0)
+    x = rng.random((size, INPUTS), dtype=np.float32)
+    return x, rng.integers(0, CLASSES, size)
+
+
+def sampler(steps: int, **chains):
+    kernel = bnn.SGLD(model, step_size=EPSILON, batch_size=BATCH)
+    return bnn.MCMC(
+        kernel, num_warmup=0, num_samples=steps, thinning=steps, progress_bar=False, **chains
+    )
+
+
+def chains(num_chains: int, steps: int, repeats: int):
+    """Median seconds on the devices and in one vmap, and the median of their ratios."""
+    x, y = (jnp.asarray(a) for a in rows(N))
+    z = bnn.optimize(
+        model, jax.random.key(0), x, y, num_chains=num_chains, num_steps=0, progress_bar=False
+    )
+    times = {}
+    samplers = {
+        method: sampler(steps, num_chains=num_chains, chain_method=method)
+        for method in ("parallel", "vectorized")
+    }
+    for repeat in range(repeats + 1):
+        for method, mcmc in samplers.items():
+            begin = time.perf_counter()
+            mcmc.run(jax.random.key(1), x, y, init_params=z)
+            jax.block_until_ready(mcmc.last_state.z)
+            if repeat:  # the first compiles
+                times.setdefault(method, []).append(time.perf_counter() - begin)
+    parallel, vectorized = times.values()
+    ratio = statistics.median(a / b for a, b in zip(parallel, vectorized))
+    return statistics.median(parallel), statistics.median(vectorized), ratio
+
+
+def peak(steps: int, size: int) -> float:
+    """Peak resident MiB of one process that runs `steps` over `size` rows."""
+    arguments = [sys.executable, __file__, "--child", str(steps), str(size)]
+    return float(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
+
+
+def child(steps: int, size: int) -> None:
+    x, y = rows(size)
+    z = {
+        name: value[0]
+        for name, value in bnn.optimize(
+            model, jax.random.key(0), x[:BATCH], y[:BATCH], num_steps=0, progress_bar=False
+        ).items()
+    }
+    sampler(steps).run(jax.random.key(1), x, y, init_params=z)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer steps and repeats")
+    parser.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(*options.child)
+        return
+    numpyro.set_host_device_count(2)
+    print(
+        f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
+    )
+    found = []
+
+    def say(what: str, value: float) -> None:
+        found.append((what, round(value, 4)))
+        print(f"{what:<58}{value:>10.3f}", flush=True)
+
+    steps, repeats = (200, 3) if options.quick else (1000, 7)
+    for num_chains in (2, 4):
+        parallel, vectorized, ratio = chains(num_chains, steps, repeats)
+        say(f"{num_chains} chains on 2 devices, microseconds a step", parallel / steps * 1e6)
+        say(f"{num_chains} chains in one vmap, microseconds a step", vectorized / steps * 1e6)
+        say(f"{num_chains} chains, ratio of the medians of pairs", ratio)
+    for steps in (100, 1000) if options.quick else (100, 1000, 10_000):
+        say(f"peak MiB, {steps} steps, {N} rows", peak(steps, N))
+    for size in (N // 4, N // 2, N):
+        bytes_of_rows = size * (INPUTS + 2) * 4 / 2**20
+        say(f"peak MiB, 100 steps, {size} rows, of which data {bytes_of_rows:.0f}", peak(100, size))
+    if not options.quick:
+        RESULTS.mkdir(exist_ok=True)
+        with (RESULTS / "sgmcmc_chains.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("what", "value"), *found])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""Several methods on one model: a second sampler to check a first, and a table of many."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpyro.infer import HMC, NUTS
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn.approximate import deep_ensemble, map_estimate
+from numpyro_bnn.comparison import Comparison, judged
+from numpyro_bnn.diagnostics import Report, diagnose, rhat
+from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.gaussian_laplace import laplace
+from numpyro_bnn.iterates import swag
+from numpyro_bnn.mcmc import MCMC
+from numpyro_bnn.optimization import optimize
+from numpyro_bnn.predictions import predict
+from numpyro_bnn.sgmcmc.algorithms import BAOAB, SGLD
+from numpyro_bnn.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.variational import mean_field
+
+
+def second_opinion(
+    mcmc: MCMC,
+    x: Any = None,
+    *,
+    kernel: MCMCKernel | None = None,
+    key: jax.Array | None = None,
+    num_warmup: int | None = None,
+    num_samples: int | None = None,
+    progress_bar: bool = True,
+) -> Report:
+    """Sample the same model again in another way, and say where the two runs part.
+
+    R-hat cannot see what every chain of a run misses. The second run starts from other
+    optimised weights and, where none is given, uses NUTS with a higher `target_accept_prob`
+    (0.95; 0.99 after a run that had as much): smaller steps, which enter narrow necks. Means and
+    quantiles of precisions and predictions are compared in joint Monte Carlo errors.
+
+    :param mcmc: a finished run.
+    :param x: inputs at which predictions are compared; default: the first argument of the run.
+    :param kernel: another sampler of the same model.
+    :param key: random key of the second run; default ``jax.random.key(1)``.
+    :param num_warmup: default: that of the first run, at most 500.
+    :param num_samples: default: that of the first run, at most 500.
+    :param progress_bar: show one progress bar a chain.
+    :return: the report on the first run, with the comparison in its `second`.
+    :raises ValueError: for a run without draws, or without a model to sample again.
+    """
+    if not isinstance(mcmc, MCMC) or mcmc._states is None:
+        raise ValueError(
+            f"second_opinion: expected a numpyro_bnn.MCMC after `run`, got {type(mcmc).__name__}"
+            f"{' before it' if isinstance(mcmc, MCMC) else ''}. To compare finished runs use "
+            "diagnose(run, x, second=other)."
+        )
+    model = getattr(kernel or mcmc.sampler, "model", None)
+    if model is None:
+        raise ValueError(
+            f"second_opinion: {type(mcmc.sampler).__name__} carries no model to sample again. Give "
+            "a kernel over the model: kernel=NUTS(model)."
+        )
+    args, kwargs = mcmc._args, mcmc._kwargs
+    if x is None and not args:
+        raise ValueError(
+            "second_opinion: the run had no positional arguments to predict at. Give inputs as x."
+        )
+    key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
+    other = MCMC(
+        NUTS(model, target_accept_prob=_higher(mcmc.sampler)) if kernel is None else kernel,
+        num_warmup=min(mcmc.num_warmup, 500) if num_warmup is None else num_warmup,
+        num_samples=min(mcmc.num_samples, 500) if num_samples is None else num_samples,
+        num_chains=mcmc.num_chains,
+        chain_method=mcmc.chain_method,
+        progress_bar=progress_bar,
+    )
+    starts = optimize(
+        model, key_start, *args, num_chains=mcmc.num_chains, progress_bar=progress_bar, **kwargs
+    )
+    other.run(key_run, *args, init_params=starts, **kwargs)
+    return diagnose(mcmc, args[0] if x is None else x, second=other)
+
+
+def _higher(sampler: Any) -> float:
+    """An acceptance to aim at that a run with this sampler did not."""
+    aimed = sampler._target_accept_prob if isinstance(sampler, HMC) else 0.0
+    return 0.95 if aimed < 0.95 else 0.99
+
+
+class Data(NamedTuple):
+    """Rows to fit and rows to judge by."""
+
+    x: Any
+    y: Any
+    x_test: Any
+    y_test: Any
+
+
+class Fitted(NamedTuple):
+    """Draws of one method, and what they cost."""
+
+    draws: Draws
+    gradients: float = float("nan")
+    seconds: float = float("nan")
+
+
+def compare(
+    model: Callable,
+    data: Any,
+    methods: Mapping[str, Any] | None = None,
+    reference: str = "hmc",
+    *,
+    key: jax.Array | None = None,
+    num_chains: int = 4,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    progress_bar: bool = True,
+) -> Comparison:
+    """How good is each method on this problem, and how far from the posterior?
+
+    The table of Izmailov et al. 2021 (*What are Bayesian neural network posteriors really
+    like?*, table 4) for the user's own model and data.
+
+    :param model: a NumPyro model, called as ``model(x, y)``.
+    :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys.
+    :param methods: name to a kernel over the model, to a function ``f(model, key, x, y)`` that
+        returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to what is finished: an
+        ``MCMC`` after `run`, draws, or a mapping (chain, draw, …). A name of
+        :func:`default_methods` alone (with the value None) is that method. Default: all of these.
+    :param reference: the method that the others are compared with; ``"hmc"`` is NUTS where
+        `methods` do not say otherwise.
+    :param key: random key; default ``jax.random.key(0)``.
+    :param num_chains: chains of a kernel and members of an ensemble.
+    :param num_warmup: warm-up steps of a kernel.
+    :param num_samples: draws of a kernel; kernels that take one gradient a step take ten steps
+        for one.
+    :param progress_bar: show progress.
+    :return: the table; print it.
+    :raises ValueError: for an unknown name, data that lack a part, or a method without draws.
+    """
+    rows = _data(data)
+    known = default_methods(model, num_chains)
+    asked = dict(known) if methods is None else dict(methods)
+    asked.setdefault(reference, None)
+    for name, method in asked.items():
+        if method is None and name not in known:
+            raise ValueError(
+                f"compare: no method is called {name!r}; known are {sorted(known)}. Give your own "
+                "as {name: kernel or function or finished run}."
+            )
+    key = jax.random.key(0) if key is None else key
+    key_start, key = jax.random.split(key)
+    settings = {"num_chains": num_chains, "num_warmup": num_warmup, "num_samples": num_samples}
+    starts = None
+    found = {}
+    for name, method in asked.items():
+        method = known[name] if method is None else method
+        if isinstance(method, MCMCKernel) and starts is None:
+            starts = optimize(
+                model, key_start, rows.x, rows.y, num_chains=num_chains, progress_bar=progress_bar
+            )
+        key, key_fit = jax.random.split(key)
+        found[name] = _fitted(name, method, model, rows, key_fit, starts, settings, progress_bar)
+    predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
+    table = [
+        judged(
+            name,
+            predictions[name],
+            predictions[reference],
+            rows.y_test,
+            _worst(predictions[name].values),
+            fitted.gradients,
+            fitted.seconds,
+        )
+        for name, fitted in found.items()
+    ]
+    regression = "probs" not in predictions[reference].values
+    return Comparison(tuple(table), reference, regression, predictions)
+
+
+def default_methods(model: Callable, num_chains: int = 4) -> dict[str, Any]:
+    """The methods that :func:`compare` knows by name.
+
+    :param model: the model that kernels sample.
+    :param num_chains: members of an ensemble.
+    """
+
+    def ensemble(model: Callable, key: jax.Array, *args: Any, **options: Any) -> Draws:
+        return deep_ensemble(model, key, *args, num_members=num_chains, **options)
+
+    return {
+        "map": map_estimate,
+        "deep ensemble": ensemble,
+        "mean field": mean_field,
+        "laplace": laplace,
+        "swag": swag,
+        "sgld": SGLD(model, step_size="auto"),
+        "baoab": BAOAB(model, step_size="auto"),
+        "hmc": NUTS(model, target_accept_prob=0.9, max_tree_depth=8),
+    }
+
+
+# Steps that a kernel of one gradient a step takes for a draw that is kept.
+_THINNING = 10
+
+
+def _data(data: Any) -> Data:
+    parts = [data.get(name) for name in Data._fields] if isinstance(data, Mapping) else data
+    if not isinstance(parts, (tuple, list)) or len(parts) != 4 or any(p is None for p in parts):
+        given = sorted(data) if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(
+            f"compare: data must be (x, y, x_test, y_test), or a mapping with these keys, got {given}."
+        )
+    return Data(*parts)
+
+
+def _fitted(
+    name: str,
+    method: Any,
+    model: Callable,
+    data: Data,
+    key: jax.Array,
+    starts: Any,
+    settings: dict[str, int],
+    progress_bar: bool,
+) -> Fitted:
+    """Run a method, or take what it has found already."""
+    if isinstance(method, (NumPyroMCMC, Mapping)):
+        return Fitted(draws_of(method, model, f"compare: {name}"))
+    begin = time.perf_counter()
+    if isinstance(method, MCMCKernel):
+        draws, gradients = _sampled(method, data, key, starts, settings, progress_bar)
+    elif callable(method):
+        draws = draws_of(
+            method(model, key, data.x, data.y, progress_bar=progress_bar), model, f"compare: {name}"
+        )
+        gradients = float(draws.info.get("gradients", float("nan")))
+    else:
+        raise TypeError(
+            f"compare: {name!r} must be a kernel, a function that returns draws, or a finished run, "
+            f"got {type(method).__name__}."
+        )
+    return Fitted(draws, gradients, time.perf_counter() - begin)
+
+
+def _sampled(
+    kernel: MCMCKernel,
+    data: Data,
+    key: jax.Array,
+    starts: Any,
+    settings: dict[str, int],
+    progress_bar: bool,
+) -> tuple[Draws, float]:
+    """Draws of a kernel and the passes over all rows that its gradients took."""
+    thinning = _THINNING if isinstance(kernel, SGMCMC) and kernel.num_steps == 1 else 1
+    mcmc = MCMC(
+        kernel,
+        num_warmup=settings["num_warmup"] * thinning,
+        num_samples=settings["num_samples"] * thinning,
+        num_chains=settings["num_chains"],
+        thinning=thinning,
+        progress_bar=progress_bar,
+    )
+    if isinstance(kernel, HMC):
+        mcmc.warmup(key, data.x, data.y, init_params=starts, collect_warmup=True)
+        steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
+        mcmc.run(mcmc.post_warmup_state.rng_key, data.x, data.y)
+        steps += float(np.sum(mcmc.get_extra_fields()["num_steps"]))
+        return draws_of(mcmc), steps
+    mcmc.run(key, data.x, data.y, init_params=starts)
+    if not isinstance(kernel, SGMCMC):
+        return draws_of(mcmc), float("nan")
+    steps = mcmc.num_chains * (mcmc.num_warmup + mcmc.num_samples) * kernel.num_steps
+    batch = kernel.gradient.batch_size or len(data.y)
+    return draws_of(mcmc), steps * kernel.gradient.evaluations * batch / len(data.y)
+
+
+def _worst(values: Mapping[str, np.ndarray]) -> float:
+    """Worst R-hat of predictions of several chains of several draws."""
+    shape = next(iter(values.values())).shape
+    if shape[0] < 2 or shape[1] < 4:
+        return float("nan")
+    return max(float(np.nanmax(rhat(v))) for v in values.values())

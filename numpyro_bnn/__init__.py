@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "modules": ["MLP", "from_params", "random_module", "to_params"],
     "hierarchy": ["parameterize"],
+    "host_rows": ["OnHost"],
     "potential": ["potential_of"],
     "optimization": ["optimize"],
     "approximate": ["deep_ensemble", "map_estimate", "randomized_map"],
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.draws import Draws
     from numpyro_bnn.gaussian_laplace import laplace
     from numpyro_bnn.hierarchy import parameterize
+    from numpyro_bnn.host_rows import OnHost
     from numpyro_bnn.inference_data import from_inference_data, to_inference_data
     from numpyro_bnn.iterates import constant_sgd, swag
     from numpyro_bnn.mcmc import MCMC

@@ -27,6 +27,8 @@ from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.hierarchy import Group, groups_of
+from numpyro_bnn.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.summed import Rows, summed
 
 Values = dict[str, jax.Array]
 
@@ -85,6 +87,11 @@ class Structure(NamedTuple):
     def observed(self) -> list[str]:
         return [name for name, site in self.sites.items() if site.observed]
 
+    @property
+    def row_counts(self) -> set[int]:
+        """Sizes of the plates around observed sites."""
+        return {self.plates[p].size for name in self.observed for p in self.sites[name].plates}
+
 
 def as_jax(tree: Any) -> Any:
     """NumPy's arrays as JAX's, which the traced rows of a minibatch can index."""
@@ -134,7 +141,8 @@ def structure_of(
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
     def visit(key: jax.Array) -> jax.Array:
-        seeded = seed(substitute(model, data=dict(indices or {})), key)
+        bound = substitute(with_stand_ins(model), data=dict(indices or {}))
+        seeded = seed(bound, key)
         sites = trace(substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
         samples = {
             name: site
@@ -234,13 +242,27 @@ class Potential:
                 f"The latent site(s) {discrete} are discrete and have no gradient. Sum them out in "
                 "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
             )
-        self.bound = _DefaultKey(model)
+        self._sources = sources_in((self.args, self.kwargs))
+        self.bound = with_stand_ins(_DefaultKey(model))
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether some of the data are, see :class:`~numpyro_bnn.host_rows.OnHost`."""
+        return bool(self._sources)
 
     def __call__(self, z: Values) -> jax.Array:
+        if self._sources:
+            chunk = min(source.rows_a_pass for source in self._sources)
+            return summed(Rows(self, *self.data_plate()), chunk)(z)
         return potential_energy(self.bound, self.args, self.kwargs, z)
 
     def minibatch(
-        self, z: Values, indices: jax.Array, plate: str, contiguous: bool = False
+        self,
+        z: Values,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
     ) -> jax.Array:
         """U(z; I): the likelihood of the rows `indices` of `plate`, scaled by N/B.
 
@@ -248,13 +270,21 @@ class Potential:
         :param indices: row numbers.
         :param plate: name of the data plate.
         :param contiguous: whether the rows are consecutive, and can be sliced out.
+        :param ahead: rows that will be wanted next, which data on the host are read for.
         """
-        model = self.rows_of(indices, plate, contiguous)
+        model = self.rows_of(indices, plate, contiguous, ahead)
         return potential_energy(model, self.args, self.kwargs, z)
 
-    def rows_of(self, indices: jax.Array, plate: str, contiguous: bool = False) -> Callable:
+    def rows_of(
+        self,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
+    ) -> Callable:
         """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
-        model = substitute(self.bound, data={plate: indices})
+        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead)
+        model = substitute(bound, data={plate: indices})
         return self._sliced(model, indices, plate) if contiguous else model
 
     def _sliced(self, model: Callable, indices: jax.Array, plate: str) -> Callable:

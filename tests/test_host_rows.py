@@ -1,0 +1,202 @@
+"""Data that stay on the host: the draws of data in memory, from rows that a thread reads ahead."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.infer import HMC
+from numpyro.infer.gibbs import CustomGibbs, Gibbs
+
+import numpyro_bnn as bnn
+from numpyro_bnn.fingerprint import digest
+
+N, FEATURES = 53, 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, FEATURES)).astype(np.float32)
+Y = (X[:, 0] + 0.1 * RNG.normal(size=N)).astype(np.float32)
+
+
+def model(x, y=None):
+    net = bnn.random_module("net", bnn.MLP([4], 1), bnn.priors.Hierarchical(), x[:1])
+    bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=0.5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick(quick_compile):
+    yield
+
+
+@pytest.fixture(scope="module", params=["memmap", "zarr"])
+def files(request, tmp_path_factory):
+    """Inputs and targets in files."""
+    folder = tmp_path_factory.mktemp("rows")
+    if request.param == "zarr":
+        arrays = [zarr.create_array(folder / n, data=a) for n, a in (("x", X), ("y", Y))]
+    else:
+        for name, values in (("x", X), ("y", Y)):
+            np.save(folder / f"{name}.npy", values)
+        arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"]
+    return [bnn.OnHost(a) for a in arrays]
+
+
+def samples(kernel, x, y, **settings):
+    mcmc = bnn.MCMC(kernel, num_warmup=3, num_samples=12, progress_bar=False, **settings)
+    mcmc.run(jax.random.key(0), x, y)
+    return mcmc.get_samples(group_by_chain=True)
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("order", ["permutation", "replacement", "blocks"])
+def test_draws_are_those_of_data_in_memory(files, order):
+    gradient = bnn.gradients.minibatch(1 if order == "blocks" else 10, order)
+    kernel = bnn.BAOAB(model, step_size=0.01, gradient=gradient)
+    assert_same(samples(kernel, *files), samples(kernel, X, Y))
+
+
+@pytest.mark.parametrize("method", ["parallel", "sequential", "vectorized"])
+def test_every_chain_gets_its_own_rows(files, method):
+    kernel = bnn.SGLD(model, step_size=1e-3, batch_size=10)
+    chains = {"num_chains": 2, "chain_method": method}
+    assert_same(samples(kernel, *files, **chains), samples(kernel, X, Y, **chains))
+
+
+def test_passes_over_all_rows_are_exact(files, monkeypatch):
+    """An anchor, a Metropolis correction and a start look at all rows."""
+    monkeypatch.setattr(bnn.OnHost, "rows_a_pass", 10)
+    potential, expected = (bnn.potential_of(model, *data) for data in (files, (X, Y)))
+    z = expected.unconstrain(expected.prior_draw(jax.random.key(1)))
+    energy, gradient = jax.jit(jax.value_and_grad(potential))(z)
+    np.testing.assert_allclose(energy, expected(z), rtol=1e-5)
+    for name, slope in jax.grad(expected)(z).items():
+        np.testing.assert_allclose(gradient[name], slope, rtol=1e-4, atol=1e-4)
+
+
+def test_hmc_reads_chunks(files):
+    kernel = HMC(model, step_size=0.01, num_steps=3, trajectory_length=None)
+    found = samples(kernel, *files, chunk_size=10)
+    assert_same(found, samples(kernel, X, Y, chunk_size=10))
+
+
+def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
+    def mcmc(folder):
+        kernel = bnn.BAOAB(model, step_size=0.01, batch_size=10)
+        return bnn.MCMC(
+            kernel,
+            num_warmup=4,
+            num_samples=12,
+            checkpoint=tmp_path / folder,
+            checkpoint_every=4,
+            progress_bar=False,
+        )
+
+    whole = mcmc("whole")
+    whole.run(jax.random.key(0), *files)
+    broken = mcmc("broken")
+    advance = broken._advance
+
+    def interrupted(lanes, plan, done, recorder):
+        return advance(lanes, plan._replace(draws=4), done, recorder)
+
+    broken._advance = interrupted
+    with pytest.warns(UserWarning, match="Interrupted"):
+        broken.run(jax.random.key(0), *files)
+    again = mcmc("broken")
+    again.resume(*files)
+    assert_same(again.get_samples(), whole.get_samples())
+    with pytest.raises(ValueError, match="data"):
+        mcmc("broken").resume(files[0], bnn.OnHost(Y + 1))
+
+
+class Counted:
+    """An array that remembers what was read."""
+
+    def __init__(self, values):
+        self.values, self.read = values, []
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return self.values[index]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, N - 1), min_size=1, max_size=20))
+def test_rows_in_any_order(rows):
+    rows = np.asarray(rows)
+    array = Counted(X)
+    np.testing.assert_array_equal(bnn.OnHost(array).read(rows), X[rows])
+    (index,) = array.read
+    assert isinstance(index, slice) or (np.diff(index) > 0).all()
+
+
+def test_rows_are_read_once_and_ahead():
+    array = Counted(X)
+    source = bnn.OnHost(array)
+    batches = [np.arange(i, i + 5) for i in range(0, 25, 5)]
+    for now, then in zip(batches, batches[1:]):
+        np.testing.assert_array_equal(source._serve(now, then), X[now])
+        source._ahead[then.tobytes()].result()
+        assert array.read[-1] == slice(then[0], then[-1] + 1)
+    assert len(array.read) == len(batches)
+
+
+def test_what_is_read_ahead_is_bounded():
+    source = bnn.OnHost(X)
+    for i in range(40):
+        source._serve(np.asarray([0]), np.asarray([i]))
+    assert len(source._ahead) == 16
+
+
+def test_the_fingerprint_is_that_of_the_values(files):
+    assert digest(files[0].array) == digest(X)
+
+
+@pytest.mark.parametrize("bad", [[1.0, 2.0], np.zeros(()), np.asarray(["a"])])
+def test_what_has_no_rows_of_numbers_is_refused(bad):
+    with pytest.raises(TypeError, match="expected an array of numbers with rows"):
+        bnn.OnHost(bad)
+
+
+def test_samplers_that_want_all_rows_at_once_are_refused(files):
+    with pytest.raises(ValueError, match="Give `chunk_size=` to MCMC"):
+        samples(HMC(model), *files)
+    blocks = [(CustomGibbs(lambda **_: {}), ["a"]), (bnn.SGLD(model, step_size=1e-3), None)]
+    with pytest.raises(ValueError, match="looks at all rows at once"):
+        samples(Gibbs(blocks), *files)
+
+
+def test_what_wants_all_of_it_is_refused(files):
+    with pytest.raises(TypeError, match="read a minibatch at a time"):
+        np.asarray(files[0])
+
+
+def test_rows_that_are_changed_before_they_are_taken_are_refused(files):
+    def shifted(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([FEATURES]).to_event(1))
+        x = x + 1
+        with numpyro.plate("data", x.shape[0]):
+            rows = numpyro.subsample(x, event_dim=1)
+            numpyro.sample("y", dist.Normal(rows @ w, 1.0), obs=numpyro.subsample(y, event_dim=0))
+
+    with pytest.raises(ValueError, match="changes it before it takes rows"):
+        samples(bnn.SGLD(shifted, step_size=1e-3, batch_size=5), *files)
+
+
+def test_a_deterministic_site_of_the_rows_is_refused(files):
+    def told(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([FEATURES]).to_event(1))
+        numpyro.deterministic("mean", jnp.mean(x @ w))
+        bnn.likelihoods.gaussian(lambda x: x @ w, y, x=x, noise=1.0)
+
+    with pytest.raises(ValueError, match="'mean'.*depends on rows"):
+        samples(bnn.SGLD(told, step_size=1e-3, batch_size=5), *files)

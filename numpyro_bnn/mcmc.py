@@ -23,6 +23,7 @@ from numpyro_bnn.faults import (
     exploded,
     first_bad_draws,
     refuse_host_rows,
+    refuse_sites_of_host_rows,
     refuse_subsampling,
 )
 from numpyro_bnn.fingerprint import Facts, describe, environment

@@ -1,5 +1,7 @@
 """Data that stay on the host: the draws of data in memory, from rows that a thread reads ahead."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +28,7 @@ def model(x, y=None):
     bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=0.5)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick(quick_compile):
-    yield
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 @pytest.fixture(scope="module", params=["memmap", "zarr"])
@@ -143,7 +143,7 @@ def test_rows_are_read_once_and_ahead():
     array = Counted(X)
     source = bnn.OnHost(array)
     batches = [np.arange(i, i + 5) for i in range(0, 25, 5)]
-    for now, then in zip(batches, batches[1:]):
+    for now, then in pairwise(batches):
         np.testing.assert_array_equal(source._serve(now, then), X[now])
         source._ahead[then.tobytes()].result()
         assert array.read[-1] == slice(then[0], then[-1] + 1)
@@ -198,5 +198,5 @@ def test_a_deterministic_site_of_the_rows_is_refused(files):
         numpyro.deterministic("mean", jnp.mean(x @ w))
         bnn.likelihoods.gaussian(lambda x: x @ w, y, x=x, noise=1.0)
 
-    with pytest.raises(ValueError, match="'mean'.*depends on rows"):
+    with pytest.raises(ValueError, match=r"'mean'.*depends on rows"):
         samples(bnn.SGLD(told, step_size=1e-3, batch_size=5), *files)

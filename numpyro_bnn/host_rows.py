@@ -4,8 +4,8 @@
 array too large for the device. Which rows a step takes is decided by the compiled program itself,
 from the random key in the state of the chain, as for data on the device. The program asks the host
 for them (a callback), and says which ones come next: a thread reads these while the device
-computes. So the draws are those of data in memory, and a run is continued from its checkpoint
-without any state of a loader.
+computes. So the draws are those of data in memory (to rounding: the two programs are fused
+differently), and a run is continued from its checkpoint without any state of a loader.
 
 Inside the compiled program a stand-in of the right shape and type, which takes no memory, goes
 through the model in place of the data, until ``numpyro.subsample`` exchanges it for the rows.

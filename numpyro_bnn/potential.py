@@ -377,7 +377,7 @@ class Potential:
 
     def prior_draw(self, key: jax.Array) -> Values:
         """Constrained values of the latent sites drawn from their priors."""
-        seeded = substitute(seed(self.model, key), substitute_fn=init_to_sample)
+        seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 

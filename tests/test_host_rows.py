@@ -24,50 +24,47 @@ Y = (X[:, 0] + 0.1 * RNG.normal(size=N)).astype(np.float32)
 
 
 def model(x, y=None):
-    net = bnn.random_module("net", bnn.MLP([4], 1), bnn.priors.Hierarchical(), x[:1])
-    bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=0.5)
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        rows = numpyro.subsample(x, event_dim=1)
+        target = None if y is None else numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(jnp.tanh(rows @ w), 0.5), obs=target)
 
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
-@pytest.fixture(scope="module", params=["memmap", "zarr"])
-def files(request, tmp_path_factory):
-    """Inputs and targets in files."""
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Inputs in a memory map, targets in zarr."""
     folder = tmp_path_factory.mktemp("rows")
-    if request.param == "zarr":
-        arrays = [zarr.create_array(folder / n, data=a) for n, a in (("x", X), ("y", Y))]
-    else:
-        for name, values in (("x", X), ("y", Y)):
-            np.save(folder / f"{name}.npy", values)
-        arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"]
-    return [bnn.OnHost(a) for a in arrays]
+    np.save(folder / "x.npy", X)
+    x = np.load(folder / "x.npy", mmap_mode="r")
+    return [bnn.OnHost(x), bnn.OnHost(zarr.create_array(folder / "y", data=Y))]
 
 
 def samples(kernel, x, y, **settings):
     mcmc = bnn.MCMC(kernel, num_warmup=3, num_samples=12, progress_bar=False, **settings)
     mcmc.run(jax.random.key(0), x, y)
-    return mcmc.get_samples(group_by_chain=True)
+    return mcmc.get_samples(group_by_chain=True)["w"]
 
 
-def assert_same(found, expected):
-    assert set(found) == set(expected)
-    for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+# Programs that differ in where rows come from are fused differently: equal to rounding.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-@pytest.mark.parametrize("order", ["permutation", "replacement", "blocks"])
-def test_draws_are_those_of_data_in_memory(files, order):
+@pytest.mark.parametrize(
+    ("order", "method"),
+    [("permutation", "parallel"), ("replacement", "vectorized"), ("blocks", "sequential")],
+)
+def test_draws_are_those_of_data_in_memory(files, order, method):
     gradient = bnn.gradients.minibatch(1 if order == "blocks" else 10, order)
     kernel = bnn.BAOAB(model, step_size=0.01, gradient=gradient)
-    assert_same(samples(kernel, *files), samples(kernel, X, Y))
-
-
-@pytest.mark.parametrize("method", ["parallel", "sequential", "vectorized"])
-def test_every_chain_gets_its_own_rows(files, method):
-    kernel = bnn.SGLD(model, step_size=1e-3, batch_size=10)
     chains = {"num_chains": 2, "chain_method": method}
-    assert_same(samples(kernel, *files, **chains), samples(kernel, X, Y, **chains))
+    found, expected = samples(kernel, *files, **chains), samples(kernel, X, Y, **chains)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    # Another order of the rows would show.
+    assert np.abs(found[0] - found[1]).max() > 1e-3
 
 
 def test_passes_over_all_rows_are_exact(files, monkeypatch):
@@ -82,9 +79,10 @@ def test_passes_over_all_rows_are_exact(files, monkeypatch):
 
 
 def test_hmc_reads_chunks(files):
-    kernel = HMC(model, step_size=0.01, num_steps=3, trajectory_length=None)
+    fixed = {"trajectory_length": None, "adapt_step_size": False, "adapt_mass_matrix": False}
+    kernel = HMC(model, step_size=0.01, num_steps=3, **fixed)
     found = samples(kernel, *files, chunk_size=10)
-    assert_same(found, samples(kernel, X, Y, chunk_size=10))
+    np.testing.assert_allclose(found, samples(kernel, X, Y), rtol=1e-3, atol=1e-4)
 
 
 def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
@@ -112,7 +110,7 @@ def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
         broken.run(jax.random.key(0), *files)
     again = mcmc("broken")
     again.resume(*files)
-    assert_same(again.get_samples(), whole.get_samples())
+    np.testing.assert_array_equal(again.get_samples()["w"], whole.get_samples()["w"])
     with pytest.raises(ValueError, match="data"):
         mcmc("broken").resume(files[0], bnn.OnHost(Y + 1))
 
@@ -158,7 +156,7 @@ def test_what_is_read_ahead_is_bounded():
 
 
 def test_the_fingerprint_is_that_of_the_values(files):
-    assert digest(files[0].array) == digest(X)
+    assert [digest(f.array) for f in files] == [digest(X), digest(Y)]
 
 
 @pytest.mark.parametrize("bad", [[1.0, 2.0], np.zeros(()), np.asarray(["a"])])

@@ -5,7 +5,4 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=4
 #SBATCH --time=24:00:00
-# SIGTERM two minutes before the end: the run finishes its chunk and writes a checkpoint.
-#SBATCH --signal=TERM@120
-#SBATCH --requeue
 srun python benchmarks/distributed.py --distributed --groups 2 --chains 4 --out draws.npz

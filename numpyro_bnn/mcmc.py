@@ -85,8 +85,10 @@ class MCMC(NumPyroMCMC):
     :param mesh: devices that share chains and rows, such as ``jax.make_mesh((2, 4), ("chain",
         "data"))``: two groups of four devices, each with half of the chains and a quarter of the
         rows on every device. Of all processes after ``jax.distributed.initialize()``; each of them
-        then calls `run` with the same arguments, and has all the draws. By default the rule above,
-        on the devices of this process.
+        then calls `run` with the same arguments, and has all the draws (in memory: `checkpoint` and
+        `draws` are for one process). The rows of a minibatch are brought to all devices of a group,
+        so that sharing rows speeds up full batches only. By default the rule above, on the devices
+        of this process.
     :raises ValueError: for the values that NumPyro refuses.
     """
 
@@ -255,6 +257,11 @@ class MCMC(NumPyroMCMC):
         return facts | describe("data", [self._args, self._kwargs]) | environment()
 
     def _refuse_parts(self) -> None:
+        if self._placement.spans_processes:
+            raise ValueError(
+                "MCMC: a run on disk (checkpoint=, draws=) is not for a mesh over several processes "
+                "yet. Keep its draws in memory, or use a mesh of the devices of one process."
+            )
         plan = self._collection_params
         whole = (self.num_warmup, self.num_warmup + self.num_samples)
         if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:

@@ -129,6 +129,12 @@ def test_rows_that_nobody_knows_are_refused():
         mcmc.run(jax.random.key(0), init_params=jnp.zeros(2))
 
 
+def test_runs_of_several_processes_stay_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(Placement, "spans_processes", True)
+    with pytest.raises(ValueError, match="not for a mesh over several processes"):
+        sampler("HMC", mesh_of(chain=2), draws=tmp_path / "d.zarr").run(jax.random.key(0), X, Y)
+
+
 def test_another_mesh_is_another_run(tmp_path):
     sampler("HMC", mesh_of(data=2), checkpoint=tmp_path / "run").run(jax.random.key(0), X, Y)
     with pytest.raises(ValueError, match="mesh"):

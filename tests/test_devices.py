@@ -30,11 +30,12 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def model(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    # With an intercept, so that a padded row of zeros would count.
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1] + 1]).to_event(1))
     with numpyro.plate("data", x.shape[0]):
         rows = numpyro.subsample(x, event_dim=1)
         target = None if y is None else numpyro.subsample(y, event_dim=0)
-        numpyro.sample("y", dist.Normal(jnp.tanh(rows @ w), 0.5), obs=target)
+        numpyro.sample("y", dist.Normal(jnp.tanh(rows @ w[1:] + w[0]), 0.5), obs=target)
 
 
 KERNELS = {
@@ -69,7 +70,7 @@ def test_rows_on_two_devices_give_the_draws_of_one(name):
     whole = draws(sampler(name))
     shared = sampler(name, mesh_of(chain=1, data=2))
     np.testing.assert_allclose(draws(shared), whole, **CLOSE)
-    np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 3))
+    np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
 
 
 def test_one_chain_has_its_rows_on_two_devices():

@@ -95,7 +95,7 @@ class Programs:
         self.placement = placement
         self.start = placement.compiled(self._start, num_chains)
         self._zeros = placement.compiled(self.zeros, num_chains)
-        self.advance = jax.jit(self._advance, donate_argnums=1)
+        self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
 
     def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""
@@ -175,7 +175,7 @@ class Programs:
             self._init(_key_of(state), init_params, arrays)
 
             def step(_: int, state: State) -> State:
-                return self.kernel.sample(state, args, kwargs)
+                return jax.tree.map(_strong, self.kernel.sample(state, args, kwargs))
 
             def draw(i: jax.Array, carry: tuple) -> tuple:
                 state, draws = carry

@@ -140,11 +140,14 @@ class Placement:
     def _chain_sharding(self, num_chains: int) -> NamedSharding:
         return self._sharding(*([CHAIN] if num_chains > 1 else []))
 
-    def compiled(self, function: Callable, num_chains: int) -> Callable:
-        """`function`, compiled, with its results where the chains are."""
-        if self.mesh is None:
-            return jax.jit(function)
-        return jax.jit(function, out_shardings=self._chain_sharding(num_chains))
+    def compiled(self, function: Callable, num_chains: int, **options: Any) -> Any:
+        """`function`, compiled, with its results where the chains are.
+
+        :param options: of ``jax.jit``.
+        """
+        if self.mesh is not None:
+            options["out_shardings"] = self._chain_sharding(num_chains)
+        return jax.jit(function, **options)
 
     def map_chains(
         self,

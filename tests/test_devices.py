@@ -70,6 +70,8 @@ def test_rows_on_two_devices_give_the_draws_of_one(name):
     whole = draws(sampler(name))
     shared = sampler(name, mesh_of(chain=1, data=2))
     np.testing.assert_allclose(draws(shared), whole, **CLOSE)
+    (programs,) = shared._programs.values()
+    assert programs.advance._cache_size() == 1
     np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
 
 
@@ -83,6 +85,7 @@ def test_each_device_looks_at_its_own_rows():
     mcmc = sampler("HMC", mesh_of(data=2), num_chains=1)
     draws(mcmc)
     (programs,) = mcmc._programs.values()
+    assert programs.advance._cache_size() == 1
     arrays = mcmc._placement.rows([X, Y], {N})
     assert [a.array.sharding.num_devices for a in arrays] == [2, 2]
     state = mcmc._last_state

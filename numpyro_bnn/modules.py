@@ -128,9 +128,20 @@ def random_module(
     fixed = [path for path in shapes if path not in values]
     if fixed:
         values |= _fixed_values(fixed, network, params)
-    # Handlers may replace what the module computes from its weights, such as by linearising it.
-    message = apply_stack({"type": "network", "name": name, "value": network.apply})
-    return BoundModule(message["value"], {path: values[path] for path in shapes})
+    return BoundModule(_handled(name, network.apply), {path: values[path] for path in shapes})
+
+
+def _handled(name: str, apply: Callable) -> Callable:
+    """What handlers make of ``apply``: they may replace it, such as by linearising it."""
+    message: dict[str, Any] = {"type": "network", "name": name, "apply": apply, "value": None}
+
+    def result() -> Callable:
+        # A network is no site: NumPyro's `trace` keeps the messages that still have a name.
+        del message["name"]
+        return message["apply"]
+
+    message |= {"fn": result, "args": (), "kwargs": {}}
+    return apply_stack(message)["value"]
 
 
 def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[str, Any]:

@@ -278,8 +278,9 @@ def _sampled(
 
 
 def _worst(values: Mapping[str, np.ndarray]) -> float:
-    """Worst R-hat of predictions of several chains of several draws."""
+    """Worst R-hat of predictions that vary; NaN of too few draws and of any that are not finite."""
     shape = next(iter(values.values())).shape
-    if shape[0] < 2 or shape[1] < 4:
+    if shape[0] < 2 or shape[1] < 4 or not all(np.isfinite(v).all() for v in values.values()):
         return float("nan")
-    return max(float(np.nanmax(rhat(v))) for v in values.values())
+    found = np.concatenate([np.ravel(rhat(v)) for v in values.values()])
+    return float(np.fmax.reduce(found))

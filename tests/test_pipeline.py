@@ -157,7 +157,7 @@ def test_the_table_is_shown_in_three_ways(table):
 
 
 def test_classes_have_agreement_with_the_reference():
-    network = bnn.classification(Outputs(), bnn.priors.Normal(1.0))
+    network = bnn.classification(Outputs(), bnn.priors.Normal(1.0), DATA[0], (Y > 0).astype(int)[:30])
     labels = (Y > 0).astype(int)
     kernel = [RNG.normal(size=(2, 50, 2, 2)).astype(np.float32) for _ in range(2)]
     bias = np.zeros((2, 50, 2), np.float32)

@@ -283,4 +283,5 @@ def _worst(values: Mapping[str, np.ndarray]) -> float:
     if shape[0] < 2 or shape[1] < 4 or not all(np.isfinite(v).all() for v in values.values()):
         return float("nan")
     found = np.concatenate([np.ravel(rhat(v)) for v in values.values()])
-    return float(np.fmax.reduce(found))
+    found = found[~np.isnan(found)]
+    return float(found.max()) if found.size else float("nan")

@@ -17,6 +17,7 @@ ROOT = Path(numpyro_bnn.__file__).parent
 ROWS = """
 rules
 hierarchy observations
+parameters
 priors families modules potential site_dims linearization
 ready start chains draws
 marginal perturbation

@@ -99,7 +99,9 @@ def test_methods_are_compared_from_the_terminal(tmp_path, capsys):
     arguments = [_table(tmp_path), "--target", "price", *SHORT, "--kernel", "hmc"]
     assert main(["compare", *arguments, "--max-tree-depth", "3", "--methods", "map"]) == 0
     printed = capsys.readouterr().out
-    assert "hmc *" in printed and "map" in printed and "RMSE" in printed
+    assert "hmc *" in printed
+    assert "map" in printed
+    assert "RMSE" in printed
     assert main([*arguments, "--methods", "map"]) == 2
     assert "--methods belongs to `compare`" in capsys.readouterr().err
     assert main(["compare", *arguments, "--methods", "gibbs"]) == 2

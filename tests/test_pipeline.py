@@ -120,7 +120,9 @@ def table():
 def test_the_reference_is_at_no_distance_from_itself(table):
     row = table["exact"]
     assert (row.difference, row.difference_error, row.total_variation) == (0, 0, 0)
-    assert np.isnan(row.seconds) and np.isnan(row.gradients) and np.isnan(row.agreement)
+    assert np.isnan(row.seconds)
+    assert np.isnan(row.gradients)
+    assert np.isnan(row.agreement)
 
 
 def test_scores_are_those_of_the_scores_module(table):
@@ -148,7 +150,9 @@ def test_gradients_are_counted_in_passes_over_all_rows(table):
 
 def test_the_table_is_shown_in_three_ways(table):
     text = str(table)
-    assert "exact *" in text and "agreement" not in text and "distance" in text
+    assert "exact *" in text
+    assert "agreement" not in text
+    assert "distance" in text
     assert len(text.splitlines()) == 2 + 6 + 1
     assert table._repr_html_().count("<tr>") == 7
     assert list(table.to_dataframe().index) == [row.method for row in table.rows]
@@ -157,7 +161,9 @@ def test_the_table_is_shown_in_three_ways(table):
 
 
 def test_classes_have_agreement_with_the_reference():
-    network = bnn.classification(Outputs(), bnn.priors.Normal(1.0), DATA[0], (Y > 0).astype(int)[:30])
+    network = bnn.classification(
+        Outputs(), bnn.priors.Normal(1.0), DATA[0], (Y > 0).astype(int)[:30]
+    )
     labels = (Y > 0).astype(int)
     kernel = [RNG.normal(size=(2, 50, 2, 2)).astype(np.float32) for _ in range(2)]
     bias = np.zeros((2, 50, 2), np.float32)

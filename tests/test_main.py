@@ -93,3 +93,16 @@ def test_help_is_for_people(capsys):
     text = capsys.readouterr().out
     for words in ("wine.csv --target quality", "Ctrl-C", "--max-tree-depth", "default: 16"):
         assert words in text
+
+
+def test_methods_are_compared_from_the_terminal(tmp_path, capsys):
+    arguments = [_table(tmp_path), "--target", "price", *SHORT, "--kernel", "hmc"]
+    assert main(["compare", *arguments, "--max-tree-depth", "3", "--methods", "map"]) == 0
+    printed = capsys.readouterr().out
+    assert "hmc *" in printed
+    assert "map" in printed
+    assert "RMSE" in printed
+    assert main([*arguments, "--methods", "map"]) == 2
+    assert "--methods belongs to `compare`" in capsys.readouterr().err
+    assert main(["compare", *arguments, "--methods", "gibbs"]) == 2
+    assert "no method is called 'gibbs'" in capsys.readouterr().err

@@ -196,6 +196,9 @@ def test_modes_that_are_no_relabelling_stay_apart():
     report = bnn.diagnose(Draws(values, draws.model), X)
     assert report.verdict == "not_converged"
     assert report.relabelling.space.max_rhat > 2
+    matched = align(Draws(values, draws.model), find_hidden_layers(draws, X))
+    again = bnn.diagnose(Draws(matched, draws.model), X)
+    assert "matching hidden units changes little" in again.explanation
 
 
 def test_alignment_can_be_declined_and_is_left_out_for_nan():

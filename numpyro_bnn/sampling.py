@@ -204,7 +204,8 @@ def explain_memory() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):
+        # Several devices report it as an internal error.
+        if "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error):
             error.add_note(
                 "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
                 "with `MCMC(…, draws='run.zarr')`; if the gradient over all rows is too large, "

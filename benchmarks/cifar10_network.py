@@ -80,7 +80,7 @@ class ResNet(nn.Module):
                 if x.shape != y.shape:
                     x = Layer(filters, 1, stride, swish=False, dtype=self.dtype)(x)
                 x = nn.swish(x + y)
-        x = nn.avg_pool(x, (8, 8), (8, 8)).astype(jnp.float32)
+        x = nn.avg_pool(x.astype(jnp.float32), (8, 8), (8, 8))
         return nn.Dense(CLASSES)(x.reshape(x.shape[0], -1))
 
 

@@ -50,7 +50,7 @@ def trained(setup: Setup, member: int) -> bnn.Draws:
                 num_steps=end - done,
                 batch_size=setup.batch_size,
                 tolerance=-np.inf,
-                init_params=None if draws is None else _weights(draws),
+                init_params=setup.start(5, member) if draws is None else _weights(draws),
                 progress_bar=setup.progress_bar,
             )
             draws.info["seconds"] = time.perf_counter() - begin

@@ -12,18 +12,10 @@ from numpyro_bnn import scores
 
 # Probabilities below the smallest that float16 holds were stored as 0.
 _SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
-HEAD = [
-    "method",
-    "epochs",
-    "draws",
-    "seconds",
-    "accuracy",
-    "accuracy_exact",
-    "log_score",
-    "calibration_error",
-    "median_rhat",
-    "rhat_below_1.1",
-]
+HEAD = (
+    *("method", "epochs", "draws", "seconds", "accuracy", "accuracy_exact", "log_score"),
+    *("calibration_error", "median_rhat", "rhat_below_1.1"),
+)
 
 
 class Judgement(NamedTuple):

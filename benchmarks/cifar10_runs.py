@@ -82,18 +82,20 @@ def _sample(name: str, method: Sampling, setup: Setup) -> Result:
         record=class_probabilities,
         progress_bar=setup.progress_bar,
     )
-    start = None
     mode_gradients = 0.0
     if method.gradient == "control_variate":
         # An anchor is of use near a mode only.
         mode = trained(setup, 0)
         mode_gradients = mode.info["gradients"] * setup.epoch
-        start = {n: np.repeat(v[0], setup.chains, 0) for n, v in mode.items()}
+        starts = [{n: v[0, 0] for n, v in mode.items()}] * setup.chains
+    else:
+        starts = [setup.start(6, chain) for chain in range(setup.chains)]
     begin = time.perf_counter()
     if (folder / "checkpoint" / "run.json").exists():
         mcmc.resume(train.x, train.y, test.x)
     else:
-        mcmc.run(setup.key(1), train.x, train.y, test.x, init_params=start)
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *starts)
+        mcmc.run(setup.key(1), train.x, train.y, test.x, init_params=stacked)
     probs = mcmc.get_samples(group_by_chain=True)["probs"]
     chains, draws = probs.shape[:2]
     gradients = chains * gradients_of(method, plan, draws, *sizes) + mode_gradients

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from cifar10_data import Data
+from cifar10_data import Data, standardized
 from cifar10_methods import SAMPLERS, MeanField, Sampling, Swag, Training
 from cifar10_network import ResNet
+
+import numpyro_bnn as bnn
 
 
 class Setup(NamedTuple):
@@ -54,6 +56,14 @@ class Setup(NamedTuple):
         for number in numbers:
             key = jax.random.fold_in(key, number)
         return key
+
+    def start(self, *numbers: int) -> dict[str, jax.Array]:
+        """Weights as the network itself begins, for a part of the work.
+
+        Not compiled: a program that draws a hundred arrays takes minutes to compile on a CPU.
+        """
+        values = self.network.init(self.key(*numbers), standardized(self.data.train.x[:1]))
+        return bnn.from_params(values["params"])
 
     @property
     def facts(self) -> dict[str, Any]:

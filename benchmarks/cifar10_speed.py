@@ -20,6 +20,8 @@ from cifar10_methods import SAMPLERS, kernel_of
 from cifar10_network import PRIOR_VARIANCE, ResNet, posterior_of
 from jax import lax
 
+import numpyro_bnn as bnn
+
 HEAD = ("contender", "batch_size", "seconds_a_step", "images_a_second", "ratio", "tflops", "note")
 _COMPARED = ("sgld", "baoab")
 
@@ -56,14 +58,16 @@ def sampler_program(name: str, data: Data, network: ResNet, batch_size: int) -> 
     """``(state, steps, arrays) -> state`` of a sampler, and its state; test images included."""
     kernel = kernel_of(SAMPLERS[name], posterior_of(network), len(data.train.x), batch_size)
     arrays = [jnp.asarray(a) for a in (data.train.x, data.train.y, data.test.x)]
-    state = jax.jit(lambda key, *args: kernel.init(key, 0, model_args=args))(
-        jax.random.key(1), *arrays
+    weights = network.init(jax.random.key(0), standardized(data.train.x[:1]))["params"]
+    start = bnn.from_params(weights)
+    state = jax.jit(lambda key, z, *args: kernel.init(key, 0, z, args))(
+        jax.random.key(1), start, *arrays
     )
 
     @jax.jit
     def program(state: Any, steps: jax.Array, *args: jax.Array) -> Any:
         # A kernel keeps what it learns of the data in the trace where it began.
-        kernel.init(jax.random.key(1), 0, model_args=args)
+        kernel.init(jax.random.key(1), 0, start, args)
         return lax.fori_loop(0, steps, lambda _, s: kernel.sample(s, args, {}), state)
 
     return lambda steps: program(state, steps, *arrays)
@@ -89,7 +93,7 @@ def measure(
     """
     size = len(data.train.x)
     x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
-    params = jax.jit(network.init)(jax.random.key(0), standardized(x[:1]))["params"]
+    params = network.init(jax.random.key(0), standardized(x[:1]))["params"]
     runs: dict[tuple[str, int], tuple[Callable, int]] = {}
     flops = {}
     for batch_size in batch_sizes:

@@ -20,15 +20,15 @@ if not (BENCHMARKS / "cifar10.py").exists():
     pytest.skip("the benchmarks are not beside this package", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
-import cifar10
-import cifar10_data
-import cifar10_judge
-import cifar10_methods
-import cifar10_network
-import cifar10_runs
-import cifar10_speed
-from cifar10_data import Data, Split
-from cifar10_setup import Result, Setup
+import cifar10  # noqa: E402
+import cifar10_data  # noqa: E402
+import cifar10_judge  # noqa: E402
+import cifar10_methods  # noqa: E402
+import cifar10_network  # noqa: E402
+import cifar10_runs  # noqa: E402
+import cifar10_speed  # noqa: E402
+from cifar10_data import Data, Split  # noqa: E402
+from cifar10_setup import Result, Setup  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -203,7 +203,9 @@ def test_steps_are_those_of_the_study():
     m = momentum * 0.5 - step**0.5 * gradient + (2 * (1 - momentum)) ** 0.5 * noise
     assert float(after.momentum) == pytest.approx(m, rel=1e-5)
     assert float(after.position) == pytest.approx(0.3 + step**0.5 * m, rel=1e-5)
-    # Without momentum the same update is SGLD.
+    # Without momentum the same update is SGLD, at twice the step.
+    kernel = cifar10_methods.kernel_of(cifar10_methods.SAMPLERS["sgld"], lambda: None, 40_960, 80)
+    assert float(kernel._step_size(0)) == pytest.approx(2e-6, rel=1e-5)
     langevin = Langevin().complete(
         DynamicsState(jnp.array(0.3)),
         jnp.array(gradient),

@@ -1,0 +1,139 @@
+"""CIFAR-10 with the network of the HMC study (Izmailov et al. 2021): predictions of many methods.
+
+    python benchmarks/cifar10.py pack --to packed            # parts that travel to a GPU machine
+    python benchmarks/cifar10.py run sgld baoab --data packed --chains 3 --vectorized
+    python benchmarks/cifar10.py judge
+    python benchmarks/cifar10.py speed [--peak 989]
+    python benchmarks/cifar10.py --toy                       # every method, tiny, then the judge
+
+`run` can be stopped at any time (Ctrl-C, SIGTERM, a kill) and called again: it goes on. Results are
+``results/cifar10/<method>.npz``.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+
+from cifar10_approximations import APPROXIMATIONS
+from cifar10_data import FOLDER, Data, load, pack
+from cifar10_judge import judge
+from cifar10_methods import SAMPLERS, MeanField, Swag, Training
+from cifar10_network import ResNet
+from cifar10_runs import run
+from cifar10_setup import Setup
+from cifar10_speed import HEAD, circumstances, measure
+
+HERE = Path(__file__).parent
+METHODS = (*APPROXIMATIONS, *SAMPLERS)
+
+
+def toy(setup: Setup) -> Setup:
+    """The same at a size for tests: 256 images, 4-8-16 filters, a few steps of each method."""
+    return setup._replace(
+        data=Data(setup.data.train.first(256), setup.data.test.first(64)),
+        network=ResNet((4, 8, 16), 1, setup.network.dtype),
+        batch_size=64,
+        epochs=min(setup.epochs, 8),
+        training=Training(epochs=2, segments=2, members=2),
+        swag=Swag(burnin=1, snapshots=3, rank=2, draws=2),
+        mean_field=MeanField(epochs=2, draws=2),
+        samplers={
+            name: method._replace(cycle=None if method.cycle is None else 2)
+            for name, method in setup.samplers.items()
+        },
+    )
+
+
+def setup_of(given: argparse.Namespace) -> Setup:
+    """What the methods share, from the command line."""
+    size = "toy" if given.toy else "cifar10"
+    setup = Setup(
+        load(given.data),
+        ResNet(dtype=given.dtype),
+        given.batch_size,
+        given.runs or HERE / "runs" / size,
+        given.out or HERE / "results" / size,
+        given.epochs,
+        given.chains,
+        "vectorized" if given.vectorized else "parallel",
+        Training(epochs=given.training_epochs, members=given.members),
+        seed=given.seed,
+        progress_bar=not given.toy,
+    )
+    return toy(setup) if given.toy else setup
+
+
+def speed(setup: Setup, out: Path, peak: float | None, steps: int, repeats: int) -> None:
+    """Print and store timings."""
+    sizes = tuple(sorted({setup.batch_size // 4, setup.batch_size, 4 * setup.batch_size}))
+    rows = measure(setup.data, setup.network, sizes, setup.batch_size, steps, repeats, peak)
+    hours = {
+        f"{name}: hours for 1000 epochs": 1000 * len(setup.data.train.x) / float(rate) / 3600
+        for name, batch_size, _, rate, *_ in rows
+        if batch_size == setup.batch_size
+    }
+    table = [HEAD, *rows, *((what, "", "", "", "", "", f"{h:.4g}") for what, h in hours.items())]
+    table.append(("measured on", "", "", "", "", "", circumstances()))
+    for row in table:
+        print("  ".join(f"{cell!s:>16}" for cell in row))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = ("pack", "run", "judge", "speed")
+    parser.add_argument("command", nargs="?", choices=commands, default="run")
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help=", ".join(METHODS))
+    parser.add_argument("--toy", action="store_true", help="tiny: a check that all of it runs")
+    parser.add_argument("--data", type=Path, default=FOLDER, help="folder of sheets or parts")
+    parser.add_argument("--to", type=Path, default=Path("packed"), help="where `pack` writes")
+    parser.add_argument("--runs", type=Path, help="folder of checkpoints")
+    parser.add_argument("--out", type=Path, help="folder of results")
+    parser.add_argument("--epochs", type=float, default=1000, help="of a chain")
+    parser.add_argument("--training-epochs", type=float, default=500, help="of a mode")
+    parser.add_argument("--members", type=int, default=10, help="of the deep ensemble")
+    parser.add_argument("--chains", type=int, default=1, help="of each sampler")
+    parser.add_argument("--vectorized", action="store_true", help="chains together on a device")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--batch-size", type=int, default=80)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peak", type=float, help="TFLOP/s of the device")
+    parser.add_argument("--steps", type=int, default=100, help="in a turn of `speed`")
+    parser.add_argument("--repeats", type=int, default=7, help="turns of `speed`")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments()
+    given = parser.parse_args(argv)
+    unknown = [name for name in given.methods if name not in METHODS]
+    if unknown:
+        parser.error(f"unknown method(s) {unknown}; there are {', '.join(METHODS)}")
+    if given.command == "pack":
+        for path in pack(load(given.data), given.to):
+            print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
+        return
+    setup = setup_of(given)
+    if given.command == "speed":
+        speed(
+            setup,
+            setup.results.parent / "cifar10_speed.csv",
+            given.peak,
+            given.steps,
+            given.repeats,
+        )
+        return
+    if given.command == "run":
+        for name in given.methods or METHODS:
+            print(run(name, setup), flush=True)
+    if given.command == "judge" or given.toy:
+        verdict = judge(setup.results, setup.data.test.y, setup.data.test.exact)
+        print(verdict)
+        verdict.save(setup.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""CIFAR-10 as the HMC study used it: 40,960 training images, 10,000 test images, in a fixed order.
+
+Training images are sorted by the MD5 of ``train0``, ``train1``, … and the first 40,960 kept; test
+images by that of ``test0``, ``test1``, … (Izmailov et al., *What are Bayesian neural network
+posteriors really like?*, 2021, whose loader orders them so).
+
+Two forms of the data are read: the lossless contact sheets with ``labels.npz``, and the parts that
+:func:`pack` writes from them, the images wanted, in order, in files small enough to travel.
+
+93 of the 60,000 images are known as JPEG copies only. They are kept, marked in
+:attr:`Split.exact`: a copy that is off by some grey levels moves the posterior less than leaving
+its image out would, N stays 512 batches of 80, and every test image needs a row of probabilities.
+"""
+
+from hashlib import md5
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
+SIZES = {"train": 40_960, "test": 10_000}
+CLASSES = 10
+MEAN, SCALE = (0.49, 0.48, 0.44), 0.2
+# A sheet shows 50 × 50 images of 32 × 32 pixels.
+_SIDE, _PIXELS = 50, 32
+# Images in a file that travels: 50 MB.
+_PART = 16_384
+
+
+class Split(NamedTuple):
+    """Training or test images.
+
+    - **x** - uint8 (rows, 32, 32, 3)
+    - **y** - classes, int32 (rows,)
+    - **exact** - whether the pixels are those of the original files, bool (rows,)
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    exact: np.ndarray
+
+    def first(self, rows: int) -> "Split":
+        """The first rows."""
+        return Split(*(values[:rows] for values in self))
+
+
+class Data(NamedTuple):
+    """Training and test images, in order."""
+
+    train: Split
+    test: Split
+
+
+def order(part: str, size: int) -> np.ndarray:
+    """Row numbers sorted by the MD5 of ``{part}{row number}``.
+
+    :param part: ``"train"`` or ``"test"``.
+    :param size: number of rows of the original files.
+    """
+    digests = [md5(f"{part}{i}".encode(), usedforsecurity=False).digest() for i in range(size)]
+    return np.asarray(sorted(range(size), key=digests.__getitem__))
+
+
+def standardized(x) -> jnp.ndarray:
+    """Pixels from 0 … 255 to what the network sees: (x / 255 - mean) / 0.2 by colour."""
+    return (jnp.asarray(x, jnp.float32) / 255 - jnp.asarray(MEAN)) / SCALE
+
+
+def load(folder: str | Path = FOLDER) -> Data:
+    """Both splits in order, from sheets or from packed parts.
+
+    :param folder: with either form of the data.
+    :raises FileNotFoundError: if it holds neither, or not all files of one.
+    """
+    folder = Path(folder)
+    packed = any(folder.glob("train_part*.npz"))
+    if not packed and not (folder / "labels.npz").exists():
+        raise FileNotFoundError(
+            f"cifar10: {folder} holds neither contact sheets (labels.npz, train_00.webp, …) nor packed "
+            "parts (train_part0.npz, …). Give the folder of the data with --data."
+        )
+    read = _read_parts if packed else _read_sheets
+    return Data(read(folder, "train"), read(folder, "test"))
+
+
+def pack(data: Data, folder: str | Path) -> list[Path]:
+    """Write both splits in parts of at most 51 MB that :func:`load` reads.
+
+    :return: the files.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for part, split in data._asdict().items():
+        for k, begin in enumerate(range(0, len(split.x), _PART)):
+            rows = slice(begin, begin + _PART)
+            path = folder / f"{part}_part{k}.npz"
+            here = {name: values[rows] for name, values in split._asdict().items()}
+            np.savez(path, size=len(split.x), **here)
+            written.append(path)
+    return written
+
+
+def _read_parts(folder: Path, part: str) -> Split:
+    paths = sorted(folder.glob(f"{part}_part*.npz"))
+    parts, size = [], None
+    for path in paths:
+        with np.load(path) as file:
+            parts.append(Split(file["x"], file["y"], file["exact"]))
+            size = int(file["size"])
+    rows = sum(len(p.x) for p in parts)
+    if size is None or rows != size:
+        raise FileNotFoundError(
+            f"cifar10: {folder} holds {rows} of {size} packed {part} images, in the files "
+            f"{[path.name for path in paths]}. Bring the parts that are missing."
+        )
+    return Split(*(np.concatenate(values) for values in zip(*parts)))
+
+
+def _read_sheets(folder: Path, part: str) -> Split:
+    with np.load(folder / "labels.npz") as labels:
+        y, exact = labels[f"y_{part}"], labels[f"exact_{part}"]
+    per_sheet = _SIDE**2
+    sheets = [_sheet(folder / f"{part}_{k:02d}.webp") for k in range(len(y) // per_sheet)]
+    rows = order(part, len(y))[: SIZES[part]]
+    return Split(np.concatenate(sheets)[rows], y[rows].astype(np.int32), exact[rows])
+
+
+def _sheet(path: Path) -> np.ndarray:
+    """The images of one sheet, row by row."""
+    from PIL import Image
+
+    if not path.exists():
+        raise FileNotFoundError(f"cifar10: the sheet {path} is missing. Bring all of them.")
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    tiles = pixels.reshape(_SIDE, _PIXELS, _SIDE, _PIXELS, 3).transpose(0, 2, 1, 3, 4)
+    return tiles.reshape(-1, _PIXELS, _PIXELS, 3)

@@ -1,0 +1,383 @@
+"""The CIFAR-10 benchmark at toy size: network, data, every method, resuming, judging."""
+
+import sys
+from hashlib import md5
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import numpyro_bnn as bnn
+from numpyro_bnn.sgmcmc.dynamics import Langevin, SemiImplicit
+from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings
+from numpyro_bnn.sgmcmc.splitting import Splitting
+
+BENCHMARKS = Path(bnn.__file__).parents[1] / "benchmarks"
+if not (BENCHMARKS / "cifar10.py").exists():
+    pytest.skip("the benchmarks are not beside this package", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+
+import cifar10  # noqa: E402
+import cifar10_data  # noqa: E402
+import cifar10_judge  # noqa: E402
+import cifar10_methods  # noqa: E402
+import cifar10_network  # noqa: E402
+import cifar10_runs  # noqa: E402
+import cifar10_speed  # noqa: E402
+from cifar10_data import Data, Split  # noqa: E402
+from cifar10_setup import Result, Setup  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def images(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    return Split(
+        rng.integers(0, 256, (rows, 32, 32, 3)).astype(np.uint8),
+        rng.integers(0, 10, rows).astype(np.int32),
+        rng.random(rows) < 0.9,
+    )
+
+
+# ---- the network, from the words of the study in plain lax calls
+
+
+def plain_logits(weights, x):
+    """The network by hand. `weights` hands out arrays by layer number and name."""
+    number = iter(range(100))
+
+    def layer(x, stride=1, swish=True):
+        w = weights[f"Layer_{next(number)}"]
+        kernel = w["Conv_0"]["kernel"]
+        x = lax.conv_general_dilated(
+            x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        x = x + w["Conv_0"]["bias"]
+        norm = w["FilterResponseNorm_0"]
+        nu = jnp.sum(x * x, (1, 2), keepdims=True) / (x.shape[1] * x.shape[2])
+        x = lax.max(norm["gamma"] * x / jnp.sqrt(nu + 1e-6) + norm["beta"], norm["tau"] + 0 * x)
+        return x * lax.logistic(x) if swish else x
+
+    x = layer(x)
+    for stage in range(3):
+        for block in range(3):
+            stride = 2 if stage > 0 and block == 0 else 1
+            y = layer(layer(x, stride), swish=False)
+            if stride == 2:
+                x = layer(x, 2, swish=False)
+            x = (x + y) * lax.logistic(x + y)
+    assert x.shape[1:] == (8, 8, 64)
+    x = lax.reduce(x, 0.0, lax.add, (1, 2)) / 64
+    return x @ weights["Dense_0"]["kernel"] + weights["Dense_0"]["bias"]
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """Weights of the full network, all of them away from 0 and 1."""
+    shapes = jax.eval_shape(
+        cifar10_network.ResNet().init, jax.random.key(0), jnp.zeros((1, 32, 32, 3))
+    )["params"]
+    leaves, structure = jax.tree.flatten(shapes)
+    rng = np.random.default_rng(1)
+    drawn = [rng.normal(0, 0.2**0.5, leaf.shape).astype(np.float32) for leaf in leaves]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def test_the_parameters_are_those_of_the_study(weights):
+    def layer(size, before, filters):
+        return size * size * before * filters + 4 * filters  # bias, gamma, beta, tau
+
+    expected = layer(3, 3, 16) + 6 * layer(3, 16, 16)
+    expected += layer(3, 16, 32) + 5 * layer(3, 32, 32) + layer(1, 16, 32)
+    expected += layer(3, 32, 64) + 5 * layer(3, 64, 64) + layer(1, 32, 64) + 64 * 10 + 10
+    assert sum(w.size for w in jax.tree.leaves(weights)) == expected == 274_042
+
+
+def test_logits_are_those_of_plain_lax_calls(weights):
+    x = cifar10_data.standardized(images(2).x)
+    expected = jax.jit(plain_logits)(weights, x)
+    found = jax.jit(cifar10_network.ResNet().apply)({"params": weights}, x)
+    assert np.abs(expected).max() > 0.5
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_pixels_are_standardised_by_colour():
+    x = np.zeros((1, 1, 1, 3), np.uint8)
+    np.testing.assert_allclose(cifar10_data.standardized(x).ravel(), [-2.45, -2.4, -2.2], rtol=1e-6)
+    np.testing.assert_allclose(
+        cifar10_data.standardized(x + 255).ravel(), [2.55, 2.6, 2.8], rtol=1e-6
+    )
+
+
+# ---- the posterior
+
+TOY = cifar10_network.ResNet((4, 8, 16), 1)
+
+
+def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
+    """Prior of variance 1/5 on all, likelihood scaled by N/B, in chunks that do not divide N."""
+    monkeypatch.setattr(cifar10_network, "CHUNK", 8)
+    data = images(20)
+    network = cifar10_network.ResNet((4,), 1)
+    params = network.init(jax.random.key(0), cifar10_data.standardized(data.x[:1]))["params"]
+    model = cifar10_network.posterior_of(network)
+    x, y = jnp.asarray(data.x), jnp.asarray(data.y)
+    potential = bnn.potential_of(model, x, y, data.x[:3])
+    z = bnn.from_params(params)
+    by_hand = cifar10_speed.energy_by_hand(network, 20)
+    count = sum(v.size for v in z.values())
+    constant = count / 2 * np.log(2 * np.pi / 5)
+    rows = jnp.array([3, 11, 17, 4])
+
+    @jax.jit
+    def energies(z, params):
+        some = potential.minibatch(z, rows, "data")
+        return potential(z), some, by_hand(params, x, y), by_hand(params, x[rows], y[rows])
+
+    whole, some, all_by_hand, some_by_hand = map(float, energies(z, params))
+    assert whole == pytest.approx(all_by_hand + constant, rel=1e-5)
+    assert some == pytest.approx(some_by_hand + constant, rel=1e-5)
+
+
+# ---- data
+
+
+def test_order_and_pack(tmp_path):
+    expected = sorted(range(50), key=lambda i: md5(b"train%d" % i).hexdigest())
+    assert cifar10_data.order("train", 50).tolist() == expected
+    data = Data(images(70), images(30, 1))
+    paths = cifar10_data.pack(data, tmp_path)
+    assert [p.name for p in paths] == ["train_part0.npz", "test_part0.npz"]
+    again = cifar10_data.load(tmp_path)
+    for one, other in zip(jax.tree.leaves(data), jax.tree.leaves(again)):
+        np.testing.assert_array_equal(one, other)
+    paths[1].unlink()
+    with pytest.raises(FileNotFoundError, match="packed test images"):
+        cifar10_data.load(tmp_path)
+
+
+def test_parts_that_are_missing_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar10_data, "_PART", 16)
+    paths = cifar10_data.pack(Data(images(40), images(10)), tmp_path)
+    assert len(paths) == 4
+    paths[1].unlink()
+    with pytest.raises(FileNotFoundError, match="holds 24 of 40 packed train images"):
+        cifar10_data.load(tmp_path)
+
+
+def test_absent_data(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"neither contact sheets .* --data"):
+        cifar10_data.load(tmp_path)
+
+
+@pytest.mark.slow
+def test_sheets(shared):
+    """Every image is at its place: labels and flags follow the order, as one sheet shows."""
+    data = cifar10_data.load(shared / "data" / "cifar10")
+    assert data.train.x.shape == (40_960, 32, 32, 3)
+    assert data.test.x.shape == (10_000, 32, 32, 3)
+    assert np.bincount(data.test.y).tolist() == [1000] * 10
+    assert (~data.test.exact).sum() == 20
+    from PIL import Image
+
+    with Image.open(shared / "data" / "cifar10" / "test_01.webp") as image:
+        sheet = np.asarray(image.convert("RGB"))
+    place = np.flatnonzero(cifar10_data.order("test", 10_000) == 2500 + 53)[0]
+    np.testing.assert_array_equal(data.test.x[place], sheet[32:64, 3 * 32 : 4 * 32])
+
+
+# ---- what the step sizes mean
+
+
+def test_steps_are_those_of_the_study():
+    """θ and m of the study's update from the conventions of this package, noise included."""
+    step, momentum, noise, gradient = 3e-7, 0.9, 0.7, 1234.0
+    method = cifar10_methods.Sampling("SGHMC", step, momentum)
+    h = cifar10_methods.time_step(method, 40_960)
+    settings = Settings(step_size=h, friction=cifar10_methods.friction(method, 40_960))
+    state = DynamicsState(jnp.array(0.3), jnp.array(0.5))
+    after = SemiImplicit().complete(state, jnp.array(gradient), (jnp.array(noise),), settings)
+    m = momentum * 0.5 - step**0.5 * gradient + (2 * (1 - momentum)) ** 0.5 * noise
+    assert float(after.momentum) == pytest.approx(m, rel=1e-5)
+    assert float(after.position) == pytest.approx(0.3 + step**0.5 * m, rel=1e-5)
+    # Without momentum the same update is SGLD, at twice the step.
+    kernel = cifar10_methods.kernel_of(cifar10_methods.SAMPLERS["sgld"], lambda: None, 40_960, 80)
+    assert float(kernel._step_size(0)) == pytest.approx(2e-6, rel=1e-5)
+    langevin = Langevin().complete(
+        DynamicsState(jnp.array(0.3)),
+        jnp.array(gradient),
+        (jnp.array(noise),),
+        Settings(step_size=2e-6),
+    )
+    expected = 0.3 - 1e-6 * gradient + (2 * 1e-6) ** 0.5 * noise
+    assert float(langevin.position) == pytest.approx(expected, rel=1e-5)
+
+
+def test_baoab_keeps_the_momentum_asked_for():
+    method = cifar10_methods.SAMPLERS["baoab"]
+    h = cifar10_methods.time_step(method, 1)
+    settings = Settings(step_size=h, friction=cifar10_methods.friction(method, 1))
+    state = DynamicsState(jnp.array(0.0), jnp.array(1.0))
+    zero = jnp.array(0.0)
+    after = Splitting("BAOA").complete(state, zero, (zero,), settings)
+    assert float(after.momentum) == pytest.approx(0.9, rel=1e-5)
+
+
+def test_a_cosine_begins_at_the_step_and_rmsprop_at_its_share():
+    sizes = (40_960, 80)
+    for name, peak in (("cyclical_sghmc", 3e-7), ("cyclical_sghmc_rmsprop", 3e-5 / 40_960)):
+        kernel = cifar10_methods.kernel_of(cifar10_methods.SAMPLERS[name], lambda: None, *sizes)
+        assert float(kernel._step_size(0)) ** 2 == pytest.approx(peak, rel=1e-5)
+        half = float(kernel._step_size(25 * 512)) ** 2
+        assert half == pytest.approx(peak / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", cifar10_methods.SAMPLERS)
+def test_plans_keep_to_the_budget(name):
+    method, sizes = cifar10_methods.SAMPLERS[name], (40_960, 80)
+    plan = cifar10_methods.plan_of(method, 1000, *sizes)
+    draws = plan.num_samples // plan.thinning
+    spent = cifar10_methods.gradients_of(method, plan, draws, *sizes) / 512
+    assert 945 < spent <= 1000
+    assert plan.num_samples % plan.thinning == 0
+    assert draws >= 150
+    with pytest.raises(ValueError, match="too few for a draw"):
+        cifar10_methods.plan_of(method, 0.001, *sizes)
+
+
+# ---- methods, at toy size
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cifar10")
+    data = Data(images(256), images(64, 1))
+    setup = Setup(data, TOY, 64, folder / "runs", folder / "results", progress_bar=False)
+    return cifar10.toy(setup)
+
+
+def checked(path, rows=64):
+    result = Result.load(path)
+    assert result.probs.shape == (rows, 10)
+    assert result.probs.dtype == np.float16
+    np.testing.assert_allclose(result.probs.astype(float).sum(1), 1, atol=2e-3)
+    assert result.finished
+    assert result.gradient_evaluations > 0
+    assert result.epochs == pytest.approx(result.gradient_evaluations / 4)
+    return result
+
+
+@pytest.fixture(scope="module")
+def tiny(toy, tmp_path_factory):
+    """One stage of four filters: most of the time of a toy run is the tracing of its layers."""
+    folder = tmp_path_factory.mktemp("tiny")
+    network = cifar10_network.ResNet((4,), 1)
+    return toy._replace(network=network, runs=folder / "runs", results=folder / "results")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cifar10.METHODS)
+def test_every_method_runs(toy, name):
+    result = checked(cifar10_runs.run(name, toy))
+    if name in toy.samplers:
+        assert result.epochs <= toy.epochs + (2 if "control" in name else 0)
+    # A second call finds the result and runs nothing.
+    assert Result.load(cifar10_runs.run(name, toy)).seconds == result.seconds
+
+
+def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, monkeypatch):
+    """The process dies after its first checkpoint; another goes on."""
+    whole = checked(cifar10_runs.run("sgld", tiny))
+    cut = tiny._replace(runs=tmp_path / "runs", results=tmp_path / "results")
+    from numpyro_bnn.recording import Recorder
+
+    take, taken = Recorder.take, []
+
+    def dies(self, lanes, piece, progress):
+        take(self, lanes, piece, progress)
+        taken.append(progress)
+        self.wait()
+        raise OSError("the machine was taken away")
+
+    plan_of = cifar10_runs.plan_of
+    monkeypatch.setattr(cifar10_runs, "plan_of", lambda *a: plan_of(*a)._replace(every=8))
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "take", dies)
+        with pytest.raises(OSError, match="taken away"):
+            cifar10_runs.run("sgld", cut)
+    assert taken
+    result = checked(cifar10_runs.run("sgld", cut))
+    np.testing.assert_array_equal(result.probs, whole.probs)
+
+
+def test_modes_go_on_and_those_of_other_settings_are_refused(tiny):
+    path = cifar10_runs.run("sgd", tiny)
+    whole = checked(path)
+    assert whole.epochs == 2
+    # Ended in its second segment: the first is read again.
+    path.unlink()
+    (tiny.runs / "modes" / "member0_segment1.npz").unlink()
+    np.testing.assert_array_equal(checked(cifar10_runs.run("sgd", tiny)).probs, whole.probs)
+    other = tiny._replace(training=tiny.training._replace(epochs=3))
+    with pytest.raises(ValueError, match="parts of a run with the settings"):
+        cifar10_runs.run("sgd", other)
+
+
+# ---- judging
+
+
+def result_of(probs, rhat=None, **changes):
+    rhat = np.zeros((0, 10), np.float32) if rhat is None else rhat
+    values = Result(probs.astype(np.float16), rhat, 3.0, 12.0, 5.0, 7, True, "{}")
+    return values._replace(**changes)
+
+
+def test_the_judge_scores_what_is_known(tmp_path):
+    y = np.arange(20) % 10
+    sure = np.eye(10)[y]
+    wrong = np.eye(10)[(y + (np.arange(20) < 5)) % 10]
+    half = 0.5 * sure + 0.05
+    result_of(sure).save(tmp_path / "right.npz")
+    result_of(wrong).save(tmp_path / "some_wrong.npz")
+    result_of(half, np.float32([[1.0, 1.2, np.nan]])).save(tmp_path / "unsure.npz")
+    exact = np.arange(20) >= 5
+    found = cifar10_judge.judge(tmp_path, y, exact)
+    assert found.names == ["right", "some_wrong", "unsure"]
+    by_name = {row[0]: dict(zip(cifar10_judge.HEAD, row)) for row in found.table}
+    assert by_name["some_wrong"]["accuracy"] == 0.75
+    assert by_name["some_wrong"]["accuracy_exact"] == 1.0
+    assert by_name["right"]["log_score"] == pytest.approx(0.0, abs=1e-4)
+    assert by_name["unsure"]["log_score"] == pytest.approx(np.log(0.55), abs=1e-3)
+    assert by_name["unsure"]["calibration_error"] == pytest.approx(0.45, abs=1e-3)
+    assert by_name["unsure"]["median_rhat"] == pytest.approx(1.1, abs=1e-3)
+    assert by_name["unsure"]["rhat_below_1.1"] == 0.5
+    # A probability of 0 for the truth costs what float16 cannot tell from 0, not infinity.
+    assert by_name["some_wrong"]["log_score"] == pytest.approx(0.25 * np.log(2**-24), rel=1e-3)
+    np.testing.assert_allclose(found.agreement[0], [1, 0.75, 1])
+    np.testing.assert_allclose(found.total_variation[0], [0, 0.25, 0.45], atol=1e-3)
+    assert "some_wrong" in str(found)
+    found.save(tmp_path)
+    assert (tmp_path / "pairs.csv").read_text().splitlines()[1] == "right,some_wrong,0.75,0.25"
+    with pytest.raises(ValueError, match=r"predicts 20 test images, there are 3"):
+        cifar10_judge.judge(tmp_path, y[:3], exact[:3])
+
+
+def test_no_results(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no results"):
+        cifar10_judge.judge(tmp_path, np.zeros(3, int), np.ones(3, bool))
+
+
+def test_unknown_method(capsys):
+    with pytest.raises(SystemExit):
+        cifar10.main(["run", "nuts"])
+    assert "unknown method(s) ['nuts']" in capsys.readouterr().err
+
+
+def test_mean_over_draws_in_blocks():
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(10), (2, 120, 5)).astype(np.float16)
+    expected = probs.astype(np.float64).mean((0, 1))
+    np.testing.assert_allclose(cifar10_runs.mean_of(probs), expected, atol=1e-3)

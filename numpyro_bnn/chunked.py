@@ -17,8 +17,9 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
 from numpyro_bnn.host_rows import with_stand_ins
-from numpyro_bnn.potential import Potential, structure_of
+from numpyro_bnn.potential import Potential
 from numpyro_bnn.sgmcmc.gradients import check_batch_size
+from numpyro_bnn.structure import structure_of
 from numpyro_bnn.summed import summed
 
 SITE = "log likelihood in chunks"

@@ -10,9 +10,9 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 
 from numpyro_bnn.host_rows import sources_in
-from numpyro_bnn.potential import Structure
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit
+from numpyro_bnn.structure import Structure
 
 
 def refuse_subsampling(sampler: HMC, structure: Structure) -> None:

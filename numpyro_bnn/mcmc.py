@@ -28,10 +28,10 @@ from numpyro_bnn.faults import (
 )
 from numpyro_bnn.fingerprint import Facts, describe, environment
 from numpyro_bnn.placement import Placement
-from numpyro_bnn.potential import begin_fit, check_key, explain_tracing
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
 from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
 from numpyro_bnn.start import Fit, starts_for
+from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
 
 
 class MCMC(NumPyroMCMC):

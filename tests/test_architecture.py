@@ -17,7 +17,7 @@ ROOT = Path(numpyro_bnn.__file__).parent
 ROWS = """
 rules placement host_rows summed
 hierarchy observations
-parameters
+parameters structure
 priors families modules potential site_dims linearization
 ready start chains draws
 marginal perturbation

@@ -30,7 +30,8 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 
 RESULTS = Path(__file__).parent / "results"
-HIDDEN, FEATURES, EVERY = 160, 60, 1000  # 60 × 160 + 160 + 160 + 1 = 9921 parameters
+HIDDEN, FEATURES, EVERY = 160, 60, 1000
+PARAMETERS = (FEATURES + 2) * HIDDEN + 1  # 9921
 LEAPFROGS = 5
 
 
@@ -96,9 +97,10 @@ def draw_memory(numbers, peaks):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
-    axes.semilogx(numbers, peaks, "o-", label="streamed")
-    whole = [peaks[0] + n * 4 * 9921 / 2**20 for n in numbers]
-    axes.semilogx(numbers, whole, "--", color="grey", label="first + float32 draws")
+    axes.semilogx(numbers, peaks, "o-", label="streamed, measured")
+    dense = np.geomspace(numbers[0], numbers[-1], 200)
+    kept = peaks[0] + (dense - numbers[0]) * 4 * PARAMETERS / 2**20
+    axes.semilogx(dense, kept, "--", color="grey", label="were float32 draws kept, computed")
     axes.set(ylim=(0, 3 * max(peaks)), xlabel="draws", ylabel="peak memory, MiB")
     axes.legend()
     RESULTS.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from numpyro_bnn import Draws, from_inference_data
 from numpyro_bnn.__main__ import main
 
 pytestmark = [
+    pytest.mark.usefixtures("quick_compile"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
@@ -26,7 +27,10 @@ def _table(tmp_path):
 
 @pytest.mark.parametrize(
     ("target", "kernel", "figure"),
-    [("sold", "nuts", "reliability.png"), ("price", "ggmc", "band.png")],
+    [
+        ("sold", "nuts", "reliability.png"),
+        pytest.param("price", "ggmc", "band.png", marks=pytest.mark.slow),
+    ],
 )
 def test_a_table_becomes_a_report(target, kernel, figure, tmp_path, capsys):
     output = tmp_path / "report"

@@ -46,6 +46,7 @@ def run(kernel, num_samples=500, thinning=1):
     return mcmc
 
 
+@pytest.mark.slow
 def test_two_samplers_of_one_posterior_agree():
     report = bnn.second_opinion(run(NUTS(model)), progress_bar=False)
     assert report.second.agrees, report.second.worst

@@ -21,13 +21,12 @@ import numpyro_bnn as bnn
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 NUM_CHAINS, NUM_ROWS, INPUTS, CLASSES = 8, 1000, 784, 10
+LABELS = np.arange(NUM_ROWS) % CLASSES
 
 
 def draws_of_network(model, x, num_draws):
     rng = np.random.default_rng(0)
-    point = bnn.optimize(
-        model, jax.random.key(0), x, np.zeros(len(x), int), num_steps=0, progress_bar=False
-    )
+    point = bnn.optimize(model, jax.random.key(0), x, LABELS, num_steps=0, progress_bar=False)
     draws = {}
     for name, value in point.items():
         shape = (NUM_CHAINS, num_draws, *value.shape[1:])
@@ -47,9 +46,7 @@ def main():
     num_draws = 100 if parser.parse_args().quick else 1000
     rng = np.random.default_rng(1)
     x = rng.standard_normal((NUM_ROWS, INPUTS), dtype=np.float32)
-    model = bnn.classification(
-        bnn.MLP([100], CLASSES), bnn.priors.FanIn(), x, np.arange(NUM_ROWS) % CLASSES
-    )
+    model = bnn.classification(bnn.MLP([100], CLASSES), bnn.priors.FanIn(), x, LABELS)
     draws = draws_of_network(model, x, num_draws)
     before = peak_gib()
     begin = time.perf_counter()

@@ -14,7 +14,6 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import Predictive
 
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
-from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
 from numpyro_bnn.structure import structure_of
 
@@ -193,13 +192,13 @@ def predict(
 
 
 def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
-    """Draws at a time: all where they are in memory, few where they are read from disk."""
+    """Draws at a time: all where they are on the device, few where they are brought there."""
     chains, num_draws = np.shape(next(iter(draws.values())))[:2]
-    on_disk = [v for v in draws.values() if isinstance(v, StoredArray)]
-    if not on_disk:
+    brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
+    if not brought:
         return [slice(0, num_draws)]
-    of_one = chains * sum(int(np.prod(v.shape[2:])) for v in on_disk)
-    step = max(1, _BLOCK // of_one)
+    of_one = chains * sum(int(np.prod(np.shape(v)[2:])) for v in brought)
+    step = max(1, _BLOCK // max(1, of_one))
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 

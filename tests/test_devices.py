@@ -65,13 +65,22 @@ def draws(mcmc):
     return np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
 
 
+def check_compiled(mcmc):
+    """A second run compiles nothing; in the first, JAX 0.7 sees results placed in another way."""
+    (programs,) = mcmc._programs.values()
+    compiled = programs.advance._cache_size()
+    assert compiled <= 2
+    draws(mcmc)
+    assert programs.advance._cache_size() == compiled
+    return programs
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_rows_on_two_devices_give_the_draws_of_one(name):
     whole = draws(sampler(name))
     shared = sampler(name, mesh_of(chain=1, data=2))
     np.testing.assert_allclose(draws(shared), whole, **CLOSE)
-    (programs,) = shared._programs.values()
-    assert programs.advance._cache_size() == 1
+    check_compiled(shared)
     np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
 
 
@@ -84,8 +93,7 @@ def test_each_device_looks_at_its_own_rows():
     """41 rows on two devices: products over 21, and no rows that travel."""
     mcmc = sampler("HMC", mesh_of(data=2), num_chains=1)
     draws(mcmc)
-    (programs,) = mcmc._programs.values()
-    assert programs.advance._cache_size() == 1
+    programs = check_compiled(mcmc)
     arrays = mcmc._placement.rows([X, Y], {N})
     assert [a.array.sharding.num_devices for a in arrays] == [2, 2]
     state = mcmc._last_state

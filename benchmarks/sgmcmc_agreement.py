@@ -224,6 +224,7 @@ def figure(rows, path):
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     share = [row["step_size * largest precision"] for row in rows]
@@ -250,6 +251,10 @@ def figure(rows, path):
         ylabel="variance of predictions / that of NUTS",
         title="Bias of plain SGLD, logistic regression",
     )
+    ticks = [1.0, 1.1, 1.2, 1.4, 1.6]
+    for axis, values in ((ax.xaxis, share), (ax.yaxis, ticks)):
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_ticks(values, labels=[f"{value:g}" for value in values])
     ax.legend(frameon=False)
     fig.savefig(path, dpi=120)
 
@@ -280,14 +285,15 @@ def main():
     show([first])
     rows = bias(logistic, 32, x, y, x_test, reference, quick)
     show(rows)
+    if not quick:
+        RESULTS.mkdir(exist_ok=True)
+        write(RESULTS / "sgld_bias.csv", rows)
+        figure(rows, RESULTS / "sgld_bias.png")
     x, y, x_test = table(load_diabetes)
     second, _ = agreement("10-4-1", network, OneHiddenLayer(), 64, 0.005, 5.0, x, y, x_test, quick)
     show([second])
     if not quick:
-        RESULTS.mkdir(exist_ok=True)
         write(RESULTS / "sgmcmc_agreement.csv", [first, second])
-        write(RESULTS / "sgld_bias.csv", rows)
-        figure(rows, RESULTS / "sgld_bias.png")
 
 
 if __name__ == "__main__":

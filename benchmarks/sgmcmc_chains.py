@@ -11,8 +11,8 @@ The 784-100-10 network of `sgmcmc_speed.py`, SGLD with minibatches of 100:
 
 import argparse
 import csv
+import pathlib
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -80,12 +80,38 @@ def child(steps: int, size: int) -> None:
         ).items()
     }
     sampler(steps).run(jax.random.key(1), x, y, init_params=z)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # `ru_maxrss` would be that of the parent, which a child begins as.
+    status = pathlib.Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+
+
+def speed(quick: bool):
+    steps, repeats = (200, 3) if quick else (1000, 7)
+    for num_chains in (2, 4):
+        parallel, vectorized, ratio = chains(num_chains, steps, repeats)
+        yield f"{num_chains} chains on 2 devices, microseconds a step", parallel / steps * 1e6
+        yield f"{num_chains} chains in one vmap, microseconds a step", vectorized / steps * 1e6
+        yield f"{num_chains} chains, ratio of the medians of pairs", ratio
+
+
+def memory(quick: bool):
+    for steps in (100, 1000) if quick else (100, 1000, 10_000):
+        yield f"peak MiB, {steps} steps, {N} rows", peak(steps, N)
+    for size in (N // 4, N // 2, N):
+        bytes_of_rows = size * (INPUTS + 2) * 4 / 2**20
+        yield (
+            f"peak MiB, 100 steps, {size} rows, of which data {bytes_of_rows:.0f}",
+            peak(100, size),
+        )
+
+
+PARTS = {"chains": speed, "memory": memory}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps and repeats")
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -95,27 +121,15 @@ def main() -> None:
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
     )
-    found = []
-
-    def say(what: str, value: float) -> None:
-        found.append((what, round(value, 4)))
-        print(f"{what:<58}{value:>10.3f}", flush=True)
-
-    steps, repeats = (200, 3) if options.quick else (1000, 7)
-    for num_chains in (2, 4):
-        parallel, vectorized, ratio = chains(num_chains, steps, repeats)
-        say(f"{num_chains} chains on 2 devices, microseconds a step", parallel / steps * 1e6)
-        say(f"{num_chains} chains in one vmap, microseconds a step", vectorized / steps * 1e6)
-        say(f"{num_chains} chains, ratio of the medians of pairs", ratio)
-    for steps in (100, 1000) if options.quick else (100, 1000, 10_000):
-        say(f"peak MiB, {steps} steps, {N} rows", peak(steps, N))
-    for size in (N // 4, N // 2, N):
-        bytes_of_rows = size * (INPUTS + 2) * 4 / 2**20
-        say(f"peak MiB, 100 steps, {size} rows, of which data {bytes_of_rows:.0f}", peak(100, size))
-    if not options.quick:
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / "sgmcmc_chains.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("what", "value"), *found])
+    for part in options.part:
+        found = []
+        for what, value in PARTS[part](options.quick):
+            found.append((what, round(value, 4)))
+            print(f"{what:<58}{value:>10.3f}", flush=True)
+        if not options.quick:
+            RESULTS.mkdir(exist_ok=True)
+            with (RESULTS / f"sgmcmc_{part}.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([("what", "value"), *found])
 
 
 if __name__ == "__main__":

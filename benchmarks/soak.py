@@ -47,15 +47,21 @@ def data():
     return x, np.sin(x[:, 0]) + 0.1 * rng.normal(size=ROWS).astype(np.float32)
 
 
+NET = bnn.MLP([HIDDEN], 1)
+
+
 def model(x, y=None):
-    noise = numpyro.sample("noise", dist.Gamma(2.0, 1.0))
-    net = bnn.random_module("net", bnn.MLP([HIDDEN], 1), bnn.priors.FanIn(), x[:1])
-    bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=1 / jnp.sqrt(noise))
+    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
+    net = bnn.random_module("net", NET, bnn.priors.FanIn(), x[:1])
+    bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=1 / jnp.sqrt(precision))
 
 
-def draw_noise(rng_key, gibbs_sites, hmc_sites):
-    """A move that leaves the prior of the precision invariant: what matters here are its bits."""
-    return {"noise": dist.Gamma(2.0, 1.0).sample(rng_key) * 0 + gibbs_sites["noise"]}
+def draw_precision(rng_key, gibbs_sites, hmc_sites):
+    """From its conditional given the network: Gamma(2 + N/2, 1 + half the squared residuals)."""
+    x, y = data()
+    residuals = y - NET.apply({"params": bnn.to_params(hmc_sites)}, x)[..., 0]
+    conditional = dist.Gamma(2.0 + ROWS / 2, 1.0 + jnp.sum(residuals**2) / 2)
+    return {"precision": conditional.sample(rng_key)}
 
 
 def kernel_of(name):
@@ -64,7 +70,7 @@ def kernel_of(name):
     if name == "BAOAB":
         return bnn.BAOAB(model, step_size=0.002, batch_size=50)
     hmc = HMC(model, step_size=0.01, trajectory_length=0.1)
-    return Gibbs([(CustomGibbs(draw_noise), ["noise"]), (hmc, None)])
+    return Gibbs([(CustomGibbs(draw_precision), ["precision"]), (hmc, None)])
 
 
 def sampler(name, folder, num_samples):
@@ -112,13 +118,30 @@ def draws_in(folder):
     return {**draws.values_by_site, **draws.stats}
 
 
-def counted(folder):
-    """Draws of each chain that the last checkpoint counts."""
+def last_step(folder):
+    """Step of the last checkpoint; None before the first."""
     steps = folder / "checkpoint" / "steps"
     done = [int(p.name) for p in steps.iterdir() if p.name.isdigit()] if steps.is_dir() else []
-    if not done:
+    return max(done, default=None)
+
+
+def counted(folder):
+    """Draws of each chain that the last checkpoint counts."""
+    step = last_step(folder)
+    if step is None:
         return 0
-    return json.loads((steps / str(max(done)) / "progress" / "metadata").read_text())["draws"]
+    progress = folder / "checkpoint" / "steps" / str(step) / "progress" / "metadata"
+    return json.loads(progress.read_text())["draws"]
+
+
+def moment(process, folder, alone, rng):
+    """Seconds to the next kill: now and then while the process starts, mostly while it samples."""
+    if rng.random() < 0.2:
+        return rng.uniform(0.0, 0.5) * alone
+    before = last_step(folder)
+    while process.poll() is None and last_step(folder) == before:
+        time.sleep(0.01)
+    return rng.uniform(0.0, 0.5)
 
 
 def soak(name, folder, kills, num_samples, rng):
@@ -135,10 +158,8 @@ def soak(name, folder, kills, num_samples, rng):
     while True:
         process = start(name, broken, num_samples)
         try:
-            # Later kills wait longer: a run that dies before its first step gets nowhere.
-            _, said = process.communicate(
-                timeout=None if killed >= kills else rng.uniform(0.3, 1.3) * alone
-            )
+            wait = None if killed >= kills else moment(process, broken, alone, rng)
+            _, said = process.communicate(timeout=wait)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             process.communicate()
@@ -172,7 +193,7 @@ def faults(folder, num_samples):
     resumed = process.wait() == 0
     whole = {k: np.asarray(v) for k, v in draws_in(folder / "NUTS" / "whole").items()}
     same = all(np.array_equal(np.asarray(v), whole[k]) for k, v in draws_in(broken).items())
-    chunk = next((broken / "run.zarr").glob("posterior/noise/c/0/1"))
+    chunk = next((broken / "run.zarr").glob("posterior/precision/c/0/1"))
     chunk.write_bytes(chunk.read_bytes()[:10])
     try:
         draws_in(broken)
@@ -196,9 +217,9 @@ def main():
         name, folder, num_samples = given.work
         work(name, Path(folder), int(num_samples))
         return
-    kills, names, num_samples = given.kills, KERNELS, 1000
+    kills, names, num_samples = given.kills, KERNELS, 3000
     if given.quick:
-        kills, names, num_samples = 2, ("NUTS",), 200
+        kills, names, num_samples = 2, ("NUTS",), 400
     rng = random.Random(1)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

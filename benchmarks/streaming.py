@@ -6,14 +6,13 @@
 - Seconds of `MCMC.run` for HMC on 60,000 rows of 784 features against a bare compiled loop over
   the kernel, interleaved; and how many programs a second run compiles.
 
-    python benchmarks/streaming.py [--quick] [--folder WHERE]
+    python benchmarks/streaming.py [--quick] [--part overhead throughput memory] [--folder WHERE]
 """
 
 import argparse
 import csv
 import os
 import platform
-import resource
 import shutil
 import statistics
 import subprocess
@@ -31,7 +30,8 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 
 RESULTS = Path(__file__).parent / "results"
-HIDDEN, FEATURES, EVERY = 160, 60, 1000  # 60 × 160 + 160 + 160 + 1 = 9921 parameters
+HIDDEN, FEATURES, EVERY = 160, 60, 1000
+PARAMETERS = (FEATURES + 2) * HIDDEN + 1  # 9921
 LEAPFROGS = 5
 
 
@@ -74,7 +74,9 @@ def peak_memory(num_samples, dtype, folder):
 
 def work(num_samples, dtype, path):
     sampler(num_samples, draws=path, draws_dtype=dtype).run(jax.random.key(0), *small_data())
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Of this program alone: what getrusage says is inherited from the process that started it.
+    status = Path("/proc/self/status").read_text()
+    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 
 
 def memory(folder, quick):
@@ -85,7 +87,24 @@ def memory(folder, quick):
         rows.append(
             (f"peak memory with {number} draws, MiB", peak_memory(number, "float16", folder))
         )
-    return [*rows, ("largest over smallest", rows[-1][1] / rows[0][1])]
+    peaks = [peak for _, peak in rows]
+    if not quick:
+        draw_memory(numbers, peaks)
+    return [*rows, ("largest over smallest", max(peaks) / min(peaks))]
+
+
+def draw_memory(numbers, peaks):
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    axes.semilogx(numbers, peaks, "o-", label="streamed, measured")
+    dense = np.geomspace(numbers[0], numbers[-1], 200)
+    kept = peaks[0] + (dense - numbers[0]) * 4 * PARAMETERS / 2**20
+    axes.semilogx(dense, kept, "--", color="grey", label="were float32 draws kept, computed")
+    axes.set(ylim=(0, 3 * max(peaks)), xlabel="draws", ylabel="peak memory, MiB")
+    axes.legend()
+    RESULTS.mkdir(exist_ok=True)
+    figure.savefig(RESULTS / "streaming_memory.png", dpi=120)
 
 
 def throughput(folder, quick):
@@ -165,9 +184,17 @@ def overhead(quick):
     ]
 
 
+PARTS = {
+    "overhead": lambda folder, quick: overhead(quick),
+    "throughput": throughput,
+    "memory": memory,
+}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few draws and repeats")
+    parser.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
     parser.add_argument("--folder", help="where draws go while they are measured")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -175,16 +202,16 @@ def main():
         num_samples, dtype, path = given.work
         work(int(num_samples), dtype, path)
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        rows = overhead(given.quick) + throughput(Path(folder), given.quick)
-        rows += memory(Path(folder), given.quick)
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
-    for what, value in rows:
-        print(f"{what:<60} {value:12.4f}")
-    if not given.quick:
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / "streaming.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("what", "value"), *rows])
+    for part in given.part:
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            rows = PARTS[part](Path(folder), given.quick)
+        for what, value in rows:
+            print(f"{what:<60} {value:12.4f}", flush=True)
+        if not given.quick:
+            RESULTS.mkdir(exist_ok=True)
+            with (RESULTS / f"streaming_{part}.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([("what", "value"), *rows])
 
 
 if __name__ == "__main__":

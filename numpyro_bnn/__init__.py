@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "modules": ["MLP", "from_params", "random_module", "to_params"],
+    "modules": ["MLP", "random_module"],
+    "parameters": ["from_params", "to_params"],
     "hierarchy": ["parameterize"],
+    "host_rows": ["OnHost"],
     "potential": ["potential_of"],
     "optimization": ["optimize"],
     "approximate": ["deep_ensemble", "map_estimate", "randomized_map"],
@@ -54,11 +56,13 @@ if TYPE_CHECKING:
     from numpyro_bnn.draws import Draws
     from numpyro_bnn.gaussian_laplace import laplace
     from numpyro_bnn.hierarchy import parameterize
+    from numpyro_bnn.host_rows import OnHost
     from numpyro_bnn.inference_data import from_inference_data, to_inference_data
     from numpyro_bnn.iterates import constant_sgd, swag
     from numpyro_bnn.mcmc import MCMC
-    from numpyro_bnn.modules import MLP, from_params, random_module, to_params
+    from numpyro_bnn.modules import MLP, random_module
     from numpyro_bnn.optimization import optimize
+    from numpyro_bnn.parameters import from_params, to_params
     from numpyro_bnn.pipeline import compare, second_opinion
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predictions import average, predict, prior_predictive

@@ -1,4 +1,4 @@
-"""The command line: ``python -m numpyro_bnn [digits | diabetes | FILE.csv --target COLUMN]``."""
+"""The command line: ``python -m numpyro_bnn [compare] [digits | diabetes | FILE.csv …]``."""
 
 import argparse
 import os
@@ -13,6 +13,7 @@ examples:
   python -m numpyro_bnn                                  handwritten digits
   python -m numpyro_bnn diabetes --hidden 16 16          regression, two hidden layers
   python -m numpyro_bnn wine.csv --target quality        your own table
+  python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
 
 Text columns become one column a level. Missing values are an error that says where they are.
 Ctrl-C after the warm-up keeps the draws so far and reports on them.
@@ -72,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where posterior.nc, report.md and predictions.csv go; default: numpyro_bnn_report",
     )
+    add(
+        "--methods",
+        nargs="+",
+        metavar="NAME",
+        help="after `compare`: map, 'deep ensemble', 'mean field', laplace, swag, sgld, baoab; "
+        "default: all of them",
+    )
     add("--quiet", action="store_true", help="no progress bars")
     return parser
 
@@ -104,7 +112,9 @@ def main(argv: list[str] | None = None) -> int:
     :param argv: arguments; those of the process where None.
     :return: exit status: 0, 2 for bad input, 130 when interrupted before there are draws.
     """
-    parsed = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    comparing = given[:1] == ["compare"]
+    parsed = _parser().parse_args(given[comparing:])
     console = Console()
     _use_all_cores()
     from numpyro_bnn import job, job_report, tables
@@ -132,6 +142,12 @@ def main(argv: list[str] | None = None) -> int:
             test_fraction=parsed.test_fraction,
             seed=parsed.seed,
         )
+        if comparing:
+            found = job.compare_methods(table, options, parsed.methods, not parsed.quiet)
+            console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+            return 0
+        if parsed.methods:
+            raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
         outcome = job.run(table, options, progress_bar=not parsed.quiet)
     except ValueError as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False)

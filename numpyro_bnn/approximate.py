@@ -21,7 +21,7 @@ import numpy as np
 from numpyro_bnn.descent import Descent, Training, check_count
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.perturbation import draw_noise, gaussian_priors, known_noise, perturbed
-from numpyro_bnn.potential import check_key
+from numpyro_bnn.structure import check_key
 
 
 def map_estimate(

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import nested_attrgetter
+
+from numpyro_bnn.placement import Placement
 
 State = Any
 Draws = Any
@@ -47,11 +48,6 @@ class Arguments(NamedTuple):
         return jax.tree.unflatten(structure, leaves)
 
 
-def devices_for(num_chains: int) -> int:
-    """How many devices share the chains: the largest divisor of `num_chains` there are."""
-    return max(d for d in range(1, jax.local_device_count() + 1) if num_chains % d == 0)
-
-
 class Programs:
     """The compiled programs of one kernel for one set of collected fields.
 
@@ -69,6 +65,7 @@ class Programs:
     :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
         ``jax.vmap``; not used for one chain.
     :param size: number of draws that a buffer holds.
+    :param placement: where chains and rows are.
     """
 
     def __init__(
@@ -83,6 +80,7 @@ class Programs:
         num_chains: int,
         chain_method: str | Callable,
         size: int,
+        placement: Placement,
     ) -> None:
         self.kernel = kernel
         self.num_warmup = num_warmup
@@ -94,50 +92,20 @@ class Programs:
         self.num_chains = num_chains
         self.chain_method = chain_method
         self.size = size
-        self._mesh: Mesh | None = None
-        if chain_method == "parallel" and num_chains > 1:
-            devices = jax.local_devices()[: devices_for(num_chains)]
-            self._mesh = Mesh(np.asarray(devices), ("chain",))
-        self.start = jax.jit(self._start)
-        self._zeros = jax.jit(self.zeros)
-        self.advance = jax.jit(self._advance, donate_argnums=1)
+        self.placement = placement
+        self.start = placement.compiled(self._start, num_chains)
+        self._zeros = placement.compiled(self.zeros, num_chains)
+        self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
 
-    def place(self, arrays: list[Any]) -> list[jax.Array]:
-        """Put the data where the chains are, once a run."""
-        if self._mesh is None:
-            return [jnp.asarray(a) for a in arrays]
-        return jax.device_put(arrays, NamedSharding(self._mesh, PartitionSpec()))
+    def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
+        """Apply ``function(chain, arrays)`` to every chain."""
+        return self.placement.map_chains(
+            function, chained, arrays, self.num_chains, self.chain_method
+        )
 
     def spread(self, chained: Any) -> Any:
         """Put arrays with a leading chain axis where their chains are."""
-        if self._mesh is None:
-            return chained
-        return jax.device_put(chained, NamedSharding(self._mesh, PartitionSpec("chain")))
-
-    def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
-        """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
-        if self.num_chains == 1:
-            return function(chained, arrays)
-        if self._mesh is None:
-            transform: Any = jax.vmap if self.chain_method == "vectorized" else self.chain_method
-            return transform(lambda chain: function(chain, arrays))(chained)
-        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
-        on_cpu = self._mesh.devices.flat[0].platform == "cpu"
-        axis = PartitionSpec("chain")
-
-        def local(chained: Any, arrays: list[Any]) -> Any:
-            def each(chain: Any) -> Any:
-                return function(chain, arrays)
-
-            return lax.map(each, chained) if on_cpu else jax.vmap(each)(chained)
-
-        return jax.shard_map(
-            local,
-            mesh=self._mesh,
-            in_specs=(axis, PartitionSpec()),
-            out_specs=axis,
-            check_vma=False,
-        )(chained, arrays)
+        return self.placement.chains(chained, self.num_chains)
 
     def _start(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
         def one(chain: tuple, arrays: list[Any]) -> State:
@@ -148,13 +116,16 @@ class Programs:
 
     def _init(self, key: jax.Array, init_params: Any, arrays: list[Any]) -> State:
         args, kwargs = Arguments.join(arrays, self.static)
-        return self.kernel.init(
+        state = self.kernel.init(
             key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
         )
+        # Kernels begin with Python numbers, whose weak types would make a second program of the
+        # first call of `advance`.
+        return jax.tree.map(_strong, state)
 
     def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
         """A buffer for `size` draws of every chain."""
-        return self.spread(self._zeros(state, init_params, arrays))
+        return self._zeros(state, init_params, arrays)
 
     def zeros(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
         """The same, to look at its shapes."""
@@ -204,7 +175,7 @@ class Programs:
             self._init(_key_of(state), init_params, arrays)
 
             def step(_: int, state: State) -> State:
-                return self.kernel.sample(state, args, kwargs)
+                return jax.tree.map(_strong, self.kernel.sample(state, args, kwargs))
 
             def draw(i: jax.Array, carry: tuple) -> tuple:
                 state, draws = carry
@@ -216,6 +187,12 @@ class Programs:
             return lax.fori_loop(0, num_draws, draw, (state, draws))
 
         return self._map_chains(one, (state, draws, init_params), arrays)
+
+
+def _strong(leaf: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf if is_key else lax.convert_element_type(leaf, leaf.dtype)
 
 
 def _field(state: State, name: str) -> Any:

@@ -10,21 +10,23 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpyro
 from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
-from numpyro_bnn.potential import Potential, structure_of
-from numpyro_bnn.sgmcmc.gradients import check_batch_size, in_chunks
+from numpyro_bnn.host_rows import with_stand_ins
+from numpyro_bnn.potential import Potential
+from numpyro_bnn.sgmcmc.gradients import check_batch_size
+from numpyro_bnn.structure import structure_of
+from numpyro_bnn.summed import summed
 
 SITE = "log likelihood in chunks"
 
 
 class _LogLikelihood:
-    """Sums over rows as :func:`~numpyro_bnn.sgmcmc.gradients.in_chunks` asks for them."""
+    """Sums over rows as :func:`~numpyro_bnn.summed.in_chunks` asks for them."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict, plate: str | None) -> None:
         self.potential = Potential(model, args, kwargs)
@@ -65,7 +67,7 @@ class Chunked:
             return self.fn(*args, **kwargs)
         # All rows pass through the model once more here, for the values of deterministic sites;
         # where nobody asks for those the compiler leaves it out.
-        visited = trace(block(self.fn, hide=list(observed)))
+        visited = trace(block(with_stand_ins(self.fn), hide=list(observed)))
         sites = visited.get_trace(*args, **kwargs)
         latent = {
             name: site["value"]
@@ -74,24 +76,8 @@ class Chunked:
         }
         with block():
             rows = _LogLikelihood(self.fn, args, kwargs, self.plate)
-        numpyro.factor(SITE, _summed(rows, self.chunk_size)(latent))
+        numpyro.factor(SITE, summed(rows, self.chunk_size)(latent))
         return None
-
-
-def _summed(rows: _LogLikelihood, chunk_size: int) -> Callable[[dict], jax.Array]:
-    """The sum over all rows, with a derivative that is computed together with the value."""
-
-    @jax.custom_jvp
-    def total(latent: dict) -> jax.Array:
-        return in_chunks(rows, latent, chunk_size)[0]
-
-    @total.defjvp
-    def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
-        value, gradient = in_chunks(rows, primals[0], chunk_size)
-        slopes = jax.tree.map(jnp.vdot, gradient, tangents[0])
-        return value, jnp.asarray(sum(jax.tree.leaves(slopes)))
-
-    return total
 
 
 def chunked_kernel(kernel: MCMCKernel, chunk_size: int) -> MCMCKernel:

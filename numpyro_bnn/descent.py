@@ -20,8 +20,9 @@ from tqdm.auto import tqdm
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.marginal import Marginal, marginal_of
-from numpyro_bnn.potential import Values, begin_fit, check_key, explain_tracing
+from numpyro_bnn.potential import Values
 from numpyro_bnn.sgmcmc.gradients import Order, Rows, full, minibatch
+from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
 
 # Steps between looks at the energy: few enough to stop in time, enough to hide the look.
 _BLOCK = 100

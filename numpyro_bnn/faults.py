@@ -6,9 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import HMC
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import constrain_fn
 
-from numpyro_bnn.potential import Structure
+from numpyro_bnn.host_rows import sources_in
+from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit
+from numpyro_bnn.structure import Structure
 
 
 def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
@@ -20,6 +24,40 @@ def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
                 f"{kernel} would freeze one such batch for the whole run. Remove "
                 "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
                 "`batch_size=`."
+            )
+
+
+def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
+    """Refuse data on the host where a sampler would want all of them on the device."""
+    sources = sources_in(data)
+    if sources and not chunked and not isinstance(sampler, SGMCMC):
+        raise ValueError(
+            f"{type(sampler).__name__}: cannot take {sources[0]!r}, because it looks at all rows at "
+            "once. Give `chunk_size=` to MCMC with HMC or NUTS, or use a kernel of this package, "
+            "with `batch_size=`."
+        )
+
+
+def refuse_sites_of_host_rows(fit: Fit) -> None:
+    """Refuse deterministic sites that only all rows, which are never together, could tell."""
+    if not fit.structure.deterministic or not sources_in((fit.args, fit.kwargs)):
+        return
+    potential = fit.potential
+
+    @jax.jit
+    def sites() -> Any:
+        z = potential.unconstrain(potential.prior_draw(jax.random.key(0)))
+        return constrain_fn(
+            potential.bound, potential.args, potential.kwargs, z, return_deterministic=True
+        )
+
+    # Stand-ins for the rows are NaN.
+    found = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
+    for name, value in found.items():
+        if np.isnan(value).any():
+            raise ValueError(
+                f"The deterministic site '{name}' depends on rows of data on the host, which are "
+                "never all on the device. Take it out of the model, and compute it from the draws."
             )
 
 

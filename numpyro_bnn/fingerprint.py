@@ -24,6 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn.host_rows import OnHost
+
 Facts = dict[str, str]
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 # Bytes that are hashed at a time: memory-mapped data are never in memory as a whole.
@@ -45,6 +47,8 @@ def _facts(name: str, value: Any, seen: dict[int, Any]) -> Iterator[tuple[str, s
         yield name, repr(value)
     elif isinstance(value, (np.ndarray, np.generic, jax.Array)):
         yield name, digest(value)
+    elif isinstance(value, OnHost):
+        yield name, digest(value.array)
     elif isinstance(value, (Mapping, list, tuple, set, frozenset)):
         yield from _items(name, value, seen)
     elif id(value) in seen:
@@ -174,11 +178,12 @@ def digest(array: Any) -> str:
     """Kind, shape and a hash of the values of an array, read a block at a time."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return f"key {digest(jax.random.key_data(array))}"
-    array = np.asanyarray(array)
+    if not hasattr(array, "dtype") or isinstance(array, jax.Array):
+        array = np.asarray(array)
     made = hashlib.blake2b(digest_size=16)
-    rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.ndim else 1
-    for begin in range(0, len(array) if array.ndim else 1, rows):
-        block = np.ascontiguousarray(array[begin : begin + rows] if array.ndim else array)
+    rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.shape else 1
+    for begin in range(0, array.shape[0] if array.shape else 1, rows):
+        block = np.ascontiguousarray(array[begin : begin + rows] if array.shape else array)
         if block.dtype == object:
             raise TypeError(
                 f"An array of Python objects, shape {array.shape}, has no data to compare a resumed "

@@ -15,8 +15,9 @@ from numpyro_bnn.descent import Descent, Training, check_count, finite_members, 
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.linearization import linearize, outputs
 from numpyro_bnn.marginal import Marginal
-from numpyro_bnn.potential import Values, check_key
+from numpyro_bnn.potential import Values
 from numpyro_bnn.site_dims import layer_of
+from numpyro_bnn.structure import check_key
 
 # Parameters up to which the covariance is a full one by default.
 _MOST_FULL = 5000

@@ -24,10 +24,10 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.drawstore import StoredArray
-from numpyro_bnn.potential import innermost, structure_of
 from numpyro_bnn.predictions import Predictions
 from numpyro_bnn.predictions import predict as predict_draws
 from numpyro_bnn.site_dims import class_layer, dims_of, layer_of, variable_name
+from numpyro_bnn.structure import innermost, structure_of
 
 # ArviZ's names for what samplers report; the log joint is the negative potential energy.
 _STATS = {

@@ -27,8 +27,9 @@ from tqdm.auto import tqdm
 
 from numpyro_bnn.descent import Descent, Training, check_count
 from numpyro_bnn.draws import Draws
-from numpyro_bnn.potential import Values, check_key
+from numpyro_bnn.potential import Values
 from numpyro_bnn.sgmcmc.gradients import Rows
+from numpyro_bnn.structure import check_key
 
 Rate = float | Literal["auto"]
 # Minibatch gradients that the noise is estimated from, and steps of the power iteration.

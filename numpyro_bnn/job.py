@@ -15,11 +15,13 @@ import numpy as np
 from numpyro.infer import HMC, NUTS
 
 from numpyro_bnn import scores
+from numpyro_bnn.comparison import Comparison
 from numpyro_bnn.diagnostics import diagnose
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.mcmc import MCMC
 from numpyro_bnn.modules import MLP
 from numpyro_bnn.optimization import optimize
+from numpyro_bnn.pipeline import compare, default_methods
 from numpyro_bnn.potential import Potential
 from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.priors import FanIn, Hierarchical, Horseshoe, Laplace, Normal, StudentT
@@ -137,18 +139,8 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     :param progress_bar: show progress.
     :return: everything that the report needs.
     """
-    from sklearn.model_selection import train_test_split
-
-    stratify = table.y if table.task == "classification" else None
-    train, test = train_test_split(
-        np.arange(len(table.y)),
-        test_size=options.test_fraction,
-        random_state=options.seed,
-        stratify=stratify,
-    )
-    outputs = len(table.classes) or 1
-    make = classification if table.task == "classification" else regression
-    model = make(MLP(options.hidden, outputs), PRIORS[options.prior]())
+    train, test = split(table, options)
+    model = model_of(table, options)
     x, y = table.x[train], table.y[train]
 
     key_starts, key_chains = jax.random.split(jax.random.key(options.seed))
@@ -185,6 +177,56 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     ]
     report = diagnose(mcmc, x_test)
     return Outcome(table, options, train, test, model, mcmc, rows, predictions, report)
+
+
+def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers for training and for testing; classes keep their shares in both."""
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(
+        np.arange(len(table.y)),
+        test_size=options.test_fraction,
+        random_state=options.seed,
+        stratify=table.y if table.task == "classification" else None,
+    )
+    return train, test
+
+
+def model_of(table: Table, options: Options) -> ReadyModel:
+    """The network and prior that the options ask for."""
+    make = classification if table.task == "classification" else regression
+    return make(MLP(options.hidden, len(table.classes) or 1), PRIORS[options.prior]())
+
+
+def compare_methods(
+    table: Table, options: Options, methods: list[str] | None = None, progress_bar: bool = True
+) -> Comparison:
+    """Several methods on a table, against the sampler that the options name.
+
+    :param table: the data.
+    :param options: how.
+    :param methods: names of :func:`~numpyro_bnn.pipeline.default_methods`; all where None.
+    :param progress_bar: show progress.
+    :raises ValueError: for an unknown name.
+    """
+    train, test = split(table, options)
+    model = model_of(table, options)
+    chosen: dict[str, Any] = {
+        name: None
+        for name in (methods or default_methods(model, options.num_chains, len(train)))
+        if name != "hmc"
+    }
+    chosen["hmc"] = KERNELS[options.kernel](model, options)
+    return compare(
+        model,
+        (table.x[train], table.y[train], table.x[test], table.y[test]),
+        chosen,
+        key=jax.random.key(options.seed),
+        num_chains=options.num_chains,
+        num_warmup=options.num_warmup,
+        num_samples=options.num_samples,
+        progress_bar=progress_bar,
+    )
 
 
 def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Draws:

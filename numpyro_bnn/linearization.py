@@ -34,7 +34,7 @@ class linearize(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "network":
-            msg["value"] = partial(self._expanded, msg["name"], msg["value"])
+            msg["apply"] = partial(self._expanded, msg["name"], msg["apply"])
 
     def _expanded(
         self, name: str, apply: Callable, values: dict[str, Any], *args: Any, **kwargs: Any
@@ -60,7 +60,7 @@ class outputs(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "network":
-            msg["value"] = partial(self._kept, msg["name"], msg["value"])
+            msg["apply"] = partial(self._kept, msg["name"], msg["apply"])
 
     def _kept(self, name: str, apply: Callable, *args: Any, **kwargs: Any) -> Any:
         self.seen[name] = apply(*args, **kwargs)

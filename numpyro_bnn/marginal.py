@@ -14,7 +14,6 @@ and the last term is known: precisions are conjugate and meet the data through t
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -51,10 +50,18 @@ class Marginal:
         return self._integrated(z, self.around)
 
     def minibatch(
-        self, z: Values, indices: jax.Array, plate: str, contiguous: bool = False
+        self,
+        z: Values,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
     ) -> jax.Array:
-        """U(w; I), the likelihood of the rows `indices` scaled by N/B."""
-        some = partial(self.around.minibatch, indices=indices, plate=plate, contiguous=contiguous)
+        """U(w; I), the likelihood of the rows `indices` scaled by N/B; see ``Potential``."""
+
+        def some(full: Values) -> jax.Array:
+            return self.around.minibatch(full, indices, plate, contiguous, ahead)
+
         return self._integrated(z, some)
 
     def _integrated(self, z: Values, energy: Callable[[Values], jax.Array]) -> jax.Array:

@@ -8,21 +8,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
-from numpyro_bnn.chains import Arguments, Programs, devices_for
+from numpyro_bnn.chains import Arguments, Programs
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
-from numpyro_bnn.faults import check_energy, exploded, first_bad_draws, refuse_subsampling
+from numpyro_bnn.faults import (
+    check_energy,
+    exploded,
+    first_bad_draws,
+    refuse_host_rows,
+    refuse_sites_of_host_rows,
+    refuse_subsampling,
+)
 from numpyro_bnn.fingerprint import Facts, describe, environment
-from numpyro_bnn.potential import begin_fit, check_key, explain_tracing
+from numpyro_bnn.placement import Placement
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
 from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
 from numpyro_bnn.start import Fit, starts_for
+from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
 
 
 class MCMC(NumPyroMCMC):
@@ -73,6 +82,13 @@ class MCMC(NumPyroMCMC):
     :param chunk_size: rows at a time in the potential of HMC or NUTS, for memory that does not
         grow with their number; the same energy and gradient to floating-point rounding. The
         kernels of this package take ``gradient=gradients.full(chunk_size=…)``.
+    :param mesh: devices that share chains and rows, such as ``jax.make_mesh((2, 4), ("chain",
+        "data"))``: two groups of four devices, each with half of the chains and a quarter of the
+        rows on every device. Of all processes after ``jax.distributed.initialize()``; each of them
+        then calls `run` with the same arguments, and has all the draws (in memory: `checkpoint` and
+        `draws` are for one process). The rows of a minibatch are brought to all devices of a group,
+        so that sharing rows speeds up full batches only. By default the rule above, on the devices
+        of this process.
     :raises ValueError: for the values that NumPyro refuses.
     """
 
@@ -95,6 +111,7 @@ class MCMC(NumPyroMCMC):
         draws_dtype: str | None = None,
         record: Callable | None = None,
         chunk_size: int | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         if not isinstance(sampler, MCMCKernel):
             raise TypeError(
@@ -103,7 +120,8 @@ class MCMC(NumPyroMCMC):
             )
         if not isinstance(num_chains, int) or num_chains < 1:
             raise ValueError(f"MCMC: num_chains must be a positive integer, got {num_chains!r}.")
-        if chain_method == "parallel" and devices_for(num_chains) == 1:
+        self._placement = Placement.given(mesh, num_chains, chain_method)
+        if chain_method == "parallel" and self._placement.mesh is None:
             chain_method = "sequential"
         with warnings.catch_warnings():
             # NumPyro wants a device for every chain; here several may share one.
@@ -213,10 +231,13 @@ class MCMC(NumPyroMCMC):
         self._args, self._kwargs = args, kwargs
         if self.model is None:
             return None
+        refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
         structure = begin_fit(self.model, args, kwargs)
         if isinstance(self.sampler, HMC):
             refuse_subsampling(self.sampler, structure)
-        return Fit(self.model, args, kwargs, structure)
+        fit = Fit(self.model, args, kwargs, structure)
+        refuse_sites_of_host_rows(fit)
+        return fit
 
     def _facts(self, fit: Fit | None) -> Facts:
         """What decides the draws, beside the key and the starts."""
@@ -230,10 +251,17 @@ class MCMC(NumPyroMCMC):
         facts |= describe("checkpoint_every", self._disk.every)
         facts |= describe("draws", None if self._disk.draws is None else self._disk.draws.name)
         facts |= describe("draws_dtype", self._disk.dtype)
+        mesh = self._placement.mesh
+        facts |= describe("mesh", None if mesh is None else dict(mesh.shape))
         facts |= describe("kernel", self.sampler)
         return facts | describe("data", [self._args, self._kwargs]) | environment()
 
     def _refuse_parts(self) -> None:
+        if self._placement.spans_processes:
+            raise ValueError(
+                "MCMC: a run on disk (checkpoint=, draws=) is not for a mesh over several processes "
+                "yet. Keep its draws in memory, or use a mesh of the devices of one process."
+            )
         plan = self._collection_params
         whole = (self.num_warmup, self.num_warmup + self.num_samples)
         if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:
@@ -254,7 +282,7 @@ class MCMC(NumPyroMCMC):
         rate = self.progress_rate or max(1, total // 20)
         return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
 
-    def _lanes(self, start: Start, plan: Plan) -> Lanes:
+    def _lanes(self, start: Start, plan: Plan, fit: Fit | None) -> Lanes:
         """The chains, together or (chain_method "sequential") one after another."""
         arguments = Arguments.split(self._args, self._kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
@@ -262,13 +290,19 @@ class MCMC(NumPyroMCMC):
         size = plan.chunk if plan.every or given is None else given // self.thinning
         programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
         return Lanes(
-            programs, self.num_chains, one_by_one, start.keys, start.init_params, arguments.arrays
+            programs,
+            self.num_chains,
+            one_by_one,
+            start.keys,
+            start.init_params,
+            arguments.arrays,
+            set() if fit is None else fit.structure.row_counts,
         )
 
     def _sample(self, start: Start, fit: Fit | None, resumed: bool) -> None:
         """Run the chains, from their start or from where a checkpoint has them."""
         plan = self._plan()
-        lanes = self._lanes(start, plan)
+        lanes = self._lanes(start, plan, fit)
         done = self._place(lanes, start, fit, resumed)
         if self._disk is None:
             done = self._advance(lanes, plan, done, None)
@@ -319,7 +353,9 @@ class MCMC(NumPyroMCMC):
     ) -> Progress:
         """Take the steps that are left, or those up to an interruption."""
         steps, draws = done
-        chains = self.num_chains if self.progress_bar else 0
+        # What another process samples cannot be looked at from here.
+        shown = self.progress_bar and not self._placement.spans_processes
+        chains = self.num_chains if shown else 0
         lanes.fresh_buffers()
         with (
             progress_bars(self.sampler, chains, plan.total, steps) as update,
@@ -331,7 +367,7 @@ class MCMC(NumPyroMCMC):
                 draws += 0 if piece.warmup else piece.draws
                 if recorder is not None and piece.whole:
                     recorder.take(lanes, piece, Progress(steps, draws))
-                if interrupted() and (recorder is None or piece.whole):
+                if self._placement.agreed(interrupted()) and (recorder is None or piece.whole):
                     break
             if recorder is not None:
                 recorder.wait()
@@ -395,6 +431,7 @@ class MCMC(NumPyroMCMC):
                 1 if one_by_one else self.num_chains,
                 self.chain_method,
                 size,
+                self._placement,
             )
         return programs
 

@@ -16,13 +16,8 @@ from flax import errors as flax_errors
 from flax import linen, nnx
 from numpyro.primitives import apply_stack
 
-from numpyro_bnn.rules import (
-    Shapes,
-    as_prior,
-    flatten_params,
-    parameter_tree,
-    site_name,
-)
+from numpyro_bnn.parameters import nest
+from numpyro_bnn.rules import Shapes, as_prior, flatten_params, parameter_tree, site_name
 
 _NO_STATISTICS = (
     "Running statistics are estimated from the data during training; they are neither parameters "
@@ -63,7 +58,7 @@ class BoundModule:
 
     @property
     def params(self) -> dict[Any, Any]:
-        return _nest(self._values)
+        return nest(self._values)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._apply(self._values, *args, **kwargs)
@@ -128,9 +123,20 @@ def random_module(
     fixed = [path for path in shapes if path not in values]
     if fixed:
         values |= _fixed_values(fixed, network, params)
-    # Handlers may replace what the module computes from its weights, such as by linearising it.
-    message = apply_stack({"type": "network", "name": name, "value": network.apply})
-    return BoundModule(message["value"], {path: values[path] for path in shapes})
+    return BoundModule(_handled(name, network.apply), {path: values[path] for path in shapes})
+
+
+def _handled(name: str, apply: Callable) -> Callable:
+    """What handlers make of ``apply``: they may replace it, such as by linearising it."""
+    message: dict[str, Any] = {"type": "network", "name": name, "apply": apply, "value": None}
+
+    def result() -> Callable:
+        # A network is no site: NumPyro's `trace` keeps the messages that still have a name.
+        del message["name"]
+        return message["apply"]
+
+    message |= {"fn": result, "args": (), "kwargs": {}}
+    return apply_stack(message)["value"]
 
 
 def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[str, Any]:
@@ -266,7 +272,7 @@ class _Linen(_Network):
         return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        variables = {"params": _nest(values)}
+        variables = {"params": nest(values)}
         if self.batch_stats is not None:
             variables["batch_stats"] = self.batch_stats
         rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
@@ -386,75 +392,3 @@ def _updates_statistics(name: str) -> ValueError:
         f"random_module: {name} tries to update its running statistics. Call it so that it uses "
         "the frozen ones, for example `net(x, use_running_average=True)` or `train=False`."
     )
-
-
-def _nest(values: Mapping[str, Any]) -> dict[Any, Any]:
-    """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
-    tree: dict[Any, Any] = {}
-    for path, value in values.items():
-        *parents, leaf = (int(part) if part.isdigit() else part for part in path.split("."))
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[leaf] = value
-    return tree
-
-
-def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any = None) -> dict:
-    """Turn draws into Flax parameters.
-
-    :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
-        arrays stay in front, so that ``jax.vmap`` over the result runs every draw.
-    :param name: the network's name, with the prefixes of any ``scope`` around it; not needed
-        where the draws hold one network.
-    :param params: values of the parameters that are not random, repeated over the draws.
-    :return: nested dicts: ``variables["params"]`` of a linen module, or a pure dict of an NNX
-        state.
-    :raises ValueError: if no network or several are found.
-    """
-    # What accompanies a weight (its precision, its standardised value) is no parameter.
-    weights = {
-        site: value
-        for site, value in samples.items()
-        if "/" in site and not any(site.startswith(f"{other}.") for other in samples)
-    }
-    networks = {site.split("/", 1)[0] for site in weights}
-    if name is None and len(networks) == 1:
-        (name,) = networks
-    prefix = f"{name}/"
-    found = {site.removeprefix(prefix): v for site, v in weights.items() if site.startswith(prefix)}
-    if not found:
-        raise ValueError(
-            f"to_params: no weights of a network named {name!r}; the draws hold networks "
-            f"{sorted(networks)} and sites {list(samples)}. Say which with `name=`."
-        )
-    if params is not None:
-        trained = flatten_params(params)
-        path, value = next(iter(found.items()))
-        if not found.keys() <= trained.keys():
-            raise ValueError(
-                f"to_params: `params` are of another network: the draws hold {list(found)}, "
-                f"`params` {list(trained)}."
-            )
-        lead = jnp.shape(value)[: jnp.ndim(value) - jnp.ndim(trained[path])]
-        found |= {
-            path: jnp.broadcast_to(v, lead + jnp.shape(v))
-            for path, v in trained.items()
-            if path not in found
-        }
-    return _nest(found)
-
-
-def from_params(params: Any, name: str = "net") -> dict[str, jax.Array]:
-    """Turn Flax parameters into values of sample sites.
-
-    Weights are real, so the values serve as `init_params` as they are where the prior has no
-    scales of its own; :func:`numpyro_bnn.optimize` and :class:`numpyro_bnn.MCMC` also take
-    them for hierarchical priors and start the precisions at their conditional means.
-
-    :param params: ``variables["params"]`` of a linen module, or an ``nnx.State``; leading axes
-        (one start a chain) are kept.
-    :param name: the network's name in the model.
-    :return: ``{"{name}/{path}": value}``.
-    """
-    return {site_name(name, path): jnp.asarray(v) for path, v in flatten_params(params).items()}

@@ -9,7 +9,8 @@ import optax
 
 from numpyro_bnn.descent import Descent, Training, check_count
 from numpyro_bnn.marginal import marginal_of
-from numpyro_bnn.potential import Values, check_key
+from numpyro_bnn.potential import Values
+from numpyro_bnn.structure import check_key
 
 
 def optimize(

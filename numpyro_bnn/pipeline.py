@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -142,7 +143,7 @@ def compare(
     :raises ValueError: for an unknown name, data that lack a part, or a method without draws.
     """
     rows = _data(data)
-    known = default_methods(model, num_chains)
+    known = default_methods(model, num_chains, len(rows.y))
     asked = dict(known) if methods is None else dict(methods)
     asked.setdefault(reference, None)
     for name, method in asked.items():
@@ -181,22 +182,20 @@ def compare(
     return Comparison(tuple(table), reference, regression, predictions)
 
 
-def default_methods(model: Callable, num_chains: int = 4) -> dict[str, Any]:
+def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Any]:
     """The methods that :func:`compare` knows by name.
 
     :param model: the model that kernels sample.
-    :param num_chains: members of an ensemble.
+    :param num_chains: members of ensembles.
+    :param num_rows: training rows, of which SWAG takes a tenth at a time, at most 100.
     """
-
-    def ensemble(model: Callable, key: jax.Array, *args: Any, **options: Any) -> Draws:
-        return deep_ensemble(model, key, *args, num_members=num_chains, **options)
-
+    batch_size = min(100, max(1, num_rows // 10))
     return {
         "map": map_estimate,
-        "deep ensemble": ensemble,
+        "deep ensemble": partial(deep_ensemble, num_members=num_chains),
         "mean field": mean_field,
         "laplace": laplace,
-        "swag": swag,
+        "swag": partial(swag, num_members=num_chains, batch_size=batch_size),
         "sgld": SGLD(model, step_size="auto"),
         "baoab": BAOAB(model, step_size="auto"),
         "hmc": NUTS(model, target_accept_prob=0.9, max_tree_depth=8),
@@ -279,8 +278,10 @@ def _sampled(
 
 
 def _worst(values: Mapping[str, np.ndarray]) -> float:
-    """Worst R-hat of predictions of several chains of several draws."""
+    """Worst R-hat of predictions that vary; NaN of too few draws and of any that are not finite."""
     shape = next(iter(values.values())).shape
-    if shape[0] < 2 or shape[1] < 4:
+    if shape[0] < 2 or shape[1] < 4 or not all(np.isfinite(v).all() for v in values.values()):
         return float("nan")
-    return max(float(np.nanmax(rhat(v))) for v in values.values())
+    found = np.concatenate([np.ravel(rhat(v)) for v in values.values()])
+    found = found[~np.isnan(found)]
+    return float(found.max()) if found.size else float("nan")

@@ -8,175 +8,26 @@ sites and indices I of B out of N rows,
     U(z; I) = -log p(θ(z)) |∂θ/∂z| - (N/B) Σ_{i in I} log p(y_i | x_i, θ),
 
 energies in nats. A minibatch is made from outside the model, by substituting the indices of
-its data plate; this file alone does so.
+its data plate.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
-from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.util import constrain_fn, log_density, potential_energy
 from numpyro.primitives import Messenger
 
-from numpyro_bnn.hierarchy import Group, groups_of
+from numpyro_bnn.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.structure import as_jax, structure_of
+from numpyro_bnn.summed import Rows, summed
 
 Values = dict[str, jax.Array]
-
-
-class Plate(NamedTuple):
-    """A plate of a model.
-
-    - **size** - number of rows, N
-    - **subsample_size** - rows that the model itself takes of them; N unless it subsamples
-    """
-
-    size: int
-    subsample_size: int
-
-
-class Site(NamedTuple):
-    """A sample site of a model, without its values.
-
-    - **shape** - of the value
-    - **distribution_shape** - batch and event shape of its distribution
-    - **event_dim** - number of event axes
-    - **observed** - whether it is part of the likelihood
-    - **discrete** - whether its support is
-    - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
-    - **factor** - whether it comes from ``numpyro.factor``
-    """
-
-    shape: tuple[int, ...]
-    distribution_shape: tuple[int, ...]
-    event_dim: int
-    observed: bool
-    discrete: bool
-    plates: dict[str, int]
-    factor: bool
-
-
-class Structure(NamedTuple):
-    """What a model consists of for given arguments.
-
-    - **sites** - its sample sites, in order
-    - **plates** - its plates
-    - **groups** - its hierarchical precisions
-    - **deterministic** - shapes of its deterministic sites
-    """
-
-    sites: dict[str, Site]
-    plates: dict[str, Plate]
-    groups: dict[str, Group]
-    deterministic: dict[str, tuple[int, ...]]
-
-    @property
-    def latent(self) -> list[str]:
-        return [name for name, site in self.sites.items() if not site.observed]
-
-    @property
-    def observed(self) -> list[str]:
-        return [name for name, site in self.sites.items() if site.observed]
-
-
-def as_jax(tree: Any) -> Any:
-    """NumPy's arrays as JAX's, which the traced rows of a minibatch can index."""
-
-    def convert(leaf: Any) -> Any:
-        numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
-        return jnp.asarray(leaf) if numeric else leaf
-
-    return jax.tree.map(convert, tree)
-
-
-@contextmanager
-def explain_tracing() -> Iterator[None]:
-    """Say why a model cannot compute Python numbers from its data."""
-    try:
-        yield
-    except (
-        jax.errors.ConcretizationTypeError,
-        jax.errors.TracerArrayConversionError,
-        jax.errors.TracerIntegerConversionError,
-    ) as error:
-        error.add_note(
-            "numpyro_bnn compiles the model with its data as arguments, so that the model cannot "
-            "branch on their values or give them to NumPy. Compute such numbers (for example how "
-            "many classes there are) outside, and pass them as Python constants."
-        )
-        raise
-
-
-@explain_tracing()
-def structure_of(
-    model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
-) -> Structure:
-    """Trace a model abstractly: parameters have shapes only, the arguments keep their values.
-
-    Checks inside the model that look at concrete data therefore still happen, while nothing is
-    computed from random values.
-
-    :param model: a NumPyro model.
-    :param args: its positional arguments.
-    :param kwargs: its keyword arguments.
-    :param indices: rows to take, by plate.
-    """
-    found: list[Structure] = []
-    args, kwargs = as_jax((args, kwargs))
-    # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
-    held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
-
-    def visit(key: jax.Array) -> jax.Array:
-        seeded = seed(substitute(model, data=dict(indices or {})), key)
-        sites = trace(substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
-        samples = {
-            name: site
-            for name, site in sites.items()
-            if site["type"] == "sample" and name not in held
-        }
-        plates = {name: site for name, site in sites.items() if site["type"] == "plate"}
-        found.append(
-            Structure(
-                {name: _site(site) for name, site in samples.items()},
-                {
-                    name: Plate(site["args"][0], site["args"][1] or site["args"][0])
-                    for name, site in plates.items()
-                },
-                groups_of(samples),
-                {
-                    n: jnp.shape(s["value"])
-                    for n, s in sites.items()
-                    if s["type"] == "deterministic"
-                },
-            )
-        )
-        return key
-
-    jax.eval_shape(visit, jax.random.key(0))
-    return found[0]
-
-
-def _site(site: dict[str, Any]) -> Site:
-    distribution = site["fn"]
-    # Weights of the rows that stay whole in a minibatch are an error here.
-    if site["scale"] is not None:
-        jnp.broadcast_shapes(jnp.shape(site["scale"]), distribution.batch_shape)
-    return Site(
-        shape=jnp.shape(site["value"]),
-        distribution_shape=tuple(distribution.shape()),
-        event_dim=distribution.event_dim,
-        observed=site["is_observed"],
-        discrete=bool(distribution.support.is_discrete),
-        plates={frame.name: frame.dim for frame in site["cond_indep_stack"]},
-        factor=type(distribution).__name__ == "Unit",
-    )
 
 
 class _DefaultKey(Messenger):
@@ -234,13 +85,27 @@ class Potential:
                 f"The latent site(s) {discrete} are discrete and have no gradient. Sum them out in "
                 "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
             )
-        self.bound = _DefaultKey(model)
+        self._sources = sources_in((self.args, self.kwargs))
+        self.bound = with_stand_ins(_DefaultKey(model))
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether some of the data are, see :class:`~numpyro_bnn.host_rows.OnHost`."""
+        return bool(self._sources)
 
     def __call__(self, z: Values) -> jax.Array:
+        if self._sources:
+            chunk = min(source.rows_a_pass for source in self._sources)
+            return summed(Rows(self, *self.data_plate()), chunk)(z)
         return potential_energy(self.bound, self.args, self.kwargs, z)
 
     def minibatch(
-        self, z: Values, indices: jax.Array, plate: str, contiguous: bool = False
+        self,
+        z: Values,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
     ) -> jax.Array:
         """U(z; I): the likelihood of the rows `indices` of `plate`, scaled by N/B.
 
@@ -248,13 +113,21 @@ class Potential:
         :param indices: row numbers.
         :param plate: name of the data plate.
         :param contiguous: whether the rows are consecutive, and can be sliced out.
+        :param ahead: rows that will be wanted next, which data on the host are read for.
         """
-        model = self.rows_of(indices, plate, contiguous)
+        model = self.rows_of(indices, plate, contiguous, ahead)
         return potential_energy(model, self.args, self.kwargs, z)
 
-    def rows_of(self, indices: jax.Array, plate: str, contiguous: bool = False) -> Callable:
+    def rows_of(
+        self,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
+    ) -> Callable:
         """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
-        model = substitute(self.bound, data={plate: indices})
+        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead)
+        model = substitute(bound, data={plate: indices})
         return self._sliced(model, indices, plate) if contiguous else model
 
     def _sliced(self, model: Callable, indices: jax.Array, plate: str) -> Callable:
@@ -347,7 +220,7 @@ class Potential:
 
     def prior_draw(self, key: jax.Array) -> Values:
         """Constrained values of the latent sites drawn from their priors."""
-        seeded = substitute(seed(self.model, key), substitute_fn=init_to_sample)
+        seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 
@@ -414,70 +287,3 @@ def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
     ('data', 3)
     """
     return Potential(model, args, kwargs)
-
-
-def check_key(owner: str, key: Any, batch: int = 1) -> None:
-    """Refuse what is not one random key, or one a chain.
-
-    :raises TypeError: naming what it is.
-    """
-    if isinstance(key, (jax.Array, np.ndarray)):
-        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-        shape = key.shape if typed else key.shape[:-1]
-        raw = key.dtype == jnp.uint32 and key.shape[-1:] == (2,)
-        if (typed or raw) and shape in ((), (batch,)):
-            return
-    what = f"an array of shape {np.shape(key)}" if hasattr(key, "shape") else repr(key)
-    raise TypeError(
-        f"{owner}: expected a random key, such as `jax.random.key(0)`, got {what}. The key comes "
-        "before the arguments of the model."
-    )
-
-
-def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
-    """What every fit does first: let the model see its training data, and check them.
-
-    :return: the structure of the model.
-    :raises ValueError: if the model keeps the units of other data, or an observed site
-        broadcasts to an outer product; and whatever the model itself refuses.
-    """
-    ready = innermost(model)
-    learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
-    try:
-        structure = structure_of(model, args, kwargs)
-        _check_broadcast(structure)
-    except Exception:
-        if learned:
-            ready.forget()
-        raise
-    return structure
-
-
-def innermost(model: Any) -> Any:
-    """The model under all handlers that wrap it."""
-    while getattr(model, "fn", None) is not None:
-        model = model.fn
-    return model
-
-
-def _check_broadcast(structure: Structure) -> None:
-    """Refuse observations that meet their distribution in an outer product.
-
-    :raises ValueError: for the N×N broadcast of a prediction (N, 1) against a target (N,).
-    """
-    for name in structure.observed:
-        site = structure.sites[name]
-        if site.factor or not site.shape or site.shape == site.distribution_shape:
-            continue
-        padded = (1,) * (len(site.distribution_shape) - len(site.shape)) + site.shape
-        grown = [
-            axis
-            for axis, (have, want) in enumerate(zip(padded, site.distribution_shape))
-            if have == 1 and want > 1
-        ]
-        if grown and max(site.shape) > 1:
-            raise ValueError(
-                f"The observed site '{name}' has values of shape {site.shape} but a distribution "
-                f"of shape {site.distribution_shape}: every value would be compared with every "
-                "prediction. Give both the same shape, for example with `f.squeeze(-1)`."
-            )

@@ -16,7 +16,7 @@ from numpyro.infer import Predictive
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
-from numpyro_bnn.potential import structure_of
+from numpyro_bnn.structure import structure_of
 
 # Values of draws that are read from disk at a time.
 _BLOCK = 2**24

@@ -4,7 +4,7 @@
 memory or on disk, from the start or from a checkpoint.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -94,6 +94,7 @@ class Lanes:
     :param keys: random key of each chain.
     :param starts: starts, or None.
     :param arrays: the data.
+    :param sizes: numbers of rows, which devices may share.
     """
 
     def __init__(
@@ -104,11 +105,13 @@ class Lanes:
         keys: jax.Array,
         starts: Any,
         arrays: list[Any],
+        sizes: Collection[int] = (),
     ) -> None:
         self.programs = programs
+        self.placement = programs.placement
         self.num_chains = num_chains
         self.one_by_one = one_by_one
-        self.arrays = programs.place(arrays)
+        self.arrays = self.placement.rows(arrays, sizes)
         self._keys = self._split(keys)
         self._starts = self._split(starts)
         self.states: list[Any] = []
@@ -139,7 +142,8 @@ class Lanes:
 
     @property
     def stacked(self) -> Any:
-        return _stack(self.states) if self.one_by_one else self.states[0]
+        """Complete states of all chains, on this process."""
+        return _stack(self.states) if self.one_by_one else self.placement.gathered(self.states[0])
 
     def fresh_buffers(self) -> None:
         """New room for draws; what is in the old one stays as it is."""
@@ -170,11 +174,11 @@ class Lanes:
 
     def draws(self, count: int) -> Any:
         """The first `count` draws of the buffer, (chain, draw, …)."""
-        return self._joined(self._draws, count, jnp.stack)
+        return self._joined(self.placement.gathered(self._draws), count, jnp.stack)
 
     def take(self, count: int) -> Callable[[], Any]:
         """The same as a function that copies them to the host, which may be called later."""
-        lanes = self._draws
+        lanes = self.placement.gathered(self._draws)
         self._draws = []
         return lambda: self._joined(jax.tree.map(np.asarray, lanes), count, np.stack)
 
@@ -200,7 +204,8 @@ def explain_memory() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" in str(error):
+        # Several devices report it as an internal error.
+        if "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error):
             error.add_note(
                 "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
                 "with `MCMC(…, draws='run.zarr')`; if the gradient over all rows is too large, "

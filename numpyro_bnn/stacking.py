@@ -23,8 +23,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from numpyro_bnn.draws import Draws, draws_of
-from numpyro_bnn.potential import check_key
 from numpyro_bnn.predictions import predict
+from numpyro_bnn.structure import check_key
 
 _MOST_STEPS = 200_000
 

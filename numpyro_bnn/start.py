@@ -15,8 +15,9 @@ from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
-from numpyro_bnn.potential import Potential, Structure, Values
+from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.rules import fan_in
+from numpyro_bnn.structure import Structure
 
 
 def centered(potential: Potential) -> Potential:

@@ -15,9 +15,10 @@ from tqdm.auto import tqdm
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.descent import Descent, check_count
 from numpyro_bnn.draws import Draws
-from numpyro_bnn.potential import Potential, Values, check_key, explain_tracing
+from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.sgmcmc.gradients import Rows, next_rows
 from numpyro_bnn.start import gentle_start
+from numpyro_bnn.structure import check_key, explain_tracing
 
 # Steps between looks at the loss.
 _BLOCK = 500

@@ -186,13 +186,18 @@ def _relabelled(evidence: Evidence) -> list[str]:
     found = evidence.relabelling
     if found is None:
         return []
+    lead = f"Of the weights' variance {percent(found.before)} lies between chains"
+    worst = f"worst R-hat {_rhat(found.space.max_rhat)}"
+    if found.after > _HARDLY_LESS * found.before:
+        return [f"{lead}, and matching hidden units changes little ({worst}): not relabelling."]
     return [
-        f"Of the weights' variance {percent(found.before)} lies between chains, and "
-        f"{percent(found.after)} once hidden units are matched (worst R-hat "
-        f"{_rhat(found.space.max_rhat)}): the difference is relabelling, the rest is not."
+        f"{lead}, and {percent(found.after)} once hidden units are matched ({worst}): the "
+        "difference is relabelling, the rest is not."
     ]
 
 
+# The share of the variance between chains that is left where matching units explains nothing.
+_HARDLY_LESS = 0.9
 _NO_PREDICTIONS = (
     "No predictions were given, and the weights of a network do not say whether its functions "
     "have converged; give inputs to predict at."

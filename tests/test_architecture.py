@@ -15,8 +15,9 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
-rules
+rules placement host_rows summed
 hierarchy observations
+parameters structure
 priors families modules potential site_dims linearization
 ready start chains draws
 marginal perturbation

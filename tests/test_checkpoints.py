@@ -5,6 +5,9 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -298,3 +301,15 @@ def test_the_header_holds_no_address(stored):
     facts = json.loads((stored / "run.json").read_text())["facts"]
     assert not [v for v in facts.values() if "0x" in v]
     assert facts["kernel.model.NOISE"] == "0.5"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_to_the_same_bits():
+    """The short form of the benchmark: real processes, SIGKILL, a limit on the size of files."""
+    script = Path(__file__).parents[1] / "benchmarks" / "soak.py"
+    if not script.is_file():
+        pytest.skip("the benchmarks are not beside the tests")
+    ran = subprocess.run(
+        [sys.executable, str(script), "--quick"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr

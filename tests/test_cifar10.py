@@ -288,6 +288,7 @@ def test_every_method_runs(toy, name):
     assert Result.load(cifar10_runs.run(name, toy)).seconds == result.seconds
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, monkeypatch):
     """The process dies after its first checkpoint; another goes on."""
     whole = checked(cifar10_runs.run("sgld", tiny))
@@ -313,6 +314,7 @@ def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, mon
     np.testing.assert_array_equal(result.probs, whole.probs)
 
 
+@pytest.mark.slow
 def test_modes_go_on_and_those_of_other_settings_are_refused(tiny):
     path = cifar10_runs.run("sgd", tiny)
     whole = checked(path)

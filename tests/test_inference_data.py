@@ -26,6 +26,8 @@ from numpyro_bnn.inference_data import from_inference_data, to_inference_data
 from numpyro_bnn.predictions import predict
 from numpyro_bnn.site_dims import dims_of
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 IS_TREE = "InferenceData" not in vars(az)
 CLASSES = 3
 

@@ -8,6 +8,7 @@ from numpyro_bnn import Draws, from_inference_data
 from numpyro_bnn.__main__ import main
 
 pytestmark = [
+    pytest.mark.usefixtures("quick_compile"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
@@ -26,7 +27,10 @@ def _table(tmp_path):
 
 @pytest.mark.parametrize(
     ("target", "kernel", "figure"),
-    [("sold", "nuts", "reliability.png"), ("price", "ggmc", "band.png")],
+    [
+        ("sold", "nuts", "reliability.png"),
+        pytest.param("price", "ggmc", "band.png", marks=pytest.mark.slow),
+    ],
 )
 def test_a_table_becomes_a_report(target, kernel, figure, tmp_path, capsys):
     output = tmp_path / "report"
@@ -93,3 +97,16 @@ def test_help_is_for_people(capsys):
     text = capsys.readouterr().out
     for words in ("wine.csv --target quality", "Ctrl-C", "--max-tree-depth", "default: 16"):
         assert words in text
+
+
+def test_methods_are_compared_from_the_terminal(tmp_path, capsys):
+    arguments = [_table(tmp_path), "--target", "price", *SHORT, "--kernel", "hmc"]
+    assert main(["compare", *arguments, "--max-tree-depth", "3", "--methods", "map"]) == 0
+    printed = capsys.readouterr().out
+    assert "hmc *" in printed
+    assert "map" in printed
+    assert "RMSE" in printed
+    assert main([*arguments, "--methods", "map"]) == 2
+    assert "--methods belongs to `compare`" in capsys.readouterr().err
+    assert main(["compare", *arguments, "--methods", "gibbs"]) == 2
+    assert "no method is called 'gibbs'" in capsys.readouterr().err

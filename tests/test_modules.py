@@ -336,6 +336,15 @@ def test_variational_inference_runs_over_the_weights(x):
     np.testing.assert_allclose(ours, exact, atol=0.1)
 
 
+def test_a_network_leaves_no_site_of_its_own(x):
+    def model(x):
+        net = bnn.random_module("net", nets.MLP(), NORMAL, x[:1])
+        return numpyro.deterministic("net", net(x))
+
+    sites = handlers.trace(handlers.seed(model, 0)).get_trace(x)
+    assert {site["type"] for site in sites.values()} == {"sample", "deterministic"}
+
+
 def test_render_model_draws_the_weights(x):
     pytest.importorskip("graphviz", reason="the Python package graphviz draws the graph")
     assert "net/Dense_0.kernel" in numpyro.render_model(model_of(nets.MLP()), (x,)).source

@@ -14,7 +14,7 @@ from numpyro.infer.util import log_density
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.potential import begin_fit
+from numpyro_bnn.structure import begin_fit
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZE = 6

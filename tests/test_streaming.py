@@ -66,6 +66,11 @@ def test_draws_on_disk_are_those_in_memory(in_memory, streamed):
         np.testing.assert_array_equal(stats[field], values)
 
 
+def test_one_program_serves_every_chunk(streamed):
+    (programs,) = streamed._programs.values()
+    assert programs.start._cache_size() == programs.advance._cache_size() == 1
+
+
 @pytest.mark.parametrize(
     "index",
     [

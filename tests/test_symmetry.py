@@ -12,6 +12,8 @@ from numpyro_bnn.diagnostics import HiddenLayer, align, diagnose_draws, find_hid
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.draws import draws_of as draws_from
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
 IMAGES = np.random.default_rng(1).normal(size=(6, 5, 5, 2)).astype(np.float32)
 
@@ -196,6 +198,9 @@ def test_modes_that_are_no_relabelling_stay_apart():
     report = bnn.diagnose(Draws(values, draws.model), X)
     assert report.verdict == "not_converged"
     assert report.relabelling.space.max_rhat > 2
+    matched = align(Draws(values, draws.model), find_hidden_layers(draws, X))
+    again = bnn.diagnose(Draws(matched, draws.model), X)
+    assert "matching hidden units changes little" in again.explanation
 
 
 def test_alignment_can_be_declined_and_is_left_out_for_nan():

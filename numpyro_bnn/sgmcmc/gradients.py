@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from numpyro_bnn.potential import Potential
 from numpyro_bnn.sgmcmc.branches import where_needed
+from numpyro_bnn.summed import Rows, in_chunks
 
 PyTree = Any
 Order = Literal["permutation", "replacement", "blocks"]
@@ -72,45 +72,6 @@ class Estimator(Protocol):
         """The state after the potential has changed (inside Gibbs)."""
 
 
-class SummedOverRows(Protocol):
-    """What :func:`in_chunks` adds up."""
-
-    @property
-    def size(self) -> int: ...
-
-    def some(
-        self, position: PyTree, indices: jax.Array, contiguous: bool
-    ) -> tuple[jax.Array, PyTree]:
-        """Value and gradient on some rows, scaled as if they were all."""
-
-
-class Rows(NamedTuple):
-    """A potential and the rows that minibatches come from.
-
-    - **potential** - of all rows
-    - **plate** - name of the data plate; empty where rows are not taken by number
-    - **size** - number of rows N; 0 where it is not known
-    """
-
-    potential: Potential | Any
-    plate: str = ""
-    size: int = 0
-
-    def full(self, position: PyTree) -> tuple[jax.Array, PyTree]:
-        """U and its gradient on all rows."""
-        return jax.value_and_grad(self.potential)(position)
-
-    def some(
-        self, position: PyTree, indices: jax.Array, contiguous: bool = False
-    ) -> tuple[jax.Array, PyTree]:
-        """U(θ; I) and its gradient."""
-
-        def energy(position: PyTree) -> jax.Array:
-            return self.potential.minibatch(position, indices, self.plate, contiguous)
-
-        return jax.value_and_grad(energy)(position)
-
-
 def check_batch_size(owner: str, value: Any, name: str = "batch_size") -> int:
     """:raises ValueError: for anything but a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -140,32 +101,6 @@ class _Full:
         if self.chunk_size is None:
             return Estimate(*potential.full(position), state)
         return Estimate(*in_chunks(potential, position, self.chunk_size), state)
-
-
-def in_chunks(
-    potential: SummedOverRows, position: PyTree, chunk_size: int
-) -> tuple[jax.Array, PyTree]:
-    """U and its gradient on all rows, `chunk_size` at a time.
-
-    A chunk I of C rows gives U(θ; I), in which the prior counts once and the rows N/C times, so
-    that the sum over chunks weighted by C/N is U(θ).
-    """
-    size = potential.size
-    whole, rest = divmod(size, min(chunk_size, size))
-    chunk = (size - rest) // whole
-
-    def weighted(start: Any, count: int) -> tuple[jax.Array, PyTree]:
-        result = potential.some(position, start + jnp.arange(count), contiguous=True)
-        return jax.tree.map(lambda leaf: leaf * (count / size), result)
-
-    def add(total: Any, start: jax.Array) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, weighted(start, chunk)), None
-
-    total = weighted(0, chunk)
-    total, _ = lax.scan(add, total, chunk * jnp.arange(1, whole))
-    if rest:
-        total = jax.tree.map(jnp.add, total, weighted(whole * chunk, rest))
-    return total
 
 
 def full(chunk_size: int | None = None) -> Estimator:
@@ -280,12 +215,17 @@ class _Minibatch:
     def rows(self, potential: Rows, state: BatchState) -> tuple[jax.Array, BatchState]:
         return next_rows(state, potential.size, self.batch_size, self.order)
 
-    def some(self, potential: Rows, position: PyTree, rows: jax.Array) -> tuple[jax.Array, PyTree]:
-        return potential.some(position, rows, contiguous=self.order == "blocks")
+    def some(
+        self, potential: Rows, position: PyTree, rows: jax.Array, after: BatchState
+    ) -> tuple[jax.Array, PyTree]:
+        ahead = None
+        if getattr(potential.potential, "is_on_host", False):
+            ahead, _ = self.rows(potential, after)
+        return potential.some(position, rows, self.order == "blocks", ahead)
 
     def estimate(self, potential: Rows, position: PyTree, state: BatchState) -> Estimate:
         rows, state = self.rows(potential, state)
-        return Estimate(*self.some(potential, position, rows), state)
+        return Estimate(*self.some(potential, position, rows, state), state)
 
 
 def check_rows(batches: "_Minibatch", potential: Rows) -> None:
@@ -379,8 +319,8 @@ class _ControlVariate:
                 before,
             )
         rows, batches = self.batches.rows(potential, state.batches)
-        here = self.batches.some(potential, position, rows)
-        there = self.batches.some(potential, state.anchor, rows)
+        here = self.batches.some(potential, position, rows, batches)
+        there = self.batches.some(potential, state.anchor, rows, batches)
         value, gradient = jax.tree.map(
             lambda a, b, c: a - b + c, here, there, (state.value, state.gradient)
         )

@@ -111,7 +111,7 @@ METHODS = {
 }
 MODELS = {"regression": regression, "classification": classification}
 # Tracing and compiling a network takes most of the time; the rest is slow.
-FAST = {("BAOAB", "regression", "tanh"), ("GGMC from_warmup", "classification", "relu")}
+FAST = {("BAOAB", "regression", "tanh")}
 
 
 @pytest.mark.parametrize(

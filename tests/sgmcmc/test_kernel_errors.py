@@ -13,6 +13,8 @@ import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, gradients, preconditioners, schedules
 from numpyro_bnn.sgmcmc.dynamics import Langevin
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 
 def potential(z):
     return 0.5 * jnp.sum(z**2)

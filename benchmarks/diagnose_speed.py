@@ -1,0 +1,77 @@
+"""How long `diagnose` takes, and how much memory: 8 chains × 1000 draws of a 784-100-10 network.
+
+Draws are made up (independent around a random network; what `diagnose` does with them does not
+depend on it), predictions are made at 1000 rows, and the peak resident memory of the process is
+taken before and after. Stored in `results/diagnose_speed.csv`.
+
+    python benchmarks/diagnose_speed.py [--quick]
+"""
+
+import argparse
+import csv
+import pathlib
+import platform
+import resource
+import time
+
+import jax
+import numpy as np
+
+import numpyro_bnn as bnn
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+NUM_CHAINS, NUM_ROWS, INPUTS, CLASSES = 8, 1000, 784, 10
+LABELS = np.arange(NUM_ROWS) % CLASSES
+
+
+def draws_of_network(model, x, num_draws):
+    rng = np.random.default_rng(0)
+    point = bnn.optimize(model, jax.random.key(0), x, LABELS, num_steps=0, progress_bar=False)
+    draws = {}
+    for name, value in point.items():
+        shape = (NUM_CHAINS, num_draws, *value.shape[1:])
+        draws[name] = rng.standard_normal(shape, dtype=np.float32)
+        draws[name] *= 0.1
+        draws[name] += np.asarray(value[:1], np.float32)
+    return draws
+
+
+def peak_gib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the draws")
+    num_draws = 100 if parser.parse_args().quick else 1000
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((NUM_ROWS, INPUTS), dtype=np.float32)
+    model = bnn.classification(bnn.MLP([100], CLASSES), bnn.priors.FanIn(), x, LABELS)
+    draws = draws_of_network(model, x, num_draws)
+    before = peak_gib()
+    begin = time.perf_counter()
+    report = bnn.diagnose(draws, x, model=model)
+    row = {
+        "chains": NUM_CHAINS,
+        "draws": num_draws,
+        "weights": sum(v[0, 0].size for v in draws.values()),
+        "rows": NUM_ROWS,
+        "seconds": time.perf_counter() - begin,
+        "GiB of draws": sum(v.nbytes for v in draws.values()) / 2**30,
+        "GiB at most": peak_gib(),
+        "GiB beyond the draws": peak_gib() - before,
+    }
+    print(f"JAX {jax.__version__}, Python {platform.python_version()}")
+    print(report)
+    for key, value in row.items():
+        print(f"  {key:<24}{value:>12.4g}")
+    if num_draws == 1000:
+        RESULTS.mkdir(exist_ok=True)
+        with (RESULTS / "diagnose_speed.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerow(row)
+
+
+if __name__ == "__main__":
+    main()

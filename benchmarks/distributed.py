@@ -1,0 +1,87 @@
+"""One run on one device, on several, or on the devices of several processes: the same code.
+
+Each process calls `jax.distributed.initialize`, makes the same mesh of all devices and calls
+`MCMC.run` with the same arguments; each has all the draws at the end. Samples a small network by
+HMC or BAOAB with the rows of its data shared out, prints leapfrogs (steps) a second, and stores
+the draws of process 0. `launch_slurm.sh` and `launch_kubernetes.yaml` start it on a cluster; by
+hand, on one machine:
+
+    python benchmarks/distributed.py --coordinator localhost:9876 --processes 2 --process 0 &
+    python benchmarks/distributed.py --coordinator localhost:9876 --processes 2 --process 1
+"""
+
+import argparse
+import time
+
+import jax
+import numpy as np
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+
+LEAPFROGS = 10
+
+
+def model(x, y=None):
+    net = bnn.random_module("net", bnn.MLP([16], 1), bnn.priors.FanIn(), x[:1])
+    bnn.likelihoods.gaussian(lambda x: net(x)[..., 0], y, x=x, noise=0.5)
+
+
+def data(rows):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 50)).astype(np.float32)
+    return x, np.sin(x[:, 0]) + 0.5 * rng.normal(size=rows).astype(np.float32)
+
+
+def kernel_of(name):
+    if name == "BAOAB":
+        return bnn.BAOAB(model, step_size=1e-4, batch_size=100)
+    fixed = {"trajectory_length": None, "adapt_step_size": False, "adapt_mass_matrix": False}
+    return HMC(model, step_size=1e-3, num_steps=LEAPFROGS, **fixed)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--coordinator", help="host:port of process 0; SLURM knows it by itself")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--process", type=int)
+    parser.add_argument("--distributed", action="store_true", help="several processes, by SLURM")
+    parser.add_argument("--groups", type=int, default=1, help="devices along the axis 'chain'")
+    parser.add_argument("--devices", type=int, help="how many to use; 0 for no mesh; default all")
+    parser.add_argument("--chains", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=10_001)
+    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--kernel", default="HMC", choices=("HMC", "BAOAB"))
+    parser.add_argument("--out", help="file for the draws of process 0")
+    given = parser.parse_args()
+    if given.distributed or given.coordinator:
+        # For processes on CPUs; others have their own way.
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(given.coordinator, given.processes, given.process)
+    mesh = None
+    if given.devices != 0:
+        devices = jax.devices()[: given.devices]
+        shape = (given.groups, len(devices) // given.groups)
+        mesh = jax.make_mesh(shape, ("chain", "data"), devices=devices)
+    mcmc = bnn.MCMC(
+        kernel_of(given.kernel),
+        num_warmup=0,
+        num_samples=given.draws,
+        num_chains=given.chains,
+        mesh=mesh,
+        progress_bar=False,
+    )
+    arrays = data(given.rows)
+    mcmc.run(jax.random.key(1), *arrays)  # compiles
+    samples = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
+    begin = time.perf_counter()
+    mcmc.run(jax.random.key(1), *arrays)
+    seconds = time.perf_counter() - begin
+    leapfrogs = LEAPFROGS if given.kernel == "HMC" else 1
+    print(f"leapfrogs a second {given.chains * given.draws * leapfrogs / seconds:.2f}")
+    if jax.process_index() == 0 and given.out:
+        np.savez(given.out, **samples)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Leapfrogs a second against devices and processes, and what the largest published run would take.
+
+`distributed.py` runs by itself for each placement, on as many cores as it has devices: rows shared
+out along the axis "data", or chains along the axis "chain". Efficiency is the speed over that of
+one device on one core, divided by the devices. Placements take turns; medians over the turns.
+
+On paper: Izmailov et al. (2021, section 3 and appendix A) ran three chains of 290 iterations of
+70,248 leapfrogs, 61 million epochs of 40,960 images, on 512 TPU cores. Floating-point operations
+and bytes of a gradient of that network are counted by the compiler, its speed measured here.
+
+    python benchmarks/scaling.py [--quick]
+"""
+
+import argparse
+import csv
+import os
+import pathlib
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+HERE = pathlib.Path(__file__).parent
+IMAGES, EPOCHS = 40_960, 3 * 290 * 70_248
+# Name, processes, devices of each, groups of devices (the rest of them share rows).
+PLACEMENTS = [
+    ("one device", 1, 1, 1),
+    ("rows on 2 devices", 1, 2, 1),
+    ("rows on 2 processes", 2, 1, 1),
+    ("chains on 2 devices", 1, 2, 2),
+    ("chains on 2 processes", 2, 1, 2),
+]
+
+
+def leapfrogs(processes, devices, groups, rows, draws):
+    """Leapfrogs a second of two chains."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    started = []
+    for process in range(processes):
+        command = [sys.executable, str(HERE / "distributed.py"), "--rows", str(rows)]
+        command += ["--draws", str(draws), "--groups", str(groups)]
+        cores = {process} if processes > 1 else set(range(devices))
+        if processes > 1:
+            command += ["--coordinator", f"localhost:{port}", "--processes", str(processes)]
+            command += ["--process", str(process)]
+        flags = f"--xla_force_host_platform_device_count={devices}"
+        started.append(
+            subprocess.Popen(
+                command,
+                env=os.environ | {"XLA_FLAGS": flags},
+                stdout=subprocess.PIPE,
+                text=True,
+                preexec_fn=lambda cores=cores: os.sched_setaffinity(0, cores),
+            )
+        )
+    printed = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"distributed.py failed with {processes} processes × {devices} devices")
+    return float(printed[0].split()[-1])
+
+
+def placements(rows, draws, repeats):
+    speeds = {placement: [] for placement in PLACEMENTS}
+    for _ in range(repeats):
+        for placement, seen in speeds.items():
+            seen.append(leapfrogs(*placement[1:], rows, draws))
+    alone = statistics.median(speeds[PLACEMENTS[0]])
+    for (name, processes, devices, _), seen in speeds.items():
+        median = statistics.median(seen)
+        yield {
+            "placement": name,
+            "devices": processes * devices,
+            "rows": rows,
+            "leapfrogs a second": median,
+            "speed-up": median / alone,
+            "efficiency": median / alone / (processes * devices),
+        }
+
+
+def published_run(batch_size, repeats):
+    """Cost of a gradient of the ResNet-20 here, and of 61 million epochs at that speed."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from cifar10_network import ResNet
+    from cifar10_speed import energy_by_hand
+
+    network = ResNet()
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (batch_size, 32, 32, 3), np.uint8))
+    y = jnp.zeros(batch_size, int)
+    params = network.init(jax.random.key(0), x.astype(jnp.float32))["params"]
+    gradient = jax.jit(jax.grad(energy_by_hand(network, IMAGES))).lower(params, x, y).compile()
+    cost = gradient.cost_analysis()
+    seconds = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        jax.block_until_ready(gradient(params, x, y))
+        seconds.append(time.perf_counter() - begin)
+    image = statistics.median(seconds[1:]) / batch_size
+    total = EPOCHS * IMAGES
+    flops, moved = (float(cost[key]) / batch_size for key in ("flops", "bytes accessed"))
+    return {
+        "GFLOP a gradient and image": flops / 1e9,
+        "MB accessed a gradient and image": moved / 1e6,
+        "images a second here": 1 / image,
+        "GFLOP/s here": flops / image / 1e9,
+        "epochs": EPOCHS,
+        "EFLOP in all": flops * total / 1e18,
+        "years on this machine": image * total / (365.25 * 86400),
+        "days at 100 TFLOP/s reached": flops * total / 1e14 / 86400,
+        "days at 2 TB/s reached": moved * total / 2e12 / 86400,
+    }
+
+
+def figure(rows, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
+    names = [row["placement"] for row in rows]
+    bars = ax.barh(names, [row["speed-up"] for row in rows], color="#0072B2")
+    ax.bar_label(bars, [f"{row['efficiency']:.0%}" for row in rows], padding=3)
+    ax.axvline(1, color="0.5", linestyle="--")
+    ax.invert_yaxis()
+    ax.set(xlabel="leapfrogs a second over those of one device (label: efficiency)", xlim=(0, 2.3))
+    fig.savefig(path, dpi=120)
+
+
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rows, one turn")
+    quick = parser.parse_args().quick
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores")
+    rows = []
+    for row in placements(10_001 if quick else 100_001, 5 if quick else 20, 1 if quick else 3):
+        rows.append(row)
+        print("  ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+    paper = published_run(16 if quick else 80, 3)
+    for key, value in paper.items():
+        print(f"  {key:<36}{value:>14.4g}")
+    if not quick:
+        RESULTS.mkdir(exist_ok=True)
+        write(RESULTS / "scaling.csv", rows)
+        write(RESULTS / "published_run.csv", [paper])
+        figure(rows, RESULTS / "scaling.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Data that stay on the host, of which the device sees a minibatch at a time.
+
+:class:`OnHost` wraps anything with rows that can be indexed: a memory map, a zarr or HDF5 array, an
+array too large for the device. Which rows a step takes is decided by the compiled program itself,
+from the random key in the state of the chain, as for data on the device. The program asks the host
+for them (a callback), and says which ones come next: a thread reads these while the device
+computes. So the draws are those of data in memory (to rounding: the two programs are fused
+differently), and a run is continued from its checkpoint without any state of a loader.
+
+Inside the compiled program a stand-in of the right shape and type, which takes no memory, goes
+through the model in place of the data, until ``numpyro.subsample`` exchanges it for the rows.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.primitives import Messenger
+
+# Minibatches that are read ahead at most: one for every chain, of not too many.
+_AHEAD = 16
+# Bytes of rows that a pass over all of them takes at a time.
+_PASS_BYTES = 2**26
+
+
+class OnHost:
+    """Rows for a model that stay where they are until a step wants them.
+
+    Give it to ``MCMC.run`` in place of an array, with a kernel that takes minibatches, or with
+    ``MCMC(…, chunk_size=…)`` for all rows in every step. The model takes its rows by
+    ``numpyro.subsample`` in a plate, as for every minibatch, before it does anything else to them.
+    What looks at all rows (a start, an anchor, a Metropolis correction) reads them once from
+    beginning to end, 64 MiB at a time.
+
+    :param array: anything with ``shape``, ``dtype`` and rows that can be taken by slices and by
+        sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays.
+    :raises TypeError: if it lacks one of these, or does not hold numbers.
+
+    >>> import numpy as np, numpyro_bnn as bnn
+    >>> bnn.OnHost(np.zeros((1000, 3), np.float32))
+    OnHost(shape=(1000, 3), float32)
+    """
+
+    def __init__(self, array: Any) -> None:
+        shape, kind = getattr(array, "shape", ()), getattr(array, "dtype", None)
+        if not shape or kind is None or np.dtype(kind).kind not in "biuf":
+            raise TypeError(
+                f"OnHost: expected an array of numbers with rows, got {type(array).__name__} of shape "
+                f"{shape} and dtype {kind}. Open the file as `numpy.memmap`, zarr or h5py array first."
+            )
+        self.array = array
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(np.dtype(kind)))
+        self._ahead: OrderedDict[bytes, Future] = OrderedDict()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
+
+    def __repr__(self) -> str:
+        return f"OnHost(shape={self.shape}, {self.dtype})"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError(
+            f"{self!r} is read a minibatch at a time, and something wants all of it at once. Use "
+            "a model that takes its rows by `numpyro.subsample`; what is standardised with the "
+            "statistics of all data (`regression`, `classification`) must be so in the file."
+        )
+
+    def stand_in(self) -> jax.Array:
+        """An array like this one to trace a model with: NaN where nothing may depend on it."""
+        missing = jnp.nan if jnp.issubdtype(self.dtype, jnp.floating) else 0
+        return jnp.full(self.shape, missing, self.dtype)
+
+    def take(self, rows: jax.Array, ahead: jax.Array | None = None) -> jax.Array:
+        """Rows by number, inside a compiled program.
+
+        :param rows: (B,) row numbers.
+        :param ahead: those that will be asked for next, to read in the meantime.
+        """
+        kind = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
+        wanted = (rows,) if ahead is None else (rows, ahead)
+        return jax.pure_callback(self._serve, kind, *wanted, vmap_method="broadcast_all")
+
+    def _serve(self, rows: Any, ahead: Any = None) -> np.ndarray:
+        rows = np.asarray(rows)
+        if rows.ndim > 1:  # one minibatch a chain
+            following = [None] * len(rows) if ahead is None else np.asarray(ahead)
+            return np.stack([self._serve(r, a) for r, a in zip(rows, following)])
+        coming = self._ahead.pop(rows.tobytes(), None)
+        values = self.read(rows) if coming is None else coming.result()
+        if ahead is not None:
+            ahead = np.asarray(ahead)
+            if ahead.tobytes() not in self._ahead:
+                self._ahead[ahead.tobytes()] = self._pool.submit(self.read, ahead)
+            while len(self._ahead) > _AHEAD:
+                self._ahead.popitem(last=False)
+        return values
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Rows by number, from the file."""
+        first, count = int(rows[0]), len(rows)
+        if np.array_equal(rows, np.arange(first, first + count)):
+            values = self.array[first : first + count]
+        else:
+            # HDF5 takes no other order, and a disk likes it best.
+            ordered, back = np.unique(rows, return_inverse=True)
+            values = np.asarray(self.array[ordered])[back]
+        return np.asarray(values, self.dtype)
+
+    @property
+    def rows_a_pass(self) -> int:
+        """Rows that a pass over all of them takes at a time."""
+        row = int(np.prod(self.shape[1:])) * self.dtype.itemsize
+        return max(1, min(self.shape[0], _PASS_BYTES // max(1, row)))
+
+
+def sources_in(tree: Any) -> list[OnHost]:
+    """The data on the host among the arguments of a model."""
+    return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, OnHost)]
+
+
+class _HostRows(Messenger):
+    """Gives a model stand-ins for data on the host, and their rows where it subsamples them."""
+
+    def __init__(
+        self, fn: Callable, indices: jax.Array | None = None, ahead: jax.Array | None = None
+    ) -> None:
+        self.indices = indices
+        self.ahead = ahead
+        self._known: list[tuple[jax.Array, OnHost]] = []
+        self._taken: set[int] = set()
+        super().__init__(fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._known, self._taken = [], set()
+
+        def exchanged(leaf: Any) -> Any:
+            if not isinstance(leaf, OnHost):
+                return leaf
+            self._known.append((leaf.stand_in(), leaf))
+            return self._known[-1][0]
+
+        args, kwargs = jax.tree.map(exchanged, (args, kwargs))
+        result = super().__call__(*args, **kwargs)
+        left = [source for _, source in self._known if id(source) not in self._taken]
+        if self.indices is not None and left:
+            raise ValueError(
+                f"The model never takes rows of {left[0]!r}, or changes it before it takes rows of "
+                "it. Begin the plate with `numpyro.subsample(x, event_dim=…)` of the argument as it is."
+            )
+        return result
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "subsample" or self.indices is None:
+            return
+        for stand_in, source in self._known:
+            if msg["value"] is stand_in:
+                # The plate takes no rows of what is no longer of this type.
+                msg["type"] = "taken"
+                msg["value"] = source.take(self.indices, self.ahead)
+                self._taken.add(id(source))
+                return
+
+
+def with_stand_ins(
+    model: Callable, indices: jax.Array | None = None, ahead: jax.Array | None = None
+) -> Callable:
+    """A model that takes data on the host among its arguments.
+
+    :param model: the model.
+    :param indices: rows that it sees of them; where None, it sees the stand-ins.
+    :param ahead: rows that will be wanted next.
+    """
+    return _HostRows(model, indices, ahead)

@@ -8,7 +8,6 @@ import pytest
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
 def test_python_blocks_run(tmp_path, monkeypatch):
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)

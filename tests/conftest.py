@@ -14,10 +14,6 @@ from pathlib import Path
 import jax
 import pytest
 
-# Programs of a run on a mesh: JAX 0.7 sees the results of the first chunk placed in another way
-# than its arguments were, and compiles once more.
-MESH_PROGRAMS = 1 if jax.__version_info__ >= (0, 8) else 2
-
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -27,6 +23,16 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the folder 'shared' with the reference data is not beside this checkout")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def mesh_programs() -> int:
+    """Programs of a run on a mesh.
+
+    JAX 0.7 sees the results of the first chunk placed in another way than its arguments were, and
+    compiles once more.
+    """
+    return 1 if jax.__version_info__ >= (0, 8) else 2
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from conftest import MESH_PROGRAMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer import HMC, NUTS
@@ -66,22 +65,22 @@ def draws(mcmc):
     return np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
 
 
-def check_compiled(mcmc):
+def check_compiled(mcmc, mesh_programs):
     """One program serves all chunks, and a second run compiles nothing."""
     (programs,) = mcmc._programs.values()
     compiled = programs.advance._cache_size()
-    assert compiled == MESH_PROGRAMS
+    assert compiled == mesh_programs
     draws(mcmc)
     assert programs.advance._cache_size() == compiled
     return programs
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_rows_on_two_devices_give_the_draws_of_one(name):
+def test_rows_on_two_devices_give_the_draws_of_one(name, mesh_programs):
     whole = draws(sampler(name))
     shared = sampler(name, mesh_of(chain=1, data=2))
     np.testing.assert_allclose(draws(shared), whole, **CLOSE)
-    check_compiled(shared)
+    check_compiled(shared, mesh_programs)
     np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
 
 
@@ -90,11 +89,11 @@ def test_one_chain_has_its_rows_on_two_devices():
     np.testing.assert_allclose(found, draws(sampler("HMC", num_chains=1)), **CLOSE)
 
 
-def test_each_device_looks_at_its_own_rows():
+def test_each_device_looks_at_its_own_rows(mesh_programs):
     """41 rows on two devices: products over 21, and no rows that travel."""
     mcmc = sampler("HMC", mesh_of(data=2), num_chains=1)
     draws(mcmc)
-    programs = check_compiled(mcmc)
+    programs = check_compiled(mcmc, mesh_programs)
     arrays = mcmc._placement.rows([X, Y], {N})
     assert [a.array.sharding.num_devices for a in arrays] == [2, 2]
     state = mcmc._last_state

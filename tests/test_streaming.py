@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
-from conftest import MESH_PROGRAMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer import HMC
@@ -67,10 +66,10 @@ def test_draws_on_disk_are_those_in_memory(in_memory, streamed):
         np.testing.assert_array_equal(stats[field], values)
 
 
-def test_one_program_serves_every_chunk(streamed):
+def test_one_program_serves_every_chunk(streamed, mesh_programs):
     (programs,) = streamed._programs.values()
     assert programs.start._cache_size() == 1
-    assert programs.advance._cache_size() == MESH_PROGRAMS
+    assert programs.advance._cache_size() == mesh_programs
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ parameters structure
 priors families modules potential site_dims linearization
 ready start chains draws
 marginal perturbation
-likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs
+likelihoods sgmcmc sgmcmc.* tempering gibbs
 descent
 curvature
 faults fingerprint
@@ -32,7 +32,7 @@ predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics
 storage inference_data plots*
-tables job* pipeline
+tables job* pipeline recipe
 __main__
 __init__
 """

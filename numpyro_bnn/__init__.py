@@ -32,6 +32,7 @@ _HOME = {
         "SGNHT",
         "RandomWalk",
     ],
+    "tempering": ["ParallelTempering"],
     "mcmc": ["MCMC"],
     "predictions": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.sgmcmc.kernel import SGMCMC
     from numpyro_bnn.stacking import stack, stacking_weights
     from numpyro_bnn.storage import load, save
+    from numpyro_bnn.tempering import ParallelTempering
     from numpyro_bnn.variational import mean_field
 
 

@@ -65,21 +65,19 @@ def swap_probabilities(powers: jax.Array, energies: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
 
 
-def swap_order(
-    probabilities: jax.Array, rng_key: jax.Array, sweep: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def swap_order(probabilities: jax.Array, rng_key: jax.Array, sweep: jax.Array) -> jax.Array:
     """Which state each rung has after a sweep's swaps.
 
     :param probabilities: of each pair.
     :param rng_key: for the decisions.
     :param sweep: its number; even pairs in even sweeps, odd pairs in odd ones.
-    :return: index into the rungs before, (rung,), and which pairs changed places.
+    :return: index into the rungs before, (rung,).
     """
     pairs = probabilities.size
     proposed = jnp.arange(pairs) % 2 == sweep % 2
     swapped = proposed & (jax.random.uniform(rng_key, (pairs,)) < probabilities)
     up, down = jnp.append(swapped, False), jnp.append(False, swapped)
-    return jnp.arange(pairs + 1) + up - down, swapped
+    return jnp.arange(pairs + 1) + up - down
 
 
 def travelled(heading: jax.Array) -> tuple[jax.Array, jax.Array]:

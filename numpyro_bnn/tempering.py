@@ -19,7 +19,6 @@ from jax.flatten_util import ravel_pytree
 from numpyro.distributions import MaskedDistribution
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import HMC, init_to_uniform
-from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
@@ -186,7 +185,7 @@ class ParallelTempering(MCMCKernel):
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
-        self._check(num_warmup, model_kwargs)
+        self._check(num_warmup)
         self._num_warmup = num_warmup
         potential = Potential(self._model, model_args, model_kwargs)
         _refuse_improper(potential)
@@ -221,7 +220,7 @@ class ParallelTempering(MCMCKernel):
             rng_key=rng_key,
         )
 
-    def _check(self, num_warmup: int, kwargs: dict | None) -> None:
+    def _check(self, num_warmup: int) -> None:
         if self.num_rungs == "auto":
             raise ValueError(
                 "ParallelTempering: num_rungs='auto' needs a pilot run, which only numpyro_bnn.MCMC "
@@ -231,11 +230,6 @@ class ParallelTempering(MCMCKernel):
             raise ValueError(
                 "ParallelTempering: ladder, step sizes and metrics are found in warm-up, but "
                 f"num_warmup={num_warmup}. Give it some hundred sweeps."
-            )
-        if kwargs and GIBBS_SITES_KWARG in kwargs:
-            raise ValueError(
-                "ParallelTempering cannot be a block of Gibbs: its other rungs are at values of the "
-                "other blocks that are no longer theirs. Temper the whole model."
             )
 
     def sample(
@@ -266,7 +260,7 @@ class ParallelTempering(MCMCKernel):
         rungs = jax.vmap(unravel)(flat)
         prior, likelihood = _energies(potential, rungs)
         swap_probs = swap_probabilities(powers, likelihood)
-        order, _ = swap_order(swap_probs, key_swaps, state.i)
+        order = swap_order(swap_probs, key_swaps, state.i)
         # A trip that began in warm-up was on another ladder.
         begun = jnp.where(state.i == self._num_warmup, 0, state.heading)
         heading, trips = travelled(begun[order])

@@ -288,6 +288,10 @@ class Report:
         lines += ["", *textwrap.wrap(self.explanation, _WIDTH)]
         return "\n".join(lines)
 
+    def print(self) -> None:
+        """Verdict, tables and explanation on the terminal."""
+        print(self)
+
     def _repr_html_(self) -> str:
         """A table for notebooks."""
         above = "".join(f'<th colspan="{n}">{c}</th>' for c, n in (("", 1), *_ABOVE))

@@ -25,6 +25,7 @@ from numpyro.util import is_prng_key
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.ladder import first_ladder, swap_order, swap_probabilities, travelled
 from numpyro_bnn.potential import Potential, Values, transforms_of
+from numpyro_bnn.redraw import precision_redraw
 from numpyro_bnn.rung_adaptation import Adaptation, begin_round, learned, next_round, round_ends
 from numpyro_bnn.rung_moves import Inner
 
@@ -79,11 +80,11 @@ class ParallelTempering(MCMCKernel):
 
     Rung k targets p(θ) p(y | θ)^b_k, 0 = b_0 < … < b_K = 1. What is tempered is every observed site
     and factor; priors never are. A sweep draws the first rung from the prior, moves every other rung
-    by a trajectory, and swaps neighbours, even and odd pairs in turn (Syed et al. 2022, *JRSS B*
-    84(2)). Warm-up adapts the ladder to equal rejection, and a step size and a diagonal metric for
-    every rung; all are frozen after it. The log evidence log p(y) comes from stepping stones (Xie et
-    al. 2011): ``mcmc.log_evidence``, ``mcmc.log_evidence_error``, and all else that the ladder tells
-    in ``mcmc.tempering``.
+    by a trajectory, draws hierarchical precisions anew given the weights, and swaps neighbours, even
+    and odd pairs in turn (Syed et al. 2022, *JRSS B* 84(2)). Warm-up adapts the ladder to equal
+    rejection, and a step size and a diagonal metric for every rung; all are frozen after it. The log
+    evidence log p(y) comes from stepping stones (Xie et al. 2011): ``mcmc.log_evidence``,
+    ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``.
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
     steps gradients: where NUTS mixes, it is cheaper. Non-centred hierarchical priors (the default)
@@ -194,8 +195,9 @@ class ParallelTempering(MCMCKernel):
         if init_params is None:
             rungs = _best_draws(potential, key_start, num_rungs)
         else:
+            real = jnp.result_type(float)
             rungs = {
-                name: jnp.broadcast_to(value, (num_rungs, *jnp.shape(value)))
+                name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
                 for name, value in init_params.items()
             }
         prior, likelihood = _energies(potential, rungs)
@@ -241,7 +243,7 @@ class ParallelTempering(MCMCKernel):
         return self._sweep(Potential(self._model, model_args, model_kwargs), state)
 
     def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
-        rng_key, key_prior, key_moves, key_swaps = jax.random.split(state.rng_key, 4)
+        rng_key, key_prior, key_moves, key_redraw, key_swaps = jax.random.split(state.rng_key, 5)
         powers, known = state.likelihood_powers, state.adaptation
         unravel = ravel_pytree(state.z)[1]
         flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
@@ -255,9 +257,15 @@ class ParallelTempering(MCMCKernel):
 
         keys = jax.random.split(key_moves, powers.size - 1)
         moved = jax.vmap(move)(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass)
-        first = _prior_draw(potential, key_prior, flat[0])
-        flat = jnp.concatenate([first[None], moved.position])
-        rungs = jax.vmap(unravel)(flat)
+        positions = jax.vmap(unravel)(moved.position)
+        redraw = precision_redraw(potential)
+        if redraw is not None:
+            keys = jax.random.split(key_redraw, powers.size - 1)
+            redrawn = jax.vmap(redraw)(keys, positions)
+            positions = jax.vmap(_finite)(redrawn, positions)
+        first = potential.unconstrain(potential.prior_draw(key_prior))
+        first = _finite(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
+        rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
         prior, likelihood = _energies(potential, rungs)
         swap_probs = swap_probabilities(powers, likelihood)
         order = swap_order(swap_probs, key_swaps, state.i)
@@ -266,7 +274,9 @@ class ParallelTempering(MCMCKernel):
         heading, trips = travelled(begun[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < self._num_warmup
-        powers, adaptation = self._adapted(warming, state, flat[1:], moved.accept_prob, swap_probs)
+        powers, adaptation = self._adapted(
+            warming, state, moved.position, moved.accept_prob, swap_probs
+        )
         return state._replace(
             i=state.i + 1,
             z=jax.tree.map(lambda leaf: leaf[-1], rungs),
@@ -316,10 +326,10 @@ def _energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array
     return prior, jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
 
 
-def _prior_draw(potential: Potential, rng_key: jax.Array, before: jax.Array) -> jax.Array:
-    """A draw from the prior; the state before where it is beyond floating point."""
-    drawn, _ = ravel_pytree(potential.unconstrain(potential.prior_draw(rng_key)))
-    return jnp.where(jnp.isfinite(drawn).all(), drawn, before)
+def _finite(drawn: Values, before: Values) -> Values:
+    """What was drawn, or what there was before where floating point does not hold it."""
+    fine = jnp.isfinite(ravel_pytree(drawn)[0]).all()
+    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), drawn, before)
 
 
 def _best_draws(potential: Potential, rng_key: jax.Array, num_rungs: int) -> Values:

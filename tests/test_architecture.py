@@ -20,9 +20,9 @@ hierarchy observations
 parameters structure
 priors families modules potential site_dims linearization
 ready start chains draws stepping_stones
-marginal perturbation ladder rung_moves
+marginal perturbation ladder rung_moves redraw
 rung_adaptation
-likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs
+likelihoods sgmcmc sgmcmc.* tempering gibbs
 descent
 curvature
 faults fingerprint
@@ -33,7 +33,7 @@ predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics
 storage inference_data plots*
-tables job* pipeline
+tables job* pipeline recipe
 __main__
 __init__
 """

@@ -146,7 +146,9 @@ class SGMCMC(MCMCKernel):
             fields += ["configurational_temperature", "configurational_temperatures"]
         if self.dynamics.has_momentum:
             fields += ["kinetic_temperature", "kinetic_temperatures"]
-        fields += ["accept_prob"] if self._metropolis is not None else []
+        if self._metropolis is not None:
+            fields.append("accept_prob")
+            fields += [] if self._metropolis.trajectory_length is None else ["num_steps"]
         return tuple(fields)
 
     def get_diagnostics_str(self, state: SGMCMCState) -> str:
@@ -204,7 +206,7 @@ class SGMCMC(MCMCKernel):
             initial,
             self.dynamics,
             self._friction,
-            follow=self._metropolis is None,
+            follow=self._follows_curvature,
         )
         settings = self._settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
         value, gradient, estimator = self._look(rows, z, estimator)
@@ -226,6 +228,8 @@ class SGMCMC(MCMCKernel):
             temperature=jnp.asarray(settings.temperature, real),
             accept_prob=jnp.ones((), real),
             mean_accept_prob=jnp.ones((), real),
+            num_steps=jnp.ones((), jnp.int32),
+            energy_error=nan,
             grad_norm=nan,
             kinetic_temperature=nan,
             configurational_temperature=nan,
@@ -252,6 +256,11 @@ class SGMCMC(MCMCKernel):
     @property
     def _judges_all_rows(self) -> bool:
         return self._metropolis is not None and self._metropolis.exact
+
+    @property
+    def _follows_curvature(self) -> bool:
+        """Whether "auto" steps go on looking at the curvature in warm-up."""
+        return self._metropolis is None
 
     def _start(
         self, rows: Rows, key: jax.Array, init_params: PyTree, kwargs: dict | None
@@ -427,6 +436,7 @@ class SGMCMC(MCMCKernel):
             adaptation=adaptation,
             accept_prob=result.accept_prob,
             mean_accept_prob=mean,
+            num_steps=jnp.asarray(result.num_steps, jnp.int32),
             count=state.count + ~warming,
             rng_key=rng_key,
             **of_gradient,

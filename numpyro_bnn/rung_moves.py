@@ -13,9 +13,9 @@ from jax import lax
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocity_verlet
 
-# The step of each trajectory is spread this far around its size, so that none returns to where
-# it began time after time.
-_JITTER = 0.2
+# The step of each trajectory is spread around its size, so that none returns to where it began time
+# after time, and that where the posterior bends more than elsewhere some are short enough.
+_LOW, _HIGH = 0.8, 1.2
 _LARGEST_ERROR = 1000.0
 _MOST_STEPS = 1024
 
@@ -120,8 +120,7 @@ class Inner(NamedTuple):
             )
             accept_prob = tree.sum_accept_probs / tree.num_proposals
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
-        low, high = 1 - _JITTER, 1 + _JITTER
-        step = step_size * jax.random.uniform(key_step, minval=low, maxval=high)
+        step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
         steps: Any = self.num_steps
         if self.trajectory_length is not None and steps is None:
             steps = jnp.clip(self.trajectory_length / step, 1, _MOST_STEPS).astype(jnp.int32)

@@ -27,7 +27,7 @@ from numpyro_bnn import diagnostics, priors
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 FBM = pathlib.Path(__file__).resolve().parents[2] / "shared" / "fbm"
-HIDDEN, STEPS, CHAINS = 8, 100, 4
+HIDDEN, STEPS, CHAINS = 8, 400, 4
 # FBM's names of the scales, and our sites of the precisions.
 SCALES = {
     "ih": "net/Dense_0.kernel.precision",
@@ -133,7 +133,7 @@ def figures(mcmc, seconds: float, reference: dict, x_test, y_test):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a twentieth of the sweeps")
-    parser.add_argument("--sweeps", type=int, default=8000, help="after a third as many of warm-up")
+    parser.add_argument("--sweeps", type=int, default=1500, help="after a third as many of warm-up")
     parser.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
     parser.add_argument("--data", type=pathlib.Path, default=FBM, help="folder of the reference")
     options = parser.parse_args()

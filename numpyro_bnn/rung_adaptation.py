@@ -99,11 +99,12 @@ def next_round(powers: jax.Array, seen: Adaptation) -> tuple[jax.Array, Adaptati
 def round_ends(num_warmup: int) -> list[int]:
     """Sweeps of warm-up after which ladder and metric are set anew; each round is twice as long.
 
-    The last fifth of warm-up leaves them alone and settles the step sizes.
+    The second half of warm-up leaves them alone and settles the step sizes: a rung must have seen
+    all its modes for that, of which one may want much shorter steps than the others.
 
     :param num_warmup: sweeps of warm-up.
     """
-    ends = [max(1, num_warmup - num_warmup // 5)]
+    ends = [max(1, num_warmup // 2)]
     while ends[0] >= 16:
         ends.insert(0, ends[0] // 2)
     return ends

@@ -15,7 +15,9 @@ from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocit
 
 # The step of each trajectory is spread around its size, so that none returns to where it began time
 # after time, and that where the posterior bends more than elsewhere some are short enough.
-_LOW, _HIGH = 0.8, 1.2
+_LOW, _HIGH = 0.3, 1.2
+# Steps for the stiffest part of a posterior, which few states are in at any time.
+_TARGET = 0.9
 _LARGEST_ERROR = 1000.0
 _MOST_STEPS = 1024
 
@@ -59,9 +61,9 @@ class Inner(NamedTuple):
         :raises ValueError: for a kernel over another model, or a dense metric.
         """
         if kernel is HMC:
-            kernel = HMC(model, num_steps=100, trajectory_length=None)
+            kernel = HMC(model, num_steps=100, trajectory_length=None, target_accept_prob=_TARGET)
         elif kernel is NUTS:
-            kernel = NUTS(model, max_tree_depth=7)
+            kernel = NUTS(model, max_tree_depth=7, target_accept_prob=_TARGET)
         if not isinstance(kernel, HMC):
             raise TypeError(
                 f"ParallelTempering: kernel must be HMC or NUTS, or one of them over the same model "

@@ -48,9 +48,12 @@ def sampler(kernel, num_warmup=300, num_samples=2000, num_chains=2, **options):
 
 
 def errors_of(draws, expected):
-    """Means of (chain, draw) against a number, in Monte Carlo errors from 40 batches."""
-    batches = np.asarray(draws, np.float64).reshape(40, -1).mean(1)
-    return abs(batches.mean() - expected) / (batches.std(ddof=1) / np.sqrt(40))
+    """Mean of (chain, draw) against a number, in Monte Carlo errors.
+
+    From effective sizes: batches of a hundred sweeps are not long beside what a ladder remembers.
+    """
+    draws = np.asarray(draws, np.float64)
+    return abs(draws.mean() - expected) / bnn.diagnostics.mcse_mean(draws)
 
 
 def check_evidence(mcmc, expected):
@@ -145,6 +148,19 @@ def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
     check_evidence(mcmc, evidence)
     draws = mcmc.get_samples(group_by_chain=True)["net/Dense_0.kernel.precision"]
     assert errors_of(np.log(draws), mean) < 4
+    # Another run of the same evidence, and one that has missed something.
+    report = bnn.diagnose(mcmc, data[0], second=mcmc)
+    np.testing.assert_array_equal(report.sampler.tempering.log_evidence, mcmc.log_evidence)
+    assert "log evidence" in str(report)
+    assert "No verdict" not in report.explanation
+    assert report.second.agrees
+    other = draws_of(mcmc)
+    other.stats["log_likelihoods"] = other.stats["log_likelihoods"] + 5.0
+    report = bnn.diagnose(mcmc, data[0], second=other)
+    assert report.verdict == "not_converged"
+    assert "No verdict: the log evidence of the two runs" in report.explanation
+    stats = bnn.to_inference_data(mcmc)["sample_stats"]
+    assert stats["swap_probs"].shape == (2, 2000, 6)
 
 
 def test_energies_are_those_of_the_prior_and_of_the_likelihood():

@@ -33,6 +33,7 @@ _HOME = {
         "RandomWalk",
     ],
     "sgmcmc.microcanonical": ["MAMS", "MCLMC"],
+    "tempering": ["ParallelTempering"],
     "mcmc": ["MCMC"],
     "predictions": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.sgmcmc.microcanonical import MAMS, MCLMC
     from numpyro_bnn.stacking import stack, stacking_weights
     from numpyro_bnn.storage import load, save
+    from numpyro_bnn.tempering import ParallelTempering
     from numpyro_bnn.variational import mean_field
 
 

@@ -262,6 +262,8 @@ class Report:
             facts.append(f"acceptance {stats.acceptance.mean():.2f}")
         if stats.ebfmi is not None:
             facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        if stats.tempering is not None:
+            facts += stats.tempering.facts()
         for kind, sites in stats.temperatures.items():
             if "all" in sites:
                 facts.append(f"{kind} temperature {sites['all'].value:.3f}")

@@ -19,8 +19,9 @@ rules placement host_rows summed
 hierarchy observations
 parameters structure
 priors families modules potential site_dims linearization
-ready start chains draws
-marginal perturbation
+ready start chains draws stepping_stones
+marginal perturbation ladder rung_moves redraw
+rung_adaptation
 likelihoods sgmcmc sgmcmc.* tempering gibbs
 descent
 curvature

@@ -91,6 +91,9 @@ def assert_same(a, b, **tolerance):
 
 # Slow: those whose ingredients others of the list have too.
 VARIANTS = {
+    "SGLD exact",
+    "PSGLD gamma",
+    "BAOAB full in chunks",
     "SGLD polynomial",
     "SGLD accept=minibatch",
     "SGHMC blocks, noise known",

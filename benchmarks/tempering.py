@@ -9,7 +9,6 @@ above 0.3. Four replicas in non-centred coordinates; the figures are printed and
 """
 
 import argparse
-import csv
 import json
 import pathlib
 import platform
@@ -21,11 +20,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import HMC
+from stored import write_rows
 
 import numpyro_bnn as bnn
 from numpyro_bnn import diagnostics, priors
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 FBM = pathlib.Path(__file__).resolve().parents[2] / "shared" / "fbm"
 HIDDEN, STEPS, CHAINS = 8, 400, 4
 # FBM's names of the scales, and our sites of the precisions.
@@ -147,16 +146,18 @@ def main() -> None:
     mcmc.run(jax.random.key(0), x, y)
     jax.block_until_ready(mcmc.last_state.z)
     seconds = time.perf_counter() - begin
-    rows = [("what", "value", "error", "FBM", "FBM's error")]
+    rows = []
     reference = json.loads((options.data / "reference_open.json").read_text())["rdata"]
-    for what, *numbers in figures(mcmc, seconds, reference, x_test, y_test):
-        rows.append((what, *("" if n is None else round(n, 4) for n in numbers)))
-        print(f"{what:<42}" + "".join(f"{text!s:>13}" for text in rows[-1][1:]), flush=True)
+    for numbers in figures(mcmc, seconds, reference, x_test, y_test):
+        row = dict(zip(("what", "value", "error", "FBM", "FBM's error"), numbers))
+        rows.append({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+        what, *values = rows[-1].values()
+        print(
+            f"{what:<42}" + "".join(f"{'' if v is None else v!s:>12}" for v in values), flush=True
+        )
     if not options.quick:
-        RESULTS.mkdir(exist_ok=True)
-        suffix = "" if options.coordinates == "noncentered" else "_centered"
-        with (RESULTS / f"tempering{suffix}.csv").open("w", newline="") as file:
-            csv.writer(file).writerows(rows)
+        centered = options.coordinates == "centered"
+        write_rows("tempering_centered" if centered else "tempering", rows)
 
 
 if __name__ == "__main__":

@@ -87,10 +87,11 @@ class ParallelTempering(MCMCKernel):
     ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``.
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
-    steps gradients: where NUTS mixes, it is cheaper. Non-centred hierarchical priors (the default)
-    make the rungs near the prior easy. A run without round trips, or whose replicas differ in log
-    evidence, gets no verdict from ``diagnose``; no run is proved right by them, so compare with one
-    in other coordinates: ``diagnose(run, x, second=other)``.
+    steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
+    rungs to forget (Neal's rdata wants 400 steps), and warm-up for them to see all modes. Non-centred
+    hierarchical priors (the default) make the rungs near the prior easy. A run without round trips, or
+    whose replicas differ in log evidence, gets no verdict from ``diagnose``; no run is proved right by
+    them, so compare with one in other coordinates: ``diagnose(run, x, second=other)``.
 
     :param model: a NumPyro model whose latent sites all have proper priors.
     :param kernel: how a rung moves: ``HMC`` (100 steps of jittered size) or ``NUTS`` (trees of depth

@@ -8,18 +8,16 @@ taken before and after. Stored in `results/diagnose_speed.csv`.
 """
 
 import argparse
-import csv
-import pathlib
 import platform
 import resource
 import time
 
 import jax
 import numpy as np
+from stored import write_rows
 
 import numpyro_bnn as bnn
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 NUM_CHAINS, NUM_ROWS, INPUTS, CLASSES = 8, 1000, 784, 10
 LABELS = np.arange(NUM_ROWS) % CLASSES
 
@@ -66,11 +64,7 @@ def main():
     for key, value in row.items():
         print(f"  {key:<24}{value:>12.4g}")
     if num_draws == 1000:
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / "diagnose_speed.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(row))
-            writer.writeheader()
-            writer.writerow(row)
+        write_rows("diagnose_speed", [row])
 
 
 if __name__ == "__main__":

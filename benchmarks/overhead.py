@@ -8,11 +8,9 @@ the time that a second `MCMC.run` takes beyond its sampling.
 """
 
 import argparse
-import csv
 import platform
 import statistics
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +19,10 @@ import numpyro.distributions as dist
 from flax import linen as nn
 from numpyro.infer import HMC
 from sklearn.datasets import load_digits
+from stored import write_figures
 
 import numpyro_bnn as bnn
 
-RESULTS = Path(__file__).parent / "results"
 LEAPFROGS = 20
 
 
@@ -111,9 +109,7 @@ def main():
     for label, value in rows:
         print(f"{label:<45} {value:10.4f}")
     if not quick:
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / "overhead.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("what", "value"), *rows])
+        write_figures("overhead", rows)
 
 
 if __name__ == "__main__":

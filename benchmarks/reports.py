@@ -10,8 +10,6 @@ Reports are printed and stored in `results/reports.txt`, the numbers in `results
 """
 
 import argparse
-import csv
-import pathlib
 import platform
 import time
 
@@ -20,10 +18,10 @@ import numpy as np
 from numpyro.infer import NUTS
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
+from stored import RESULTS, write_rows
 
 import numpyro_bnn as bnn
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 NUM_CHAINS = 4
 
 
@@ -101,12 +99,8 @@ def main():
             rows.append(row)
             print(texts[-1], flush=True)
             if not quick:
-                RESULTS.mkdir(exist_ok=True)
+                write_rows("reports", rows)
                 (RESULTS / "reports.txt").write_text("\n".join(texts))
-                with (RESULTS / "reports.csv").open("w", newline="") as file:
-                    writer = csv.DictWriter(file, list(row))
-                    writer.writeheader()
-                    writer.writerows(rows)
 
 
 if __name__ == "__main__":

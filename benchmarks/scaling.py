@@ -12,7 +12,6 @@ and bytes of a gradient of that network are counted by the compiler, its speed m
 """
 
 import argparse
-import csv
 import os
 import pathlib
 import platform
@@ -22,7 +21,8 @@ import subprocess
 import sys
 import time
 
-RESULTS = pathlib.Path(__file__).parent / "results"
+from stored import RESULTS, write_rows
+
 HERE = pathlib.Path(__file__).parent
 IMAGES, EPOCHS = 40_960, 3 * 290 * 70_248
 # Name, processes, devices of each, groups of devices (the rest of them share rows).
@@ -133,13 +133,6 @@ def figure(rows, path):
     fig.savefig(path, dpi=120)
 
 
-def write(path, rows):
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer rows, one turn")
@@ -153,9 +146,8 @@ def main():
     for key, value in paper.items():
         print(f"  {key:<36}{value:>14.4g}")
     if not quick:
-        RESULTS.mkdir(exist_ok=True)
-        write(RESULTS / "scaling.csv", rows)
-        write(RESULTS / "published_run.csv", [paper])
+        write_rows("scaling", rows)
+        write_rows("published_run", [paper])
         figure(rows, RESULTS / "scaling.png")
 
 

@@ -11,10 +11,8 @@ covariance of the minibatch noise, averaged over the posterior).
 """
 
 import argparse
-import csv
 import platform
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -26,11 +24,11 @@ from jax.flatten_util import ravel_pytree
 from numpyro.infer import NUTS
 from scipy.linalg import solve_discrete_lyapunov
 from sklearn.datasets import load_breast_cancer, load_diabetes
+from stored import RESULTS, write_rows
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import ess, mcse_mean, rhat
 
-RESULTS = Path(__file__).parent / "results"
 CHAINS = 8
 
 
@@ -259,13 +257,6 @@ def figure(rows, path):
     fig.savefig(path, dpi=120)
 
 
-def write(path, rows):
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def show(rows):
     for row in rows:
         print()
@@ -286,14 +277,13 @@ def main():
     rows = bias(logistic, 32, x, y, x_test, reference, quick)
     show(rows)
     if not quick:
-        RESULTS.mkdir(exist_ok=True)
-        write(RESULTS / "sgld_bias.csv", rows)
+        write_rows("sgld_bias", rows)
         figure(rows, RESULTS / "sgld_bias.png")
     x, y, x_test = table(load_diabetes)
     second, _ = agreement("10-4-1", network, OneHiddenLayer(), 64, 0.005, 5.0, x, y, x_test, quick)
     show([second])
     if not quick:
-        write(RESULTS / "sgmcmc_agreement.csv", [first, second])
+        write_rows("sgmcmc_agreement", [first, second])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ The 784-100-10 network of `sgmcmc_speed.py`, SGLD with minibatches of 100:
 """
 
 import argparse
-import csv
 import pathlib
 import platform
 import statistics
@@ -22,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from sgmcmc_speed import CLASSES, EPSILON, INPUTS, RESULTS, N, model
+from sgmcmc_speed import CLASSES, EPSILON, INPUTS, N, model
+from stored import write_figures
 
 import numpyro_bnn as bnn
 
@@ -127,9 +127,7 @@ def main() -> None:
             found.append((what, round(value, 4)))
             print(f"{what:<58}{value:>10.3f}", flush=True)
         if not options.quick:
-            RESULTS.mkdir(exist_ok=True)
-            with (RESULTS / f"sgmcmc_{part}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows([("what", "value"), *found])
+            write_figures(f"sgmcmc_{part}", found)
 
 
 if __name__ == "__main__":

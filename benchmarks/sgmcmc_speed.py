@@ -13,7 +13,6 @@ process), so that drifts of the machine cancel in the ratios, of which the media
 """
 
 import argparse
-import csv
 import platform
 import statistics
 import subprocess
@@ -30,10 +29,10 @@ from flax import linen as nn
 from jax import lax
 from numpyro.handlers import seed, substitute
 from numpyro.infer.util import potential_energy
+from stored import write_rows
 
 import numpyro_bnn as bnn
 
-RESULTS = Path(__file__).parent / "results"
 N, INPUTS, HIDDEN, CLASSES = 60_000, 784, 100, 10
 EPSILON, H, FRICTION = 1e-6, 1e-3, 10.0
 TRAJECTORY = 10  # steps in one call of BlackJAX's SGHMC
@@ -285,10 +284,8 @@ def main() -> None:
                     flush=True,
                 )
     if not options.quick:
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / "sgmcmc_speed.csv").open("w", newline="") as file:
-            head = ("method", "batch_size", "contender", "microseconds", "ratio_of_ours")
-            csv.writer(file).writerows([head, *rows])
+        head = ("method", "batch_size", "contender", "microseconds", "ratio_of_ours")
+        write_rows("sgmcmc_speed", [dict(zip(head, row)) for row in rows])
 
 
 if __name__ == "__main__":

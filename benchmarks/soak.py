@@ -11,7 +11,6 @@ short.
 """
 
 import argparse
-import csv
 import json
 import os
 import platform
@@ -32,10 +31,10 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
+from stored import write_figures
 
 import numpyro_bnn as bnn
 
-RESULTS = Path(__file__).parent / "results"
 ROWS, FEATURES, HIDDEN = 400, 8, 16
 KERNELS = ("NUTS", "BAOAB", "Gibbs")
 EVERY = 20
@@ -241,9 +240,7 @@ def main():
     for what, value in rows:
         print(f"{what:<70} {value}")
     if not given.quick:
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / "soak.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("what", "value"), *rows])
+        write_figures("soak", rows)
     if not all(value for what, value in rows if isinstance(value, bool)):
         sys.exit("A run did not survive.")
 

@@ -10,7 +10,6 @@
 """
 
 import argparse
-import csv
 import os
 import platform
 import shutil
@@ -26,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from numpyro.infer import HMC
+from stored import RESULTS, write_figures
 
 import numpyro_bnn as bnn
 
-RESULTS = Path(__file__).parent / "results"
 HIDDEN, FEATURES, EVERY = 160, 60, 1000
 PARAMETERS = (FEATURES + 2) * HIDDEN + 1  # 9921
 LEAPFROGS = 5
@@ -209,9 +208,7 @@ def main():
         for what, value in rows:
             print(f"{what:<60} {value:12.4f}", flush=True)
         if not given.quick:
-            RESULTS.mkdir(exist_ok=True)
-            with (RESULTS / f"streaming_{part}.csv").open("w", newline="") as file:
-                csv.writer(file).writerows([("what", "value"), *rows])
+            write_figures(f"streaming_{part}", rows)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ _HOME = {
         "SGNHT",
         "RandomWalk",
     ],
+    "sgmcmc.microcanonical": ["MAMS", "MCLMC"],
+    "tempering": ["ParallelTempering"],
     "mcmc": ["MCMC"],
     "predictions": ["average", "predict", "prior_predictive"],
     "diagnostics": ["diagnose"],
@@ -42,6 +44,7 @@ _HOME = {
     "ready": ["classification", "regression"],
     "draws": ["Draws"],
     "pipeline": ["compare", "second_opinion"],
+    "recipe": ["fit"],
     "storage": ["load", "save"],
 }
 _MODULES = {
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.potential import potential_of
     from numpyro_bnn.predictions import average, predict, prior_predictive
     from numpyro_bnn.ready import classification, regression
+    from numpyro_bnn.recipe import fit
     from numpyro_bnn.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.sgmcmc.algorithms import (
         AMAGOLD,
@@ -84,8 +88,10 @@ if TYPE_CHECKING:
         RandomWalk,
     )
     from numpyro_bnn.sgmcmc.kernel import SGMCMC
+    from numpyro_bnn.sgmcmc.microcanonical import MAMS, MCLMC
     from numpyro_bnn.stacking import stack, stacking_weights
     from numpyro_bnn.storage import load, save
+    from numpyro_bnn.tempering import ParallelTempering
     from numpyro_bnn.variational import mean_field
 
 

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--kernel",
-        choices=("nuts", "hmc", "ggmc", "baoab"),
+        choices=("nuts", "hmc", "mams", "ggmc", "mclmc", "baoab"),
         default="nuts",
         help="default: nuts; baoab is not corrected for its step size, the others are exact",
     )

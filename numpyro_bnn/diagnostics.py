@@ -44,6 +44,7 @@ from numpyro_bnn.rhat import Summary, ebfmi, ess, mcse_mean, nested_rhat, rhat, 
 from numpyro_bnn.rhat_blocks import checked
 from numpyro_bnn.rules import is_auxiliary
 from numpyro_bnn.sampler_stats import read
+from numpyro_bnn.stepping_stones import tempering_of
 from numpyro_bnn.symmetry import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.verdict import Evidence, Limits, judge
 
@@ -211,8 +212,9 @@ def diagnose_draws(
     :param sample_stats: what the sampler recorded, `(chain, draw)` each, under NumPyro's or
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
         `max_num_steps`, or `tree_saturated`.
-    :param second: `(weights, predictions)` of another run of the same model: precisions and
-        predictions are compared with it in joint Monte Carlo errors.
+    :param second: `(weights, predictions)` of another run of the same model, or a mapping with
+        those keys and `"sample_stats"`: precisions and predictions are compared with it in joint
+        Monte Carlo errors, and the log evidence of two runs of parallel tempering.
     :param rhat_limit: largest R-hat allowed.
     :param ess_limit: smallest bulk ESS allowed.
     :param min_draws: draws a chain below which nothing is judged.
@@ -298,6 +300,9 @@ def diagnose_draws(
         distinct=_distinct(functions) if judgeable else None,
         second=opinion,
         relabelling=_relabelling(plain, matched) if judgeable and matched else None,
+        second_tempering=tempering_of(second["sample_stats"])
+        if isinstance(second, Mapping) and "sample_stats" in second
+        else None,
     )
     verdict, sentences = judge(evidence, limits)
     return Report(
@@ -358,7 +363,9 @@ def diagnose(
     aligned = _aligned(draws, weights, x) if wanted and weights else None
     other = None
     if second is not None:
-        other = _spaces_of(draws_of(second, draws.model, "diagnose"), x, batch_size)
+        theirs = draws_of(second, draws.model, "diagnose")
+        values = _spaces_of(theirs, x, batch_size)
+        other = {"weights": values[0], "predictions": values[1], "sample_stats": theirs.stats}
     energy = draws.stats.get("potential_energy")
     exact = "num_steps" in draws.stats
     report = diagnose_draws(

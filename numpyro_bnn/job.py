@@ -5,28 +5,22 @@ the best of the starts (MAP), their average (a deep ensemble with as many member
 and the posterior average.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import HMC, NUTS
 
 from numpyro_bnn import scores
 from numpyro_bnn.comparison import Comparison
-from numpyro_bnn.diagnostics import diagnose
-from numpyro_bnn.draws import Draws, draws_of
+from numpyro_bnn.draws import Draws
 from numpyro_bnn.mcmc import MCMC
 from numpyro_bnn.modules import MLP
-from numpyro_bnn.optimization import optimize
 from numpyro_bnn.pipeline import compare, default_methods
-from numpyro_bnn.potential import Potential
 from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.priors import FanIn, Hierarchical, Horseshoe, Laplace, Normal, StudentT
 from numpyro_bnn.ready import ReadyModel, classification, regression
-from numpyro_bnn.sgmcmc.algorithms import BAOAB, GGMC
+from numpyro_bnn.recipe import fit, kernel_named
 from numpyro_bnn.tables import Table
 
 PRIORS: dict[str, Callable] = {
@@ -39,16 +33,12 @@ PRIORS: dict[str, Callable] = {
 }
 
 
-# Steps of an unadjusted sampler to a draw that is kept.
-_BAOAB_THINNING = 50
-
-
 class Options(NamedTuple):
     """How to fit.
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`KERNELS`
+    - **kernel** - a key of :data:`numpyro_bnn.recipe.KERNELS`
     - **num_chains**, **num_warmup**, **num_samples** - of the sampler
     - **max_tree_depth** - at most ``2**max_tree_depth - 1`` gradients a draw
     - **target_accept_prob** - of NUTS and HMC
@@ -66,28 +56,6 @@ class Options(NamedTuple):
     target_accept_prob: float = 0.9
     test_fraction: float = 0.25
     seed: int = 0
-
-
-def _nuts(model: Callable, options: Options) -> NUTS:
-    depth, target = options.max_tree_depth, options.target_accept_prob
-    return NUTS(model, max_tree_depth=depth, target_accept_prob=target)
-
-
-def _hmc(model: Callable, options: Options) -> HMC:
-    # A quarter of NUTS's longest trajectory, in fixed number.
-    steps = max(1, 2**options.max_tree_depth // 4)
-    target = options.target_accept_prob
-    return HMC(model, num_steps=steps, trajectory_length=None, target_accept_prob=target)
-
-
-KERNELS: dict[str, Callable] = {
-    "nuts": _nuts,
-    "hmc": _hmc,
-    "ggmc": lambda model, options: GGMC(
-        model, step_size="auto", num_steps=max(1, 2**options.max_tree_depth // 4)
-    ),
-    "baoab": lambda model, options: BAOAB(model, step_size="auto"),
-}
 
 
 class Score(NamedTuple):
@@ -143,40 +111,39 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
 
-    key_starts, key_chains = jax.random.split(jax.random.key(options.seed))
-    clock = time.perf_counter()
-    starts = optimize(
-        model, key_starts, x, y, num_chains=options.num_chains, progress_bar=progress_bar
-    )
-    seconds_starts = time.perf_counter() - clock
-    thinning = _BAOAB_THINNING if options.kernel == "baoab" else 1
-    mcmc = MCMC(
-        KERNELS[options.kernel](model, options),
-        num_warmup=options.num_warmup * thinning,
-        num_samples=options.num_samples * thinning,
-        num_chains=options.num_chains,
-        thinning=thinning,
-        progress_bar=progress_bar,
-    )
-    mcmc.run(key_chains, x, y, init_params=starts)
-    seconds = time.perf_counter() - clock
-
-    members = ensemble_of(model, starts, x, y)
-    energy = jax.vmap(Potential(model, (x, y)))(starts)
-    best = Draws({k: v[:, [int(jnp.argmin(energy))]] for k, v in members.items()}, model)
     x_test, y_test = table.x[test], table.y[test]
+    fitted = fit(
+        model,
+        x,
+        y,
+        key=jax.random.key(options.seed),
+        kernel=options.kernel,
+        num_chains=options.num_chains,
+        num_warmup=options.num_warmup,
+        num_samples=options.num_samples,
+        x_test=x_test,
+        progress_bar=progress_bar,
+        max_tree_depth=options.max_tree_depth,
+        target_accept_prob=options.target_accept_prob,
+    )
+    members, spent = fitted.ensemble, fitted.seconds
+    best = int(np.argmin(members.stats["potential_energy"]))
     methods = {
-        "MAP": (best, seconds_starts / options.num_chains),
-        f"deep ensemble of {options.num_chains}": (members, seconds_starts),
-        "posterior average": (draws_of(mcmc), seconds),
+        "MAP": (
+            Draws({name: value[best : best + 1] for name, value in members.items()}, model),
+            spent["optimise"] / options.num_chains,
+        ),
+        f"deep ensemble of {options.num_chains}": (members, spent["optimise"]),
+        "posterior average": (fitted.draws, spent["optimise"] + spent["sample"]),
     }
     predictions = {name: predict(None, draws, x_test) for name, (draws, _) in methods.items()}
     rows = [
-        score(name, predictions[name], y_test, table.task, spent)
-        for name, (_, spent) in methods.items()
+        score(name, predictions[name], y_test, table.task, seconds)
+        for name, (_, seconds) in methods.items()
     ]
-    report = diagnose(mcmc, x_test)
-    return Outcome(table, options, train, test, model, mcmc, rows, predictions, report)
+    return Outcome(
+        table, options, train, test, model, fitted.mcmc, rows, predictions, fitted.report
+    )
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +183,12 @@ def compare_methods(
         for name in (methods or default_methods(model, options.num_chains, len(train)))
         if name != "hmc"
     }
-    chosen["hmc"] = KERNELS[options.kernel](model, options)
+    chosen["hmc"], _ = kernel_named(
+        options.kernel,
+        model,
+        max_tree_depth=options.max_tree_depth,
+        target_accept_prob=options.target_accept_prob,
+    )
     return compare(
         model,
         (table.x[train], table.y[train], table.x[test], table.y[test]),
@@ -227,12 +199,6 @@ def compare_methods(
         num_samples=options.num_samples,
         progress_bar=progress_bar,
     )
-
-
-def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Draws:
-    """Optimised starts as draws of one chain, one draw a member."""
-    values = jax.vmap(Potential(model, args).constrain)(starts)
-    return Draws({name: value[None] for name, value in values.items()}, model)
 
 
 def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:

@@ -31,7 +31,9 @@ from numpyro_bnn.placement import Placement
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
 from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
 from numpyro_bnn.start import Fit, starts_for
+from numpyro_bnn.stepping_stones import Tempering, tempering_of
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
+from numpyro_bnn.tempering import ParallelTempering
 
 
 class MCMC(NumPyroMCMC):
@@ -151,6 +153,28 @@ class MCMC(NumPyroMCMC):
         """The model of the kernel; None for a kernel over a potential function."""
         return getattr(self.sampler, "model", None)
 
+    @property
+    def tempering(self) -> Tempering:
+        """Swap rates, barrier, round trips and log evidence of :class:`ParallelTempering`."""
+        found = None if self._states is None else tempering_of(self.get_extra_fields(True))
+        if found is None:
+            raise AttributeError(
+                f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
+                f"{type(self.sampler).__name__}{' before `run`' if self._states is None else ''}."
+            )
+        return found
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        """log p(y) in nats of every chain, by stepping stones over the rungs of
+        :class:`~numpyro_bnn.tempering.ParallelTempering`; (num_chains,)."""
+        return self.tempering.log_evidence
+
+    @property
+    def log_evidence_error(self) -> np.ndarray:
+        """Monte Carlo standard error of `log_evidence`, in nats, (num_chains,)."""
+        return self.tempering.log_evidence_error
+
     def run(
         self,
         rng_key: jax.Array,
@@ -233,7 +257,7 @@ class MCMC(NumPyroMCMC):
             return None
         refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
         structure = begin_fit(self.model, args, kwargs)
-        if isinstance(self.sampler, HMC):
+        if isinstance(self.sampler, (HMC, ParallelTempering)):
             refuse_subsampling(self.sampler, structure)
         fit = Fit(self.model, args, kwargs, structure)
         refuse_sites_of_host_rows(fit)
@@ -284,6 +308,12 @@ class MCMC(NumPyroMCMC):
 
     def _lanes(self, start: Start, plan: Plan, fit: Fit | None) -> Lanes:
         """The chains, together or (chain_method "sequential") one after another."""
+        if isinstance(self._kernel, ParallelTempering):
+            # A number beyond those of the keys that chains split from theirs.
+            key = jax.random.fold_in(
+                start.keys if is_prng_key(start.keys) else start.keys[0], 2**31 - 1
+            )
+            self._kernel = self._kernel.with_rungs_fixed(key, self._args, self._kwargs)
         arguments = Arguments.split(self._args, self._kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
         given = self._collection_params["collection_size"]

@@ -263,7 +263,7 @@ def _sampled(
         thinning=thinning,
         progress_bar=progress_bar,
     )
-    if isinstance(kernel, HMC):
+    if isinstance(kernel, HMC) or "num_steps" in kernel.default_fields:
         mcmc.warmup(key, data.x, data.y, init_params=starts, collect_warmup=True)
         steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
         mcmc.run(mcmc.post_warmup_state.rng_key, data.x, data.y)

@@ -20,7 +20,13 @@ from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
-from numpyro.infer.util import constrain_fn, log_density, potential_energy
+from numpyro.infer.util import (
+    _unconstrain_params,
+    compute_log_probs,
+    constrain_fn,
+    log_density,
+    potential_energy,
+)
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.host_rows import sources_in, with_stand_ins
@@ -98,6 +104,20 @@ class Potential:
             chunk = min(source.rows_a_pass for source in self._sources)
             return summed(Rows(self, *self.data_plate()), chunk)(z)
         return potential_energy(self.bound, self.args, self.kwargs, z)
+
+    def energies(self, z: Values) -> tuple[jax.Array, jax.Array]:
+        """U(z) in its two parts: of the prior, transforms included, and of the likelihood.
+
+        The likelihood is every observed site and factor; it is what tempering raises to a power.
+
+        :param z: unconstrained values by site.
+        :return: -log p(θ(z)) |∂θ/∂z| and -log p(y | θ(z)), in nats.
+        """
+        unconstrained = _unconstrain_params(self.bound, z)
+        by_site, _ = compute_log_probs(unconstrained, self.args, self.kwargs, {})
+        likelihood = [by_site.pop(name) for name in self.structure.observed]
+        zero = jnp.zeros(())
+        return -sum(by_site.values(), start=zero), -sum(likelihood, start=zero)
 
     def minibatch(
         self,

@@ -262,6 +262,8 @@ class Report:
             facts.append(f"acceptance {stats.acceptance.mean():.2f}")
         if stats.ebfmi is not None:
             facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        if stats.tempering is not None:
+            facts += stats.tempering.facts()
         for kind, sites in stats.temperatures.items():
             if "all" in sites:
                 facts.append(f"{kind} temperature {sites['all'].value:.3f}")
@@ -285,6 +287,10 @@ class Report:
             lines.append(f"{label:<{name_width}}{cells}".rstrip())
         lines += ["", *textwrap.wrap(self.explanation, _WIDTH)]
         return "\n".join(lines)
+
+    def print(self) -> None:
+        """Verdict, tables and explanation on the terminal."""
+        print(self)
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_bnn.rhat import ebfmi, moments
+from numpyro_bnn.stepping_stones import Tempering, tempering_of
 
 # Each name that NumPyro or ArviZ gives to a quantity.
 _NAMES = {
@@ -51,6 +52,7 @@ class SamplerStats(NamedTuple):
     :param temperatures: of the momenta (``"kinetic"``) and of the positions
         (``"configurational"``), of each site and of ``"all"``, as
         :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them.
+    :param tempering: swaps, round trips and log evidence of parallel tempering.
     """
 
     divergences: int | None
@@ -60,6 +62,7 @@ class SamplerStats(NamedTuple):
     num_transitions: int
     target_temperature: float = float("nan")
     temperatures: Mapping[str, Mapping[str, Measured]] = {}
+    tempering: Tempering | None = None
 
 
 def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> SamplerStats:
@@ -100,6 +103,7 @@ def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> Samp
         shape[0] * shape[1],
         float("nan") if asked is None else float(np.mean(asked)),
         _temperatures(given),
+        tempering_of(given),
     )
 
 

@@ -3,7 +3,8 @@
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) >
 the limits on R-hat and ESS. "converged" asks for every space that was given; for
 "predictions_converged" the predictions suffice, since the weights of a network can be relabelled
-without changing a prediction.
+without changing a prediction. Parallel tempering that made no round trip, or whose log evidence
+differs between replicas or between two runs, is "not converged" whatever the draws say.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from numpyro_bnn.disagreement import Disagreement, SecondOpinion
 from numpyro_bnn.modes import DistinctFunctions
 from numpyro_bnn.report import Relabelling, Space
 from numpyro_bnn.sampler_stats import SamplerStats, percent, warnings_of
+from numpyro_bnn.stepping_stones import Tempering, doubts
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # The share of inputs at which the halves of the chains must differ to be called a drift.
@@ -50,6 +52,7 @@ class Evidence(NamedTuple):
     distinct: DistinctFunctions | None
     second: SecondOpinion | None
     relabelling: Relabelling | None = None
+    second_tempering: Tempering | None = None
 
 
 def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
@@ -60,13 +63,19 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
     :return: one of the five verdicts, and sentences with the sampler's own troubles first.
     """
     said = warnings_of(evidence.sampler)
-    verdict = _verdict(evidence, limits)
+    verdict = numbers = _verdict(evidence, limits)
+    ladder = evidence.sampler.tempering
+    if ladder is not None and verdict not in ("invalid", "too_short"):
+        unproved = doubts(ladder, evidence.second_tempering)
+        if unproved:
+            verdict = "not_converged"
+            said = [*unproved, "What follows is what the draws alone would say.", *said]
     if verdict == "invalid":
         said += _invalid(evidence)
     elif verdict == "too_short":
         said += _too_short(evidence, limits)
     else:
-        said += _limits_kept(verdict, evidence, limits)
+        said += _limits_kept(numbers, evidence, limits)
         said += _relabelled(evidence)
         said += _what_chains_do(evidence)
     if evidence.num_chains == 1:

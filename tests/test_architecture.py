@@ -21,9 +21,10 @@ scale_mixture
 hierarchy observations
 parameters structure
 priors families hazards modules potential site_dims linearization
-ready start chains draws
-marginal perturbation
-likelihoods sgmcmc sgmcmc.* microcanonical tempering gibbs moves
+ready start chains draws stepping_stones
+marginal perturbation ladder rung_moves redraw
+rung_adaptation
+likelihoods sgmcmc sgmcmc.* tempering gibbs moves
 descent
 curvature
 faults fingerprint
@@ -34,7 +35,7 @@ predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics
 storage inference_data plots*
-tables job* pipeline
+tables job* pipeline recipe
 __main__
 __init__
 """

@@ -8,7 +8,6 @@ choose ingredients; what an accept-reject step adds is in
 """
 
 import copy
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
@@ -37,13 +35,14 @@ from numpyro_bnn.sgmcmc.checks import (
 )
 from numpyro_bnn.sgmcmc.dynamics import Dynamics
 from numpyro_bnn.sgmcmc.gradients import Estimator, Rows
+from numpyro_bnn.sgmcmc.metric import diagonal_by_probe, hessian_product, learned_metric
 from numpyro_bnn.sgmcmc.metropolis import Metropolis, propose, trajectory
-from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings, rescaled
+from numpyro_bnn.sgmcmc.movements import Settings
 from numpyro_bnn.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.sgmcmc.schedules import Cyclical, as_schedule
 from numpyro_bnn.sgmcmc.state import SGMCMCState, freeze, record
-from numpyro_bnn.start import gentle_start
+from numpyro_bnn.sgmcmc.targets import rows_of, start_of
 
 PyTree = Any
 _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
@@ -146,7 +145,9 @@ class SGMCMC(MCMCKernel):
             fields += ["configurational_temperature", "configurational_temperatures"]
         if self.dynamics.has_momentum:
             fields += ["kinetic_temperature", "kinetic_temperatures"]
-        fields += ["accept_prob"] if self._metropolis is not None else []
+        if self._metropolis is not None:
+            fields.append("accept_prob")
+            fields += [] if self._metropolis.trajectory_length is None else ["num_steps"]
         return tuple(fields)
 
     def get_diagnostics_str(self, state: SGMCMCState) -> str:
@@ -158,19 +159,9 @@ class SGMCMC(MCMCKernel):
         return text
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:
-        """The potential for these arguments, and its data plate where one is needed."""
         if self._model is None:
             return Rows(self._potential_fn)
-        potential = Potential(self._model, args, kwargs)
-        if self.gradient.needs_rows:
-            return Rows(potential, *potential.data_plate(self._plate))
-        plates = {
-            p
-            for name in potential.structure.observed
-            for p in potential.structure.sites[name].plates
-        }
-        sizes = [potential.structure.plates[p].size for p in plates]
-        return Rows(potential, size=sizes[0] if len(sizes) == 1 else 0)
+        return rows_of(self._model, args, kwargs, self.gradient.needs_rows, self._plate)
 
     def init(
         self,
@@ -191,7 +182,7 @@ class SGMCMC(MCMCKernel):
         self._num_warmup = num_warmup
         rows = self._rows(model_args, model_kwargs)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
-        z = self._start(rows, key_start, init_params, model_kwargs)
+        z = start_of(type(self).__name__, rows, key_start, init_params, model_kwargs)
         estimator = self.gradient.init(rows, z, key_batches)
         preconditioner = self.preconditioner.init(z)
         inverse_mass = self.preconditioner.inverse_mass_matrix(preconditioner)
@@ -204,7 +195,7 @@ class SGMCMC(MCMCKernel):
             initial,
             self.dynamics,
             self._friction,
-            follow=self._metropolis is None,
+            follow=self._follows_curvature,
         )
         settings = self._settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
         value, gradient, estimator = self._look(rows, z, estimator)
@@ -226,6 +217,8 @@ class SGMCMC(MCMCKernel):
             temperature=jnp.asarray(settings.temperature, real),
             accept_prob=jnp.ones((), real),
             mean_accept_prob=jnp.ones((), real),
+            num_steps=jnp.ones((), jnp.int32),
+            energy_error=nan,
             grad_norm=nan,
             kinetic_temperature=nan,
             configurational_temperature=nan,
@@ -253,22 +246,10 @@ class SGMCMC(MCMCKernel):
     def _judges_all_rows(self) -> bool:
         return self._metropolis is not None and self._metropolis.exact
 
-    def _start(
-        self, rows: Rows, key: jax.Array, init_params: PyTree, kwargs: dict | None
-    ) -> PyTree:
-        if self._model is None:
-            if init_params is None:
-                raise ValueError(
-                    f"{type(self).__name__}: potential_fn says nothing about where to start. Give "
-                    "`init_params=` to `MCMC.run`."
-                )
-            return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x, float)), init_params)
-        if init_params is None:
-            return gentle_start(rows.potential, key)
-        if kwargs and GIBBS_SITES_KWARG in kwargs:
-            # NumPyro's Gibbs hands constrained values to every block that is not HMC.
-            return rows.potential.unconstrain(init_params)
-        return dict(init_params)
+    @property
+    def _follows_curvature(self) -> bool:
+        """Whether "auto" steps go on looking at the curvature in warm-up."""
+        return self._metropolis is None
 
     def _settings(self, count: jax.Array, adaptation: Adaptation, preconditioner: Any) -> Settings:
         step_size = adaptation.step_size if self._auto else self._step_size(count)
@@ -319,11 +300,21 @@ class SGMCMC(MCMCKernel):
         dynamics = self.dynamics.advance(state.dynamics, noises, settings)
         at = dynamics.position
         estimate = self.gradient.estimate(rows, at, state.estimator)
-        product = partial(self._hessian_product, rows, at, state.estimator)
-        curvature = self._diagonal(product, at, key_probe)
-        learned, dynamics = self._learn(
-            rows, state, dynamics, estimate.gradient, at, warming, curvature
+        product = partial(hessian_product, self.gradient, rows, at, state.estimator)
+        curvature = (
+            diagonal_by_probe(product, at, key_probe) if self.preconditioner.varies else None
         )
+        learned, momentum = learned_metric(
+            self.preconditioner,
+            state.preconditioner,
+            rows.size,
+            dynamics.momentum,
+            estimate.gradient,
+            at,
+            warming,
+            curvature,
+        )
+        dynamics = dynamics._replace(momentum=momentum)
         adaptation = state.adaptation
         if adaptation.direction is not None:
             metric = self.preconditioner.inverse_mass_matrix(learned)
@@ -341,45 +332,6 @@ class SGMCMC(MCMCKernel):
             count=state.count + ~warming,
             rng_key=rng_key,
         )
-
-    def _learn(
-        self,
-        rows: Rows,
-        state: SGMCMCState,
-        dynamics: DynamicsState,
-        gradient: PyTree,
-        position: PyTree,
-        warming: jax.Array,
-        curvature: PyTree = None,
-    ) -> tuple[Any, DynamicsState]:
-        """What the preconditioner makes of a gradient, and the momentum in the new metric."""
-        metric = self.preconditioner
-        if getattr(metric, "data_size", 0) is None and rows.size:
-            metric = dataclasses.replace(metric, data_size=rows.size)  # type: ignore[type-var]
-        learned = metric.update(state.preconditioner, gradient, position, warming, curvature)
-        if dynamics.momentum is None or not metric.needs_warmup:
-            return learned, dynamics
-        before = metric.inverse_mass_matrix(state.preconditioner)
-        after = metric.inverse_mass_matrix(learned)
-        momentum = where_needed(
-            warming, lambda: rescaled(dynamics.momentum, before, after), dynamics.momentum
-        )
-        return learned, dynamics._replace(momentum=momentum)
-
-    def _hessian_product(self, rows: Rows, at: PyTree, estimator: Any, vector: PyTree) -> PyTree:
-        """The derivative of the gradient estimate in a direction."""
-
-        def gradient(z: PyTree) -> PyTree:
-            return self.gradient.estimate(rows, z, estimator).gradient
-
-        return jax.jvp(gradient, (at,), (vector,))[1]
-
-    def _diagonal(self, product: Callable, at: PyTree, key: jax.Array) -> PyTree:
-        """Diagonal of the Hessian by one probe, for a metric that keeps changing."""
-        if not self.preconditioner.varies:
-            return None
-        probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key, at))
-        return jax.tree.map(jnp.multiply, probe, product(probe))
 
     def _decide(self, rows: Rows, state: SGMCMCState) -> SGMCMCState:
         """A proposal or a trajectory, accepted or rejected."""
@@ -408,9 +360,16 @@ class SGMCMC(MCMCKernel):
         dynamics, gradient = result.dynamics, result.gradient
         learned = state.preconditioner
         if gradient is not None:
-            learned, dynamics = self._learn(
-                rows, state, dynamics, gradient, dynamics.position, warming
+            learned, momentum = learned_metric(
+                self.preconditioner,
+                state.preconditioner,
+                rows.size,
+                dynamics.momentum,
+                gradient,
+                dynamics.position,
+                warming,
             )
+            dynamics = dynamics._replace(momentum=momentum)
         seen = jnp.where(warming, state.i, state.count) + 1
         mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
         after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
@@ -427,6 +386,7 @@ class SGMCMC(MCMCKernel):
             adaptation=adaptation,
             accept_prob=result.accept_prob,
             mean_accept_prob=mean,
+            num_steps=jnp.asarray(result.num_steps, jnp.int32),
             count=state.count + ~warming,
             rng_key=rng_key,
             **of_gradient,

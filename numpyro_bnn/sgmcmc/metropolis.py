@@ -30,7 +30,10 @@ PyTree = Any
 class Metropolis:
     """How a proposal is judged.
 
-    :param num_steps: steps of a trajectory.
+    :param num_steps: steps of a trajectory; the most that it may have where a length is given.
+    :param trajectory_length: mean duration of a trajectory, in the units of the step size; the
+        number of steps is then drawn for each, uniformly between 1 and twice the mean, so that no
+        direction can be in resonance with it.
     :param exact: by the energy on all rows; otherwise by that of the minibatch that made the
         proposal, which is biased.
     :param caches_gradient: whether the gradient at the position is kept between proposals.
@@ -39,6 +42,15 @@ class Metropolis:
     num_steps: int = 1
     exact: bool = True
     caches_gradient: bool = False
+    trajectory_length: float | None = None
+
+    def draw_num_steps(self, rng_key: jax.Array, step_size: jax.Array) -> jax.Array:
+        """The number of steps of one trajectory."""
+        if self.trajectory_length is None:
+            return jnp.asarray(self.num_steps)
+        most = 2 * self.trajectory_length / step_size
+        steps = jnp.ceil(jax.random.uniform(rng_key) * most)
+        return jnp.clip(steps, 1, self.num_steps).astype(int)
 
 
 class Decision(NamedTuple):
@@ -49,6 +61,7 @@ class Decision(NamedTuple):
     - **gradient** - the last one looked at; None for methods without
     - **accept_prob** - probability with which the proposal was to be accepted
     - **accepted** - whether it was
+    - **num_steps** - steps of the proposal
     """
 
     dynamics: DynamicsState
@@ -57,6 +70,7 @@ class Decision(NamedTuple):
     gradient: PyTree
     accept_prob: jax.Array
     accepted: jax.Array
+    num_steps: jax.Array | int = 1
 
 
 def propose(
@@ -132,28 +146,31 @@ def trajectory(
     :param energy: U at the position.
     :return: the state after the decision.
     """
-    key_steps, key_accept = jax.random.split(rng_key)
+    key_steps, key_accept, key_length = jax.random.split(rng_key, 3)
+    count = rule.draw_num_steps(key_length, settings.step_size)
 
-    def step(carry: tuple, key: jax.Array) -> tuple:
+    def step(i: jax.Array, carry: tuple) -> tuple:
         state, estimator, *_ = carry
+        key = jax.random.fold_in(key_steps, i)
         noises = normals_like(key, method.num_noises, state.position)
         state = method.advance(state, noises, settings)
         estimate = gradient.estimate(rows, state.position, estimator)
         state = method.complete(state, estimate.gradient, noises, settings)
-        return (state, estimate.state, estimate.value, estimate.gradient), None
+        new = (state, estimate.state, estimate.value, estimate.gradient)
+        return jax.tree.map(_as, carry, new)
 
     real = energy.dtype
     like = jax.tree.map(jnp.zeros_like, state.position)
     carry = (state, estimator, jnp.zeros((), real), like)
-    keys = jax.random.split(key_steps, rule.num_steps)
-    (end, estimator, value, last), _ = lax.scan(
-        lambda c, k: (jax.tree.map(_as, c, step(c, k)[0]), None), carry, keys
-    )
+    end, estimator, value, last = lax.fori_loop(0, count, step, carry)
     # A word that ends with a kick took its last gradient, and so the energy, at its end.
     known = method.reuses_gradient and gradient.batch_size is None
     end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
     change = end_energy - energy + end.work
-    return _decide(key_accept, state, end, energy, end_energy, change, last, estimator, settings)
+    decision = _decide(
+        key_accept, state, end, energy, end_energy, change, last, estimator, settings
+    )
+    return decision._replace(num_steps=count)
 
 
 def _as(old: jax.Array, new: jax.Array) -> jax.Array:

@@ -274,19 +274,34 @@ def rmsprop(
     return _RMSprop(decay, eps, gamma_term, data_size, per_layer)
 
 
-class _Moments(NamedTuple):
+class Moments(NamedTuple):
+    """Welford's running mean and scatter of positions."""
+
     size: jax.Array
     mean: PyTree
     scatter: PyTree  # sum of squared deviations from the mean
 
-    def add(self, position: PyTree) -> "_Moments":
+    @classmethod
+    def none(cls, position: PyTree) -> "Moments":
+        """Of no position yet."""
+        zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
+        return cls(jnp.asarray(0), zeros, zeros)
+
+    @property
+    def variance(self) -> PyTree:
+        """By parameter; 0 of fewer than two positions."""
+        return map_like(lambda s: s / jnp.maximum(self.size - 1, 1), self.scatter)
+
+    def add(self, position: PyTree) -> "Moments":
+        """With one more."""
         count = self.size + 1
         change = jax.tree.map(jnp.subtract, position, self.mean)
         mean = map_like(lambda m, d: m + d / count, self.mean, change)
         scatter = map_like(lambda s, d, x, m: s + d * (x - m), self.scatter, change, position, mean)
-        return _Moments(count, mean, scatter)
+        return Moments(count, mean, scatter)
 
-    def variance_with(self, other: "_Moments") -> PyTree:
+    def variance_with(self, other: "Moments") -> PyTree:
+        """Of the positions of both together."""
         n, m = self.size, other.size
         both = jnp.maximum(n + m, 1)
         return map_like(
@@ -301,9 +316,9 @@ class _Moments(NamedTuple):
 class WarmupState(NamedTuple):
     """State of :func:`from_warmup`: moments of the positions of two windows."""
 
-    old: _Moments
+    old: Moments
     """The last complete window."""
-    new: _Moments
+    new: Moments
     """The window being filled, twice as long as the one before."""
 
 
@@ -316,9 +331,7 @@ class _FromWarmup:
     needs_warmup = True
 
     def init(self, position: PyTree) -> WarmupState:
-        zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
-        empty = _Moments(jnp.asarray(0), zeros, zeros)
-        return WarmupState(empty, empty)
+        return WarmupState(Moments.none(position), Moments.none(position))
 
     def update(
         self,

@@ -29,6 +29,9 @@ class SGMCMCState(NamedTuple):
     - **step_size**, **temperature** - of the last step
     - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
       over this phase; 1 for methods without
+    - **num_steps** - steps of the last trajectory, each with one gradient; 1 without a trajectory
+    - **energy_error** - change of the total energy in the last step, which exact dynamics would
+      conserve, in nats; NaN for methods that keep no account of it
     - **grad_norm** - Euclidean norm of the last gradient
     - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
       momentum
@@ -50,6 +53,8 @@ class SGMCMCState(NamedTuple):
     temperature: jax.Array
     accept_prob: jax.Array
     mean_accept_prob: jax.Array
+    num_steps: jax.Array
+    energy_error: jax.Array
     grad_norm: jax.Array
     kinetic_temperature: jax.Array
     configurational_temperature: jax.Array

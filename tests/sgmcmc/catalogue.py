@@ -109,6 +109,9 @@ SAMPLERS = {
         {"step_size": 0.03, "preconditioner": preconditioners.rmsprop(per_layer=True)},
     ),
     "AMAGOLD exact": (bnn.AMAGOLD, {"step_size": 0.05, "batch_size": BATCH, "num_steps": 3}),
+    "MCLMC": (bnn.MCLMC, {"step_size": "auto"}),
+    "MCLMC minibatch": (bnn.MCLMC, {"step_size": H, "batch_size": BATCH, "friction": 3.0}),
+    "MAMS exact": (bnn.MAMS, {"step_size": 0.2, "trajectory_length": 0.4}),
     "RandomWalk exact": (bnn.RandomWalk, {"step_size": 0.15}),
 }
 

@@ -38,7 +38,7 @@ def some_fast(*fast):
 
 
 def test_every_sampler_is_in_the_catalogue():
-    from numpyro_bnn.sgmcmc import algorithms
+    from numpyro_bnn.sgmcmc import algorithms, microcanonical
 
     exported = {
         getattr(bnn, name)
@@ -47,7 +47,7 @@ def test_every_sampler_is_in_the_catalogue():
     }
     defined = {
         value
-        for value in vars(algorithms).values()
+        for value in (vars(algorithms) | vars(microcanonical)).values()
         if isinstance(value, type) and issubclass(value, bnn.SGMCMC)
     }
     assert exported == defined
@@ -91,11 +91,15 @@ def assert_same(a, b, **tolerance):
 
 # Slow: those whose ingredients others of the list have too.
 VARIANTS = {
+    "SGLD exact",
+    "PSGLD gamma",
+    "BAOAB full in chunks",
     "SGLD polynomial",
     "SGLD accept=minibatch",
     "SGHMC blocks, noise known",
     "SGNHT",
     "GGMC exact per layer",
+    "MCLMC minibatch",
 }
 
 

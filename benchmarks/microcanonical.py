@@ -1,0 +1,224 @@
+"""MCLMC and MAMS against BlackJAX's own, at equal numbers of gradients.
+
+Effective draws by 1000 gradients, tuning included in neither: of a Gaussian whose scales span a
+factor of 30 (means of ESS over coordinates and their squares), of a logistic regression on
+scikit-learn's breast-cancer table, and of the predictions of a 10-4-1 network on its diabetes table.
+Beside them the bias of the unadjusted sampler (mean variance over that of long NUTS, or of the
+Gaussian) and NUTS. BlackJAX gets its own tuning, with a diagonal metric, on the same potential
+energy, in its leapfrog and in its default integrator of two gradients a step.
+
+    python benchmarks/microcanonical.py [--quick]
+"""
+
+import argparse
+import platform
+from functools import partial
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from flax import linen as nn
+from numpyro.infer import NUTS
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from stored import write_rows
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import ess, rhat
+
+CHAINS = 4
+INTEGRATORS = {
+    "leapfrog": (blackjax.mcmc.integrators.isokinetic_velocity_verlet, 1),
+    "McLachlan": (blackjax.mcmc.integrators.isokinetic_mclachlan, 2),
+}
+
+
+class Network(nn.Module):
+    hidden: int
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.tanh(nn.Dense(self.hidden)(x)) if self.hidden else x
+        return nn.Dense(1)(x).squeeze(-1)
+
+
+def logistic(x, y=None):
+    f = bnn.random_module("net", Network(0), bnn.priors.Normal(1.0), x[:1])
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=f(x)), obs=y)
+
+
+def network(x, y=None):
+    f = bnn.random_module("net", Network(4), bnn.priors.Normal(0.5), x[:1])
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(f(x), 0.5), obs=y)
+
+
+def standard(values):
+    return (values - values.mean(0)) / values.std(0)
+
+
+def targets():
+    """Name: potential energy of a flat vector, starts, and what is looked at, a function of it."""
+    scales = np.geomspace(1.0, 30.0, 100)
+    starts = np.random.default_rng(0).normal(size=(CHAINS, 100)) * scales
+
+    def gaussian(z):
+        return 0.5 * jnp.sum((z / scales) ** 2)
+
+    yield "Gaussian, 100", gaussian, jnp.asarray(starts), lambda z: z / scales, np.ones(100)
+    cancer, diabetes = load_breast_cancer(), load_diabetes()
+    problems = {
+        "logistic, 31": (logistic, standard(cancer.data), cancer.target),
+        "network, 49": (network, standard(diabetes.data), standard(diabetes.target)),
+    }
+    for name, (model, x, y) in problems.items():
+        x, y = jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
+        potential = bnn.potential_of(model, x, y)
+        points = bnn.optimize(model, jax.random.key(0), x, y, num_chains=CHAINS, progress_bar=False)
+        _, restore = jax.flatten_util.ravel_pytree(jax.tree.map(lambda v: v[0], points))
+        flat = jax.vmap(lambda z: jax.flatten_util.ravel_pytree(z)[0])(points)
+        net = Network(0 if model is logistic else 4)
+
+        def functions(z, net=net, restore=restore, x=x):
+            return net.apply({"params": bnn.to_params(restore(z), "net")}, x[:50])
+
+        yield name, lambda z, p=potential, r=restore: p(r(z)), flat, functions, None
+
+
+def judged(looked, gradients, truth):
+    """Effective draws by 1000 gradients: mean of all scalars and squares, and the least."""
+    centred = looked - looked.mean((0, 1))
+    sizes = np.concatenate([ess(looked), ess(centred**2)])
+    variance = centred.var((0, 1))
+    return {
+        "mean ESS": 1000 * sizes.mean() / gradients,
+        "least ESS": 1000 * sizes.min() / gradients,
+        "variance": float(np.mean(variance / truth)) if truth is not None else 1.0,
+        "worst R-hat": float(rhat(looked).max()),
+        "of": variance,
+    }
+
+
+def ours(kernel, potential, starts, num_warmup, num_samples, thinning=1):
+    mcmc = bnn.MCMC(
+        kernel(potential_fn=potential),
+        num_warmup=num_warmup,
+        num_samples=num_samples * thinning,
+        num_chains=CHAINS,
+        thinning=thinning,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    fields = ("num_steps",) if kernel is not bnn.MCLMC else ()
+    mcmc.run(jax.random.key(1), init_params=starts, extra_fields=fields)
+    steps = mcmc.get_extra_fields().get("num_steps")
+    # Every trajectory counts, also those that thinning leaves out.
+    gradients = CHAINS * num_samples * thinning if steps is None else int(steps.sum()) * thinning
+    return mcmc.get_samples(group_by_chain=True), gradients
+
+
+def theirs(integrator, per_step, potential, start, num_tuning, num_samples, adjusted, key):
+    """One chain of BlackJAX: positions and gradients."""
+
+    def logdensity(z):
+        return -potential(z)
+
+    key_start, key_tune, key_run = jax.random.split(key, 3)
+    if adjusted:
+        build = partial(
+            blackjax.mcmc.adjusted_mclmc_dynamic.build_kernel,
+            integration_steps_fn=lambda key, mean: jnp.ceil(
+                jax.random.uniform(key) * 2 * mean
+            ).astype(int),
+        )
+        module, tune = blackjax.mcmc.adjusted_mclmc_dynamic, {"target": 0.9}
+        find = blackjax.adjusted_mclmc_find_L_and_step_size
+    else:
+        build, module, tune = blackjax.mcmc.mclmc.build_kernel, blackjax.mcmc.mclmc, {}
+        find = blackjax.mclmc_find_L_and_step_size
+    kernel = build(integrator=integrator)
+    state = module.init(start, logdensity, key_start)
+    state, tuned, _ = find(
+        mclmc_kernel=kernel,
+        num_steps=num_tuning,
+        state=state,
+        rng_key=key_tune,
+        logdensity_fn=logdensity,
+        **tune,
+    )
+    settings = {"step_size": tuned.step_size, "inverse_mass_matrix": tuned.inverse_mass_matrix}
+    if adjusted:
+        settings["integration_steps_params"] = (tuned.L / tuned.step_size,)
+    else:
+        settings["L"] = tuned.L
+
+    @jax.jit
+    def run(state, keys):
+        def step(state, key):
+            state, info = kernel(rng_key=key, state=state, logdensity_fn=logdensity, **settings)
+            return state, (state.position, info.num_integration_steps if adjusted else 1)
+
+        return jax.lax.scan(step, state, keys)[1]
+
+    positions, steps = run(state, jax.random.split(key_run, num_samples))
+    return np.asarray(positions), int(np.sum(steps)) * per_step
+
+
+def rows_of(name, potential, starts, functions, truth, num_gradients):
+    """One row a sampler."""
+    look = jax.jit(jax.vmap(jax.vmap(functions)))
+
+    def row(sampler, positions, gradients, truth):
+        return {"target": name, "sampler": sampler} | judged(
+            np.asarray(look(positions), np.float64), gradients, truth
+        )
+
+    nuts, steps = ours(partial(NUTS), potential, starts, 1000, max(200, num_gradients // 10))
+    first = row("NUTS", nuts, steps, truth)
+    truth = first["of"] if truth is None else truth
+    yield first
+    long = num_gradients
+    yield row("MCLMC", *ours(bnn.MCLMC, potential, starts, 2000, long), truth)
+    yield row("MAMS", *ours(bnn.MAMS, potential, starts, 1000, long // 4), truth)
+    for adjusted, sampler in ((False, "MCLMC"), (True, "MAMS")):
+        for label, (integrator, per_step) in INTEGRATORS.items():
+            num_samples = long // per_step // (3 if adjusted else 1)
+            keys = jax.random.split(jax.random.key(2), CHAINS)
+            runs = [
+                theirs(
+                    integrator, per_step, potential, start, num_samples, num_samples, adjusted, key
+                )
+                for start, key in zip(starts, keys)
+            ]
+            positions = np.stack([positions for positions, _ in runs])
+            gradients = sum(count for _, count in runs)
+            yield row(f"{sampler}, BlackJAX, {label}", positions, gradients, truth)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the gradients")
+    quick = parser.parse_args().quick
+    print(
+        f"JAX {jax.__version__}, BlackJAX {blackjax.__version__}, Python {platform.python_version()}"
+    )
+    table = []
+    for name, potential, starts, functions, truth in targets():
+        for row in rows_of(name, potential, starts, functions, truth, 2000 if quick else 20_000):
+            row.pop("of")
+            table.append(row)
+            print(
+                f"{row['target']:<16}{row['sampler']:<30}"
+                f"ESS by 1000 gradients {row['mean ESS']:7.2f}, least {row['least ESS']:7.2f}; "
+                f"variance {row['variance']:.3f}; R-hat {row['worst R-hat']:.3f}",
+                flush=True,
+            )
+    if not quick:
+        write_rows("microcanonical", table)
+
+
+if __name__ == "__main__":
+    main()

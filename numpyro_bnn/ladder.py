@@ -1,0 +1,92 @@
+"""The ladder of parallel tempering: powers of the likelihood from 0 to 1, and swaps along it.
+
+Rung k targets p(θ) p(y | θ)^b_k; b_0 = 0 is the prior and the last, b = 1, the posterior. Swaps are
+proposed for all even pairs of neighbours in one sweep and for all odd ones in the next (Syed,
+Bouchard-Côté, Deligiannidis and Doucet 2022, *Non-reversible parallel tempering*), so that a state
+that is let through keeps its direction. The ladder is best where every pair rejects alike
+(their Section 5.4); the sum of the rejection rates hardly depends on the ladder and is the
+communication barrier Λ, about 2Λ + 1 rungs being the best use of a processor.
+"""
+
+import jax
+import jax.numpy as jnp
+
+# Rungs are spaced and interpolated in b^(1/_ROOT): close to the prior the power that matters may
+# be 1e-8, where the prior is wide, and is found within a few rounds only on such a scale.
+_ROOT = 8
+# A pair that never rejects still gets this share of the ladder, which keeps the rungs apart.
+_LEAST_REJECTION = 0.01
+
+
+def first_ladder(num_rungs: int) -> jax.Array:
+    """Powers of the likelihood to begin with.
+
+    :param num_rungs: from prior to posterior, both included.
+    """
+    return jnp.linspace(0.0, 1.0, num_rungs) ** _ROOT
+
+
+def equalized(powers: jax.Array, rejections: jax.Array) -> jax.Array:
+    """The ladder on which all pairs would reject alike.
+
+    :param powers: likelihood powers in use (rung,).
+    :param rejections: mean rejection probability of each pair (rung - 1,).
+    """
+    barrier = jnp.cumsum(jnp.maximum(rejections, _LEAST_REJECTION))
+    barrier = jnp.concatenate([jnp.zeros(1), barrier])
+    wanted = jnp.linspace(0.0, 1.0, powers.size) * barrier[-1]
+    spaced = jnp.interp(wanted, barrier, powers ** (1 / _ROOT)) ** _ROOT
+    return spaced.at[0].set(0.0).at[-1].set(1.0)
+
+
+def carried_over(values: jax.Array, powers: jax.Array, new_powers: jax.Array) -> jax.Array:
+    """What was found for the rungs of one ladder, interpolated for those of another.
+
+    :param values: (rung, …).
+    :param powers: likelihood powers that they belong to.
+    :param new_powers: those that are wanted.
+    """
+    old, new = powers ** (1 / _ROOT), new_powers ** (1 / _ROOT)
+    flat = values.reshape(len(values), -1)
+    found = jax.vmap(lambda column: jnp.interp(new, old, column), 1, 1)(flat)
+    return found.reshape(values.shape)
+
+
+def swap_probabilities(powers: jax.Array, energies: jax.Array) -> jax.Array:
+    """Probability that the states of each pair of neighbours change places.
+
+    min(1, exp((b_{k+1} - b_k) (E_{k+1} - E_k))) with E = -log p(y | θ).
+
+    :param powers: likelihood powers (rung,).
+    :param energies: E of the state on each rung, in nats; infinite where the likelihood is 0.
+    """
+    gain = jnp.diff(powers) * jnp.diff(energies)
+    # Two states without any likelihood: nothing is to be gained.
+    return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
+
+
+def swap_order(probabilities: jax.Array, rng_key: jax.Array, sweep: jax.Array) -> jax.Array:
+    """Which state each rung has after a sweep's swaps.
+
+    :param probabilities: of each pair.
+    :param rng_key: for the decisions.
+    :param sweep: its number; even pairs in even sweeps, odd pairs in odd ones.
+    :return: index into the rungs before, (rung,).
+    """
+    pairs = probabilities.size
+    proposed = jnp.arange(pairs) % 2 == sweep % 2
+    swapped = proposed & (jax.random.uniform(rng_key, (pairs,)) < probabilities)
+    up, down = jnp.append(swapped, False), jnp.append(False, swapped)
+    return jnp.arange(pairs + 1) + up - down
+
+
+def travelled(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where each state has last been of the two ends, and how many trips came to their end.
+
+    :param heading: 0: at neither end yet, 1: last at the prior, 2: at the posterior since then,
+        by rung.
+    :return: the same after looking at who is at an end now, and round trips (0 or 1).
+    """
+    trips = (heading[0] == 2).astype(jnp.int32)
+    heading = heading.at[0].set(1)
+    return heading.at[-1].set(jnp.where(heading[-1] == 1, 2, heading[-1])), trips

@@ -1,0 +1,211 @@
+"""Microcanonical samplers: a kernel over isokinetic dynamics, unadjusted or corrected.
+
+Both live on what every kernel here has (gradients, preconditioners, schedules, temperatures);
+:mod:`~numpyro_bnn.sgmcmc.isokinetic` is the motion, and
+:mod:`~numpyro_bnn.sgmcmc.decoherence` what the unadjusted sampler learns in warm-up.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro.util import is_prng_key
+
+from numpyro_bnn.sgmcmc import preconditioners
+from numpyro_bnn.sgmcmc.branches import where_needed
+from numpyro_bnn.sgmcmc.decoherence import Decoherence
+from numpyro_bnn.sgmcmc.gradients import Rows
+from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
+from numpyro_bnn.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.sgmcmc.metropolis import Metropolis
+from numpyro_bnn.sgmcmc.state import SGMCMCState
+
+Model = Callable | None
+
+
+class MCLMC(SGMCMC):
+    r"""Microcanonical Langevin Monte Carlo: unadjusted, one gradient a step.
+
+    With ``step_size="auto"`` and all rows, warm-up looks for the step at which the variance of
+    the energy error, by parameter, is `energy_variance`; that is the bias that a user accepts.
+    The rate at which momenta forget is set from the autocorrelation over the last third of
+    warm-up. Both are frozen then.
+
+    With minibatches the energy error is mostly that of the minibatch: the step follows the
+    curvature as that of :class:`~numpyro_bnn.sgmcmc.algorithms.BAOAB` does. Gradient noise turns
+    momenta at random and so flattens the law (by a term of first order in the step), as it heats
+    Langevin dynamics, and no thermostat can see it, the momenta having one size: prefer BAOAB or
+    SGNHT where that matters.
+
+    :param step_size: time step h, in which momenta have unit variance by parameter, as for BAOAB.
+        Elsewhere momenta have unit size: multiply by √D for that step.
+    :param energy_variance: target of Var[ΔE]/D for a step, at temperature 1.
+    :param friction: per unit time, 1/L with L the decoherence time; found in warm-up where None.
+    :param preconditioner: default: the variances of warm-up.
+    :raises ValueError: for values out of range.
+
+    Source: Robnik, De Luca, Silverstein and Seljak, *Microcanonical Hamiltonian Monte Carlo*
+    (2023), sections 3 and 4; Robnik and Seljak, *Fluctuation without dissipation* (2024).
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: Any = "auto",
+        energy_variance: float = 5e-4,
+        friction: float | None = None,
+        preconditioner: Any = None,
+        **ingredients: Any,
+    ) -> None:
+        _check_positive("MCLMC", "energy_variance", energy_variance)
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=Isokinetic(),
+            step_size=step_size,
+            friction=friction,
+            preconditioner=_learned_unless(preconditioner, step_size),
+            **ingredients,
+        )
+        _check_warm("MCLMC", self._temperature)
+        self._tuning = Decoherence(
+            energy_variance=None if self._follows_curvature or not self._auto else energy_variance,
+            finds_friction=friction is None,
+        )
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        return (*super().default_fields, *(() if self._some_rows else ("energy_error",)))
+
+    @property
+    def _some_rows(self) -> bool:
+        return self.gradient.batch_size is not None
+
+    @property
+    def _follows_curvature(self) -> bool:
+        return self._some_rows
+
+    def init(
+        self,
+        rng_key: jax.Array,
+        num_warmup: int,
+        init_params: Any = None,
+        model_args: tuple = (),
+        model_kwargs: dict | None = None,
+    ) -> SGMCMCState:
+        state = super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+        if not is_prng_key(rng_key):
+            # Each chain came through here by itself.
+            return state
+        learned = self._tuning.init(state.z)
+        return state._replace(adaptation=state.adaptation._replace(averaging=learned))
+
+    def _step(self, rows: Rows, state: SGMCMCState) -> SGMCMCState:
+        still = state.dynamics._replace(work=jnp.zeros_like(state.dynamics.work))
+        after = super()._step(rows, state._replace(dynamics=still))
+        error = after.potential_energy - state.potential_energy + after.dynamics.work
+        error = error.astype(state.energy_error.dtype)
+        if not self._some_rows:
+            after = after._replace(energy_error=error)
+        if not self._tuning.learns:
+            return after
+        warming = state.i < self._num_warmup
+        # A first guess of the step that is too large for the energy to be a number is taken back.
+        lost = warming & ~jnp.isfinite(error)
+        back = state._replace(rng_key=after.rng_key, adaptation=after.adaptation)
+        after = jax.tree.map(lambda old, new: jnp.where(lost, old, new), back, after)
+
+        def learn() -> Any:
+            metrics = [
+                self.preconditioner.inverse_mass_matrix(s.preconditioner) for s in (state, after)
+            ]
+            return self._tuning.update(
+                after.adaptation,
+                error / state.temperature,
+                after.z,
+                metrics,
+                state.i,
+                self._num_warmup,
+            )
+
+        return after._replace(adaptation=where_needed(warming, learn, after.adaptation))
+
+
+class MAMS(SGMCMC):
+    r"""Metropolis-adjusted microcanonical sampling: exact at any step size, with all rows.
+
+    A fresh direction, a trajectory of random length without friction, and a decision by the
+    total energy.
+
+    :param step_size: time step h; ``"auto"`` aims at `target_accept_prob`.
+    :param trajectory_length: mean duration of a trajectory, in the units of the step size: with
+        the variances of warm-up as metric, a quarter of a period of a standard normal is π/2.
+    :param max_num_steps: the most steps that a trajectory may have.
+    :param preconditioner: default: the variances of warm-up.
+    :raises ValueError: for values out of range, and for minibatches.
+
+    Source: Robnik, Cohn-Gordon and Seljak, *Metropolis adjusted microcanonical Hamiltonian Monte
+    Carlo* (2025), algorithm 1.
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: Any = "auto",
+        trajectory_length: float = math.pi / 2,
+        max_num_steps: int = 255,
+        batch_size: None = None,
+        preconditioner: Any = None,
+        **ingredients: Any,
+    ) -> None:
+        _check_positive("MAMS", "trajectory_length", trajectory_length)
+        if not isinstance(max_num_steps, int) or max_num_steps < 1:
+            raise ValueError(
+                f"MAMS: max_num_steps must be a positive integer, got {max_num_steps!r}."
+            )
+        gradient = ingredients.get("gradient")
+        if batch_size is not None or getattr(gradient, "batch_size", None) is not None:
+            given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
+            raise ValueError(
+                f"MAMS: {given}, but it uses all rows. For minibatches with an exact correction use "
+                "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
+            )
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=Isokinetic(friction=False),
+            step_size=step_size,
+            metropolis=Metropolis(max_num_steps, trajectory_length=trajectory_length),
+            resample_momentum=1,
+            preconditioner=_learned_unless(preconditioner, step_size),
+            **{"target_accept_prob": 0.9, **ingredients},
+        )
+        _check_warm("MAMS", self._temperature)
+
+
+def _learned_unless(preconditioner: Any, step_size: Any) -> Any:
+    """The variances of warm-up go with a step that warm-up finds; a given step has given units."""
+    if preconditioner is not None or step_size != "auto":
+        return preconditioner
+    return preconditioners.from_warmup()
+
+
+def _check_positive(owner: str, name: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 < value < math.inf):
+        raise ValueError(f"{owner}: {name} must be a positive finite number, got {value!r}.")
+
+
+def _check_warm(owner: str, temperature: Callable) -> None:
+    first = temperature(0)
+    if not isinstance(first, jax.core.Tracer) and not first > 0:
+        raise ValueError(
+            f"{owner}: the temperature at count 0 is {first}, and a momentum of constant size needs one "
+            "above 0. For exploration at temperature 0 use BAOAB."
+        )

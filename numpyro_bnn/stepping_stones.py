@@ -1,0 +1,138 @@
+"""What the ladder of parallel tempering tells: swap rates, barrier, round trips, log evidence.
+
+All of it comes from arrays that the sampler records with its draws, so that a run that was stored
+and loaded says the same.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Batch means: so few that each is much longer than what the ladder remembers.
+_BATCHES = 20
+_FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
+# Differences of log evidence beyond this, and this many joint errors, are no chance.
+_NATS = 1.0
+_ERRORS = 2.0
+
+
+class Tempering(NamedTuple):
+    """What a run of parallel tempering says about itself, by chain.
+
+    - **likelihood_powers** - of each rung, 0 (prior) to 1 (posterior), (chain, rung)
+    - **swap_rates** - mean acceptance of the swaps of each pair, (chain, rung - 1)
+    - **barrier** - communication barrier Λ: the rejection rates summed, (chain,)
+    - **round_trips** - of a state from the prior to the posterior and back, (chain,)
+    - **log_evidence** - log p(y) in nats by stepping stones, (chain,)
+    - **log_evidence_error** - its Monte Carlo standard error, (chain,)
+    """
+
+    likelihood_powers: np.ndarray
+    swap_rates: np.ndarray
+    barrier: np.ndarray
+    round_trips: np.ndarray
+    log_evidence: np.ndarray
+    log_evidence_error: np.ndarray
+
+    def facts(self) -> list[str]:
+        """The least that one should know, in a few words each."""
+        value = float(self.log_evidence.mean())
+        error = float(np.linalg.norm(self.log_evidence_error) / len(self.log_evidence_error))
+        return [
+            f"log evidence {value:.2f} ± {error:.2f}",
+            f"{int(self.round_trips.sum())} round trips",
+            f"barrier {self.barrier.mean():.1f}",
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"{self.likelihood_powers.shape[1]} rungs from prior to posterior"]
+        for chain, rates in enumerate(self.swap_rates):
+            lines.append(
+                f"chain {chain}: log evidence {self.log_evidence[chain]:.2f} ± "
+                f"{self.log_evidence_error[chain]:.2f}, {self.round_trips[chain]} round trips, "
+                f"barrier {self.barrier[chain]:.1f}, swaps accepted {rates.min():.2f} to "
+                f"{rates.max():.2f}"
+            )
+        return "\n".join(lines)
+
+
+def log_evidence_of(log_likelihoods: Any, likelihood_powers: Any) -> tuple[float, float]:
+    r"""log p(y) and its Monte Carlo error, from the draws of every rung.
+
+    Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq. 14):
+    log p(y) = Σ_k log E_k[p(y | θ)^(b_{k+1} - b_k)], the expectation over rung k. The error is
+    that of the linearised sum by batch means over time, which rungs that exchange their states
+    share.
+
+    :param log_likelihoods: log p(y | θ) (draw, rung), in nats.
+    :param likelihood_powers: b (rung,), from 0 to 1.
+    :return: both in nats; the error is NaN for fewer than 40 draws.
+    """
+    terms = np.asarray(log_likelihoods, np.float64)[:, :-1]
+    terms = terms * np.diff(np.asarray(likelihood_powers, np.float64))
+    highest = terms.max(0)
+    # A stone none of whose draws has any likelihood: the evidence is 0 as far as one can see.
+    weights = np.exp(terms - np.where(np.isfinite(highest), highest, 0.0))
+    means = weights.mean(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(np.sum(np.log(means) + highest))
+        relative = (weights / means).sum(1)
+    length = len(relative) // _BATCHES
+    if length < 2:
+        return value, float("nan")
+    batches = relative[: length * _BATCHES].reshape(_BATCHES, length).mean(1)
+    return value, float(batches.std(ddof=1) / np.sqrt(_BATCHES))
+
+
+def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
+    """What a sampler's records say about its ladder.
+
+    :param stats: arrays (chain, draw, …) by name, such as
+        ``mcmc.get_extra_fields(group_by_chain=True)``.
+    :return: None for samplers that have no ladder.
+    """
+    if not set(_FIELDS) <= set(stats):
+        return None
+    likelihoods, powers, swaps, trips = (np.asarray(stats[name]) for name in _FIELDS)
+    if not likelihoods.shape[1]:
+        return None
+    found = [log_evidence_of(one, ladder[-1]) for one, ladder in zip(likelihoods, powers)]
+    evidence, error = np.array(found).T
+    rates = swaps.mean(1, dtype=np.float64)
+    return Tempering(powers[:, -1], rates, (1 - rates).sum(1), trips[:, -1], evidence, error)
+
+
+def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
+    """Why a run of parallel tempering gets no verdict: a sentence for each reason.
+
+    :param found: what the run says about itself.
+    :param second: what another run of the same model says.
+    """
+    said = []
+    idle = np.flatnonzero(found.round_trips == 0)
+    if idle.size:
+        chains = f"chain {idle[0]}" if idle.size == 1 else f"{idle.size} chains"
+        said.append(
+            f"No verdict: {chains} made no round trip between prior and posterior, so that nothing "
+            "shows that modes are crossed; run longer, or with more rungs or longer trajectories."
+        )
+    values, errors = found.log_evidence, found.log_evidence_error
+    said += _parted(values, errors, "its replicas")
+    if second is not None and not said:
+        values = np.concatenate([values, second.log_evidence])
+        errors = np.concatenate([errors, second.log_evidence_error])
+        said += _parted(values, errors, "the two runs")
+    return said
+
+
+def _parted(values: np.ndarray, errors: np.ndarray, whose: str) -> list[str]:
+    """A sentence where log evidences differ by more than a nat beyond their errors."""
+    gaps = np.abs(values[:, None] - values) - _ERRORS * np.hypot(errors[:, None], errors)
+    if not (gaps > _NATS).any():
+        return []
+    low, high = values.min(), values.max()
+    return [
+        f"No verdict: the log evidence of {whose} runs from {low:.2f} to {high:.2f} nats, which is "
+        "more than their errors and one nat explain; at least one of them has missed something."
+    ]

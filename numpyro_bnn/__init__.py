@@ -14,6 +14,7 @@ _HOME = {
     "modules": ["MLP", "random_module"],
     "parameters": ["from_params", "to_params"],
     "hierarchy": ["parameterize"],
+    "gibbs": ["PrecisionGibbs", "neal"],
     "host_rows": ["OnHost"],
     "potential": ["potential_of"],
     "optimization": ["optimize"],
@@ -46,18 +47,21 @@ _HOME = {
     "recipe": ["fit"],
     "storage": ["load", "save"],
 }
-_MODULES = {name: name for name in ("diagnostics", "likelihoods", "plots", "priors", "scores")}
+_MODULES = {
+    name: name for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "scores")
+}
 _MODULES |= {name: f"sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")}
 _ORIGIN = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted([*_ORIGIN, *_MODULES])
 
 if TYPE_CHECKING:
-    from numpyro_bnn import diagnostics, likelihoods, plots, priors, scores
+    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, scores
     from numpyro_bnn.approximate import deep_ensemble, map_estimate, randomized_map
     from numpyro_bnn.diagnostics import diagnose
     from numpyro_bnn.draws import Draws
     from numpyro_bnn.gaussian_laplace import laplace
+    from numpyro_bnn.gibbs import PrecisionGibbs, neal
     from numpyro_bnn.hierarchy import parameterize
     from numpyro_bnn.host_rows import OnHost
     from numpyro_bnn.inference_data import from_inference_data, to_inference_data

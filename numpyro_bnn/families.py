@@ -17,8 +17,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
+from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn.levels import Array, Child, Level, check_positive
 from numpyro_bnn.observations import check_array, check_labels, check_shape, check_vector, observe
 
 Link = Literal["softplus", "exp"]
@@ -28,13 +30,34 @@ _LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 
 
 class Precision(NamedTuple):
-    """Noise with a Gamma precision, site ``"{name}.precision"``.
+    """Noise with a Gamma precision, site ``"{name}.precision"``, or a hierarchy of them.
 
-    - **concentration**, **rate** - of the Gamma prior
+    - **concentration**, **rate** - of the Gamma prior of the precision common to all outputs
+    - **output** - shape number of a precision for every output, site ``"{name}.output_precision"``:
+      τ_d ~ Gamma(output/2, output/(2τ)); None for the common one
+    - **case** - shape number of a precision for every row and output, which is integrated out: noise
+      is then t-distributed with so many degrees of freedom; None for Gaussian noise
     """
 
     concentration: float = 1.0
     rate: float = 1.0
+    output: float | None = None
+    case: float | None = None
+
+    @classmethod
+    def width(
+        cls, width: float, common: float, output: float | None = None, case: float | None = None
+    ) -> "Precision":
+        """Neal's form: τ ~ Gamma(common/2, common width²/2), so that τ^(-1/2) is about `width`.
+
+        :param width: typical scale of the noise, in units of the target.
+        :param common: shape number of the level that all outputs share.
+        :param output: of the level of outputs.
+        :param case: of the level of rows, its degrees of freedom.
+        :raises ValueError: if a number is not positive and finite.
+        """
+        check_positive("Precision.width", width=width, common=common)
+        return cls(common / 2, common * width**2 / 2, output, case)
 
 
 Noise: TypeAlias = float | dist.Distribution | Precision
@@ -63,13 +86,56 @@ def _positive(owner: str, label: str, value: Any) -> Any:
     )
 
 
-def _scale(owner: str, noise: Noise, name: str) -> Any:
-    """A noise scale from a number, a prior on it, or a Gamma precision."""
+def _scale(
+    owner: str, noise: Noise, name: str, residuals: Array | None, outputs: int | None = None
+) -> Any:
+    """A noise scale from a number, a prior on it, or Gamma precisions.
+
+    :param residuals: what precisions govern; None where the law of the noise is not known.
+    :param outputs: number of outputs of a target (N, D); None for a target (N,).
+    """
     if isinstance(noise, Precision):
-        precision = numpyro.sample(f"{name}.precision", dist.Gamma(*noise))
-        return 1 / jnp.sqrt(precision)
+        return 1 / jnp.sqrt(_noise_precision(owner, noise, name, residuals, outputs))
     noise = _positive(owner, "noise", noise)
     return numpyro.sample(f"{name}.scale", noise) if isinstance(noise, dist.Distribution) else noise
+
+
+def _noise_precision(
+    owner: str, noise: Precision, name: str, residuals: Array | None, outputs: int | None
+) -> jax.Array:
+    given = {label: value for label, value in noise._asdict().items() if value is not None}
+    check_positive(f"{owner}: Precision", **given)
+    if noise.output is not None and outputs is None:
+        raise ValueError(
+            f"{owner}: the noise has a level of outputs, output={noise.output}, but f has one output "
+            "a row. Leave that level out."
+        )
+    top, below = f"{name}.precision", f"{name}.output_precision"
+    k = None if noise.output is None else noise.output / 2
+    law = dist.Gamma(noise.concentration, noise.rate)
+    governed = () if residuals is None else (residuals,)
+    level = Level(top, noise.concentration, noise.rate, None, governed, of_noise=True)
+    if k is not None:
+        level = level._replace(arrays=(), children=(Child(below, k),))
+    known = residuals is not None
+    precision = numpyro.sample(top, law, infer={"hierarchy": level} if known else {})
+    if k is None:
+        return precision
+    own = tuple(array._replace(axis=-1) for array in governed)
+    level = Level(below, k, None, top, own, of_noise=True)
+    each = dist.Gamma(k, k / precision).expand([outputs]).to_event(1)
+    return numpyro.sample(below, each, infer={"hierarchy": level} if known else {})
+
+
+def _outputs(noise: Noise, f: Any, y: Any, x: Any) -> int | None:
+    """How many outputs a row has, where the noise needs to know."""
+    if not isinstance(noise, Precision) or noise.output is None:
+        return None
+    shaped = f if y is None else y
+    if callable(shaped):
+        with block():
+            shaped = jax.eval_shape(seed(f, 0), jnp.asarray(x)[:1])
+    return jnp.shape(shaped)[1] if jnp.ndim(shaped) == 2 else None
 
 
 def gaussian(
@@ -82,11 +148,12 @@ def gaussian(
     plate: str = "data",
     units: Units = STANDARD,
 ) -> Any:
-    """y ~ Normal(f, σ²), one σ for all rows.
+    """y ~ Normal(f, σ²), one σ for all rows, or one for each output.
 
     :param f: predictions of the shape of `y`, or the network, with `x`.
     :param y: targets (N,) or (N, D); None to predict.
-    :param noise: σ itself, a prior on σ (site ``"{name}.scale"``), or :class:`Precision`.
+    :param noise: σ itself, a prior on σ (site ``"{name}.scale"``), or :class:`Precision`, which may
+        have a level of outputs (σ_d) and a level of cases (t-distributed noise).
     :param x: inputs (N, …).
     :param name: site name of the target.
     :param plate: name of the data plate.
@@ -94,14 +161,18 @@ def gaussian(
     :return: the target.
     :raises ValueError: for shapes that do not agree, NaN, or a noise that is not positive.
     """
-    scale = _scale("gaussian", noise, name)
+    check_array("gaussian", "y", y)
+    case = noise.case if isinstance(noise, Precision) else None
+    residuals = Array(name, df=case)
+    scale = _scale("gaussian", noise, name, residuals, _outputs(noise, f, y, x))
     shift, unit = units
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_shape("gaussian", f, y)
-        return dist.Normal(shift + unit * f, unit * scale).to_event(jnp.ndim(f) - 1)
+        at, spread = shift + unit * f, unit * scale
+        each = dist.Normal(at, spread) if case is None else dist.StudentT(case, at, spread)
+        return each.to_event(jnp.ndim(f) - 1)
 
-    check_array("gaussian", "y", y)
     event_dim = 0 if y is None else jnp.ndim(y) - 1
     return observe("gaussian", f, y, x, name, plate, likelihood, event_dim)
 
@@ -164,8 +235,14 @@ def student_t(
     :return: the target.
     :raises ValueError: for shapes that do not agree or numbers that are not positive.
     """
-    scale = _scale("student_t", noise, name)
+    if isinstance(noise, Precision) and noise.case is not None:
+        raise ValueError(
+            f"student_t: the noise has a level of cases, case={noise.case}, beside df={df!r}; both are "
+            "its degrees of freedom. Leave `case` out."
+        )
     df = _positive("student_t", "df", df)
+    residuals = Array(name, df=df) if isinstance(df, float) else None
+    scale = _scale("student_t", noise, name, residuals)
     if isinstance(df, dist.Distribution):
         df = numpyro.sample(f"{name}.df", df)
     shift, unit = units

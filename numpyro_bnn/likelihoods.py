@@ -1,7 +1,7 @@
 """Likelihoods that check what they are given, and complete models for people in a hurry.
 
-The helpers (``gaussian``, ``heteroscedastic``, ``student_t``, ``categorical``, ``bernoulli``)
-go at the end of a model; :func:`regression` and :func:`classification` are whole models.
+The helpers (``gaussian``, ``heteroscedastic``, ``student_t``, ``categorical``, ``bernoulli``,
+``survival``) go at the end of a model; :func:`regression` and :func:`classification` are whole models.
 """
 
 from numpyro_bnn.families import (
@@ -12,6 +12,7 @@ from numpyro_bnn.families import (
     heteroscedastic,
     student_t,
 )
+from numpyro_bnn.hazards import survival
 from numpyro_bnn.ready import ReadyModel, Standardization, classification, regression
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "heteroscedastic",
     "regression",
     "student_t",
+    "survival",
 ]

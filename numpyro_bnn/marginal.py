@@ -10,7 +10,9 @@ in unconstrained values of the sites that the model has in centred coordinates. 
 
     log p(w, y) = log p(w, τ, y) - log p(τ | w, y),        the same number for every τ,
 
-and the last term is known: precisions are conjugate and meet the data through the weights only.
+and the last term is known: precisions are conjugate and meet the data through the weights only. In a
+hierarchy of several levels that holds for the lowest given the next; the upper ones are sites like
+the scale of the noise.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jax import lax
 from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import block
@@ -25,7 +28,7 @@ from numpyro.infer.util import potential_energy
 
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.potential import Potential, Values
-from numpyro_bnn.start import centered, check_names, own_coordinates, shrink
+from numpyro_bnn.start import centered, check_names, fill_precisions, gentle_draw, own_coordinates
 
 
 class Marginal:
@@ -67,11 +70,15 @@ class Marginal:
     def _integrated(self, z: Values, energy: Callable[[Values], jax.Array]) -> jax.Array:
         full = self.with_precisions(z)
         total = energy(full)
-        for name, group in self.groups.items():
-            precision = jnp.exp(full[name])
+        for name, law in self._conditionals(z).items():
             # The unconstrained precision is its logarithm, whose Jacobian `energy` counts.
-            total += group.conditional(z).log_prob(precision) + full[name]
+            total += jnp.sum(law.log_prob(jnp.exp(full[name])) + full[name])
         return total
+
+    def _conditionals(self, z: Values) -> dict[str, dist.Gamma]:
+        """Laws of the precisions given unconstrained values of all other sites."""
+        above = {n: jnp.exp(z[n]) for n in self.around.structure.levels if n not in self.groups}
+        return {name: group.conditional(z | above) for name, group in self.groups.items()}
 
     def prior_energy(self, z: Values, precisions: Values) -> jax.Array:
         """-log p(w | τ) up to a constant: without the observed sites, at given precisions.
@@ -92,18 +99,18 @@ class Marginal:
         """Add unconstrained precisions at their conditional means, as constants."""
         to_unconstrained = biject_to(constraints.positive).inv
         full = dict(z)
-        for name, group in self.groups.items():
-            full[name] = lax.stop_gradient(to_unconstrained(group.conditional(z).mean))
+        for name, law in self._conditionals(z).items():
+            full[name] = lax.stop_gradient(to_unconstrained(law.mean))
         return full
 
     def begin(self, key: jax.Array, given: Values) -> Values:
-        """A start: a prior draw with kernels shrunk where the prior is wide.
+        """A start: a prior draw, as :func:`~numpyro_bnn.start.gentle_draw` makes them.
 
         :param key: random key.
         :param given: values of some sites that replace what is drawn.
         :raises ValueError: if `given` does not fit the model.
         """
-        drawn = self.around.prior_draw(key)
+        drawn = gentle_draw(self.around, key)
         check_names(given, drawn)
         for name, value in given.items():
             if jnp.shape(value) != jnp.shape(drawn[name]):
@@ -111,7 +118,9 @@ class Marginal:
                     f"init_params give '{name}' the shape {jnp.shape(value)}, the model has "
                     f"{jnp.shape(drawn[name])}. Give one start, which serves every chain."
                 )
-        values = {name: shrink(name, value) for name, value in drawn.items()} | given
+        levels = self.around.structure.levels
+        weights = {name: value for name, value in drawn.items() if name not in levels} | given
+        values = fill_precisions(self.around, weights)
         return self.reduce(values)
 
     def reduce(self, values: Values) -> Values:
@@ -127,8 +136,7 @@ class Marginal:
             each is at the mean of it.
         """
         values = self.around.constrain(self.with_precisions(z))
-        for i, (name, group) in enumerate(self.groups.items()):
-            conditional = group.conditional(values)
+        for i, (name, conditional) in enumerate(self._conditionals(z).items()):
             if key is None:
                 values[name] = conditional.mean
             else:

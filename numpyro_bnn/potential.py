@@ -238,9 +238,14 @@ class Potential:
             for name in self.structure.latent
         }
 
-    def prior_draw(self, key: jax.Array) -> Values:
-        """Constrained values of the latent sites drawn from their priors."""
+    def prior_draw(self, key: jax.Array, given: Values | None = None) -> Values:
+        """Constrained values of the latent sites drawn from their priors.
+
+        :param key: random key.
+        :param given: values of some sites, which the others are drawn given.
+        """
         seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
+        seeded = substitute(seeded, data=dict(given or {}))
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 

@@ -23,7 +23,7 @@ Rule = Callable[[str, Shape], dist.Distribution]
 AUXILIARY = (
     "precision",
     "unit_precision",
-    "weight_precision",
+    "output_precision",
     "base",
     "global_scale",
     "local_scale",
@@ -56,12 +56,27 @@ def fan_in(path: str, shape: Shape) -> int:
     :param path: dotted path; its last component names the array, the one before the layer.
     :param shape: shape of the array.
     """
+    axis = source_axis(path, shape)
+    if axis is None:
+        return 1
+    return prod(shape[:-1]) if axis == len(shape) - 2 else shape[axis]
+
+
+def source_axis(path: str, shape: Shape) -> int | None:
+    """The axis of a kernel that runs over the units that its weights come from.
+
+    Rows of a dense kernel, input channels of a convolution (and of the query, key and value
+    projections of attention); None for biases, scales and embeddings, which come from no unit.
+
+    :param path: dotted path of the array.
+    :param shape: its shape.
+    """
     *layers, leaf = path.split(".")
     if len(shape) < 2 or leaf in ("bias", "embedding", "scale"):
-        return 1
+        return None
     if len(shape) == 3 and layers and layers[-1] in _SPLIT_PROJECTIONS:
-        return shape[0]
-    return prod(shape[:-1])
+        return 0
+    return len(shape) - 2
 
 
 def flatten_params(params: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from numpyro.infer import HMC
 from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
+from numpyro_bnn.hierarchy import PARAMETERIZATIONS, parameterize, to_own_coordinates
+from numpyro_bnn.levels import prior_means, typical_values
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.rules import fan_in
 from numpyro_bnn.structure import Structure
@@ -33,11 +34,9 @@ def own_coordinates(potential: Potential, values: Values) -> Values:
 
 
 def fill_precisions(potential: Potential, values: Values) -> Values:
-    """Add every hierarchical precision at its conditional mean given the weights."""
-    filled = dict(values)
-    for name, group in potential.structure.groups.items():
-        filled[name] = group.conditional(filled).mean
-    return filled
+    """Add the hierarchical precisions that are missing, at conditional means given the weights."""
+    shapes = {name: site.shape for name, site in potential.structure.sites.items()}
+    return typical_values(potential.structure.levels, shapes, values)
 
 
 def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str] = ()) -> None:
@@ -67,12 +66,14 @@ def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Valu
     :raises ValueError: if other sites are missing, naming them.
     """
     around = centered(potential)
-    needed = [n for n in around.structure.latent if n not in around.structure.groups]
-    check_names(given, [*needed, *around.structure.groups], needed)
+    levels = around.structure.levels
+    needed = [n for n in around.structure.latent if n not in levels]
+    check_names(given, [*needed, *levels], needed)
 
     def one(values: Values) -> Values:
-        placeholder = {n: jnp.zeros(()) for n in around.structure.groups}
+        placeholder = {n: jnp.zeros(around.structure.sites[n].shape) for n in levels}
         constrained = around.constrain({**placeholder, **values})
+        constrained = {n: constrained[n] for n in constrained if n in values or n not in levels}
         return own_coordinates(potential, fill_precisions(around, constrained))
 
     return jax.vmap(one)(given) if batched else one(given)
@@ -87,10 +88,21 @@ def shrink(name: str, value: jax.Array) -> jax.Array:
     return value * jnp.minimum(1.0, limit / spread)
 
 
+def gentle_draw(potential: Potential, rng_key: jax.Array) -> Values:
+    """Prior draw, with kernels shrunk where the prior is wide and precisions at their means.
+
+    Vague laws of precisions give draws many orders of magnitude apart, from where nothing is learnt.
+    """
+    structure = potential.structure
+    shapes = {name: structure.sites[name].shape for name in structure.latent}
+    levels = {name: level for name, level in structure.levels.items() if name in shapes}
+    drawn = potential.prior_draw(rng_key, prior_means(levels, shapes))
+    return {name: shrink(name, value) for name, value in drawn.items()}
+
+
 def gentle_start(potential: Potential, rng_key: jax.Array) -> Values:
-    """Unconstrained prior draw, with kernels shrunk where the prior is wide."""
-    drawn = potential.prior_draw(rng_key)
-    return potential.unconstrain({name: shrink(name, value) for name, value in drawn.items()})
+    """The same, unconstrained."""
+    return potential.unconstrain(gentle_draw(potential, rng_key))
 
 
 class Fit(NamedTuple):
@@ -140,9 +152,27 @@ def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains
     return init_params
 
 
+def _translated(fit: Fit, given: dict, batched: bool) -> dict:
+    """Starts of all sites of the model in other coordinates, in its own."""
+    for parameterization in PARAMETERIZATIONS:
+        other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
+        if set(given) == set(other.structure.latent):
+
+            def one(z: Values, other: Potential = other) -> Values:
+                values = other.constrain(z, deterministic=True)
+                return own_coordinates(fit.potential, values)
+
+            return jax.vmap(one)(given) if batched else one(given)
+    return given
+
+
 def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, batched: bool) -> dict:
+    # A kernel around another starts as that does.
+    kernel = getattr(kernel, "kernel", kernel)
     structure = fit.structure
-    if set(init_params) != set(structure.latent) and structure.groups:
+    if not set(init_params) <= set(structure.latent):
+        init_params = _translated(fit, init_params, batched)
+    if set(init_params) != set(structure.latent) and structure.levels:
         init_params = complete(fit.potential, init_params, batched)
     elif isinstance(kernel, HMC):
         # Discrete sites are summed out under HMC, and have no start.

@@ -15,8 +15,8 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
-from numpyro_bnn.hierarchy import Group, groups_of
 from numpyro_bnn.host_rows import with_stand_ins
+from numpyro_bnn.levels import Level, levels_of
 
 
 class Plate(NamedTuple):
@@ -56,13 +56,13 @@ class Structure(NamedTuple):
 
     - **sites** - its sample sites, in order
     - **plates** - its plates
-    - **groups** - its hierarchical precisions
+    - **levels** - its hierarchical precisions of weights, the lowest first
     - **deterministic** - shapes of its deterministic sites
     """
 
     sites: dict[str, Site]
     plates: dict[str, Plate]
-    groups: dict[str, Group]
+    levels: dict[str, Level]
     deterministic: dict[str, tuple[int, ...]]
 
     @property
@@ -72,6 +72,11 @@ class Structure(NamedTuple):
     @property
     def observed(self) -> list[str]:
         return [name for name, site in self.sites.items() if site.observed]
+
+    @property
+    def groups(self) -> dict[str, Level]:
+        """Precisions that are Gamma distributed given the weights and the level above."""
+        return {name: level for name, level in self.levels.items() if level.conjugate}
 
     @property
     def row_counts(self) -> set[int]:
@@ -143,7 +148,7 @@ def structure_of(
                     name: Plate(site["args"][0], site["args"][1] or site["args"][0])
                     for name, site in plates.items()
                 },
-                groups_of(samples),
+                {n: v for n, v in levels_of(samples).items() if not v.of_noise},
                 {
                     n: jnp.shape(s["value"])
                     for n, s in sites.items()

@@ -15,14 +15,16 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
-rules placement host_rows summed
+rules placement host_rows summed inverse_gaussian
+levels
+scale_mixture
 hierarchy observations
 parameters structure
-priors families modules potential site_dims linearization
+priors families hazards modules potential site_dims linearization
 ready start chains draws stepping_stones
 marginal perturbation ladder rung_moves redraw
 rung_adaptation
-likelihoods sgmcmc sgmcmc.* tempering gibbs
+likelihoods sgmcmc sgmcmc.* tempering gibbs moves
 descent
 curvature
 faults fingerprint

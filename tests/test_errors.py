@@ -178,7 +178,7 @@ BAD = {
     "unknown coordinates": (
         lambda: bnn.parameterize(None, "centred"),
         ValueError,
-        r"'centred'; choose one of \('noncentered', 'centered'\)",
+        r"'centred'; choose one of .*'collapsed'",
     ),
     "a pattern with a slip": (
         lambda: mlp(priors.ByPath({"Dence_0.*": NORMAL, "*": NORMAL})),

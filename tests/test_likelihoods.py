@@ -13,6 +13,7 @@ from scipy import special, stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.hazards import PiecewiseHazard
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 SIZE = 6
@@ -151,6 +152,70 @@ def test_every_helper_follows_minibatches_of_predictions_and_of_inputs(
         energies.append(jax.jit(lambda z, p=potential: p.minibatch(z, rows, "data"))(z))
         assert set(seen) == {9 if whole else 3}
     np.testing.assert_allclose(*energies, rtol=1e-5)
+
+
+HAZARDS = np.array([[0.3, 1.2, 0.5], [2.0, 0.1, 0.7]])
+BREAKS = [0.5, 2.0]
+
+
+def survivor(time, hazard, ends):
+    """exp(-∫ h dt), with the integral by small steps."""
+    grid = np.linspace(0, time, 200_001)[1:] - time / 400_000
+    pieces = np.searchsorted(ends, grid)
+    return np.exp(-hazard[pieces].mean() * time)
+
+
+@pytest.mark.parametrize("ends", [[], BREAKS])
+def test_survival_is_the_density_of_events_and_the_survivor_of_censored_times(ends):
+    hazards = HAZARDS if ends else HAZARDS[:, 0]
+    y = np.array([[1.3, 1.0], [2.7, 0.0]])
+    parts = log_prob(lambda: likelihoods.survival(jnp.log(hazards), y, breaks=ends))["y"]
+    rows = HAZARDS if ends else HAZARDS[:, :1]
+    expected = [np.log(survivor(t, h, ends)) for (t, _), h in zip(y, rows)]
+    expected[0] += np.log(rows[0][np.searchsorted(ends, 1.3)])
+    np.testing.assert_allclose(parts, expected, rtol=1e-4)
+
+
+def test_predicted_times_follow_the_survivor():
+    law = PiecewiseHazard(jnp.log(HAZARDS[0]), BREAKS)
+    draws = np.asarray(jax.jit(lambda k: law.sample(k, (2000,)))(jax.random.key(0)), float)
+    assert (draws[:, 1] == 1).all()
+    spent = np.clip(draws[:, :1] - np.array([0, *BREAKS]), 0, [0.5, 1.5, np.inf])
+    assert stats.kstest(spent @ HAZARDS[0], stats.expon.cdf).pvalue > 1e-4
+    grid = np.linspace(0, 60, 600_001)
+    spent = np.clip(grid[:, None] - np.array([0, *BREAKS]), 0, [0.5, 1.5, np.inf])
+    survivors = np.exp(-spent @ HAZARDS[0])
+    mean, square = np.trapezoid(survivors, grid), np.trapezoid(2 * grid * survivors, grid)
+    np.testing.assert_allclose(law.mean, [mean, 1], rtol=1e-4)
+    np.testing.assert_allclose(law.variance, [square - mean**2, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("f", "y", "breaks", "message"),
+    [
+        (np.zeros(2), np.ones(2), [], r"y has shape \(2,\), expected \(N, 2\)"),
+        (np.zeros((2, 1)), np.ones((2, 2)), [], r"f has shape \(2, 1\), expected \(2,\)"),
+        (np.zeros((2, 2)), np.ones((2, 2)), BREAKS, r"f has shape \(2, 2\), expected \(2, 3\)"),
+        (np.zeros(2), np.array([[1, 1], [-1, 0]]), [], "times must be positive and flags 0 or 1"),
+        (np.zeros((2, 3)), np.ones((2, 2)), [2.0, 1.0], "increasing positive times, got breaks"),
+    ],
+)
+def test_survival_refuses(f, y, breaks, message):
+    with pytest.raises(ValueError, match=message):
+        log_prob(lambda: likelihoods.survival(jnp.asarray(f), y, breaks=breaks))
+
+
+def test_noise_of_outputs_and_of_cases(rng):
+    f, y = rng.normal(size=(2, SIZE, 2))
+    noise = likelihoods.Precision.width(0.5, common=3.0, output=4.0, case=5.0)
+    values = {"y.precision": jnp.array(2.0), "y.output_precision": jnp.array([0.5, 4.0])}
+    parts = log_prob(lambda: likelihoods.gaussian(jnp.asarray(f), y, noise=noise), values=values)
+    expected = stats.t(5.0, f, np.array([0.5, 4.0]) ** -0.5).logpdf(y).sum(1)
+    np.testing.assert_allclose(parts["y"], expected, rtol=1e-4)
+    expected = stats.gamma(1.5, scale=1 / (1.5 * 0.25)).logpdf(2.0)
+    np.testing.assert_allclose(parts["y.precision"], expected, rtol=1e-4)
+    expected = stats.gamma(2.0, scale=2.0 / 2.0).logpdf([0.5, 4.0]).sum()
+    np.testing.assert_allclose(parts["y.output_precision"], expected, rtol=1e-4)
 
 
 # -- ready models ----------------------------------------------------------------------------

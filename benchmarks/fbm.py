@@ -1,0 +1,316 @@
+"""The posteriors of Neal's own examples, by several routes, against his program.
+
+Models and priors of `../shared/fbm/FORMULAS.md`: rdata (1-8-1, Gaussian noise), cdata (4-8-3, three
+classes), bdata (2-15-1, two classes), odata (1-8-1, t noise) and surv (1-8-1, constant hazard). A
+route is a parameterisation with HMC, or Gibbs for the precisions and HMC for the weights. Each gives
+log sigma of every group, test scores and, where the reference has them, predictions case by
+case; z is the difference in joint Monte Carlo standard errors. rdata has two modes, compared apart too.
+
+    python benchmarks/fbm.py --shared ../shared/fbm [--problems rdata cdata] [--routes gibbs noncentered]
+        [--chains 16] [--warmup 1000] [--samples 2000] [--steps 100] [--quick]
+"""
+
+import argparse
+import csv
+import json
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import HMC
+from numpyro.infer.util import log_likelihood
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.rhat import mcse_mean, rhat
+
+RESULTS = Path(__file__).parent / "results" / "fbm.csv"
+COLUMNS = (
+    "problem",
+    "route",
+    "quantity",
+    "mean",
+    "mcse",
+    "rhat",
+    "reference",
+    "reference_mcse",
+    "z",
+)
+ROUTES = ("gibbs", "noncentered", "centered", "collapsed")
+MINOR = 0.3  # sigma of the hidden biases above which a draw of rdata is in its minor mode
+
+group = partial(priors.Hierarchical.width, group=0.5)
+SITES = {
+    "ih": "net/Dense_0.kernel.precision",
+    "bh": "net/Dense_0.bias.precision",
+    "ho": "net/Dense_1.kernel.precision",
+    "noise": "y.precision",
+}
+
+
+def prior_of(problem):
+    hidden = {
+        "Dense_0.kernel": group(0.05),
+        "Dense_0.bias": group(0.05),
+        "Dense_1.kernel": group(0.05, scale_by_fan_in=True),
+        "Dense_1.bias": priors.Normal(100.0),
+    }
+    if problem == "cdata":
+        hidden["Dense_0.kernel"] = group(0.2, unit=1.0, scale_by_fan_in=True)
+        hidden["Dense_1.bias"] = group(0.05)
+    if problem == "surv":
+        own = partial(priors.Hierarchical.width, 0.05, group=1.0)
+        hidden |= {"Dense_0.kernel": own(), "Dense_0.bias": own()}
+        hidden["Dense_1.kernel"] = own(scale_by_fan_in=True)
+    return priors.ByPath(hidden)
+
+
+def model_of(problem):
+    """The model of a problem, ``model(x, y=None)``."""
+    units, outputs = {"bdata": (15, 1), "cdata": (8, 3)}.get(problem, (8, 1))
+    prior = prior_of(problem)
+    cases = {"rdata": None, "odata": 4.0}
+
+    def model(x, y=None):
+        net = bnn.random_module("net", bnn.MLP([units], outputs), prior, x[:1])
+        if problem == "cdata":
+            likelihoods.categorical(net, y, x=x)
+            return
+        f = net(x).squeeze(-1)
+        if problem == "bdata":
+            likelihoods.bernoulli(f, y)
+        elif problem == "surv":
+            likelihoods.survival(f, y)
+        else:
+            noise = likelihoods.Precision.width(0.05, common=0.5, case=cases[problem])
+            likelihoods.gaussian(f, y, noise=noise)
+
+    return model
+
+
+def data_of(problem, shared):
+    with np.load(shared / "data" / f"{problem}.npz") as file:
+        parts = {name: file[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+    if problem == "surv":  # negative times are censored
+        for name in ("y_train", "y_test"):
+            parts[name] = np.stack([np.abs(parts[name]), parts[name] > 0], -1)
+    return [jnp.asarray(a, None if a.dtype.kind == "i" else jnp.float32) for a in parts.values()]
+
+
+def sample(problem, route, x, y, options):
+    """Draws of all sites by chain, and the seconds that sampling took."""
+    model = model_of(problem)
+    settings = {"num_steps": options.steps, "trajectory_length": None, "target_accept_prob": 0.9}
+    if route == "gibbs":
+        kernel = bnn.neal(model, HMC, **settings)
+    else:
+        kernel = HMC(bnn.parameterize(model, route), **settings)
+    # A draw of the output bias from Normal(0, 100²) can be a hazard that overflows.
+    bias = {"net/Dense_1.bias": jnp.zeros(3 if problem == "cdata" else 1)}
+    starts = bnn.optimize(
+        model,
+        jax.random.key(1),
+        x,
+        y,
+        num_chains=options.chains,
+        init_params=bias,
+        progress_bar=False,
+    )
+    mcmc = bnn.MCMC(
+        kernel,
+        num_warmup=options.warmup,
+        num_samples=options.samples,
+        num_chains=options.chains,
+        chain_method=jax.vmap,
+        progress_bar=False,
+    )
+    begin = time.perf_counter()
+    mcmc.run(jax.random.key(0), x, y, init_params=starts)
+    draws = jax.block_until_ready(mcmc.get_samples(group_by_chain=True))
+    return draws, time.perf_counter() - begin
+
+
+def scalars_of(problem, draws):
+    """log sigma by the reference's names, (chain, draw)."""
+    sites = dict(SITES)
+    if problem == "cdata":
+        sites["ih_group"] = sites.pop("ih")
+    found = {
+        name: -np.log(np.asarray(draws[site], np.float64)) / 2
+        for name, site in sites.items()
+        if site in draws
+    }
+    if problem == "cdata":
+        units = -np.log(np.asarray(draws["net/Dense_0.kernel.unit_precision"], np.float64)) / 2
+        found |= {f"ih_x{i + 1}": units[..., i] for i in range(4)}
+    return found
+
+
+def test_densities(problem, draws, x, y, thin):
+    """p(y_i | x_i, draw), (chain, draw, case), and predictions: functions or probabilities."""
+    some = {n: v[:, ::thin] for n, v in draws.items()}
+    chains, count = next(iter(some.values())).shape[:2]
+    flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in some.items()}
+    model = bnn.parameterize(model_of(problem), "centered")
+    densities = log_likelihood(model, flat, x, y)["y"]
+    densities = np.exp(np.asarray(densities, np.float64)).reshape(chains, count, -1)
+    first, bias = flat["net/Dense_0.kernel"], flat["net/Dense_0.bias"]
+    hidden = jnp.tanh(jnp.einsum("ni,dih->dnh", x, first) + bias[:, None])
+    out = hidden @ flat["net/Dense_1.kernel"] + flat["net/Dense_1.bias"][:, None]
+    predictions = jax.nn.softmax(out) if out.shape[-1] > 1 else out[..., 0]
+    predictions = np.asarray(predictions, np.float64)
+    return densities, predictions.reshape(chains, count, *predictions.shape[1:])
+
+
+class Estimate:
+    """A mean over draws, of those where `inside` holds, with its Monte Carlo error."""
+
+    def __init__(self, values, inside=None):
+        inside = np.ones_like(values) if inside is None else inside.astype(float)
+        share = inside.mean()
+        self.mean = (values * inside).mean() / share
+        self.series = (values - self.mean) * inside / share
+        self.mcse = float(mcse_mean(self.series))
+        self.rhat = float(rhat(values))
+
+
+def log_predictive(densities, inside=None):
+    """Mean over cases of the log of the average density, with the error of FORMULAS.md."""
+    weight = np.ones(densities.shape[:2]) if inside is None else inside.astype(float)
+    mean = (densities * weight[..., None]).mean((0, 1)) / weight.mean()
+    estimate = Estimate((densities / mean).mean(-1), weight)
+    estimate.mean = np.log(mean).mean()
+    return estimate
+
+
+def compared(problem, route, quantity, estimate, reference=None):
+    row = {"problem": problem, "route": route, "quantity": quantity}
+    row |= {n: f"{getattr(estimate, n):.5g}" for n in ("mean", "mcse", "rhat")}
+    if reference is not None:
+        error = np.hypot(estimate.mcse, reference["mcse"])
+        row |= {"reference": reference["mean"], "reference_mcse": reference["mcse"]}
+        row["z"] = f"{(estimate.mean - reference['mean']) / error:.2f}"
+    return row
+
+
+def rows_of(problem, route, draws, seconds, test, shared, options):
+    reference = json.loads((shared / "reference_open.json").read_text()).get(problem, {})
+    row = partial(compared, problem, route)
+    scalars = scalars_of(problem, draws)
+    rows = [
+        row(f"log_sigma_{n}", Estimate(v), reference.get("log_sigma", {}).get(n))
+        for n, v in scalars.items()
+    ]
+    densities, predictions = test_densities(problem, draws, *test, options.thin)
+    rows.append(
+        row(
+            "test_log_predictive",
+            log_predictive(densities),
+            reference.get("test_mean_log_predictive"),
+        )
+    )
+    if problem == "rdata":
+        minor = np.exp(scalars["bh"]) > MINOR
+        known = reference["minor_mode_prob_sigma_bh_gt_0.3"]
+        rows.append(row("minor_mode_mass", Estimate(minor.astype(float)), known))
+        for label, inside in (("main", ~minor), ("minor", minor)):
+            if inside.mean() * inside.size < 100:
+                continue
+            known = reference[f"log_sigma_within_{label}_mode"]
+            rows += [
+                row(f"{label}_mode_log_sigma_{n}", Estimate(v, inside), known[n])
+                for n, v in scalars.items()
+            ]
+            score = log_predictive(densities, inside[:, :: options.thin])
+            own = reference[f"test_within_{label}_mode"]
+            own = {"mean": own["mean_log_predictive"], "mcse": own["mean_log_predictive_mcse"]}
+            rows.append(row(f"{label}_mode_test_log_predictive", score, own))
+    rows.append(error_row(problem, route, predictions, test[1], reference))
+    rows += case_rows(problem, route, predictions, shared)
+    rows.append(
+        {"problem": problem, "route": route, "quantity": "seconds", "mean": f"{seconds:.1f}"}
+    )
+    count = options.chains * (options.warmup + options.samples) * options.steps
+    rows.append({"problem": problem, "route": route, "quantity": "gradients", "mean": count})
+    return [r for r in rows if r]
+
+
+def error_row(problem, route, predictions, y, reference):
+    """Squared error of the posterior mean, or the share of classes that are wrong."""
+    average = predictions.mean((0, 1))
+    row = {"problem": problem, "route": route}
+    if problem == "cdata":
+        wrong = np.mean(average.argmax(-1) != np.asarray(y))
+        known = reference["test_error_rate"]["mean"]
+        return row | {"quantity": "test_error_rate", "mean": f"{wrong:.5g}", "reference": known}
+    if problem in ("rdata", "odata"):
+        error = np.mean((average - np.asarray(y)) ** 2)
+        known = reference.get("test_mean_squared_error", {}).get("mean", "")
+        return row | {"quantity": "test_squared_error", "mean": f"{error:.5g}", "reference": known}
+    return None
+
+
+def case_rows(problem, route, predictions, shared):
+    """The largest difference of a prediction, in joint Monte Carlo errors, and the share above 3."""
+    name = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}.get(problem)
+    if name is None:
+        return []
+    with np.load(shared / "predictions_open.npz") as file:
+        mean, error = file[f"{name}_mean"], file[f"{name}_mcse"]
+    z = (predictions.mean((0, 1)) - mean) / np.hypot(error, mcse_mean(predictions))
+    row = {"problem": problem, "route": route}
+    worst = np.asarray(rhat(predictions)).max()
+    return [
+        row | {"quantity": "predictions_max_abs_z", "mean": f"{np.abs(z).max():.3g}"},
+        row | {"quantity": "predictions_share_above_3", "mean": f"{np.mean(np.abs(z) > 3):.3g}"},
+        row | {"quantity": "predictions_max_rhat", "mean": f"{worst:.4g}"},
+    ]
+
+
+def store(rows):
+    """Replace what is stored of the same problems and routes."""
+    done = {(row["problem"], row["route"]) for row in rows}
+    kept = []
+    if RESULTS.exists():
+        with RESULTS.open() as file:
+            kept = [r for r in csv.DictReader(file) if (r["problem"], r["route"]) not in done]
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows([*kept, *rows])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shared", type=Path, required=True, help="folder of data and reference")
+    parser.add_argument("--problems", nargs="+", default=["rdata", "cdata"])
+    parser.add_argument("--routes", nargs="+", default=["gibbs", "noncentered"], choices=ROUTES)
+    parser.add_argument("--chains", type=int, default=16)
+    parser.add_argument("--warmup", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=100, help="leapfrog steps of a trajectory")
+    parser.add_argument(
+        "--thin", type=int, default=10, help="of draws that predictions are made of"
+    )
+    parser.add_argument("--quick", action="store_true", help="a few draws, nothing stored")
+    options = parser.parse_args()
+    if options.quick:
+        options.chains, options.warmup, options.samples, options.steps = 4, 50, 100, 10
+        options.thin = 1
+    for problem in options.problems:
+        *train, x_test, y_test = data_of(problem, options.shared)
+        for route in options.routes:
+            draws, seconds = sample(problem, route, *train, options)
+            test = (x_test, y_test)
+            rows = rows_of(problem, route, draws, seconds, test, options.shared, options)
+            for row in rows:
+                print(*(row.get(name, "") for name in COLUMNS), sep="  ")
+            if not options.quick:
+                store(rows)
+
+
+if __name__ == "__main__":
+    main()

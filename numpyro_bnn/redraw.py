@@ -21,15 +21,16 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
     :return: None for a model without hierarchical precisions.
     """
     structure = centered(potential).structure
-    groups = structure.groups
-    if not groups:
+    # The noise belongs to the likelihood, whose power is not 1 on most rungs.
+    levels = {name: level for name, level in structure.levels.items() if not level.of_noise}
+    if not levels:
         return None
 
     def redraw(rng_key: jax.Array, z: Values) -> Values:
         values = potential.constrain(z, deterministic=True)
-        keys = jax.random.split(rng_key, len(groups))
-        for key, (name, group) in zip(keys, groups.items()):
-            values[name] = group.conditional(values).sample(key)
+        keys = jax.random.split(rng_key, len(levels))
+        for key, (name, level) in zip(keys, levels.items()):
+            values[name] = level.draw(key, values).reshape(values[name].shape)
         # What is standardised in the model's own coordinates follows from these.
         return own_coordinates(potential, {name: values[name] for name in structure.latent})
 

@@ -165,7 +165,10 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("noncentered", "centered")]
+
+
+@pytest.mark.parametrize("name", [*SLOW, "collapsed", "gibbs"])
 def test_all_coordinates_give_the_same_precision(data, name):
     model = linear if name == "gibbs" else bnn.parameterize(linear, name)
     settings = {"num_warmup": 200, "num_samples": 2000, "num_chains": 2, "progress_bar": False}

@@ -14,7 +14,7 @@ from numpyro.infer import HMC
 from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn.hierarchy import PARAMETERIZATIONS, parameterize, to_own_coordinates
+from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
 from numpyro_bnn.levels import prior_means, typical_values
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.rules import fan_in
@@ -153,8 +153,11 @@ def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains
 
 
 def _translated(fit: Fit, given: dict, batched: bool) -> dict:
-    """Starts of all sites of the model in other coordinates, in its own."""
-    for parameterization in PARAMETERIZATIONS:
+    """Starts of all sites of the model in other coordinates, in its own.
+
+    Collapsed coordinates have no value of the lowest precisions: :func:`complete` finds them.
+    """
+    for parameterization in ("noncentered", "centered"):
         other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
         if set(given) == set(other.structure.latent):
 

@@ -157,7 +157,7 @@ def unbroken(data):
 
 
 @pytest.mark.parametrize(
-    "chunks", [0, 3, *(pytest.param(c, marks=pytest.mark.slow) for c in (1, 5))]
+    "chunks", [3, *(pytest.param(c, marks=pytest.mark.slow) for c in (0, 1, 5))]
 )
 def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
     def make():

@@ -85,7 +85,9 @@ def test_a_step_along_the_ridge_keeps_the_law():
     assert_law_is_kept(values)
 
 
-@pytest.mark.parametrize("activation", [jax.nn.relu, jnp.tanh])
+@pytest.mark.parametrize(
+    "activation", [jax.nn.relu, pytest.param(jnp.tanh, marks=pytest.mark.slow)]
+)
 def test_rescaled_units_keep_the_law(activation):
     values, moved = joint_draws(model_with(activation), RESCALING)
     # Of relu units all proposals are accepted, up to rounding; of others fewer, and it stays exact.
@@ -93,6 +95,7 @@ def test_rescaled_units_keep_the_law(activation):
     assert_law_is_kept(values)
 
 
+@pytest.mark.slow
 def test_moves_after_each_step_of_a_composition_agree_with_its_state():
     """The precisions of a linear model in a chain with moves; what is cached belongs to the values."""
     model = model_with(jax.nn.relu)

@@ -148,6 +148,7 @@ def test_alignment_undoes_relabelling_and_keeps_predictions(case):
         np.testing.assert_allclose(value[:, -1], one[name][:, 0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_accompanies_a_hierarchical_weight_is_left_alone():
     model = bnn.classification(bnn.MLP([4], 2), bnn.priors.Hierarchical())
     kernel = bnn.BAOAB(model, step_size=0.01)

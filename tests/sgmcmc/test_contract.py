@@ -177,7 +177,9 @@ def test_draws_do_not_depend_on_where_chains_run(name, method):
 
 
 @pytest.mark.parametrize("name", some_fast("AMAGOLD exact"))
-@pytest.mark.parametrize("method", ["vectorized", "sequential"])
+@pytest.mark.parametrize(
+    "method", ["vectorized", pytest.param("sequential", marks=pytest.mark.slow)]
+)
 def test_numpyros_own_mcmc_runs_it(name, method):
     mcmc = mcmc_of(make(name), method, NumPyroMCMC)
     mcmc.run(jax.random.key(0), *data(), extra_fields=("grad_norm",), init_params=starts())

@@ -16,6 +16,10 @@ from numpyro_bnn.structure import Structure
 
 
 def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
+    """Refuse HMC over a model that subsamples: one minibatch would stand for all data.
+
+    :raises ValueError: naming the plate.
+    """
     for name, (size, subsample_size) in structure.plates.items():
         if subsample_size < size:
             kernel = type(sampler).__name__

@@ -69,6 +69,7 @@ def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
 
 
 def label_axes(ax: Axes, x: str, y: str) -> None:
+    """Name both axes and leave out the frame above and to the right."""
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.spines[["top", "right"]].set_visible(False)

@@ -365,4 +365,5 @@ def rank_scores(values: np.ndarray) -> np.ndarray:
 
 
 def fold(split: np.ndarray) -> np.ndarray:
+    """Distances of draws `(b, m, n)` from the median of each scalar."""
     return np.abs(split - np.median(split, axis=(1, 2), keepdims=True))

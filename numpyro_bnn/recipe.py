@@ -28,6 +28,8 @@ from numpyro_bnn.sgmcmc.microcanonical import MAMS, MCLMC
 from numpyro_bnn.stacking import stack
 from numpyro_bnn.structure import check_key
 
+# Of samplers that take one gradient a step.
+_STEPS_A_DRAW = 50
 # Name: (kernel over a model, steps to a draw that is kept).
 KERNELS: dict[str, tuple[Callable[..., MCMCKernel], int]] = {
     "nuts": (
@@ -54,8 +56,8 @@ KERNELS: dict[str, tuple[Callable[..., MCMCKernel], int]] = {
         lambda model, depth, target: GGMC(model, step_size="auto", num_steps=max(1, 2**depth // 4)),
         1,
     ),
-    "mclmc": (lambda model, depth, target: MCLMC(model), 50),
-    "baoab": (lambda model, depth, target: BAOAB(model, step_size="auto"), 50),
+    "mclmc": (lambda model, depth, target: MCLMC(model), _STEPS_A_DRAW),
+    "baoab": (lambda model, depth, target: BAOAB(model, step_size="auto"), _STEPS_A_DRAW),
 }
 # Rows above which a pass over all of them for every gradient costs more than it brings.
 _MANY_ROWS = 20_000
@@ -238,7 +240,8 @@ def _sampler(
             raise ValueError(
                 f"fit: {given} are for kernels by name; give them to {type(kernel).__name__} itself."
             )
-        return kernel, 50 if isinstance(kernel, SGMCMC) and kernel.num_steps == 1 else 1
+        unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
+        return kernel, _STEPS_A_DRAW if unadjusted else 1
     if batch_size is None:
         return kernel_named("nuts" if kernel is None else kernel, model, **options)
     minibatched = {"baoab": BAOAB, "mclmc": MCLMC}

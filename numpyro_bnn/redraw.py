@@ -1,7 +1,7 @@
 """Hierarchical precisions drawn anew, exactly, whatever power the likelihood is raised to.
 
 The likelihood knows a precision only through the weights that it scales. With the weights held
-fixed its law is therefore the conjugate one of the prior on every rung, and no gradient is needed.
+fixed its law is therefore that of the prior on every rung, and no gradient is needed.
 In non-centred coordinates, where the standardised weights follow the new precision, that is a
 step along the ridge that HMC has to creep along (interweaving, Yu and Meng 2011).
 """
@@ -21,8 +21,8 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
     :return: None for a model without hierarchical precisions.
     """
     structure = centered(potential).structure
-    # The noise belongs to the likelihood, whose power is not 1 on most rungs.
-    levels = {name: level for name, level in structure.levels.items() if not level.of_noise}
+    # Those of weights: the noise belongs to the likelihood, whose power is not 1 on most rungs.
+    levels = structure.levels
     if not levels:
         return None
 

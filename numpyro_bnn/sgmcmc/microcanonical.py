@@ -16,7 +16,7 @@ from numpyro.util import is_prng_key
 from numpyro_bnn.sgmcmc import preconditioners
 from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.sgmcmc.decoherence import Decoherence
-from numpyro_bnn.sgmcmc.gradients import Rows
+from numpyro_bnn.sgmcmc.gradients import Rows, check_batch_size
 from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
@@ -165,10 +165,7 @@ class MAMS(SGMCMC):
         **ingredients: Any,
     ) -> None:
         _check_positive("MAMS", "trajectory_length", trajectory_length)
-        if not isinstance(max_num_steps, int) or max_num_steps < 1:
-            raise ValueError(
-                f"MAMS: max_num_steps must be a positive integer, got {max_num_steps!r}."
-            )
+        check_batch_size("MAMS", max_num_steps, "max_num_steps")
         gradient = ingredients.get("gradient")
         if batch_size is not None or getattr(gradient, "batch_size", None) is not None:
             given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"

@@ -20,7 +20,8 @@ from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn.levels import Array, Child, Level, check_positive
+from numpyro_bnn.checks import check_positive
+from numpyro_bnn.levels import Array, Child, Level
 from numpyro_bnn.observations import check_array, check_labels, check_shape, check_vector, observe
 
 Link = Literal["softplus", "exp"]

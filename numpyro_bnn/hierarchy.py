@@ -21,7 +21,8 @@ import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger, apply_stack
 
-from numpyro_bnn.levels import Array, Child, Level, check_positive
+from numpyro_bnn.checks import check_positive
+from numpyro_bnn.levels import Array, Child, Level
 from numpyro_bnn.rules import Prior, Shape, Shapes, fan_in, site_name, source_axis
 from numpyro_bnn.scale_mixture import GammaScaleMixture, drawn_back
 

@@ -13,13 +13,11 @@ precision each, children of Gamma(df/2, df / (2 t)), which is drawn for the purp
 Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3 and A.4.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
 
 from numpyro_bnn.inverse_gaussian import mode_of_log, sample_log
@@ -212,16 +210,3 @@ def typical_values(
         for name, level in missing.items():
             filled[name] = level.typical(filled)
     return filled
-
-
-def check_positive(owner: str, **numbers: Any) -> None:
-    """Refuse what are no positive numbers.
-
-    :raises TypeError: for other things than numbers.
-    :raises ValueError: for numbers that are not positive and finite.
-    """
-    for label, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
-        if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")

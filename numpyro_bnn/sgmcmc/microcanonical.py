@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from numpyro.util import is_prng_key
 
+from numpyro_bnn.checks import check_positive
 from numpyro_bnn.sgmcmc import preconditioners
 from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.sgmcmc.decoherence import Decoherence
@@ -61,7 +62,7 @@ class MCLMC(SGMCMC):
         preconditioner: Any = None,
         **ingredients: Any,
     ) -> None:
-        _check_positive("MCLMC", "energy_variance", energy_variance)
+        check_positive("MCLMC", energy_variance=energy_variance)
         super().__init__(
             model,
             potential_fn,
@@ -164,7 +165,7 @@ class MAMS(SGMCMC):
         preconditioner: Any = None,
         **ingredients: Any,
     ) -> None:
-        _check_positive("MAMS", "trajectory_length", trajectory_length)
+        check_positive("MAMS", trajectory_length=trajectory_length)
         check_batch_size("MAMS", max_num_steps, "max_num_steps")
         gradient = ingredients.get("gradient")
         if batch_size is not None or getattr(gradient, "batch_size", None) is not None:
@@ -191,12 +192,6 @@ def _learned_unless(preconditioner: Any, step_size: Any) -> Any:
     if preconditioner is not None or step_size != "auto":
         return preconditioner
     return preconditioners.from_warmup()
-
-
-def _check_positive(owner: str, name: str, value: Any) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 < value < math.inf):
-        raise ValueError(f"{owner}: {name} must be a positive finite number, got {value!r}.")
 
 
 def _check_warm(owner: str, temperature: Callable) -> None:

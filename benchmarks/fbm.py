@@ -103,11 +103,11 @@ def data_of(problem, shared):
 def sample(problem, route, x, y, options):
     """Draws of all sites by chain, and the seconds that sampling took."""
     model = model_of(problem)
-    settings = {"num_steps": options.steps, "trajectory_length": None, "target_accept_prob": 0.9}
     if route == "gibbs":
-        kernel = bnn.neal(model, HMC, **settings)
+        kernel = bnn.neal(model, num_steps=options.steps, window=min(10, options.steps // 2))
     else:
-        kernel = HMC(bnn.parameterize(model, route), **settings)
+        settings = {"num_steps": options.steps, "trajectory_length": None}
+        kernel = HMC(bnn.parameterize(model, route), target_accept_prob=0.9, **settings)
     # A draw of the output bias from Normal(0, 100²) can be a hazard that overflows.
     bias = {"net/Dense_1.bias": jnp.zeros(3 if problem == "cdata" else 1)}
     starts = bnn.optimize(

@@ -34,6 +34,7 @@ _HOME = {
         "RandomWalk",
     ],
     "sgmcmc.microcanonical": ["MAMS", "MCLMC"],
+    "sgmcmc.windowed_hmc": ["WindowedHMC"],
     "tempering": ["ParallelTempering"],
     "mcmc": ["MCMC"],
     "predictions": ["average", "predict", "prior_predictive"],
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     )
     from numpyro_bnn.sgmcmc.kernel import SGMCMC
     from numpyro_bnn.sgmcmc.microcanonical import MAMS, MCLMC
+    from numpyro_bnn.sgmcmc.windowed_hmc import WindowedHMC
     from numpyro_bnn.stacking import stack, stacking_weights
     from numpyro_bnn.storage import load, save
     from numpyro_bnn.tempering import ParallelTempering

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import HMC, init_to_sample
+from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
@@ -22,6 +22,8 @@ from numpyro_bnn.hierarchy import parameterize
 from numpyro_bnn.levels import Level, levels_of
 from numpyro_bnn.observations import unwrapped
 from numpyro_bnn.potential import Values
+from numpyro_bnn.sgmcmc.preconditioners import given_precisions
+from numpyro_bnn.sgmcmc.windowed_hmc import WindowedHMC
 
 
 def centered_model(model: Callable) -> parameterize:
@@ -190,16 +192,17 @@ def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
     return (site["value"] - law.loc) / law.scale
 
 
-def neal(model: Callable, kernel: Callable[..., MCMCKernel] = HMC, **options: Any) -> Gibbs:
+def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **options: Any) -> Gibbs:
     """Neal's scheme: exact draws of all precisions, then weights by a gradient kernel given them.
 
-    Weights, and whatever else the model has, are one block, in centred coordinates; its kernel adapts
-    as it always does. (Neal's step sizes from the current precisions are not part of this yet.)
+    Weights, and whatever else the model has, are one block, in centred coordinates. By default its
+    kernel is Neal's too: trajectories judged by windows, and for every weight a step size that follows from
+    the current precisions and the data (:func:`~numpyro_bnn.preconditioners.given_precisions`).
 
     :param model: a NumPyro model with a :class:`~numpyro_bnn.priors.Hierarchical` prior, in whatever
         coordinates.
     :param kernel: class of the kernel of the weights, such as ``numpyro.infer.NUTS``; called as
-        ``kernel(model, **options)``.
+        ``kernel(model, **options)``. Others than the default adapt as they always do.
     :param options: of that kernel.
     :return: a kernel for :class:`numpyro_bnn.MCMC`.
     :raises ValueError: when run, if the model has no hierarchical precision.
@@ -207,4 +210,6 @@ def neal(model: Callable, kernel: Callable[..., MCMCKernel] = HMC, **options: An
     Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2 and 3.3.
     """
     centered = centered_model(model)
+    if kernel is WindowedHMC:
+        options = {"preconditioner": given_precisions(), **options}
     return Gibbs([(PrecisionGibbs(centered), precision_sites), (kernel(centered, **options), None)])

@@ -35,8 +35,14 @@ from numpyro_bnn.sgmcmc.checks import (
 )
 from numpyro_bnn.sgmcmc.dynamics import Dynamics
 from numpyro_bnn.sgmcmc.gradients import Estimator, Rows
-from numpyro_bnn.sgmcmc.metric import diagonal_by_probe, hessian_product, learned_metric
-from numpyro_bnn.sgmcmc.metropolis import Metropolis, propose, trajectory
+from numpyro_bnn.sgmcmc.metric import (
+    conditioned,
+    diagonal_by_probe,
+    hessian_product,
+    learned_metric,
+    reconditioned,
+)
+from numpyro_bnn.sgmcmc.metropolis import Decision, Metropolis, propose, trajectory
 from numpyro_bnn.sgmcmc.movements import Settings
 from numpyro_bnn.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.sgmcmc.preconditioners import Preconditioner
@@ -184,7 +190,7 @@ class SGMCMC(MCMCKernel):
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
         z = start_of(type(self).__name__, rows, key_start, init_params, model_kwargs)
         estimator = self.gradient.init(rows, z, key_batches)
-        preconditioner = self.preconditioner.init(z)
+        preconditioner = conditioned(self.preconditioner, self.preconditioner.init(z), rows)
         inverse_mass = self.preconditioner.inverse_mass_matrix(preconditioner)
         initial = None if self._auto else self._step_size(0)
         adaptation = begin_adaptation(
@@ -333,14 +339,17 @@ class SGMCMC(MCMCKernel):
             rng_key=rng_key,
         )
 
+    @property
+    def _judge(self) -> Callable[..., Decision]:
+        return trajectory if self.dynamics.tracks_work else propose
+
     def _decide(self, rows: Rows, state: SGMCMCState) -> SGMCMCState:
         """A proposal or a trajectory, accepted or rejected."""
         assert self._metropolis is not None
         rng_key, key = jax.random.split(state.rng_key)
         warming = state.i < self._num_warmup
         settings = self._settings(state.count, state.adaptation, state.preconditioner)
-        run = trajectory if self.dynamics.tracks_work else propose
-        result = run(
+        result = self._judge(
             self._metropolis,
             self.dynamics,
             self.gradient,
@@ -406,7 +415,11 @@ class SGMCMC(MCMCKernel):
         """Recompute what is cached, after Gibbs changed the values that it is conditioned on."""
         rows = self._rows(model_args, model_kwargs)
         estimator = self.gradient.refresh(rows, state.estimator)
-        state = state._replace(estimator=estimator)
+        learned, momentum = reconditioned(
+            self.preconditioner, state.preconditioner, rows, state.dynamics.momentum
+        )
+        dynamics = state.dynamics._replace(momentum=momentum)
+        state = state._replace(estimator=estimator, preconditioner=learned, dynamics=dynamics)
         cached = state.dynamics.gradient is not None
         if not cached and not self._judges_all_rows:
             return state

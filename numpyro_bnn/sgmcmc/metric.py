@@ -43,6 +43,23 @@ def learned_metric(
     return learned, where_needed(warming, lambda: rescaled(momentum, before, after), momentum)
 
 
+def conditioned(metric: Preconditioner, state: Any, rows: Rows) -> Any:
+    """The state of a preconditioner given what Gibbs holds fixed."""
+    given = getattr(metric, "given", None)
+    return state if given is None else given(rows.potential, state)
+
+
+def reconditioned(
+    metric: Preconditioner, state: Any, rows: Rows, momentum: PyTree
+) -> tuple[Any, PyTree]:
+    """The same after Gibbs has changed that, and the momentum in the new metric."""
+    after = conditioned(metric, state, rows)
+    if momentum is None or after is state:
+        return after, momentum
+    old, new = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(after)
+    return after, rescaled(momentum, old, new)
+
+
 def hessian_product(
     estimator: Estimator, rows: Rows, at: PyTree, state: Any, vector: PyTree
 ) -> PyTree:

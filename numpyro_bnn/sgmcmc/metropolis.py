@@ -1,8 +1,9 @@
 """Accept or reject: what makes a sampler exact at any step size.
 
-Two shapes of decision. :func:`propose` judges one step (MALA, random walk, SGLD with
+Three shapes of decision. :func:`propose` judges one step (MALA, random walk, SGLD with
 ``accept=``); :func:`trajectory` judges several, by the change of the energy plus the work that
-the dynamics kept count of (GGMC, AMAGOLD, HMC).
+the dynamics kept count of (GGMC, AMAGOLD, HMC); :func:`~numpyro_bnn.sgmcmc.windows.windowed` does so by
+windows of states at both ends.
 """
 
 from dataclasses import dataclass
@@ -37,12 +38,15 @@ class Metropolis:
     :param exact: by the energy on all rows; otherwise by that of the minibatch that made the
         proposal, which is biased.
     :param caches_gradient: whether the gradient at the position is kept between proposals.
+    :param window: states at either end of a trajectory that are judged in place of the end itself;
+        see :mod:`~numpyro_bnn.sgmcmc.windows`.
     """
 
     num_steps: int = 1
     exact: bool = True
     caches_gradient: bool = False
     trajectory_length: float | None = None
+    window: int = 1
 
     def draw_num_steps(self, rng_key: jax.Array, step_size: jax.Array) -> jax.Array:
         """The number of steps of one trajectory."""
@@ -60,7 +64,7 @@ class Decision(NamedTuple):
     - **energy** - U at the position
     - **gradient** - the last one looked at; None for methods without
     - **accept_prob** - probability with which the proposal was to be accepted
-    - **accepted** - whether it was
+    - **accepted** - whether the gradient is that of the position
     - **num_steps** - steps of the proposal
     """
 

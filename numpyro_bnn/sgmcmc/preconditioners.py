@@ -10,7 +10,8 @@ Each is an object with four functions::
 ``adapting`` is true during warm-up. A metric that is frozen afterwards leaves the target exactly
 invariant, whatever it is, so that is the default everywhere. A metric that goes on changing with
 the position (``varies``) needs its divergence in the drift, :math:`\Gamma_i = \sum_j \partial_j
-M^{-1}_{ij}`, which only overdamped dynamics have a place for.
+M^{-1}_{ij}`, which only overdamped dynamics have a place for. One that depends on what Gibbs holds fixed has
+``given(potential, state)`` as well, its state after Gibbs has changed that.
 """
 
 import math
@@ -24,6 +25,7 @@ import numpy as np
 
 from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.sgmcmc.movements import PyTree, map_like, size, spread, total
+from numpyro_bnn.sgmcmc.prior_metric import given_precisions as given_precisions
 
 
 class Preconditioner(Protocol):

@@ -112,6 +112,10 @@ SAMPLERS = {
     "MCLMC": (bnn.MCLMC, {"step_size": "auto"}),
     "MCLMC minibatch": (bnn.MCLMC, {"step_size": H, "batch_size": BATCH, "friction": 3.0}),
     "MAMS exact": (bnn.MAMS, {"step_size": 0.2, "trajectory_length": 0.4}),
+    "WindowedHMC exact": (
+        bnn.WindowedHMC,
+        {"step_size": 0.2, "num_steps": 5, "window": 2, "persistence": 0.5},
+    ),
     "RandomWalk exact": (bnn.RandomWalk, {"step_size": 0.15}),
 }
 

@@ -38,7 +38,7 @@ def some_fast(*fast):
 
 
 def test_every_sampler_is_in_the_catalogue():
-    from numpyro_bnn.sgmcmc import algorithms, microcanonical
+    from numpyro_bnn.sgmcmc import algorithms, microcanonical, windowed_hmc
 
     exported = {
         getattr(bnn, name)
@@ -47,7 +47,7 @@ def test_every_sampler_is_in_the_catalogue():
     }
     defined = {
         value
-        for value in (vars(algorithms) | vars(microcanonical)).values()
+        for value in (vars(algorithms) | vars(microcanonical) | vars(windowed_hmc)).values()
         if isinstance(value, type) and issubclass(value, bnn.SGMCMC)
     }
     assert exported == defined

@@ -1,0 +1,90 @@
+"""Hybrid Monte Carlo as Neal runs it: windows, momenta that persist, steps from the precisions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.sgmcmc.gradients import check_batch_size
+from numpyro_bnn.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.sgmcmc.metropolis import Decision, Metropolis
+from numpyro_bnn.sgmcmc.movements import map_like, momentum_from
+from numpyro_bnn.sgmcmc.noise import normal_like
+from numpyro_bnn.sgmcmc.splitting import Splitting
+from numpyro_bnn.sgmcmc.state import SGMCMCState
+from numpyro_bnn.sgmcmc.windows import windowed
+
+Model = Callable | None
+
+
+class WindowedHMC(SGMCMC):
+    r"""Leapfrog trajectories of fixed length, judged by windows of states; exact, on all rows.
+
+    Use it through :func:`numpyro_bnn.neal`, which gives every parameter the step size that follows
+    from the current precisions. Common arguments: see :class:`~numpyro_bnn.sgmcmc.kernel.SGMCMC`.
+
+    :param step_size: time step h; ``"auto"`` adapts it to `target_accept_prob` in warm-up.
+    :param num_steps: leapfrog steps L of a trajectory.
+    :param window: states W at either end that are judged in place of the end, 2 W ≤ L + 1; 1 is
+        plain HMC.
+    :param persistence: :math:`\alpha` of :math:`p \leftarrow \alpha p + \sqrt{1 - \alpha^2}\, n`
+        before a trajectory, in [0, 1); 0 draws momenta afresh. A rejection reverses the momentum.
+    :raises ValueError: for minibatches, and values out of range.
+
+    Source: R. M. Neal, *An improved acceptance procedure for the hybrid Monte Carlo algorithm*
+    (1994); A. M. Horowitz, *A generalized guided Monte Carlo algorithm* (1991).
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: Any = "auto",
+        num_steps: int = 100,
+        window: int = 10,
+        persistence: float = 0.0,
+        **ingredients: Any,
+    ) -> None:
+        check_batch_size("WindowedHMC", num_steps, "num_steps")
+        check_batch_size("WindowedHMC", window, "window")
+        if 2 * window > num_steps + 1:
+            raise ValueError(
+                f"WindowedHMC: two windows of {window} states do not fit the {num_steps + 1} states of "
+                f"a trajectory of {num_steps} steps. Give window={(num_steps + 1) // 2} or less."
+            )
+        if isinstance(persistence, bool) or not 0 <= persistence < 1:
+            raise ValueError(
+                f"WindowedHMC: persistence must be in [0, 1), got {persistence!r}. 0 draws momenta "
+                "afresh for every trajectory."
+            )
+        gradient = ingredients.get("gradient")
+        if ingredients.get("batch_size") is not None or getattr(gradient, "batch_size", None):
+            raise ValueError(
+                "WindowedHMC uses all rows, but was given a minibatch. For minibatches with an exact "
+                "correction use `AMAGOLD` or `GGMC`."
+            )
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=Splitting("BAB", metropolis=True),
+            step_size=step_size,
+            metropolis=Metropolis(num_steps, window=window),
+            friction=0.0,
+            **{"target_accept_prob": 0.8, **ingredients},
+        )
+        self._persistence = persistence
+
+    @property
+    def _judge(self) -> Callable[..., Decision]:
+        return windowed
+
+    def _refresh_momentum(self, state: SGMCMCState) -> SGMCMCState:
+        rng_key, key = jax.random.split(state.rng_key)
+        settings = self._settings(state.count, state.adaptation, state.preconditioner)
+        old = state.dynamics.momentum
+        fresh = momentum_from(normal_like(key, old), settings)
+        keep, gain = self._persistence, jnp.sqrt(1 - self._persistence**2)
+        momentum = map_like(lambda p, n: keep * p + gain * n, old, fresh)
+        return state._replace(dynamics=state.dynamics._replace(momentum=momentum), rng_key=rng_key)

@@ -2,7 +2,8 @@
 
 The 784-100-10 network of `sgmcmc_speed.py`, SGLD with minibatches of 100:
 
-- two and four chains, one or two a device, against all of them in one `jax.vmap`, interleaved;
+- two and four chains, one or two a device, against all of them in one `jax.vmap`, interleaved, and
+  how many cores each keeps busy: `vmap` on one device uses threads too;
 - peak resident memory of a child process against the number of steps (the draws kept are one)
   and against the number of rows, beyond the bytes of the rows themselves.
 
@@ -43,26 +44,29 @@ def sampler(steps: int, **chains):
 
 
 def chains(num_chains: int, steps: int, repeats: int):
-    """Median seconds on the devices and in one vmap, and the median of their ratios."""
+    """Seconds and busy cores on the devices and in one vmap, medians, and the median of ratios."""
     x, y = (jnp.asarray(a) for a in rows(N))
     z = bnn.optimize(
         model, jax.random.key(0), x, y, num_chains=num_chains, num_steps=0, progress_bar=False
     )
-    times = {}
+    times, busy = {}, {}
     samplers = {
         method: sampler(steps, num_chains=num_chains, chain_method=method)
         for method in ("parallel", "vectorized")
     }
     for repeat in range(repeats + 1):
         for method, mcmc in samplers.items():
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), time.process_time()
             mcmc.run(jax.random.key(1), x, y, init_params=z)
             jax.block_until_ready(mcmc.last_state.z)
             if repeat:  # the first compiles
-                times.setdefault(method, []).append(time.perf_counter() - begin)
+                seconds = time.perf_counter() - begin
+                times.setdefault(method, []).append(seconds)
+                busy.setdefault(method, []).append((time.process_time() - used) / seconds)
     parallel, vectorized = times.values()
     ratio = statistics.median(a / b for a, b in zip(parallel, vectorized))
-    return statistics.median(parallel), statistics.median(vectorized), ratio
+    medians = [statistics.median(v) for v in (*times.values(), *busy.values())]
+    return *medians, ratio
 
 
 def peak(steps: int, size: int) -> float:
@@ -88,9 +92,11 @@ def child(steps: int, size: int) -> None:
 def speed(quick: bool):
     steps, repeats = (200, 3) if quick else (1000, 7)
     for num_chains in (2, 4):
-        parallel, vectorized, ratio = chains(num_chains, steps, repeats)
+        parallel, vectorized, *cores, ratio = chains(num_chains, steps, repeats)
         yield f"{num_chains} chains on 2 devices, microseconds a step", parallel / steps * 1e6
         yield f"{num_chains} chains in one vmap, microseconds a step", vectorized / steps * 1e6
+        yield f"{num_chains} chains on 2 devices, cores busy", cores[0]
+        yield f"{num_chains} chains in one vmap, cores busy", cores[1]
         yield f"{num_chains} chains, ratio of the medians of pairs", ratio
 
 

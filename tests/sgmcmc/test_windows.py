@@ -91,6 +91,26 @@ def test_a_window_of_one_is_hmc():
     assert float(kernel.sample(state, (), {}).accept_prob) == pytest.approx(expected, rel=1e-3)
 
 
+def test_a_rejection_goes_back_along_the_trajectory():
+    """Beyond a wall nothing has any weight: a chain stays in its first window, and turns round."""
+
+    def walled(z):
+        return jnp.where(z["y"][0] > 0.35, jnp.inf, jnp.sum(z["y"] ** 2) / 2)
+
+    kernel = bnn.WindowedHMC(
+        potential_fn=walled, step_size=0.1, num_steps=9, window=3, persistence=0.999_999_999
+    )
+    keys = jax.random.split(jax.random.key(0), 200)
+    state = kernel.init(keys, 0, {"y": jnp.zeros((200, 1))}, (), {})
+    moving = state.dynamics._replace(momentum={"y": jnp.ones((200, 1))})
+    after = kernel.sample(state._replace(dynamics=moving), (), {})
+    place, momentum = (np.asarray(v["y"][:, 0]) for v in (after.z, after.dynamics.momentum))
+    assert np.all(np.asarray(after.accept_prob) == 0)
+    # Positions and momenta are sine and cosine of at most two steps either way, reversed.
+    np.testing.assert_allclose(momentum, -np.sqrt(1 - place**2), atol=2e-3)
+    assert set(np.round(10 * place).astype(int)) == {-2, -1, 0, 1, 2}
+
+
 # -- the metric -------------------------------------------------------------------------------------
 
 X = jnp.asarray(np.random.default_rng(2).normal(size=(12, 2)) * [1.0, 3.0])

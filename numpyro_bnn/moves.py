@@ -26,7 +26,10 @@ from numpyro_bnn.gibbs import PrecisionGibbs, centered_model
 from numpyro_bnn.inverse_gaussian import sample_log
 from numpyro_bnn.levels import Level, levels_of
 from numpyro_bnn.observations import unwrapped
-from numpyro_bnn.potential import Values
+from numpyro_bnn.potential import Potential, Values
+from numpyro_bnn.redraw import redrawn
+from numpyro_bnn.scale_mixture import GammaScaleMixture
+from numpyro_bnn.start import own_coordinates
 from numpyro_bnn.structure import structure_of
 
 
@@ -46,19 +49,25 @@ class Bound:
         """The trace at constrained values."""
         return trace(substitute(self.model, data=values)).get_trace(*self.args, **self.kwargs)
 
-    def check(self, names: set[str]) -> None:
-        """Refuse a kernel that sees the model in other coordinates.
+    @property
+    def latent(self) -> list[str]:
+        """Names of all weights, precisions and whatever else is sampled."""
+        return list(structure_of(self.model, self.args, self.kwargs).latent)
 
-        :raises ValueError: naming the sites that it lacks.
+    def levels(self, owner: str, values: Values) -> dict[str, Level]:
+        """The hierarchical precisions of weights.
+
+        :param owner: the move that asks.
+        :raises ValueError: if there are none.
         """
-        missing = [
-            n for n in structure_of(self.model, self.args, self.kwargs).latent if n not in names
-        ]
-        if missing:
+        every = levels_of(self.sites(values))
+        levels = {name: level for name, level in every.items() if not level.of_noise}
+        if not levels:
             raise ValueError(
-                f"Interleaved: moves need the sites {missing}, which the kernel does not have. Build it "
-                'over `bnn.parameterize(model, "centered")`, or with `bnn.neal(model)`.'
+                f"{owner}: the model has no hierarchical precision. Give the network the prior "
+                "`bnn.priors.Hierarchical(…)`."
             )
+        return levels
 
     def log_joint(self, values: Values) -> jax.Array:
         """log p(θ, y) at constrained values, in nats."""
@@ -90,13 +99,7 @@ class RidgeScaling:
         self.step = step
 
     def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
-        sites = bound.sites(values)
-        levels = {n: v for n, v in levels_of(sites).items() if not v.of_noise}
-        if not levels:
-            raise ValueError(
-                "RidgeScaling: the model has no hierarchical precision. Give the network the prior "
-                "`bnn.priors.Hierarchical(…)`."
-            )
+        levels = bound.levels("RidgeScaling", values)
         before = bound.log_joint(values)
         tops = [level for level in levels.values() if level.parent is None]
         for i, top in enumerate(tops):
@@ -124,6 +127,23 @@ def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]
     below = [levels[child.site] for child in top.children]
     weights = [name for level in (top, *below) for name in level.members]
     return weights, [level.site for level in (top, *below)]
+
+
+class PrecisionRedraw:
+    """Every precision of weights drawn anew, exactly, given the weights; costs no energy.
+
+    After a kernel in non-centred coordinates, where weights follow their precision, this interweaves the
+    two ways to see the model: each takes the steps that the other is bad at. (In centred coordinates it
+    is a further Gibbs step.)
+
+    :raises ValueError: when run, if the model has no hierarchical precision.
+
+    Source: Y. Yu and X.-L. Meng, *To center or not to center: that is not the question*, JCGS 20
+    (2011).
+    """
+
+    def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
+        return redrawn(key, bound.levels("PrecisionRedraw", values), values)
 
 
 class UnitRescaling:
@@ -203,12 +223,13 @@ def _choose(accepted: jax.Array, new: Values, old: Values) -> Values:
 
 
 class Interleaved(MCMCKernel):
-    """A kernel over a model in centred coordinates, and moves after each of its steps.
+    """A kernel over a model, and moves after each of its steps.
 
-    :param kernel: HMC, NUTS, a kernel of this package, or ``Gibbs`` of them (:func:`numpyro_bnn.neal`),
-        over ``bnn.parameterize(model, "centered")``.
+    :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred
+        coordinates, or ``Gibbs`` of them (:func:`numpyro_bnn.neal`).
     :param moves: steps that leave the posterior as it is, in order.
     :raises TypeError: if `kernel` is no kernel over a model.
+    :raises ValueError: when run, for collapsed coordinates, which have no precisions to move.
     """
 
     def __init__(self, kernel: MCMCKernel, moves: Sequence[Move]) -> None:
@@ -245,10 +266,25 @@ class Interleaved(MCMCKernel):
         model_kwargs: dict | None,
     ) -> Any:
         state = self.kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
-        z = getattr(state, self.sample_field)
-        Bound(self.model, model_args, model_kwargs).check(set(z))
+        self._check(Bound(self.model, model_args, model_kwargs), getattr(state, self.sample_field))
         self._sample_fn = self._sample_one
         return state
+
+    def _check(self, bound: Bound, z: Values) -> None:
+        if isinstance(self.kernel, Gibbs):
+            hidden = [name for name in bound.latent if name not in z]
+        else:
+            sites = trace(seed(self.model, jax.random.key(0))).get_trace(
+                *bound.args, **bound.kwargs
+            )
+            laws = {n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"}
+            hidden = [n for n, law in laws.items() if isinstance(law, GammaScaleMixture)]
+        if hidden:
+            raise ValueError(
+                f"Interleaved: moves need weights and precisions, and the kernel has none at {hidden}: it "
+                "integrates them out, or sees the model in other coordinates. Build it over "
+                '`bnn.parameterize(model, "noncentered")` or "centered", or with `bnn.neal(model)`.'
+            )
 
     def sample(self, state: Any, model_args: tuple, model_kwargs: dict | None) -> Any:
         assert self._sample_fn is not None
@@ -257,9 +293,8 @@ class Interleaved(MCMCKernel):
     def _sample_one(self, state: Any, args: tuple, kwargs: dict | None) -> Any:
         state = self.kernel.sample(state, args, kwargs)
         key, *keys = jax.random.split(state.rng_key, 1 + len(self.moves))
-        z = getattr(state, self.sample_field)
-        values = dict(self.kernel.get_constrain_fn(args, kwargs)(z))
         bound = Bound(self.model, args, kwargs)
+        values = centered_values(self.kernel, getattr(state, self.sample_field), bound)
         for key_move, move in zip(keys, self.moves):
             values = move(key_move, values, bound)
         return placed(self.kernel, state._replace(rng_key=key), values, bound)
@@ -268,11 +303,19 @@ class Interleaved(MCMCKernel):
         return {**self.__dict__, "_sample_fn": None}
 
 
+def centered_values(kernel: MCMCKernel, z: Values, bound: Bound) -> Values:
+    """Constrained values of all sites of the model in centred coordinates."""
+    if isinstance(kernel, Gibbs):
+        return dict(kernel.get_constrain_fn(bound.args, bound.kwargs)(z))
+    own = Potential(kernel.model, bound.args, bound.kwargs).constrain(z, deterministic=True)
+    return {name: own[name] for name in bound.latent}
+
+
 def placed(kernel: MCMCKernel, state: Any, values: Values, bound: Bound) -> Any:
     """The state of a kernel at other values of its sites, with what it keeps computed anew."""
     args, kwargs = bound.args, bound.kwargs
     if not isinstance(kernel, Gibbs):
-        z = _native(kernel, getattr(state, kernel.sample_field), values, bound)
+        z = own_coordinates(Potential(kernel.model, args, kwargs), values)
         return kernel.refresh(state._replace(**{kernel.sample_field: z}), args, kwargs)
     states: list[Any] = []
     merged: Values = {}

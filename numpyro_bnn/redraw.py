@@ -10,8 +10,17 @@ from collections.abc import Callable
 
 import jax
 
+from numpyro_bnn.levels import Level
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.start import centered, own_coordinates
+
+
+def redrawn(rng_key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
+    """Constrained values with every precision of `levels` drawn given all else, lowest first."""
+    values = dict(values)
+    for key, (name, level) in zip(jax.random.split(rng_key, len(levels)), levels.items()):
+        values[name] = level.draw(key, values).reshape(values[name].shape)
+    return values
 
 
 def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Values] | None:
@@ -27,10 +36,7 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
         return None
 
     def redraw(rng_key: jax.Array, z: Values) -> Values:
-        values = potential.constrain(z, deterministic=True)
-        keys = jax.random.split(rng_key, len(levels))
-        for key, (name, level) in zip(keys, levels.items()):
-            values[name] = level.draw(key, values).reshape(values[name].shape)
+        values = redrawn(rng_key, levels, potential.constrain(z, deterministic=True))
         # What is standardised in the model's own coordinates follows from these.
         return own_coordinates(potential, {name: values[name] for name in structure.latent})
 

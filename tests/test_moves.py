@@ -10,7 +10,8 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, moves, priors
-from numpyro_bnn.moves import Bound, Interleaved, RidgeScaling, UnitRescaling
+from numpyro_bnn.moves import Bound, Interleaved, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.start import own_coordinates
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -118,6 +119,36 @@ def test_moves_after_each_step_of_a_composition_agree_with_its_state():
     np.testing.assert_allclose(draws[FIRST][0, -1], last.z[FIRST], rtol=1e-6)
 
 
+def test_interweaving_keeps_the_law():
+    """Joint draws moved by non-centred HMC, with precisions drawn given the weights in between."""
+    model = model_with(jax.nn.relu)
+    kernel = Interleaved(
+        HMC(model, step_size=0.15, num_steps=4, adapt_step_size=False, adapt_mass_matrix=False),
+        [PrecisionRedraw(), RidgeScaling(0.3)],
+    )
+    centered = bnn.parameterize(model, "centered")
+
+    @jax.jit
+    @jax.vmap
+    def one(keys):
+        with handlers.seed(rng_seed=keys[0]), handlers.trace() as sites:
+            centered(X)
+        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
+        y = values.pop("y")
+        start = own_coordinates(bnn.potential_of(model, X, y), values)
+        state = kernel.init(keys[1], 0, start, (X, y), {})
+        for _ in range(3):
+            state = kernel.sample(state, (X, y), {})
+        potential = bnn.potential_of(model, X, y)
+        after = potential.constrain(state.z, deterministic=True)
+        after["residual"] = y - Bound(model, (X, y), {}).sites(after)["y"]["fn"].base_dist.loc
+        return after, potential(state.z) - state.potential_energy
+
+    values, error = one(jax.random.split(jax.random.key(2), (2000, 2)))
+    np.testing.assert_allclose(error, 0, atol=1e-3)
+    assert_law_is_kept({n: np.asarray(v, np.float64) for n, v in values.items()})
+
+
 def test_moves_that_do_not_fit_are_refused():
     model = model_with(jax.nn.relu)
     values = {FIRST: jnp.ones((3, 3)), SECOND: jnp.ones((2, 4))}
@@ -128,8 +159,8 @@ def test_moves_that_do_not_fit_are_refused():
         UnitRescaling(FIRST, SECOND)(jax.random.key(0), values, bound)
     with pytest.raises(ValueError, match="step must be positive, got step=0"):
         moves.RidgeScaling(0)
-    other = Interleaved(HMC(model), [RESCALING])
-    with pytest.raises(ValueError, match=r"moves need the sites \['net/Dense_0"):
+    other = Interleaved(HMC(bnn.parameterize(model, "collapsed")), [RESCALING])
+    with pytest.raises(ValueError, match=r"the kernel has none at \['net/Dense_0"):
         other.init(jax.random.key(0), 0, None, (X, jnp.zeros((2, 2))), {})
     with pytest.raises(TypeError, match="expected a kernel over a model, got 'NUTS'"):
         Interleaved("NUTS", [])

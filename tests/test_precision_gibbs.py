@@ -162,15 +162,24 @@ KERNELS = {
     "gibbs": lambda model: bnn.neal(
         model, HMC, step_size=0.15, trajectory_length=0.9, adapt_step_size=False
     ),
+    # Given the precision the weights are Gaussian, whose law BAOAB has at any step.
+    "gibbs, BAOAB": lambda model: bnn.neal(model, bnn.BAOAB, step_size=0.15),
+    "gibbs, BAOAB on minibatches": lambda model: bnn.neal(
+        model, bnn.BAOAB, step_size=0.02, batch_size=5, friction=5.0
+    ),
+    "gibbs, MAMS": lambda model: bnn.neal(model, bnn.MAMS, step_size=0.1),
+    "gibbs, MCLMC": lambda model: bnn.neal(model, bnn.MCLMC, step_size=0.1, friction=1.0),
 }
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("noncentered", "centered")]
+FAST = ("collapsed", "gibbs")
 
 
-@pytest.mark.parametrize("name", [*SLOW, "collapsed", "gibbs"])
-def test_all_coordinates_give_the_same_precision(data, name):
-    model = linear if name == "gibbs" else bnn.parameterize(linear, name)
+@pytest.mark.parametrize(
+    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
+)
+def test_all_coordinates_and_kernels_give_the_same_precision(data, name):
+    model = linear if name.startswith("gibbs") else bnn.parameterize(linear, name)
     settings = {"num_warmup": 200, "num_samples": 2000, "num_chains": 2, "progress_bar": False}
     mcmc = bnn.MCMC(KERNELS[name](model), **settings)
     # Starts in any coordinates serve.

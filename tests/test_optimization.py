@@ -8,9 +8,10 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 import pytest
+from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
-from numpyro_bnn import priors
+from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.start import centered
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -142,3 +143,35 @@ def test_the_centred_potential_is_the_same_for_models_without_a_hierarchy(data):
     z = nets.weights(potential.model, *data)
     both = jax.jit(lambda z: (potential(z), centered(potential)(z)))(z)
     assert both[0] == both[1]
+
+
+@pytest.mark.slow
+def test_nuts_from_these_starts_is_not_stuck_where_the_default_start_is(shared):
+    """Airfoil, 16-16 relu: error of the posterior mean, in standard deviations of the target."""
+    with np.load(shared / "data" / "mile" / "airfoil.npz") as table:
+        table = np.c_[table["x"], table["y"].reshape(-1)]
+    table = np.random.default_rng(0).permutation(table)
+    fit, test = table[:1052], table[1052:]
+    fit, test = ((part - fit.mean(0)) / fit.std(0) for part in (fit, test))
+
+    def model(x, y=None):
+        net = bnn.random_module("net", bnn.MLP([16, 16], 1, jax.nn.relu), priors.Normal(1.0), x[:1])
+        noise = dist.HalfNormal(1.0)
+        likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
+
+    x, y = fit[:, :-1], fit[:, -1]
+    starts = bnn.optimize(model, jax.random.key(1), x, y, num_chains=2, progress_bar=False)
+    errors = {}
+    for name, start in (("default", None), ("optimised", starts)):
+        mcmc = bnn.MCMC(
+            NUTS(model, max_tree_depth=6),
+            num_warmup=60,
+            num_samples=60,
+            num_chains=2,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        mcmc.run(jax.random.key(0), x, y, init_params=start)
+        errors[name] = bnn.scores.rmse(bnn.predict(model, mcmc, test[:, :-1]), test[:, -1])
+    assert errors["optimised"] < 0.25
+    assert errors["default"] > 1.5 * errors["optimised"]

@@ -1,9 +1,9 @@
 """Standard normal vectors shaped like a position: more than half of the time of an SGLD step.
 
 At 80,000 parameters on a CPU half of the time of ``jax.random.normal`` goes to its bits, which
-are of cryptographic quality. Here a key of JAX is drawn for every leaf and step as usual, and
-the bits of the leaf are a hash of the key and the place, three multiplications each, so that
-vectors of single precision cost less than half. Bits, resolution and the inverse error function
+are of cryptographic quality. Here JAX draws two words for every vector and step,
+and its bits are a hash of these and the place, three multiplications each, so that vectors of
+single precision cost less than half. Bits, resolution and the inverse error function
 are otherwise those of ``jax.random.normal``; other precisions use that.
 """
 
@@ -11,22 +11,44 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 PyTree = Any
 
+# Entries up to which leaves are drawn together.
+_SMALL = 1 << 16
+
 
 def normal_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
-    """Standard normals like a pytree, with an independent key for each leaf."""
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(rng_key, len(leaves))
-    noise = [normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)]
-    return jax.tree.unflatten(structure, noise)
+    """Standard normals like a pytree."""
+    return _one_like(rng_key, tree)
 
 
 def normals_like(rng_key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]:
     """Several independent vectors of standard normals."""
-    return tuple(normal_like(key, tree) for key in jax.random.split(rng_key, count))
+    keys = jax.random.split(rng_key, count)
+    return tuple(_one_like(keys[i], tree) for i in range(count))
+
+
+def _one_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
+    leaves, structure = jax.tree.flatten(tree)
+    small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
+    noise = {}
+    if len(small) > 1:
+        # One generator for all of them, which compiles once and not for every leaf; the barrier
+        # keeps the compiler from writing it into every use.
+        rng_key, key = jax.random.split(rng_key)
+        sizes = [leaves[k].size for k in small]
+        joint = lax.optimization_barrier(normal(key, (sum(sizes),), jnp.float32))
+        parts = jnp.split(joint, np.cumsum(sizes)[:-1])
+        noise = {k: part.reshape(leaves[k].shape) for k, part in zip(small, parts)}
+    keys = jax.random.split(rng_key, len(leaves))
+    each = [
+        noise[k] if k in noise else normal(keys[k], leaf.shape, leaf.dtype)
+        for k, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, each)
 
 
 def normal(rng_key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -38,19 +60,20 @@ def normal(rng_key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """
     if dtype != jnp.float32:
         return jax.random.normal(rng_key, shape, dtype)
+    bits = hashed_bits(jax.random.bits(rng_key, (2,), jnp.uint32), shape)
     # 23 bits, centred in their cells: never 0 or ±1, where the inverse is infinite.
-    uniform = (hashed_bits(rng_key, shape) >> 9).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
+    uniform = (bits >> 9).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
     return jnp.float32(2**0.5) * lax.erf_inv(uniform)
 
 
-def hashed_bits(rng_key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """32 random bits for every place: a keyed integer hash of the place.
+def hashed_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """32 random bits for every place: an integer hash of the place and of two random words.
 
     The mixing rounds and their constants are Wellons' ``triple32``, whose bias is the smallest
-    found for three multiplications (*Hash Function Prospector*, 2018); the two words of the key
+    found for three multiplications (*Hash Function Prospector*, 2018); the two words
     enter before the first and the second.
     """
-    first, second = jax.random.bits(rng_key, (2,), jnp.uint32)
+    first, second = words
     size = 1
     for axis in shape:
         size *= axis

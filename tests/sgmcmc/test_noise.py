@@ -15,6 +15,10 @@ from numpyro_bnn.sgmcmc.noise import hashed_bits, normal, normal_like
 KEYS = jax.random.split(jax.random.key(20), 400)
 
 
+def bits_of(key, size):
+    return hashed_bits(jax.random.bits(key, (2,), jnp.uint32), (size,))
+
+
 @pytest.fixture(scope="module")
 def draws():
     """400 vectors of 10,000, as a sampler draws them: a key each."""
@@ -45,7 +49,7 @@ def test_neighbours_in_place_and_in_time_are_independent(draws):
 
 
 def test_every_bit_is_fair_and_independent_of_the_others():
-    bits = np.asarray(jax.vmap(lambda key: hashed_bits(key, (2_000,)))(KEYS)).ravel()
+    bits = np.asarray(jax.vmap(lambda key: bits_of(key, 2_000))(KEYS)).ravel()
     each = ((bits[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.float64) - 0.5
     assert np.abs(each.mean(0)).max() < 5 * 0.5 / np.sqrt(len(bits))
     correlation = each.T @ each / len(bits) * 4 - np.eye(32)
@@ -54,7 +58,7 @@ def test_every_bit_is_fair_and_independent_of_the_others():
 
 def test_keys_that_differ_in_one_bit_give_unrelated_bits():
     data = jnp.asarray([[0, 0], [0, 1], [1, 0], [0, 1 << 31]], jnp.uint32)
-    bits = np.asarray(jax.vmap(lambda d: hashed_bits(jax.random.wrap_key_data(d), (20_000,)))(data))
+    bits = np.asarray(jax.vmap(lambda d: bits_of(jax.random.wrap_key_data(d), 20_000))(data))
     for other in bits[1:]:
         flipped = np.unpackbits((bits[0] ^ other).view(np.uint8)).mean()
         assert abs(flipped - 0.5) < 5 * 0.5 / np.sqrt(32 * 20_000)

@@ -12,6 +12,8 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
+from numpyro_bnn.sgmcmc.gradients import Rows
+from numpyro_bnn.sgmcmc.metric import reconditioned
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -123,14 +125,16 @@ def linear(x, y=None):
         numpyro.sample("y", dist.Normal(net(x).squeeze(-1), SIGMA), obs=y)
 
 
+CENTERED = bnn.parameterize(linear, "centered")
+TAUS = [
+    {"net/Dense_0.kernel.precision": jnp.asarray(k), "net/Dense_0.bias.precision": jnp.asarray(b)}
+    for k, b in ((7.0, 0.2), (70.0, 20.0))
+]
+
+
 def test_the_metric_is_prior_precision_plus_information():
     """Of a linear model the Fisher information is XᵀX/σ², whatever the weights."""
-    centered = bnn.parameterize(linear, "centered")
-    tau = {
-        "net/Dense_0.kernel.precision": jnp.asarray(7.0),
-        "net/Dense_0.bias.precision": jnp.asarray(0.2),
-    }
-    potential = bnn.potential_of(numpyro.handlers.condition(centered, tau), X, X[:, 0])
+    potential = bnn.potential_of(numpyro.handlers.condition(CENTERED, TAUS[0]), X, X[:, 0])
     metric = preconditioners.given_precisions(num_draws=4000)
     position = {"net/Dense_0.kernel": jnp.zeros((2, 1)), "net/Dense_0.bias": jnp.zeros(1)}
     curvature = jax.tree.map(lambda v: 1 / v, metric.given(potential, metric.init(position)))
@@ -141,6 +145,21 @@ def test_the_metric_is_prior_precision_plus_information():
     # A mean of 4000 squares of normals: relative error sqrt(2/4000).
     got, expected = ravel_pytree(curvature)[0], ravel_pytree(exact)[0]
     np.testing.assert_allclose(got, expected, rtol=4 * np.sqrt(2 / 4000))
+
+
+def test_momenta_follow_the_metric():
+    """p² over mass stays what it was when Gibbs has changed the precisions."""
+    potentials = [
+        bnn.potential_of(numpyro.handlers.condition(CENTERED, t), X, X[:, 0]) for t in TAUS
+    ]
+    metric = preconditioners.given_precisions()
+    position = {"net/Dense_0.kernel": jnp.ones((2, 1)), "net/Dense_0.bias": jnp.ones(1)}
+    before = metric.given(potentials[0], metric.init(position))
+    after, momentum = reconditioned(metric, before, Rows(potentials[1]), position)
+    changed = jax.tree.map(lambda w, v: float(jnp.abs(jnp.log(w / v)).min()), before, after)
+    assert min(changed.values()) > 0.01
+    for name, p in momentum.items():
+        np.testing.assert_allclose(p**2 * after[name], before[name], rtol=1e-5)
 
 
 def test_the_metric_follows_the_precisions_and_the_law_is_kept():

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import optax
-from cifar10_methods import LAPLACE_DRAWS
+from cifar10_methods import CURVATURE_EPOCHS, LAPLACE_DRAWS
 from cifar10_network import posterior_of
 from cifar10_setup import Setup
 
@@ -115,6 +115,7 @@ def _laplace(setup: Setup) -> bnn.Draws:
         subset=_LAST_LAYER,
         mode=mode,
     )
+    draws.info["gradients"] += CURVATURE_EPOCHS
     return _after(mode, draws, begin)
 
 
@@ -138,6 +139,7 @@ def _mean_field(setup: Setup) -> bnn.Draws:
         optimizer=optax.adam(optax.cosine_decay_schedule(settings.rate, steps)),
         num_steps=steps,
         batch_size=setup.batch_size,
+        init_params=setup.start(4),
         init_scale=settings.scale,
         progress_bar=setup.progress_bar,
     )

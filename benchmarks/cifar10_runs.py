@@ -66,7 +66,7 @@ def _sample(name: str, method: Sampling, setup: Setup) -> Result:
     """Run chains, or go on with them."""
     train, test = setup.data
     sizes = (len(train.x), setup.batch_size)
-    plan = plan_of(method, setup.epochs, *sizes)
+    plan = plan_of(method, setup.epochs, *sizes, setup.safe_epochs)
     folder = setup.runs / name
     mcmc = bnn.MCMC(
         kernel_of(method, posterior_of(setup.network), *sizes),

@@ -27,6 +27,7 @@ class Setup(NamedTuple):
     - **training**, **swag**, **mean_field** - settings of what does not sample
     - **samplers** - settings of what does
     - **seed** - of all random keys
+    - **safe_epochs** - between checkpoints of a chain
     - **progress_bar** - show how far a run is
     """
 
@@ -43,6 +44,7 @@ class Setup(NamedTuple):
     mean_field: MeanField = MeanField()
     samplers: dict[str, Sampling] = SAMPLERS
     seed: int = 0
+    safe_epochs: float = 10
     progress_bar: bool = True
 
     @property

@@ -17,7 +17,7 @@ from numpyro_bnn.descent import Descent, check_count
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.sgmcmc.gradients import Rows, next_rows
-from numpyro_bnn.start import gentle_start
+from numpyro_bnn.start import complete, gentle_start
 from numpyro_bnn.structure import check_key, explain_tracing
 
 # Steps between looks at the loss.
@@ -34,6 +34,7 @@ def mean_field(
     num_steps: int = 10_000,
     batch_size: int | None = None,
     num_particles: int = 1,
+    init_params: Values | None = None,
     init_scale: float = 0.1,
     progress_bar: bool = True,
     **kwargs: Any,
@@ -58,11 +59,15 @@ def mean_field(
     :param num_steps: steps to take; all of them.
     :param batch_size: rows in a minibatch, drawn without replacement; all rows where None.
     :param num_particles: draws that estimate the gradient of a step.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, with
+        precisions at their conditional means; or unconstrained values of all latent sites. Prior
+        draws where None, with kernels shrunk to variance 1/fan-in.
     :param init_scale: standard deviations at the start.
     :param progress_bar: show the ELBO while it rises.
     :param kwargs: keyword arguments of the model.
     :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats.
-    :raises ValueError: if a number is out of range or the fit does not stay finite.
+    :raises ValueError: if a number is out of range, `init_params` name other sites than the model
+        has or lack some, or the fit does not stay finite.
     """
     for label, value in (
         ("num_samples", num_samples),
@@ -119,7 +124,11 @@ def mean_field(
 
         return lax.map(one, keys)
 
-    start = jax.jit(lambda k: own.constrain(gentle_start(own, k)))(key_start)
+    @jax.jit
+    def begin(key: jax.Array, given: Values | None) -> Values:
+        return own.constrain(gentle_start(own, key) if given is None else complete(own, given, False))
+
+    start = begin(key_start, init_params)
     guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
     svi = SVI(on_rows, guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(descent.whole, descent.plate, descent.size)

@@ -61,9 +61,27 @@ def test_the_elbo_is_the_evidence_where_the_family_holds_the_posterior():
     within_errors(np.asarray(draws["mean"], np.float64)[0], y.sum() / (4 + 1 / 4))
 
 
+def test_a_fit_begins_where_it_is_told(data):
+    """Without a step to speak of: draws around the start, as wide as asked for."""
+    start = {linear.KERNEL: np.array([[3.0], [-4.0], [5.0]]), linear.BIAS: np.array([-6.0])}
+    draws = fit(
+        linear.model,
+        *data,
+        init_params=start,
+        init_scale=0.25,
+        optimizer=optax.sgd(1e-12),
+        num_steps=1,
+        num_samples=2000,
+    )
+    found = linear.weights(draws)[0]
+    within_errors(found, [3.0, -4.0, 5.0, -6.0])
+    within_errors((found - [3.0, -4.0, 5.0, -6.0]) ** 2, 0.25**2)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"init_params": {linear.BIAS: np.zeros(1)}}, r"init_params lack the sites \['net/Dense_0"),
         ({"num_particles": 0}, r"mean_field: num_particles must be a positive integer, got 0"),
         ({"init_scale": 0}, r"mean_field: init_scale must be a positive number, got 0"),
         ({"batch_size": 99}, r"mean_field: batch_size must be between 1 and the 20 rows"),

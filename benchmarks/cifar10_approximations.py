@@ -141,6 +141,8 @@ def _mean_field(setup: Setup) -> bnn.Draws:
         batch_size=setup.batch_size,
         init_params=setup.start(4),
         init_scale=settings.scale,
+        checkpoint=setup.runs / "mean_field",
+        checkpoint_every=round(setup.safe_epochs * setup.epoch),
         progress_bar=setup.progress_bar,
     )
     draws.info["seconds"] = time.perf_counter() - begin

@@ -32,7 +32,7 @@ def trained(setup: Setup, member: int) -> bnn.Draws:
     model = posterior_of(setup.network)
     total = round(settings.epochs * setup.epoch)
     schedule = optax.cosine_decay_schedule(settings.step, total)
-    folder = setup.folder("modes", training=settings._replace(members=0)._asdict())
+    folder = setup.folder(f"modes{setup.label}", training=settings._replace(members=0)._asdict())
     draws, done, passes, seconds = None, 0, 0.0, 0.0
     for segment in range(settings.segments):
         end = round(total * (segment + 1) / settings.segments)
@@ -141,7 +141,7 @@ def _mean_field(setup: Setup) -> bnn.Draws:
         batch_size=setup.batch_size,
         init_params=setup.start(4),
         init_scale=settings.scale,
-        checkpoint=setup.runs / "mean_field",
+        checkpoint=setup.runs / f"mean_field{setup.label}",
         checkpoint_every=round(setup.safe_epochs * setup.epoch),
         progress_bar=setup.progress_bar,
     )

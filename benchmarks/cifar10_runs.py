@@ -33,6 +33,7 @@ def run(name: str, setup: Setup) -> Path:
     :return: the file; the method is not run where that has its last draw, by these settings.
     """
     suffix = f"_{setup.chains}_chains" if name in setup.samplers and setup.chains > 1 else ""
+    suffix += setup.label
     path = setup.results / f"{name}{suffix}.npz"
     configuration = _configuration(name, setup)
     if path.exists():

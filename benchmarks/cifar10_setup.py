@@ -52,6 +52,12 @@ class Setup(NamedTuple):
         """Minibatches in a pass over the data."""
         return len(self.data.train.x) // self.batch_size
 
+    @property
+    def label(self) -> str:
+        """What tells runs in half precision from others, in the names of their files."""
+        dtype = self.network.dtype
+        return "" if dtype == "float32" else f"_{dtype}"
+
     def key(self, *numbers: int) -> jax.Array:
         """A random key for a part of the work."""
         key = jax.random.key(self.seed)

@@ -15,6 +15,7 @@ import cifar10_network  # noqa: E402
 import cifar10_runs  # noqa: E402
 import cifar10_speed  # noqa: E402
 from cifar10_data import Data  # noqa: E402
+from cifar10_network import ResNet  # noqa: E402
 from cifar10_setup import Result, Setup  # noqa: E402
 
 
@@ -73,6 +74,17 @@ def test_chains_together_on_one_device(tiny):
         result.rhat, bnn.diagnostics.rhat(np.float32(draws)), rtol=1e-5, equal_nan=True
     )
     assert result.epochs == pytest.approx(2 * tiny.epochs)
+
+
+@pytest.mark.slow
+def test_half_precision_beside_single(tiny):
+    """Files of their own, and predictions that differ, but not by much after two epochs."""
+    single = checked(cifar10_runs.run("sgd", tiny))
+    half = tiny._replace(network=ResNet((4,), 0, "bfloat16"))
+    path = cifar10_runs.run("sgd", half)
+    assert path.name == "sgd_bfloat16.npz"
+    gap = np.abs(checked(path).probs.astype(float) - single.probs.astype(float)).max()
+    assert 0 < gap < 0.05
 
 
 @pytest.mark.slow

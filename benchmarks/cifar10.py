@@ -87,7 +87,8 @@ def speed(setup: Setup, timing: Timing) -> Path:
     """Print and store timings."""
     rows = measure(setup.data, setup.network, timing)
     note = f"{setup.network.dtype}, {timing.repeats} turns of {timing.steps} steps"
-    return store([SPEED, *rows, ("measured on", f"{circumstances()}, {note}")], setup, f"speed{setup.label}.csv")
+    table = [SPEED, *rows, ("measured on", f"{circumstances()}, {note}")]
+    return store(table, setup, f"speed{setup.label}.csv")
 
 
 def cost(names: list[str], setup: Setup, tflops: float) -> Path:

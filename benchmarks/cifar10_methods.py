@@ -114,8 +114,7 @@ class MeanField(NamedTuple):
 
 
 # Draws of the last layer in its Gaussian, and what its curvature costs: 650 columns (16-32-64
-# filters), 32 at a time,
-# each time forwards through the network twice, which is two thirds of a gradient.
+# filters), 32 at a time, each time forwards through the network twice: two thirds of a gradient.
 LAPLACE_DRAWS = 100
 CURVATURE_EPOCHS = math.ceil(650 / 32) * 2 / 3
 

@@ -4,6 +4,9 @@ The bare gradient is written by hand with the network alone: no model, no noise.
 of the samplers, compiled in a loop with the same number of steps, minibatches and test images.
 Every contender is compiled first, which is timed apart, and then takes its turns in one process
 with the others; the ratio is that of medians over the turns. TFLOP/s count the gradients alone.
+
+On a CPU seconds are those that the process computed, summed over its cores: other work on the
+machine hardly moves them, where it decides what a wall clock says.
 """
 
 import os
@@ -149,10 +152,15 @@ def _sampler(
     return Contender(name, chains, batch_size, steps, ready, seconds)
 
 
+def seconds_now() -> float:
+    """The clock: of the wall, or of this process on a CPU."""
+    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+
+
 def _compiled(program: Any, state: Any, steps: int, *arrays: jax.Array) -> tuple[Callable, float]:
-    begin = time.perf_counter()
+    begin = seconds_now()
     ready = program.lower(state, steps, *arrays).compile()
-    return lambda: ready(state, steps, *arrays), time.perf_counter() - begin
+    return lambda: ready(state, steps, *arrays), seconds_now() - begin
 
 
 def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) -> list[tuple]:
@@ -179,9 +187,9 @@ def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) 
     times: list[list[float]] = [[] for _ in contenders]
     for turn in range(timing.repeats + 1):
         for one, seconds in zip(contenders, times):
-            begin = time.perf_counter()
+            begin = seconds_now()
             jax.block_until_ready(one.program())
-            seconds.append((time.perf_counter() - begin) / one.steps)
+            seconds.append((seconds_now() - begin) / one.steps)
         say(f"turn {turn} of {timing.repeats}: {[f'{seconds[-1]:.4g} s' for seconds in times]}")
     # The first turn warms up.
     return rows_of(contenders, [seconds[1:] for seconds in times], network, timing)

@@ -76,6 +76,7 @@ def timing_of(given: argparse.Namespace) -> Timing:
     return Timing(
         tuple(sorted({*sizes, given.batch_size})),
         given.batch_size,
+        tuple(given.methods) or ("sgld", "baoab"),
         tuple(sorted({1, given.chains})),
         given.steps or (2 if cpu else 100),
         given.repeats or (3 if cpu else 7),

@@ -31,7 +31,6 @@ HEAD = (
     *("contender", "chains", "batch_size", "seconds_a_step", "images_a_second", "ratio"),
     *("tflops", "share_of_peak", "compile_seconds"),
 )
-_COMPARED = ("sgld", "baoab")
 
 
 class Contender(NamedTuple):
@@ -58,6 +57,7 @@ class Timing(NamedTuple):
 
     - **batch_sizes** - of the bare gradient
     - **compared** - batch size of the samplers, one of `batch_sizes`
+    - **samplers** - of which steps are timed
     - **chains** - numbers of chains to run samplers with; each number is a contender
     - **steps** - of batches of `compared` images in a turn; others see about as many images
     - **repeats** - turns
@@ -66,6 +66,7 @@ class Timing(NamedTuple):
 
     batch_sizes: tuple[int, ...]
     compared: int = 80
+    samplers: tuple[str, ...] = ("sgld", "baoab")
     chains: tuple[int, ...] = (1,)
     steps: int = 100
     repeats: int = 7
@@ -179,7 +180,7 @@ def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) 
         steps = max(1, timing.steps * timing.compared // batch_size)
         contenders.append(_gradient(data, network, batch_size, steps))
         say(f"gradient of {batch_size}: compiled in {contenders[-1].compile_seconds:.1f} s")
-    for name in _COMPARED:
+    for name in timing.samplers:
         for chains in timing.chains:
             one = _sampler(name, data, network, chains, timing.compared, timing.steps)
             contenders.append(one)

@@ -100,7 +100,7 @@ def test_from_the_command_line(toy, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_timings_have_a_row_for_every_contender(tiny):
-    timing = cifar10_speed.Timing((32, 64), 64, (2,), steps=2, repeats=1, peak=1.0)
+    timing = cifar10_speed.Timing((32, 64), 64, chains=(2,), steps=2, repeats=1, peak=1.0)
     rows = cifar10_speed.measure(tiny.data, tiny.network, timing, progress=False)
     assert [row[:3] for row in rows] == [
         *(("gradient", 1, 32), ("gradient", 1, 64)),

@@ -3,7 +3,8 @@
     python benchmarks/cifar10.py pack --to packed            # parts that travel to a GPU machine
     python benchmarks/cifar10.py run sgld baoab --data packed --chains 3 --vectorized
     python benchmarks/cifar10.py judge
-    python benchmarks/cifar10.py speed [--peak 989]
+    python benchmarks/cifar10.py speed [--peak 989]          # images a second, cost of a step
+    python benchmarks/cifar10.py cost [--tflops 10]          # on paper
     python benchmarks/cifar10.py --toy                       # every method, tiny, then the judge
 
 `run` can be stopped at any time (Ctrl-C, SIGTERM, a kill) and called again: it goes on. Results are
@@ -14,14 +15,18 @@ import argparse
 import csv
 from pathlib import Path
 
+import jax
 from cifar10_approximations import APPROXIMATIONS
+from cifar10_cost import HEAD as COST
+from cifar10_cost import costs
 from cifar10_data import FOLDER, Data, load, pack
 from cifar10_judge import judge
 from cifar10_methods import SAMPLERS, MeanField, Swag, Training
 from cifar10_network import ResNet
 from cifar10_runs import run
 from cifar10_setup import Setup
-from cifar10_speed import HEAD, circumstances, measure
+from cifar10_speed import HEAD as SPEED
+from cifar10_speed import Timing, circumstances, measure
 
 HERE = Path(__file__).parent
 METHODS = (*APPROXIMATIONS, *SAMPLERS)
@@ -49,7 +54,7 @@ def setup_of(given: argparse.Namespace) -> Setup:
     size = "toy" if given.toy else "cifar10"
     setup = Setup(
         load(given.data),
-        ResNet(dtype=given.dtype),
+        ResNet(tuple(given.filters), given.blocks, given.dtype),
         given.batch_size,
         given.runs or HERE / "runs" / size,
         given.out or HERE / "results" / size,
@@ -58,33 +63,56 @@ def setup_of(given: argparse.Namespace) -> Setup:
         "vectorized" if given.vectorized else "parallel",
         Training(epochs=given.training_epochs, members=given.members),
         seed=given.seed,
+        safe_epochs=given.checkpoint_epochs,
         progress_bar=not given.toy,
     )
     return toy(setup) if given.toy else setup
 
 
-def speed(setup: Setup, out: Path, peak: float | None, steps: int, repeats: int) -> None:
+def timing_of(given: argparse.Namespace) -> Timing:
+    """What `speed` times: on a CPU little, for there a gradient of 80 images takes a second."""
+    cpu = jax.default_backend() == "cpu"
+    sizes = given.batch_sizes or ((20, 80) if cpu else (20, 80, 320, 1280))
+    return Timing(
+        tuple(sorted({*sizes, given.batch_size})),
+        given.batch_size,
+        tuple(given.methods) or ("sgld", "baoab"),
+        tuple(sorted({1, given.chains})),
+        given.steps or (2 if cpu else 100),
+        given.repeats or (3 if cpu else 7),
+        given.peak,
+    )
+
+
+def speed(setup: Setup, timing: Timing) -> Path:
     """Print and store timings."""
-    sizes = tuple(sorted({setup.batch_size // 4, setup.batch_size, 4 * setup.batch_size}))
-    rows = measure(setup.data, setup.network, sizes, setup.batch_size, steps, repeats, peak)
-    hours = {
-        f"{name}: hours for 1000 epochs": 1000 * len(setup.data.train.x) / float(rate) / 3600
-        for name, batch_size, _, rate, *_ in rows
-        if batch_size == setup.batch_size
-    }
-    table = [HEAD, *rows, *((what, "", "", "", "", "", f"{h:.4g}") for what, h in hours.items())]
-    table.append(("measured on", "", "", "", "", "", circumstances()))
+    rows = measure(setup.data, setup.network, timing)
+    note = f"{setup.network.dtype}, {timing.repeats} turns of {timing.steps} steps"
+    table = [SPEED, *rows, ("measured on", f"{circumstances()}, {note}")]
+    return store(table, setup, f"speed{setup.label}.csv")
+
+
+def cost(names: list[str], setup: Setup, tflops: float) -> Path:
+    """Print and store what methods cost on paper."""
+    rows = costs(names, setup, tflops)
+    return store([COST, *rows, ("hours at", f"{tflops} TFLOP/s")], setup, "cost.csv")
+
+
+def store(table: list[tuple], setup: Setup, name: str) -> Path:
+    """Print a table and write it to the folder of results."""
     for row in table:
-        print("  ".join(f"{cell!s:>16}" for cell in row))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", newline="") as file:
+        print("  ".join(f"{cell!s:>{22 if k == 0 else 16}}" for k, cell in enumerate(row)))
+    setup.results.mkdir(parents=True, exist_ok=True)
+    path = setup.results / name
+    with path.open("w", newline="") as file:
         csv.writer(file).writerows(table)
+    return path
 
 
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = ("pack", "run", "judge", "speed")
+    commands = ("pack", "run", "judge", "speed", "cost")
     parser.add_argument("command", nargs="?", choices=commands, default="run")
     parser.add_argument("methods", nargs="*", metavar="METHOD", help=", ".join(METHODS))
     parser.add_argument("--toy", action="store_true", help="tiny: a check that all of it runs")
@@ -98,11 +126,16 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--chains", type=int, default=1, help="of each sampler")
     parser.add_argument("--vectorized", action="store_true", help="chains together on a device")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--filters", type=int, nargs=3, default=(16, 32, 64), help="of a stage")
+    parser.add_argument("--blocks", type=int, default=3, help="of a stage")
+    parser.add_argument("--checkpoint-epochs", type=float, default=10, help="that a kill may cost")
     parser.add_argument("--batch-size", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peak", type=float, help="TFLOP/s of the device")
-    parser.add_argument("--steps", type=int, default=100, help="in a turn of `speed`")
-    parser.add_argument("--repeats", type=int, default=7, help="turns of `speed`")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="of gradients in `speed`")
+    parser.add_argument("--steps", type=int, help="in a turn of `speed`; few on a CPU")
+    parser.add_argument("--repeats", type=int, help="turns of `speed`; few on a CPU")
+    parser.add_argument("--tflops", type=float, default=10, help="kept up, for `cost`")
     return parser
 
 
@@ -118,18 +151,13 @@ def main(argv: list[str] | None = None) -> None:
         return
     setup = setup_of(given)
     if given.command == "speed":
-        speed(
-            setup,
-            setup.results.parent / "cifar10_speed.csv",
-            given.peak,
-            given.steps,
-            given.repeats,
-        )
-        return
+        speed(setup, timing_of(given))
+    if given.command == "cost":
+        cost(given.methods or list(METHODS), setup, given.tflops)
     if given.command == "run":
         for name in given.methods or METHODS:
             print(run(name, setup), flush=True)
-    if given.command == "judge" or given.toy:
+    if given.command == "judge" or (given.toy and given.command == "run"):
         verdict = judge(setup.results, setup.data.test.y, setup.data.test.exact)
         print(verdict)
         verdict.save(setup.results)

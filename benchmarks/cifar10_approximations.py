@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import optax
-from cifar10_methods import LAPLACE_DRAWS
+from cifar10_methods import CURVATURE_EPOCHS, LAPLACE_DRAWS
 from cifar10_network import posterior_of
 from cifar10_setup import Setup
 
@@ -32,7 +32,7 @@ def trained(setup: Setup, member: int) -> bnn.Draws:
     model = posterior_of(setup.network)
     total = round(settings.epochs * setup.epoch)
     schedule = optax.cosine_decay_schedule(settings.step, total)
-    folder = setup.folder("modes", training=settings._replace(members=0)._asdict())
+    folder = setup.folder(f"modes{setup.label}", training=settings._replace(members=0)._asdict())
     draws, done, passes, seconds = None, 0, 0.0, 0.0
     for segment in range(settings.segments):
         end = round(total * (segment + 1) / settings.segments)
@@ -115,6 +115,7 @@ def _laplace(setup: Setup) -> bnn.Draws:
         subset=_LAST_LAYER,
         mode=mode,
     )
+    draws.info["gradients"] += CURVATURE_EPOCHS
     return _after(mode, draws, begin)
 
 
@@ -138,7 +139,10 @@ def _mean_field(setup: Setup) -> bnn.Draws:
         optimizer=optax.adam(optax.cosine_decay_schedule(settings.rate, steps)),
         num_steps=steps,
         batch_size=setup.batch_size,
+        init_params=setup.start(4),
         init_scale=settings.scale,
+        checkpoint=setup.runs / f"mean_field{setup.label}",
+        checkpoint_every=round(setup.safe_epochs * setup.epoch),
         progress_bar=setup.progress_bar,
     )
     draws.info["seconds"] = time.perf_counter() - begin

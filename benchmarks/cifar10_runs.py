@@ -33,6 +33,7 @@ def run(name: str, setup: Setup) -> Path:
     :return: the file; the method is not run where that has its last draw, by these settings.
     """
     suffix = f"_{setup.chains}_chains" if name in setup.samplers and setup.chains > 1 else ""
+    suffix += setup.label
     path = setup.results / f"{name}{suffix}.npz"
     configuration = _configuration(name, setup)
     if path.exists():
@@ -66,7 +67,7 @@ def _sample(name: str, method: Sampling, setup: Setup) -> Result:
     """Run chains, or go on with them."""
     train, test = setup.data
     sizes = (len(train.x), setup.batch_size)
-    plan = plan_of(method, setup.epochs, *sizes)
+    plan = plan_of(method, setup.epochs, *sizes, setup.safe_epochs)
     folder = setup.runs / name
     mcmc = bnn.MCMC(
         kernel_of(method, posterior_of(setup.network), *sizes),

@@ -27,6 +27,7 @@ class Setup(NamedTuple):
     - **training**, **swag**, **mean_field** - settings of what does not sample
     - **samplers** - settings of what does
     - **seed** - of all random keys
+    - **safe_epochs** - between checkpoints of a chain
     - **progress_bar** - show how far a run is
     """
 
@@ -43,12 +44,19 @@ class Setup(NamedTuple):
     mean_field: MeanField = MeanField()
     samplers: dict[str, Sampling] = SAMPLERS
     seed: int = 0
+    safe_epochs: float = 10
     progress_bar: bool = True
 
     @property
     def epoch(self) -> int:
         """Minibatches in a pass over the data."""
         return len(self.data.train.x) // self.batch_size
+
+    @property
+    def label(self) -> str:
+        """What tells runs in half precision from others, in the names of their files."""
+        dtype = self.network.dtype
+        return "" if dtype == "float32" else f"_{dtype}"
 
     def key(self, *numbers: int) -> jax.Array:
         """A random key for a part of the work."""

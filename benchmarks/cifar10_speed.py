@@ -2,15 +2,20 @@
 
 The bare gradient is written by hand with the network alone: no model, no noise. Steps are those
 of the samplers, compiled in a loop with the same number of steps, minibatches and test images.
-Every contender takes its turn in one process; the ratio is that of medians over the turns.
+Every contender is compiled first, which is timed apart, and then takes its turns in one process
+with the others; the ratio is that of medians over the turns. TFLOP/s count the gradients alone.
+
+On a CPU seconds are those that the process computed, summed over its cores: other work on the
+machine hardly moves them, where it decides what a wall clock says.
 """
 
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +27,50 @@ from jax import lax
 
 import numpyro_bnn as bnn
 
-HEAD = ("contender", "batch_size", "seconds_a_step", "images_a_second", "ratio", "tflops", "note")
-_COMPARED = ("sgld", "baoab")
+HEAD = (
+    *("contender", "chains", "batch_size", "seconds_a_step", "images_a_second", "ratio"),
+    *("tflops", "share_of_peak", "compile_seconds"),
+)
+
+
+class Contender(NamedTuple):
+    """What is timed.
+
+    - **name** - ``"gradient"``, or a sampler
+    - **chains** - that take a step together
+    - **batch_size** - images a step of each
+    - **steps** - in a turn
+    - **program** - takes them, compiled
+    - **compile_seconds** - tracing and compiling it took
+    """
+
+    name: str
+    chains: int
+    batch_size: int
+    steps: int
+    program: Callable[[], Any]
+    compile_seconds: float
+
+
+class Timing(NamedTuple):
+    """Turns to take.
+
+    - **batch_sizes** - of the bare gradient
+    - **compared** - batch size of the samplers, one of `batch_sizes`
+    - **samplers** - of which steps are timed
+    - **chains** - numbers of chains to run samplers with; each number is a contender
+    - **steps** - of batches of `compared` images in a turn; others see about as many images
+    - **repeats** - turns
+    - **peak** - TFLOP/s of the device, for the share that is reached
+    """
+
+    batch_sizes: tuple[int, ...]
+    compared: int = 80
+    samplers: tuple[str, ...] = ("sgld", "baoab")
+    chains: tuple[int, ...] = (1,)
+    steps: int = 100
+    repeats: int = 7
+    peak: float | None = None
 
 
 def energy_by_hand(network: ResNet, data_size: int) -> Callable:
@@ -38,109 +85,146 @@ def energy_by_hand(network: ResNet, data_size: int) -> Callable:
     return energy
 
 
-def gradient_program(network: ResNet, data_size: int, batch_size: int) -> Callable:
-    """``(params, steps, x, y) -> params`` by plain descent on neighbouring rows."""
-    gradient = jax.grad(energy_by_hand(network, data_size))
+def flops_of_gradient(network: ResNet, batch_size: int) -> float:
+    """Floating-point operations of a minibatch gradient, as the compiler counts them."""
+    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))["params"]
+    gradient = jax.jit(jax.grad(energy_by_hand(network, batch_size)))
+    return _flops(gradient, shapes, *_images(batch_size))
+
+
+def flops_of_logits(network: ResNet, batch_size: int) -> float:
+    """The same of the logits alone."""
+    shapes = jax.eval_shape(network.init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))
+    logits = jax.jit(lambda params, x: network.apply(params, standardized(x)))
+    return _flops(logits, shapes, _images(batch_size)[0])
+
+
+def _images(rows: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    shape = (rows, 32, 32, 3)
+    return jax.ShapeDtypeStruct(shape, jnp.uint8), jax.ShapeDtypeStruct((rows,), jnp.int32)
+
+
+def _flops(program: Any, *args: Any) -> float:
+    cost: Any = program.lower(*args).cost_analysis()
+    return float(cost["flops"])
+
+
+def _gradient(data: Data, network: ResNet, batch_size: int, steps: int) -> Contender:
+    """Plain descent on neighbouring rows."""
+    size = len(data.train.x)
+    x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
+    params = network.init(jax.random.key(0), standardized(x[:1]))["params"]
+    gradient = jax.grad(energy_by_hand(network, size))
 
     @jax.jit
     def program(params: Any, steps: jax.Array, x: jax.Array, y: jax.Array) -> Any:
         def step(i: jax.Array, params: Any) -> Any:
-            begin = (i * batch_size) % (data_size - batch_size + 1)
+            begin = (i * batch_size) % (size - batch_size + 1)
             rows = [lax.dynamic_slice_in_dim(a, begin, batch_size) for a in (x, y)]
             return jax.tree.map(lambda v, g: v - 1e-9 * g, params, gradient(params, *rows))
 
         return lax.fori_loop(0, steps, step, params)
 
-    return program
+    return Contender("gradient", 1, batch_size, steps, *_compiled(program, params, steps, x, y))
 
 
-def sampler_program(name: str, data: Data, network: ResNet, batch_size: int) -> Callable:
-    """``(state, steps, arrays) -> state`` of a sampler, and its state; test images included."""
+def _sampler(
+    name: str, data: Data, network: ResNet, chains: int, batch_size: int, steps: int
+) -> Contender:
+    """Steps of a sampler, its chains together; test images among the arguments."""
     kernel = kernel_of(SAMPLERS[name], posterior_of(network), len(data.train.x), batch_size)
     arrays = [jnp.asarray(a) for a in (data.train.x, data.train.y, data.test.x)]
     weights = network.init(jax.random.key(0), standardized(data.train.x[:1]))["params"]
     start = bnn.from_params(weights)
-    state = jax.jit(lambda key, z, *args: kernel.init(key, 0, z, args))(
-        jax.random.key(1), start, *arrays
-    )
+    keys = jax.random.split(jax.random.key(1), chains)
+
+    @jax.jit
+    def begin(keys: jax.Array, *args: jax.Array) -> Any:
+        return jax.vmap(lambda key: kernel.init(key, 0, start, args))(keys)
 
     @jax.jit
     def program(state: Any, steps: jax.Array, *args: jax.Array) -> Any:
         # A kernel keeps what it learns of the data in the trace where it began.
-        kernel.init(jax.random.key(1), 0, start, args)
-        return lax.fori_loop(0, steps, lambda _, s: kernel.sample(s, args, {}), state)
+        kernel.init(keys[0], 0, start, args)
+        step = jax.vmap(lambda s: kernel.sample(s, args, {}))
+        return lax.fori_loop(0, steps, lambda _, s: step(s), state)
 
-    return lambda steps: program(state, steps, *arrays)
+    ready, seconds = _compiled(program, begin(keys, *arrays), steps, *arrays)
+    return Contender(name, chains, batch_size, steps, ready, seconds)
 
 
-def measure(
-    data: Data,
-    network: ResNet,
-    batch_sizes: tuple[int, ...],
-    compared: int,
-    steps: int,
-    repeats: int,
-    peak: float | None = None,
-) -> list[tuple]:
+def seconds_now() -> float:
+    """The clock: of the wall, or of this process on a CPU."""
+    return time.process_time() if jax.default_backend() == "cpu" else time.perf_counter()
+
+
+def _compiled(program: Any, state: Any, steps: int, *arrays: jax.Array) -> tuple[Callable, float]:
+    begin = seconds_now()
+    ready = program.lower(state, steps, *arrays).compile()
+    return lambda: ready(state, steps, *arrays), seconds_now() - begin
+
+
+def measure(data: Data, network: ResNet, timing: Timing, progress: bool = True) -> list[tuple]:
     """Time gradients of several batch sizes, and steps of samplers at one of them.
 
-    :param batch_sizes: of the bare gradient.
-    :param compared: batch size of the samplers, one of `batch_sizes`.
-    :param steps: of batches of `compared` images in a turn; others see as many images.
-    :param repeats: turns.
-    :param peak: TFLOP/s of the device, for the share that is reached.
+    :param progress: say on the standard error what is being done.
     :return: rows of :data:`HEAD`.
     """
-    size = len(data.train.x)
-    x, y = jnp.asarray(data.train.x), jnp.asarray(data.train.y)
-    params = network.init(jax.random.key(0), standardized(x[:1]))["params"]
-    runs: dict[tuple[str, int], tuple[Callable, int]] = {}
-    flops = {}
-    for batch_size in batch_sizes:
-        program = gradient_program(network, size, batch_size)
-        count = max(1, steps * compared // batch_size)
-        runs["gradient", batch_size] = (_bound(program, params, count, x, y), count)
-        flops["gradient", batch_size] = _flops(network, size, params, x[:batch_size], y)
-    for name in _COMPARED:
-        program = sampler_program(name, data, network, compared)
-        runs[name, compared] = (_bound(program, steps), steps)
-    times: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
-    for once in range(repeats + 1):
-        for key, (run, count) in runs.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(run())
-            if once:  # the first turn compiles
-                times[key].append((time.perf_counter() - begin) / count)
-    bare = statistics.median(times["gradient", compared])
+
+    def say(text: str) -> None:
+        if progress:
+            print(text, file=sys.stderr, flush=True)
+
+    contenders = []
+    for batch_size in timing.batch_sizes:
+        steps = max(1, timing.steps * timing.compared // batch_size)
+        contenders.append(_gradient(data, network, batch_size, steps))
+        say(f"gradient of {batch_size}: compiled in {contenders[-1].compile_seconds:.1f} s")
+    for name in timing.samplers:
+        for chains in timing.chains:
+            one = _sampler(name, data, network, chains, timing.compared, timing.steps)
+            contenders.append(one)
+            say(f"{name}, {chains} chain(s): compiled in {one.compile_seconds:.1f} s")
+    times: list[list[float]] = [[] for _ in contenders]
+    for turn in range(timing.repeats + 1):
+        for one, seconds in zip(contenders, times):
+            begin = seconds_now()
+            jax.block_until_ready(one.program())
+            seconds.append((seconds_now() - begin) / one.steps)
+        say(f"turn {turn} of {timing.repeats}: {[f'{seconds[-1]:.4g} s' for seconds in times]}")
+    # The first turn warms up.
+    return rows_of(contenders, [seconds[1:] for seconds in times], network, timing)
+
+
+def rows_of(
+    contenders: list[Contender], times: list[list[float]], network: ResNet, timing: Timing
+) -> list[tuple]:
+    """Rows of :data:`HEAD` from the seconds a step of every turn.
+
+    The ratio is to the bare gradient of as many images, a chain at a time.
+    """
+    medians = [statistics.median(seconds) for seconds in times]
+    bare = next(
+        m
+        for one, m in zip(contenders, medians)
+        if (one.name, one.batch_size) == ("gradient", timing.compared)
+    )
     rows = []
-    for (name, batch_size), seconds in times.items():
-        typical = statistics.median(seconds)
-        speed = flops.get((name, batch_size), float("nan")) / typical / 1e12
-        ratio = round(typical / bare, 3) if batch_size == compared else ""
-        note = f"{speed / peak:.3f} of peak" if peak and name == "gradient" else ""
+    for one, typical in zip(contenders, medians):
+        flops = one.chains * flops_of_gradient(network, one.batch_size)
+        speed = flops / typical / 1e12
+        alike = one.batch_size == timing.compared
         rows.append(
             (
-                name,
-                batch_size,
-                f"{typical:.4g}",
-                f"{batch_size / typical:.4g}",
-                ratio,
-                f"{speed:.3g}" if name == "gradient" else "",
-                note,
+                *(one.name, one.chains, one.batch_size, f"{typical:.4g}"),
+                f"{one.chains * one.batch_size / typical:.4g}",
+                round(typical / bare / one.chains, 3) if alike else "",
+                f"{speed:.3g}",
+                f"{speed / timing.peak:.3g}" if timing.peak else "",
+                f"{one.compile_seconds:.1f}",
             )
         )
     return rows
-
-
-def _bound(program: Callable, *args: Any) -> Callable:
-    return lambda: program(*args)
-
-
-def _flops(network: ResNet, size: int, params: Any, x: jax.Array, y: jax.Array) -> float:
-    """Floating-point operations of a gradient, as the compiler counts them."""
-    gradient = jax.jit(jax.grad(energy_by_hand(network, size)))
-    cost: Any = gradient.lower(params, x, y[: len(x)]).cost_analysis()
-    return float(cost["flops"])
 
 
 def circumstances() -> str:

@@ -67,6 +67,11 @@ class Checkpoint:
     def store_path(self) -> Path:
         return self.directory / "draws.zarr"
 
+    @property
+    def begun(self) -> bool:
+        """Whether a run has stored what it is."""
+        return (self.directory / "run.json").exists()
+
     def begin(self, start: Start, facts: Facts) -> None:
         """Store what a run is, before its first step.
 
@@ -76,7 +81,7 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         header = self.directory / "run.json"
-        if header.exists():
+        if self.begun:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
                 "`mcmc.resume(…)`, choose another folder, or remove this one."
@@ -113,7 +118,7 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         header = self.directory / "run.json"
-        if not header.exists():
+        if not self.begun:
             raise FileNotFoundError(
                 f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
                 "anything, or the folder is another. Begin with `mcmc.run(…)`."

@@ -1,6 +1,7 @@
 """Mean-field variational inference: NumPyro's ``AutoNormal``, on minibatches of the same models."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,11 +14,13 @@ from numpyro.infer.autoguide import AutoNormal
 from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
+from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.descent import Descent, check_count
 from numpyro_bnn.draws import Draws
+from numpyro_bnn.fingerprint import Facts, describe, environment
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.sgmcmc.gradients import Rows, next_rows
-from numpyro_bnn.start import gentle_start
+from numpyro_bnn.start import complete, gentle_start
 from numpyro_bnn.structure import check_key, explain_tracing
 
 # Steps between looks at the loss.
@@ -34,7 +37,10 @@ def mean_field(
     num_steps: int = 10_000,
     batch_size: int | None = None,
     num_particles: int = 1,
+    init_params: Values | None = None,
     init_scale: float = 0.1,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10_000,
     progress_bar: bool = True,
     **kwargs: Any,
 ) -> Draws:
@@ -58,16 +64,24 @@ def mean_field(
     :param num_steps: steps to take; all of them.
     :param batch_size: rows in a minibatch, drawn without replacement; all rows where None.
     :param num_particles: draws that estimate the gradient of a step.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, with
+        precisions at their conditional means; or unconstrained values of all latent sites. Prior
+        draws where None, with kernels shrunk to variance 1/fan-in.
     :param init_scale: standard deviations at the start.
+    :param checkpoint: a folder that keeps the fit: the same call after the process was ended goes
+        on with it, to the very same draws. Needs orbax.
+    :param checkpoint_every: steps between checkpoints, in whole blocks of 500.
     :param progress_bar: show the ELBO while it rises.
     :param kwargs: keyword arguments of the model.
     :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats.
-    :raises ValueError: if a number is out of range or the fit does not stay finite.
+    :raises ValueError: if a number is out of range, `init_params` name other sites than the model
+        has or lack some, the checkpoint is of another fit, or the fit does not stay finite.
     """
     for label, value in (
         ("num_samples", num_samples),
         ("num_steps", num_steps),
         ("num_particles", num_particles),
+        ("checkpoint_every", checkpoint_every),
     ):
         check_count("mean_field", label, value)
     if not (isinstance(init_scale, (int, float)) and 0 < init_scale < np.inf):
@@ -119,20 +133,34 @@ def mean_field(
 
         return lax.map(one, keys)
 
-    start = jax.jit(lambda k: own.constrain(gentle_start(own, k)))(key_start)
+    @jax.jit
+    def begin(key: jax.Array, given: Values | None) -> Values:
+        return own.constrain(
+            gentle_start(own, key) if given is None else complete(own, given, False)
+        )
+
+    start = begin(key_start, init_params)
     guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
     svi = SVI(on_rows, guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(descent.whole, descent.plate, descent.size)
     batches = descent.estimator.init(all_rows, {}, key_rows)
     carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
-    loss = jnp.zeros(())
-    with tqdm(total=num_steps, desc="mean_field", disable=not progress_bar) as bar:
-        for done in range(0, num_steps, _BLOCK):
+    facts: Facts = {}
+    if checkpoint is not None:
+        decides = (model, args, kwargs, num_steps, optimizer, init_params, init_scale)
+        facts = describe("fit", [*decides, batch_size, num_particles, jax.random.key_data(key)])
+    disk = _Disk(checkpoint, checkpoint_every, facts | environment())
+    carry, loss, begun = disk.begin(carry, key)
+    descent.count(begun * num_particles)
+    with tqdm(total=num_steps, initial=begun, desc="mean_field", disable=not progress_bar) as bar:
+        for done in range(begun, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
             carry, loss = advance(carry, count, descent.arrays)
+            disk.keep(carry, loss, done + count)
             descent.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
             bar.update(count)
+    disk.close()
     params = svi.get_params(carry[0])
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in [loss, *params.values()]):
         raise ValueError(
@@ -142,3 +170,37 @@ def mean_field(
     values = draw(params, jax.random.split(key_draws, num_samples), descent.arrays)
     info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": descent.gradients}
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)
+
+
+class _Disk:
+    """The folder that keeps a fit, if there is one.
+
+    :param folder: the folder; nothing is kept where None.
+    :param every: steps between checkpoints.
+    :param facts: what makes this fit this fit.
+    """
+
+    def __init__(self, folder: str | Path | None, every: int, facts: Facts) -> None:
+        self.checkpoint = None if folder is None else Checkpoint(folder)
+        self.every = max(1, every // _BLOCK) * _BLOCK
+        self.facts = facts
+
+    def begin(self, carry: Any, key: jax.Array) -> tuple[Any, jax.Array, int]:
+        """Where to go on: the state, the loss before it and the steps taken."""
+        start = (carry, jnp.zeros(()))
+        if self.checkpoint is None:
+            return *start, 0
+        if not self.checkpoint.begun:
+            self.checkpoint.begin(Start(key, None, ()), self.facts)
+        self.checkpoint.read_start(self.facts)
+        found = self.checkpoint.load(start)
+        return (*start, 0) if found is None else (*found[0], found[1].steps)
+
+    def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
+        """Store the state after so many steps, if its turn has come."""
+        if self.checkpoint is not None and done % self.every == 0:
+            self.checkpoint.save((carry, loss), Progress(done, 0))
+
+    def close(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.close()

@@ -61,9 +61,58 @@ def test_the_elbo_is_the_evidence_where_the_family_holds_the_posterior():
     within_errors(np.asarray(draws["mean"], np.float64)[0], y.sum() / (4 + 1 / 4))
 
 
+def test_a_fit_begins_where_it_is_told(data):
+    """Without a step to speak of: draws around the start, as wide as asked for."""
+    start = {linear.KERNEL: np.array([[3.0], [-4.0], [5.0]]), linear.BIAS: np.array([-6.0])}
+    draws = fit(
+        linear.model,
+        *data,
+        init_params=start,
+        init_scale=0.25,
+        optimizer=optax.sgd(1e-12),
+        num_steps=1,
+        num_samples=2000,
+    )
+    found = linear.weights(draws)[0]
+    within_errors(found, [3.0, -4.0, 5.0, -6.0])
+    within_errors((found - [3.0, -4.0, 5.0, -6.0]) ** 2, 0.25**2)
+
+
+def test_a_fit_that_was_ended_goes_on_to_the_same_draws(data, tmp_path, monkeypatch):
+    """The process dies after the second of three checkpoints; a fit of other data is refused."""
+    pytest.importorskip("orbax.checkpoint")
+    from numpyro_bnn.checkpoints import Checkpoint
+
+    options = {"batch_size": 10, "num_steps": 1700, "num_samples": 20}
+    options |= {"optimizer": optax.adam(0.01)}
+    whole = fit(linear.model, *data, **options)
+    kept = options | {"checkpoint": tmp_path / "fit", "checkpoint_every": 500}
+    save, saved = Checkpoint.save, []
+
+    def dies(self, states, progress):
+        save(self, states, progress)
+        saved.append(progress.steps)
+        if len(saved) == 2:
+            self.close()
+            raise OSError("the machine was taken away")
+
+    monkeypatch.setattr(Checkpoint, "save", dies)
+    with pytest.raises(OSError, match="taken away"):
+        fit(linear.model, *data, **kept)
+    again = fit(linear.model, *data, **kept)
+    assert saved == [500, 1000, 1500]
+    assert again.info == whole.info
+    for name in whole:
+        np.testing.assert_array_equal(again[name], whole[name])
+    with pytest.raises(ValueError, match="of another run"):
+        fit(linear.model, data[0], data[1] + 1, **kept)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"checkpoint_every": 0}, r"checkpoint_every must be a positive integer, got 0"),
+        ({"init_params": {linear.BIAS: np.zeros(1)}}, r"init_params lack the sites \['net/Dense_0"),
         ({"num_particles": 0}, r"mean_field: num_particles must be a positive integer, got 0"),
         ({"init_scale": 0}, r"mean_field: init_scale must be a positive number, got 0"),
         ({"batch_size": 99}, r"mean_field: batch_size must be between 1 and the 20 rows"),

@@ -191,15 +191,9 @@ class Placement:
         if not self.spans_processes:
             return tree
         copied = jax.jit(lambda tree: tree, out_shardings=self._sharding())(tree)
+        # Programs of several processes must not overtake each other.
+        jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
-
-    def agreed(self, yes: bool) -> bool:
-        """Whether any process says yes; every process must ask."""
-        if not self.spans_processes:
-            return yes
-        from jax.experimental.multihost_utils import process_allgather
-
-        return bool(np.any(process_allgather(np.asarray(yes))))
 
 
 def _cut(arrays: list[Any]) -> list[Any]:

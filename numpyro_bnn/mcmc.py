@@ -88,10 +88,11 @@ class MCMC(NumPyroMCMC):
     :param mesh: devices that share chains and rows, such as ``jax.make_mesh((2, 4), ("chain",
         "data"))``: two groups of four devices, each with half of the chains and a quarter of the
         rows on every device. Of all processes after ``jax.distributed.initialize()``; each of them
-        then calls `run` with the same arguments, and has all the draws; the folders of `checkpoint`
-        and `draws` must be ones that they share, and the first process writes there. The rows of a minibatch are brought to all devices of a group,
-        so that sharing rows speeds up full batches only. By default the rule above, on the devices
-        of this process.
+        then calls `run` with the same arguments, and has all the draws; the first one writes the
+        folders of `checkpoint` and `draws`, which all must share. The rows of a minibatch are
+        exchanged in every step, and each device looks at its part of them: sharing pays where
+        their gradient takes longer than that. By default the rule above, on the devices of this
+        process.
     :raises ValueError: for the values that NumPyro refuses.
     """
 

@@ -5,11 +5,15 @@ each group of devices runs its own chains, at its own pace. Rows are shared out 
 and the compiler adds up what the devices of a group find (XLA's collectives). A program means the
 same with rows on one device or on many, so that draws differ by the order of summation only.
 
+The rows of a minibatch, which may be anywhere, are exchanged so that each device looks at an equal
+part of them (:func:`taken_by_all`).
+
 A number of rows that the devices do not divide is padded to one that they do, and cut back inside
 the program, where it stays on its devices: the model never sees a padded row.
 """
 
 from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +24,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 CHAIN, DATA = "chain", "data"
+# The mesh whose axis "data" shares the rows of the program that is being traced.
+_SHARING: ContextVar[Any] = ContextVar("sharing", default=None)
 
 
 @jax.tree_util.register_dataclass
@@ -158,6 +164,20 @@ class Placement:
         chain_method: str | Callable,
     ) -> Any:
         """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
+        before = _SHARING.set(self.mesh if self.num_shards > 1 else None)
+        try:
+            return self._map_chains(function, chained, arrays, num_chains, chain_method)
+        finally:
+            _SHARING.reset(before)
+
+    def _map_chains(
+        self,
+        function: Callable,
+        chained: Any,
+        arrays: list[Any],
+        num_chains: int,
+        chain_method: str | Callable,
+    ) -> Any:
         if num_chains == 1:
             return function(chained, _cut(arrays))
         if self.mesh is None:
@@ -194,6 +214,33 @@ class Placement:
         # Programs of several processes must not overtake each other.
         jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
+
+
+def rows_are_shared() -> bool:
+    """Whether the program that is being traced has its rows on several devices."""
+    return _SHARING.get() is not None
+
+
+def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+    """Rows of a minibatch, an equal part of them on each device that shares the data.
+
+    What follows is computed on each device for its part, and summed.
+
+    :param values: of all rows, in a program for which :func:`rows_are_shared`.
+    :param indices: (B,) row numbers.
+    :param axis: of the rows.
+    """
+    # Groups of chains, where there are several, are fixed around this point.
+    inside = jax.sharding.get_abstract_mesh()
+    mesh = _SHARING.get() if inside.empty else inside
+
+    def placed(array: jax.Array, *axes: str | None) -> jax.Array:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return lax.with_sharding_constraint(array, sharding)
+
+    # Every device knows all numbers: their permutation in parts would be an exchange by itself.
+    rows = jnp.take(values, placed(indices), axis)
+    return placed(rows, *[None] * (axis % rows.ndim), DATA)
 
 
 def _cut(arrays: list[Any]) -> list[Any]:

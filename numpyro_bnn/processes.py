@@ -70,9 +70,9 @@ class Processes:
         told = self._told([said, value])
         if failed is not None:
             raise failed
-        for process, (error, _) in enumerate(told):
-            if error is not None:
-                raise RuntimeError(f"MCMC: process {process} ended the run. It says: {error}")
+        for process, (other, _) in enumerate(told):
+            if other is not None:
+                raise RuntimeError(f"MCMC: process {process} ended the run. It says: {other}")
         return [value for _, value in told]
 
     def _told(self, value: Any) -> list[Any]:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -76,12 +77,14 @@ class Disk(NamedTuple):
         :raises FileExistsError: if there is a run already.
         :raises OSError: if the folders cannot be written, or are not those of all processes.
         """
-        processes, folders = self.processes, {self.checkpoint, self.store.path} - {None}
+        processes = self.processes
         processes.first(self.store.refuse_occupied)
-        for folder in sorted(folders, key=str):
-            mark = processes.first(lambda folder=folder: _mark(folder))
+        for folder in (self.checkpoint, self.store.path):
+            if folder is None:
+                continue
+            mark = processes.first(partial(_mark, folder))
             try:
-                processes.together(lambda folder=folder, mark=mark: _look_for(folder, mark))
+                processes.together(partial(_look_for, folder, mark))
             finally:
                 if processes.is_first:
                     (folder / mark).unlink()

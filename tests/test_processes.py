@@ -1,0 +1,82 @@
+"""Two processes of two devices each, on the loopback address: one run, on one disk."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from on_meshes import CLOSE, X, Y, drawn, sampler
+
+pytest.importorskip("orbax.checkpoint")
+pytest.importorskip("zarr")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+HERE = Path(__file__).parent
+
+
+def start(script, arguments, devices=2, errors=subprocess.PIPE):
+    """A process on CPU devices of its own."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(script), *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stderr=errors, text=True)
+
+
+def finish(*started):
+    for process in started:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module", params=["HMC", pytest.param("BAOAB", marks=pytest.mark.slow)])
+def seen(request, tmp_path_factory):
+    """What both processes saw, and the draws of the same run on one device here."""
+    folder, port = tmp_path_factory.mktemp("processes"), free_port()
+    script = HERE / "one_of_two_processes.py"
+    finish(*[start(script, [port, process, folder, request.param]) for process in (0, 1)])
+    one = sampler(request.param)
+    one.run(jax.random.key(0), X, Y)
+    files = [np.load(folder / f"{process}.npz") for process in (0, 1)]
+    return drawn(one), [dict(file) for file in files]
+
+
+def test_a_run_of_two_processes_has_the_draws_of_one_device(seen):
+    one, both = seen
+    for found in both:
+        np.testing.assert_allclose(found["whole"], one, **CLOSE)
+
+
+def test_a_run_that_was_broken_off_goes_on_to_the_same_bits_in_both(seen):
+    for found in seen[1]:
+        np.testing.assert_array_equal(found["resumed"], seen[1][0]["whole"])
+        np.testing.assert_array_equal(found["whole"], seen[1][0]["whole"])
+
+
+def test_a_signal_to_one_process_ends_the_chunk_in_both(seen):
+    for found in seen[1]:
+        np.testing.assert_array_equal(found["at SIGTERM"], found["whole"][:, :4])
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "error", "words"),
+    [
+        ("full", 0, "OSError", ("No space left", "first 2 draws", "step 4", "resume")),
+        ("other data", 1, "ValueError", ("is of another run", "data.0.1: there float32[41]")),
+        ("unshared", 1, "FileNotFoundError", ("is not that of process 0", "all processes share")),
+    ],
+)
+def test_what_one_process_meets_ends_the_run_in_both(name, where, error, words, seen):
+    said = [str(found[name]) for found in seen[1]]
+    assert said[where].startswith(error)
+    assert said[1 - where].startswith(f"RuntimeError: MCMC: process {where} ended the run. It says")
+    for text in said:
+        assert all(word in text for word in words), text

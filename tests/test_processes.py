@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -80,3 +81,56 @@ def test_what_one_process_meets_ends_the_run_in_both(name, where, error, words, 
     assert said[1 - where].startswith(f"RuntimeError: MCMC: process {where} ended the run. It says")
     for text in said:
         assert all(word in text for word in words), text
+
+
+# -- the script for clusters -------------------------------------------------------------------
+
+
+def distributed(out, processes, *more):
+    """The benchmark's script, started in several processes of two devices, or in one of one."""
+    script = HERE.parent / "benchmarks" / "distributed.py"
+    if not script.is_file():
+        pytest.skip("the benchmarks are not beside the tests")
+    arguments = ["--rows", 201, "--draws", 20, "--out", out, *more]
+    if processes == 1:
+        return [start(script, arguments, devices=1)]
+    arguments += ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", processes]
+    arguments += ["--groups", 2]
+    return [start(script, [*arguments, "--process", i]) for i in range(processes)]
+
+
+def stored(out):
+    with np.load(out) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Draws of two processes that nothing happens to."""
+    out = tmp_path_factory.mktemp("undisturbed") / "draws.npz"
+    finish(*distributed(out, 2))
+    return stored(out)
+
+
+@pytest.mark.slow
+def test_two_processes_of_two_devices_give_the_draws_of_one(tmp_path, undisturbed):
+    finish(*distributed(tmp_path / "draws.npz", 1, "--devices", 0))
+    # Rounding grows along a trajectory: the first draws only.
+    for name, values in stored(tmp_path / "draws.npz").items():
+        np.testing.assert_allclose(undisturbed[name][:, :4], values[:, :4], err_msg=name, **CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [2, 10])
+def test_processes_that_are_killed_go_on_to_the_same_bits(steps, tmp_path, undisturbed):
+    """SIGKILL as soon as so many steps are stored; what is started again ends by itself."""
+    out, folder = tmp_path / "draws.npz", tmp_path / "run"
+    started = distributed(out, 2, "--checkpoint", folder)
+    while not (folder / "steps" / str(steps)).exists():
+        assert started[0].poll() is None, started[0].communicate()
+        time.sleep(0.01)
+    for process in started:
+        process.kill()
+        process.communicate()
+    finish(*distributed(out, 2, "--checkpoint", folder))
+    jax.tree.map(np.testing.assert_array_equal, stored(out), undisturbed)

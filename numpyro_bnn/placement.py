@@ -12,7 +12,8 @@ A number of rows that the devices do not divide is padded to one that they do, a
 the program, where it stays on its devices: the model never sees a padded row.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,28 +165,9 @@ class Placement:
         chain_method: str | Callable,
     ) -> Any:
         """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
-        before = _SHARING.set(self.mesh if self.num_shards > 1 else None)
-        try:
-            return self._map_chains(function, chained, arrays, num_chains, chain_method)
-        finally:
-            _SHARING.reset(before)
-
-    def _map_chains(
-        self,
-        function: Callable,
-        chained: Any,
-        arrays: list[Any],
-        num_chains: int,
-        chain_method: str | Callable,
-    ) -> Any:
-        if num_chains == 1:
-            return function(chained, _cut(arrays))
-        if self.mesh is None:
+        if self.mesh is None and num_chains > 1:
             transform: Any = jax.vmap if chain_method == "vectorized" else chain_method
             return transform(lambda chain: function(chain, arrays))(chained)
-        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        one_by_one = on_cpu and chain_method != "vectorized"
 
         def local(chained: Any, arrays: list[Any]) -> Any:
             own = _cut(arrays)
@@ -193,18 +175,24 @@ class Placement:
             def each(chain: Any) -> Any:
                 return function(chain, own)
 
+            if num_chains == 1:
+                return each(chained)
             return lax.map(each, chained) if one_by_one else jax.vmap(each)(chained)
 
-        if CHAIN not in self.mesh.axis_names:
-            return local(chained, arrays)
-        return jax.shard_map(
-            local,
-            mesh=self.mesh,
-            in_specs=(PartitionSpec(CHAIN), PartitionSpec()),
-            out_specs=PartitionSpec(CHAIN),
-            axis_names={CHAIN},
-            check_vma=False,
-        )(chained, arrays)
+        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
+        on_cpu = self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
+        one_by_one = on_cpu and chain_method != "vectorized"
+        with _shared_by(self.mesh if self.num_shards > 1 else None):
+            if self.mesh is None or num_chains == 1 or CHAIN not in self.mesh.axis_names:
+                return local(chained, arrays)
+            return jax.shard_map(
+                local,
+                mesh=self.mesh,
+                in_specs=(PartitionSpec(CHAIN), PartitionSpec()),
+                out_specs=PartitionSpec(CHAIN),
+                axis_names={CHAIN},
+                check_vma=False,
+            )(chained, arrays)
 
     def gathered(self, tree: Any) -> Any:
         """Arrays of all chains on this process; every process must ask."""
@@ -214,6 +202,15 @@ class Placement:
         # Programs of several processes must not overtake each other.
         jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
+
+
+@contextmanager
+def _shared_by(mesh: Mesh | None) -> Iterator[None]:
+    before = _SHARING.set(mesh)
+    try:
+        yield
+    finally:
+        _SHARING.reset(before)
 
 
 def rows_are_shared() -> bool:

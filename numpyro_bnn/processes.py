@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 T = TypeVar("T")
-# Bytes of what a process tells the others.
-_ROOM = 4096
+# Characters of an error that a process tells the others, and bytes for them: JSON takes up to six each.
+_TOLD = 1000
+_ROOM = 8192
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Processes:
             value = work()
         except Exception as error:
             failed = error
-        said = None if failed is None else f"{type(failed).__name__}: {failed}"[: _ROOM // 8]
+        said = None if failed is None else f"{type(failed).__name__}: {failed}"[:_TOLD]
         told = self._told([said, value])
         if failed is not None:
             raise failed

@@ -46,6 +46,14 @@ def test_rows_on_two_devices_give_the_draws_of_one(name, mesh_programs):
     np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
 
 
+@pytest.mark.slow
+def test_rows_on_two_devices_may_come_in_chunks():
+    whole = draws(sampler("HMC"))
+    for chunk_size in (10, 7):
+        shared = sampler("HMC", mesh_of(chain=1, data=2), chunk_size=chunk_size)
+        np.testing.assert_allclose(draws(shared), whole, **CLOSE)
+
+
 def test_one_chain_has_its_rows_on_two_devices():
     found = draws(sampler("HMC", mesh_of(data=2), num_chains=1))
     np.testing.assert_allclose(found, draws(sampler("HMC", num_chains=1)), **CLOSE)

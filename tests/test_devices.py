@@ -80,12 +80,12 @@ def test_each_device_looks_at_its_own_rows(mesh_programs):
 
 
 def test_each_device_looks_at_its_part_of_a_minibatch():
-    """10 of 41 rows: products over 5 on each of two devices, and never all rows on one."""
+    """10 of 41 rows: the model of 5 on each of two devices, and never all rows on one."""
     mcmc = sampler("BAOAB", mesh_of(chain=1, data=2))
     draws(mcmc)
     (programs,) = mcmc._programs.values()
     text = program_of(mcmc, programs)
-    assert set(re.findall(r"f32\[(\d+),1\]\S* dot\(", text)) == {"5"}
+    assert set(re.findall(r"f32\[(\d+)\S* tanh\(", text)) == {"5"}
     assert f"[{N}" not in text
 
 

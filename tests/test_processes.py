@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from on_meshes import CLOSE, X, Y, drawn, sampler
 
+from numpyro_bnn.processes import Processes
+
 pytest.importorskip("orbax.checkpoint")
 pytest.importorskip("zarr")
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -81,6 +83,18 @@ def test_what_one_process_meets_ends_the_run_in_both(name, where, error, words, 
     assert said[1 - where].startswith(f"RuntimeError: MCMC: process {where} ended the run. It says")
     for text in said:
         assert all(word in text for word in words), text
+
+
+def test_an_error_of_any_length_can_be_told(monkeypatch):
+    gather = "jax.experimental.multihost_utils.process_allgather"
+    monkeypatch.setattr(gather, lambda told: np.stack([told, told]))
+
+    def fail():
+        raise ValueError("é" * 5000)
+
+    with pytest.raises(ValueError, match=r"é{5000}"):
+        Processes(several=True).together(fail)
+    assert Processes(several=True).first(lambda: "ü") == "ü"
 
 
 # -- the script for clusters -------------------------------------------------------------------

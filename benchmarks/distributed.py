@@ -3,7 +3,8 @@
 Each process calls `jax.distributed.initialize`, makes the same mesh of all devices and calls
 `MCMC.run` with the same arguments; each has all the draws at the end. Samples a small network by
 HMC or BAOAB with the rows of its data shared out, prints leapfrogs (steps) a second, and stores
-the draws of process 0. `launch_slurm.sh` and `launch_kubernetes.yaml` start it on a cluster; by
+the draws of process 0. With `--checkpoint` a run that was killed goes on where it was, when it is
+started again. `launch_slurm.sh` and `launch_kubernetes.yaml` start it on a cluster; by
 hand, on one machine:
 
     python benchmarks/distributed.py --coordinator localhost:9876 --processes 2 --process 0 &
@@ -12,6 +13,7 @@ hand, on one machine:
 
 import argparse
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -40,6 +42,16 @@ def kernel_of(name):
     return HMC(model, step_size=1e-3, num_steps=LEAPFROGS, **fixed)
 
 
+def timed(mcmc, draws, arrays):
+    """Leapfrogs a second of a run that compiles nothing."""
+    mcmc.run(jax.random.key(1), *arrays)
+    begin = time.perf_counter()
+    mcmc.run(jax.random.key(1), *arrays)
+    seconds = time.perf_counter() - begin
+    leapfrogs = LEAPFROGS if isinstance(mcmc.sampler, HMC) else 1
+    return mcmc.num_chains * draws * leapfrogs / seconds
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--coordinator", help="host:port of process 0; SLURM knows it by itself")
@@ -52,6 +64,7 @@ def main():
     parser.add_argument("--rows", type=int, default=10_001)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--kernel", default="HMC", choices=("HMC", "BAOAB"))
+    parser.add_argument("--checkpoint", help="folder that all processes share")
     parser.add_argument("--out", help="file for the draws of process 0")
     given = parser.parse_args()
     if given.distributed or given.coordinator:
@@ -70,15 +83,17 @@ def main():
         num_chains=given.chains,
         mesh=mesh,
         progress_bar=False,
+        checkpoint=given.checkpoint,
+        checkpoint_every=max(1, given.draws // 10),
     )
     arrays = data(given.rows)
-    mcmc.run(jax.random.key(1), *arrays)  # compiles
+    if given.checkpoint is None:
+        print(f"leapfrogs a second {timed(mcmc, given.draws, arrays):.2f}")
+    elif (Path(given.checkpoint) / "run.json").exists():
+        mcmc.resume(*arrays)
+    else:
+        mcmc.run(jax.random.key(1), *arrays)
     samples = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
-    begin = time.perf_counter()
-    mcmc.run(jax.random.key(1), *arrays)
-    seconds = time.perf_counter() - begin
-    leapfrogs = LEAPFROGS if given.kernel == "HMC" else 1
-    print(f"leapfrogs a second {given.chains * given.draws * leapfrogs / seconds:.2f}")
     if jax.process_index() == 0 and given.out:
         np.savez(given.out, **samples)
 

@@ -5,4 +5,4 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=4
 #SBATCH --time=24:00:00
-srun python benchmarks/distributed.py --distributed --groups 2 --chains 4 --out draws.npz
+srun python benchmarks/distributed.py --distributed --groups 2 --chains 4 --checkpoint run --out draws.npz

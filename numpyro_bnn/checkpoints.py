@@ -96,7 +96,7 @@ class Checkpoint:
                 f"{type(start.init_params).__name__}. Give a kernel over a potential such a position."
             ) from error
         plain, kinds = _to_plain(leaves)
-        with _quiet_orbax(), ocp.StandardCheckpointer() as writer:
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
             writer.save(self.directory / "start", _named(plain), force=True)
         content = {
             "format": _FORMAT,
@@ -133,7 +133,7 @@ class Checkpoint:
             )
         start = content["start"]
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
-        with _quiet_orbax(), ocp.StandardCheckpointer() as reader:
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as reader:
             found = reader.restore(self.directory / "start", _named(target))
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
@@ -154,18 +154,19 @@ class Checkpoint:
         with _quiet_orbax():
             self._open().save(progress.steps, args=args, force=True)
 
-    def load(self, like: Any) -> tuple[Any, Progress] | None:
-        """The last complete states and how far they are; None where there are none yet.
+    def last_step(self) -> int | None:
+        """Step of the last complete states; None where there are none yet."""
+        return self._open().latest_step()
+
+    def load(self, like: Any, step: int) -> tuple[Any, Progress]:
+        """Complete states and how far they are.
 
         :param like: abstract states of the same run.
+        :param step: that they were stored at.
         :raises ValueError: if the stored states have another form or are damaged.
         """
         import orbax.checkpoint as ocp
 
-        manager = self._open()
-        last = manager.latest_step()
-        if last is None:
-            return None
         leaves, structure = jax.tree.flatten(like)
         plain = _zeros_like(leaves)
         args = ocp.args.Composite(
@@ -173,11 +174,11 @@ class Checkpoint:
         )
         try:
             with _quiet_orbax():
-                found = manager.restore(last, args=args)
+                found = self._open().restore(step, args=args)
         except Exception as error:
             raise ValueError(
-                f"The checkpoint of step {last} in {self.directory} cannot be read ({error}). If an "
-                f"earlier step is in {self.directory / 'steps'}, remove the folder {last} to go "
+                f"The checkpoint of step {step} in {self.directory} cannot be read ({error}). If an "
+                f"earlier step is in {self.directory / 'steps'}, remove the folder {step} to go "
                 "back to it."
             ) from error
         steps, draws, kinds = (found.progress[name] for name in ("steps", "draws", "kinds"))
@@ -193,14 +194,28 @@ class Checkpoint:
         if self._manager is None:
             import orbax.checkpoint as ocp
 
+            (self.directory / "steps").mkdir(parents=True, exist_ok=True)
             options = ocp.CheckpointManagerOptions(
-                max_to_keep=2, enable_async_checkpointing=False, create=True
+                max_to_keep=2,
+                enable_async_checkpointing=False,
+                create=False,
+                multiprocessing_options=_alone(),
             )
             with _quiet_orbax():
                 self._manager = ocp.CheckpointManager(
                     self.directory / "steps", options=options, item_names=("state", "progress")
                 )
         return self._manager
+
+
+def _alone() -> Any:
+    """Orbax waits for no other process: one of them writes, and each reads when it likes."""
+    import orbax.checkpoint as ocp
+
+    here = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
+    )
 
 
 def _read_header(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
 from numpyro_bnn.chains import Arguments, Programs
-from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
+from numpyro_bnn.checkpoints import Progress, Start
 from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.faults import (
@@ -28,6 +28,7 @@ from numpyro_bnn.faults import (
 )
 from numpyro_bnn.fingerprint import Facts, describe, environment
 from numpyro_bnn.placement import Placement
+from numpyro_bnn.processes import Processes
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
 from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
 from numpyro_bnn.start import Fit, starts_for
@@ -87,10 +88,11 @@ class MCMC(NumPyroMCMC):
     :param mesh: devices that share chains and rows, such as ``jax.make_mesh((2, 4), ("chain",
         "data"))``: two groups of four devices, each with half of the chains and a quarter of the
         rows on every device. Of all processes after ``jax.distributed.initialize()``; each of them
-        then calls `run` with the same arguments, and has all the draws (in memory: `checkpoint` and
-        `draws` are for one process). The rows of a minibatch are brought to all devices of a group,
-        so that sharing rows speeds up full batches only. By default the rule above, on the devices
-        of this process.
+        then calls `run` with the same arguments, and has all the draws; the first one writes the
+        folders of `checkpoint` and `draws`, which all must share. The rows of a minibatch are
+        exchanged in every step, and each device looks at its part of them: sharing pays where
+        their gradient takes longer than that. By default the rule above, on the devices of this
+        process.
     :raises ValueError: for the values that NumPyro refuses.
     """
 
@@ -143,7 +145,8 @@ class MCMC(NumPyroMCMC):
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
         self._programs: dict[tuple, Programs] = {}
-        self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype)
+        self._processes = Processes(self._placement.spans_processes)
+        self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
         self.record = record
         self.chunk_size = chunk_size
         self._kernel = sampler if chunk_size is None else chunked_kernel(sampler, chunk_size)
@@ -246,7 +249,7 @@ class MCMC(NumPyroMCMC):
             )
         self._refuse_parts()
         fit = self._look_at(args, kwargs)
-        start = Checkpoint(self._disk.checkpoint).read_start(self._facts(fit))
+        start = self._disk.read_start(self._facts(fit))
         with explain_tracing(), explain_memory():
             self._sample(start, fit, resumed=True)
 
@@ -281,11 +284,6 @@ class MCMC(NumPyroMCMC):
         return facts | describe("data", [self._args, self._kwargs]) | environment()
 
     def _refuse_parts(self) -> None:
-        if self._placement.spans_processes:
-            raise ValueError(
-                "MCMC: a run on disk (checkpoint=, draws=) is not for a mesh over several processes "
-                "yet. Keep its draws in memory, or use a mesh of the devices of one process."
-            )
         plan = self._collection_params
         whole = (self.num_warmup, self.num_warmup + self.num_samples)
         if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:
@@ -364,8 +362,9 @@ class MCMC(NumPyroMCMC):
 
     def _place(self, lanes: Lanes, start: Start, fit: Fit | None, resumed: bool) -> Progress:
         """Put the chains where they start, or where they were stored."""
-        if resumed and self._disk is not None and self._disk.checkpoint is not None:
-            stored = Checkpoint(self._disk.checkpoint).load(lanes.abstract())
+        if resumed:
+            assert self._disk is not None
+            stored = self._disk.load(lanes.abstract())
             if stored is not None:
                 lanes.continue_from(stored[0])
                 return stored[1]
@@ -384,7 +383,7 @@ class MCMC(NumPyroMCMC):
         """Take the steps that are left, or those up to an interruption."""
         steps, draws = done
         # What another process samples cannot be looked at from here.
-        shown = self.progress_bar and not self._placement.spans_processes
+        shown = self.progress_bar and not self._processes.several
         chains = self.num_chains if shown else 0
         lanes.fresh_buffers()
         with (
@@ -397,7 +396,7 @@ class MCMC(NumPyroMCMC):
                 draws += 0 if piece.warmup else piece.draws
                 if recorder is not None and piece.whole:
                     recorder.take(lanes, piece, Progress(steps, draws))
-                if self._placement.agreed(interrupted()) and (recorder is None or piece.whole):
+                if self._processes.agreed(interrupted()) and (recorder is None or piece.whole):
                     break
             if recorder is not None:
                 recorder.wait()

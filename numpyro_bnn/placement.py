@@ -5,11 +5,16 @@ each group of devices runs its own chains, at its own pace. Rows are shared out 
 and the compiler adds up what the devices of a group find (XLA's collectives). A program means the
 same with rows on one device or on many, so that draws differ by the order of summation only.
 
+The rows of a minibatch, which may be anywhere, are exchanged so that each device looks at an equal
+part of them (:func:`taken_by_all`).
+
 A number of rows that the devices do not divide is padded to one that they do, and cut back inside
 the program, where it stays on its devices: the model never sees a padded row.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +25,8 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 CHAIN, DATA = "chain", "data"
+# The mesh whose axis "data" shares the rows of the program that is being traced.
+_SHARING: ContextVar[Any] = ContextVar("sharing", default=None)
 
 
 @jax.tree_util.register_dataclass
@@ -158,14 +165,9 @@ class Placement:
         chain_method: str | Callable,
     ) -> Any:
         """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
-        if num_chains == 1:
-            return function(chained, _cut(arrays))
-        if self.mesh is None:
+        if self.mesh is None and num_chains > 1:
             transform: Any = jax.vmap if chain_method == "vectorized" else chain_method
             return transform(lambda chain: function(chain, arrays))(chained)
-        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        one_by_one = on_cpu and chain_method != "vectorized"
 
         def local(chained: Any, arrays: list[Any]) -> Any:
             own = _cut(arrays)
@@ -173,33 +175,69 @@ class Placement:
             def each(chain: Any) -> Any:
                 return function(chain, own)
 
+            if num_chains == 1:
+                return each(chained)
             return lax.map(each, chained) if one_by_one else jax.vmap(each)(chained)
 
-        if CHAIN not in self.mesh.axis_names:
-            return local(chained, arrays)
-        return jax.shard_map(
-            local,
-            mesh=self.mesh,
-            in_specs=(PartitionSpec(CHAIN), PartitionSpec()),
-            out_specs=PartitionSpec(CHAIN),
-            axis_names={CHAIN},
-            check_vma=False,
-        )(chained, arrays)
+        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
+        on_cpu = self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
+        one_by_one = on_cpu and chain_method != "vectorized"
+        with _shared_by(self.mesh if self.num_shards > 1 else None):
+            if self.mesh is None or num_chains == 1 or CHAIN not in self.mesh.axis_names:
+                return local(chained, arrays)
+            return jax.shard_map(
+                local,
+                mesh=self.mesh,
+                in_specs=(PartitionSpec(CHAIN), PartitionSpec()),
+                out_specs=PartitionSpec(CHAIN),
+                axis_names={CHAIN},
+                check_vma=False,
+            )(chained, arrays)
 
     def gathered(self, tree: Any) -> Any:
         """Arrays of all chains on this process; every process must ask."""
         if not self.spans_processes:
             return tree
         copied = jax.jit(lambda tree: tree, out_shardings=self._sharding())(tree)
+        # Programs of several processes must not overtake each other.
+        jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
 
-    def agreed(self, yes: bool) -> bool:
-        """Whether any process says yes; every process must ask."""
-        if not self.spans_processes:
-            return yes
-        from jax.experimental.multihost_utils import process_allgather
 
-        return bool(np.any(process_allgather(np.asarray(yes))))
+@contextmanager
+def _shared_by(mesh: Mesh | None) -> Iterator[None]:
+    before = _SHARING.set(mesh)
+    try:
+        yield
+    finally:
+        _SHARING.reset(before)
+
+
+def rows_are_shared() -> bool:
+    """Whether the program that is being traced has its rows on several devices."""
+    return _SHARING.get() is not None
+
+
+def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
+    """Rows of a minibatch, an equal part of them on each device that shares the data.
+
+    What follows is computed on each device for its part, and summed.
+
+    :param values: of all rows, in a program for which :func:`rows_are_shared`.
+    :param indices: (B,) row numbers.
+    :param axis: of the rows.
+    """
+    # Groups of chains, where there are several, are fixed around this point.
+    inside = jax.sharding.get_abstract_mesh()
+    mesh = _SHARING.get() if inside.empty else inside
+
+    def placed(array: jax.Array, *axes: str | None) -> jax.Array:
+        sharding = NamedSharding(mesh, PartitionSpec(*axes))
+        return lax.with_sharding_constraint(array, sharding)
+
+    # Every device knows all numbers: their permutation in parts would be an exchange by itself.
+    rows = jnp.take(values, placed(indices), axis)
+    return placed(rows, *[None] * (axis % rows.ndim), DATA)
 
 
 def _cut(arrays: list[Any]) -> list[Any]:

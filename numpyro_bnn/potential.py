@@ -30,6 +30,7 @@ from numpyro.infer.util import (
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.placement import rows_are_shared, taken_by_all
 from numpyro_bnn.structure import as_jax, structure_of
 from numpyro_bnn.summed import Rows, summed
 
@@ -44,15 +45,16 @@ class _DefaultKey(Messenger):
             msg["value"] = jax.random.key(0)
 
 
-class _Slices(Messenger):
-    """Takes consecutive rows by slicing, which a gather of as many rows is slower than.
+class _Taken(Messenger):
+    """Takes the rows of what passes through ``numpyro.subsample`` before the plate does.
 
-    A plate gathers the rows of what passes through ``numpyro.subsample`` inside it; this
-    handler, around the model, takes them first.
+    :param take: ``take(values, axis)`` gives the rows.
+    :param axis: of the plate.
+    :param size: number of rows of the plate.
     """
 
-    def __init__(self, fn: Callable, indices: jax.Array, axis: int, size: int) -> None:
-        self.indices = indices
+    def __init__(self, fn: Callable, take: Callable, axis: int, size: int) -> None:
+        self.take = take
         self.axis = axis
         self.size = size
         super().__init__(fn)
@@ -63,9 +65,9 @@ class _Slices(Messenger):
         axis = self.axis - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
-            msg["type"] = "sliced"
-            start, count = self.indices[0], len(self.indices)
-            msg["value"] = lax.dynamic_slice_in_dim(msg["value"], start, count, axis)
+            # The plate takes no rows of what is no longer of this type.
+            msg["type"] = "taken"
+            msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
 
 class Potential:
@@ -148,16 +150,26 @@ class Potential:
         """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
         bound = with_stand_ins(_DefaultKey(self.model), indices, ahead)
         model = substitute(bound, data={plate: indices})
-        return self._sliced(model, indices, plate) if contiguous else model
+        if rows_are_shared():
 
-    def _sliced(self, model: Callable, indices: jax.Array, plate: str) -> Callable:
+            def take(values: jax.Array, axis: int) -> jax.Array:
+                return taken_by_all(values, indices, axis)
+
+        elif contiguous:
+
+            def take(values: jax.Array, axis: int) -> jax.Array:
+                # Faster than a gather of as many rows.
+                return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
+
+        else:
+            return model
         axes = {
             self.structure.sites[name].plates[plate]
             for name in self.structure.observed
             if plate in self.structure.sites[name].plates
         }
         (axis,) = axes
-        return _Slices(model, indices, axis, self.structure.plates[plate].size)
+        return _Taken(model, take, axis, self.structure.plates[plate].size)
 
     def data_plate(self, plate: str | None = None) -> tuple[str, int]:
         """The plate that minibatches are taken from, and its size N.

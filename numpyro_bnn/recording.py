@@ -1,7 +1,7 @@
 """What a run puts on disk while it goes on, and how it is told to end.
 
 :class:`Disk` is where: a folder for draws, one for checkpoints, or both; :class:`Recorder` writes
-there behind the sampler's back.
+there behind the sampler's back. Of several processes the first one writes, and all read.
 """
 
 import signal
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import jax
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.drawstore import DTYPES, DrawStore, StoredArray, Variable, variables_of
 from numpyro_bnn.fingerprint import Facts
+from numpyro_bnn.processes import Processes
 from numpyro_bnn.sampling import Lanes, Piece, Plan
 
 
@@ -29,15 +31,19 @@ class Disk(NamedTuple):
     - **every** - steps between them, and in a chunk of draws
     - **draws** - folder of draws; None for one inside `checkpoint`
     - **dtype** - of the draws of sites there; as sampled where None
+    - **processes** - of the run
     """
 
     checkpoint: Path | None
     every: int
     draws: Path | None
     dtype: str | None
+    processes: Processes = Processes()
 
     @classmethod
-    def given(cls, checkpoint: Any, every: Any, draws: Any, dtype: Any) -> "Disk | None":
+    def given(
+        cls, checkpoint: Any, every: Any, draws: Any, dtype: Any, processes: Processes
+    ) -> "Disk | None":
         """The arguments of ``MCMC``, checked; None for a run in memory."""
         for name, value in (("checkpoint", checkpoint), ("draws", draws)):
             if value is not None and not isinstance(value, (str, Path)):
@@ -52,27 +58,55 @@ class Disk(NamedTuple):
         if checkpoint is None and draws is None:
             return None
         paths = [None if path is None else Path(path) for path in (checkpoint, draws)]
-        return cls(paths[0], every, paths[1], dtype)
+        return cls(paths[0], every, paths[1], dtype, processes)
 
     @property
     def store(self) -> DrawStore:
         if self.draws is not None:
             return DrawStore(self.draws)
+        return DrawStore(self._checkpoint.store_path)
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
         assert self.checkpoint is not None
-        return DrawStore(Checkpoint(self.checkpoint).store_path)
+        return Checkpoint(self.checkpoint)
 
     def begin(self, start: Start, facts: Callable[[], Facts]) -> None:
         """Store what a run is, before its first step.
 
         :raises FileExistsError: if there is a run already.
-        :raises OSError: if the folders cannot be written.
+        :raises OSError: if the folders cannot be written, or are not those of all processes.
         """
-        self.store.refuse_occupied()
+        processes = self.processes
+        processes.first(self.store.refuse_occupied)
         for folder in (self.checkpoint, self.store.path):
-            if folder is not None:
-                _check_writable(folder)
+            if folder is None:
+                continue
+            mark = processes.first(partial(_mark, folder))
+            try:
+                processes.together(partial(_look_for, folder, mark))
+            finally:
+                if processes.is_first:
+                    (folder / mark).unlink()
         if self.checkpoint is not None:
-            Checkpoint(self.checkpoint).begin(start, facts())
+            processes.first(lambda: self._checkpoint.begin(start, facts()))
+
+    def read_start(self, facts: Facts) -> Start:
+        """How the stored run began, see :meth:`Checkpoint.read_start`."""
+        checkpoint = self._checkpoint
+        return self.processes.together(lambda: checkpoint.read_start(facts))
+
+    def load(self, like: Any) -> tuple[Any, Progress] | None:
+        """The last complete states and how far they are; None where there are none yet.
+
+        :param like: abstract states of the same run.
+        """
+        checkpoint = self._checkpoint
+        # One process decides: a file system may show the newest folder to others later.
+        last = self.processes.first(checkpoint.last_step)
+        if last is None:
+            return None
+        return self.processes.together(lambda: checkpoint.load(like, last))
 
     def recorder(
         self, like: Any, sample_field: str, plan: Plan, done: Progress, resumed: bool
@@ -88,28 +122,41 @@ class Disk(NamedTuple):
         variables = variables_of(like, sample_field, 2)
         chains = jax.tree.leaves(like)[0].shape[0]
         store = self.store
-        checkpoint = None if self.checkpoint is None else Checkpoint(self.checkpoint)
-        recorder = Recorder(store, variables, checkpoint, done)
-        with recorder.saying_what_is_safe():
-            if resumed and (done.draws or store.is_ours):
-                store.check(done.draws)
-                store.open_for_writing(done.draws)
-            else:
-                store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
+        checkpoint = None if self.checkpoint is None else self._checkpoint
+        recorder = Recorder(store, variables, checkpoint, done, self.processes)
+
+        def prepare() -> None:
+            with recorder.saying_what_is_safe():
+                if resumed and (done.draws or store.is_ours):
+                    store.check(done.draws)
+                    store.open_for_writing(done.draws)
+                else:
+                    store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
+
+        self.processes.first(prepare)
         return recorder
 
 
-def _check_writable(folder: Path) -> None:
+def _mark(folder: Path) -> str:
+    """Leave a file in a folder that can be written, and tell its name."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            return Path(file.name).name
     except OSError as error:
         raise OSError(
             error.errno,
             f"MCMC: the folder {folder} cannot be written ({error.strerror}); nothing was sampled. "
             "Give checkpoint= and draws= folders that can.",
         ) from error
+
+
+def _look_for(folder: Path, mark: str) -> None:
+    if not (folder / mark).exists():
+        raise FileNotFoundError(
+            f"MCMC: the folder {folder} of this process is not that of process 0, which writes "
+            "there. Give checkpoint= and draws= folders that all processes share."
+        )
 
 
 class Recorder:
@@ -121,6 +168,7 @@ class Recorder:
     :param variables: what they consist of.
     :param checkpoint: where states go; None for draws alone.
     :param done: what is on disk already.
+    :param processes: of the run.
     """
 
     def __init__(
@@ -129,7 +177,9 @@ class Recorder:
         variables: list[Variable],
         checkpoint: Checkpoint | None,
         done: Progress,
+        processes: Processes,
     ) -> None:
+        self.processes = processes
         self.store = store
         self.variables = variables
         self.checkpoint = checkpoint
@@ -143,7 +193,8 @@ class Recorder:
         :raises OSError: if that one could not be written.
         """
         self.wait()
-        self._pending = self._pool.submit(self._write, draws, states, progress)
+        if self.processes.is_first:
+            self._pending = self._pool.submit(self._write, draws, states, progress)
 
     def take(self, lanes: Lanes, piece: Piece, progress: Progress) -> None:
         """Take over a chunk that lanes have finished; warm-up has a checkpoint and no draws."""
@@ -164,11 +215,16 @@ class Recorder:
         """Until all that was handed over is on disk.
 
         :raises OSError: if it could not be written; the message says what is safe.
+        :raises RuntimeError: in the processes that do not write, for the same reason.
         """
         pending, self._pending = self._pending, None
-        if pending is not None:
-            with self.saying_what_is_safe():
-                pending.result()
+
+        def finish() -> None:
+            if pending is not None:
+                with self.saying_what_is_safe():
+                    pending.result()
+
+        self.processes.together(finish)
 
     @contextmanager
     def saying_what_is_safe(self) -> Iterator[None]:

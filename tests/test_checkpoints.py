@@ -80,6 +80,8 @@ KERNELS = {
     "GGMC": lambda: bnn.GGMC(model, step_size="auto"),
     "AMAGOLD": lambda: bnn.AMAGOLD(model, step_size=0.05, batch_size=6),
     "RandomWalk": lambda: bnn.RandomWalk(model, step_size=0.1),
+    "MCLMC": lambda: bnn.MCLMC(model),
+    "MAMS": lambda: bnn.MAMS(model, max_num_steps=7, gradient=gradients.full(chunk_size=5)),
 }
 
 
@@ -172,6 +174,20 @@ def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
     done = make()
     done.resume(*data)  # a finished run gives back all its draws
     assert_same_run(unbroken, done)
+
+
+def test_a_run_without_a_checkpoint_begins_again_from_its_optimised_starts(data, tmp_path):
+    starts = bnn.optimize(model, jax.random.key(0), *data, num_chains=2, num_steps=100)
+
+    def make(folder=None):
+        return sampler(bnn.SGLD(model, step_size=1e-9), folder, num_chains=2)
+
+    broken_off(lambda: make(tmp_path / "run"), tmp_path / "run", data, 0, init_params=starts)
+    again = make(tmp_path / "run")
+    again.resume(*data)
+    for site, draws in again.get_samples(True).items():
+        moved = draws - np.asarray(starts[site])[:, None]
+        assert 0 < np.abs(moved).max() < 1e-3  # 25 steps of noise, 3e-5 each
 
 
 @pytest.fixture(scope="module")

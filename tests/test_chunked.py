@@ -75,6 +75,19 @@ def test_draws_are_those_of_all_rows_and_predict_as_ever(chain_method, data):
     assert "log_likelihood" in str(bnn.to_inference_data(made[1]))
 
 
+@pytest.mark.slow
+def test_mams_has_the_draws_of_all_rows(data):
+    made = []
+    for gradient in (None, bnn.gradients.full(chunk_size=5)):
+        kernel = bnn.MAMS(model, step_size=0.01, trajectory_length=0.1, gradient=gradient)
+        mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=4, progress_bar=False)
+        mcmc.run(jax.random.key(0), *data)
+        made.append(mcmc.get_samples())
+    for site, draws in made[0].items():
+        assert np.std(draws) > 0
+        np.testing.assert_allclose(made[1][site], draws, rtol=2e-3, atol=2e-4)
+
+
 def test_peak_memory_falls():
     """Temporary memory of the compiled gradient, as the compiler counts it."""
 

@@ -193,8 +193,11 @@ class _Disk:
         if not self.checkpoint.begun:
             self.checkpoint.begin(Start(key, None, ()), self.facts)
         self.checkpoint.read_start(self.facts)
-        found = self.checkpoint.load(start)
-        return (*start, 0) if found is None else (*found[0], found[1].steps)
+        last = self.checkpoint.last_step()
+        if last is None:
+            return *start, 0
+        state, progress = self.checkpoint.load(start, last)
+        return *state, progress.steps
 
     def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
         """Store the state after so many steps, if its turn has come."""

@@ -132,6 +132,7 @@ def test_scores_are_those_of_the_scores_module(table):
     own = table.predictions["again"]
     assert row.log_score == pytest.approx(bnn.scores.lppd(own, DATA[3]))
     assert row.error == pytest.approx(bnn.scores.rmse(own, DATA[3]))
+    assert row.calibration == pytest.approx(bnn.scores.coverage(own, DATA[3], level=0.9))
     assert abs(row.log_score - bnn.scores.lppd(predictions, DATA[3])) < 0.02
     assert abs(row.difference - (row.log_score - table["exact"].log_score)) < 1e-6
 
@@ -174,6 +175,10 @@ def test_classes_have_agreement_with_the_reference():
     assert found["a"].agreement == 1.0
     p, q = (found.predictions[name] for name in "ba")
     assert found["b"].agreement == bnn.scores.agreement(p, q)
+    wrong = np.mean(np.asarray(p).mean((0, 1)).argmax(-1) != labels[30:])
+    assert found["b"].error == pytest.approx(wrong) != 1 - wrong
+    calibration = bnn.scores.expected_calibration_error(p, labels[30:])
+    assert found["b"].calibration == pytest.approx(calibration)
     assert found["b"].total_variation == pytest.approx(bnn.scores.total_variation(p, q))
     assert "tot. var." in str(found)
 

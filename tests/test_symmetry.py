@@ -44,6 +44,15 @@ class Residual(nn.Module):
         return nn.Dense(2)(x + nn.Dense(4)(nn.tanh(x)))
 
 
+class Unused(nn.Module):
+    """A branch that nothing depends on, whose units could be called anything."""
+
+    @nn.compact
+    def __call__(self, x):
+        branch = nn.Dense(2)(nn.tanh(nn.Dense(4)(x)))
+        return nn.Dense(2)(nn.tanh(nn.Dense(5)(x))) + 0 * branch
+
+
 def model_of(module, x):
     return bnn.classification(module, bnn.priors.Normal(1.0))
 
@@ -93,6 +102,11 @@ FOUND = {
     ),
     "tied units": (Residual(), X, set()),
     "linear": (nn.Dense(2), X, set()),
+    "unused branch": (
+        Unused(),
+        X,
+        {HiddenLayer(d(3), (d(3, "bias"),), d(2), flips=True)},
+    ),
     "nnx": (
         nnx.Sequential(
             nnx.Linear(3, 4, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(4, 2, rngs=nnx.Rngs(1))

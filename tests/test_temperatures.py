@@ -66,7 +66,7 @@ def test_a_hot_layer_is_named_before_anything_else():
         "temperature": np.ones((4, 500)),
         "kinetic_temperature": 1 + noise[0],
         "kinetic_temperatures[net/Dense_0.kernel]": 1.3 + noise[1],
-        "kinetic_temperatures[net/Dense_1.kernel]": 0.99 + noise[2],
+        "kinetic_temperatures[net/Dense_1.kernel]": 1.15 + noise[2],
     }
     report = diagnose_draws({"w": draws}, draws, sample_stats=stats)
     assert report.sentences[0].startswith(

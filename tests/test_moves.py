@@ -119,6 +119,12 @@ def test_moves_after_each_step_of_a_composition_agree_with_its_state():
     np.testing.assert_allclose(draws[FIRST][0, -1], last.z[FIRST], rtol=1e-6)
 
 
+def test_precisions_drawn_anew_keep_the_law():
+    values, _ = joint_draws(model_with(jnp.tanh), PrecisionRedraw())
+    assert_law_is_kept(values)
+
+
+@pytest.mark.slow
 def test_interweaving_keeps_the_law():
     """Joint draws moved by non-centred HMC, with precisions drawn given the weights in between."""
     model = model_with(jax.nn.relu)

@@ -62,6 +62,7 @@ def test_the_law_is_kept_at_a_large_step(options, temperature):
         assert stats.kstest(column, law.cdf).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_windows_accept_what_an_end_point_would_not():
     law = stats.gamma(1.0)
     accepted = [

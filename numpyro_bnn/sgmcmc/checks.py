@@ -159,6 +159,17 @@ def check_fit(
         )
 
 
+def check_all_rows(owner: str, batch_size: Any, gradient: Any) -> None:
+    """:raises ValueError: for a minibatch, to a method that is exact on all rows alone."""
+    if batch_size is None and getattr(gradient, "batch_size", None) is None:
+        return
+    given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
+    raise ValueError(
+        f"{owner}: {given}, but it uses all rows. For minibatches with an exact correction use "
+        "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
+    )
+
+
 def _is_number(value: Any) -> bool:
     try:
         float(value)

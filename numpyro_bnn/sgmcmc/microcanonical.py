@@ -16,6 +16,7 @@ from numpyro.util import is_prng_key
 from numpyro_bnn.checks import check_positive
 from numpyro_bnn.sgmcmc import preconditioners
 from numpyro_bnn.sgmcmc.branches import where_needed
+from numpyro_bnn.sgmcmc.checks import check_all_rows
 from numpyro_bnn.sgmcmc.decoherence import Decoherence
 from numpyro_bnn.sgmcmc.gradients import Rows, check_batch_size
 from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
@@ -167,13 +168,7 @@ class MAMS(SGMCMC):
     ) -> None:
         check_positive("MAMS", trajectory_length=trajectory_length)
         check_batch_size("MAMS", max_num_steps, "max_num_steps")
-        gradient = ingredients.get("gradient")
-        if batch_size is not None or getattr(gradient, "batch_size", None) is not None:
-            given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
-            raise ValueError(
-                f"MAMS: {given}, but it uses all rows. For minibatches with an exact correction use "
-                "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
-            )
+        check_all_rows("MAMS", batch_size, ingredients.get("gradient"))
         super().__init__(
             model,
             potential_fn,

@@ -22,16 +22,6 @@ _SMALL = 1 << 16
 
 def normal_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
     """Standard normals like a pytree."""
-    return _one_like(rng_key, tree)
-
-
-def normals_like(rng_key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]:
-    """Several independent vectors of standard normals."""
-    keys = jax.random.split(rng_key, count)
-    return tuple(_one_like(keys[i], tree) for i in range(count))
-
-
-def _one_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
     leaves, structure = jax.tree.flatten(tree)
     small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
     noise = {}
@@ -49,6 +39,11 @@ def _one_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
         for k, leaf in enumerate(leaves)
     ]
     return jax.tree.unflatten(structure, each)
+
+
+def normals_like(rng_key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]:
+    """Several independent vectors of standard normals."""
+    return tuple(normal_like(key, tree) for key in jax.random.split(rng_key, count))
 
 
 def normal(rng_key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:

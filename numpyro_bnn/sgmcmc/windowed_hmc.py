@@ -1,15 +1,16 @@
 """Hybrid Monte Carlo as Neal runs it: windows, momenta that persist, steps from the precisions."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
+from numpyro_bnn.sgmcmc.checks import check_all_rows
 from numpyro_bnn.sgmcmc.gradients import check_batch_size
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Decision, Metropolis
-from numpyro_bnn.sgmcmc.movements import map_like, momentum_from
+from numpyro_bnn.sgmcmc.movements import damp
 from numpyro_bnn.sgmcmc.noise import normal_like
 from numpyro_bnn.sgmcmc.splitting import Splitting
 from numpyro_bnn.sgmcmc.state import SGMCMCState
@@ -59,12 +60,7 @@ class WindowedHMC(SGMCMC):
                 f"WindowedHMC: persistence must be in [0, 1), got {persistence!r}. 0 draws momenta "
                 "afresh for every trajectory."
             )
-        gradient = ingredients.get("gradient")
-        if ingredients.get("batch_size") is not None or getattr(gradient, "batch_size", None):
-            raise ValueError(
-                "WindowedHMC uses all rows, but was given a minibatch. For minibatches with an exact "
-                "correction use `AMAGOLD` or `GGMC`."
-            )
+        check_all_rows("WindowedHMC", ingredients.get("batch_size"), ingredients.get("gradient"))
         super().__init__(
             model,
             potential_fn,
@@ -84,7 +80,7 @@ class WindowedHMC(SGMCMC):
         rng_key, key = jax.random.split(state.rng_key)
         settings = self._settings(state.count, state.adaptation, state.preconditioner)
         old = state.dynamics.momentum
-        fresh = momentum_from(normal_like(key, old), settings)
-        keep, gain = self._persistence, jnp.sqrt(1 - self._persistence**2)
-        momentum = map_like(lambda p, n: keep * p + gain * n, old, fresh)
+        # The friction that leaves this share of a momentum after a unit of time.
+        friction = -math.log(self._persistence) if self._persistence else math.inf
+        momentum = damp(old, normal_like(key, old), 1.0, settings._replace(friction=friction))
         return state._replace(dynamics=state.dynamics._replace(momentum=momentum), rng_key=rng_key)

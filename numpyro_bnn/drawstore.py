@@ -16,21 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn.drawfiles import DrawFiles, layout
 from numpyro_bnn.faults import first_bad_draws
 from numpyro_bnn.site_dims import dims_of, variable_name
 
 FORMAT = "numpyro_bnn draws on disk 1"
 POSTERIOR, STATS = "posterior", "sample_stats"
-# Bytes in one file of a chunk: reading some of the scalars need not read all of them.
-_FILE_BYTES = 2**22
 # Bytes of draws that are read at once.
 _IN_MEMORY = 2**26
-# What crc32c adds to a chunk.
-_CHECKSUM_BYTES = 4
-DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class Variable(NamedTuple):
@@ -169,7 +164,7 @@ class DrawStore:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._writers: list[Any] = []
+        self._files: dict[tuple[str, str], DrawFiles] = {}
 
     @property
     def is_ours(self) -> bool:
@@ -201,16 +196,12 @@ class DrawStore:
             own = dims.get(variable.source) if variable.group == POSTERIOR else None
             axes = own or [f"{variable.name}.axis_{i}" for i in range(len(variable.shape))]
             given = dtype if variable.group == POSTERIOR else None
-            kind, compressors = _storage(variable.dtype, given)
             root[variable.group].create_array(
                 variable.name,
                 shape=(chains, num_draws, *variable.shape),
-                chunks=_chunk_shape(chains, chunk, variable.shape, kind.itemsize),
-                dtype=kind,
-                compressors=compressors,
                 dimension_names=["chain", "draw", *axes],
-                attributes={"source": variable.source, "stored_as": given or str(kind)},
-                fill_value=np.zeros((), kind)[()],
+                attributes={"source": variable.source},
+                **layout(variable.dtype, given, chains, chunk, variable.shape),
             )
         about = {
             "format": FORMAT,
@@ -227,34 +218,25 @@ class DrawStore:
 
     def open_for_writing(self, num_draws: int) -> None:
         """Continue after the first `num_draws` draws; later ones are forgotten."""
-        import zarr
-
         about = self.about
         kept = {c: d for c, d in about["not_finite"].items() if d < num_draws}
         about |= {"num_draws": num_draws, "not_finite": kept}
-        # The arrays are opened at their full size, which only this process needs to know.
-        self._commit(about, about["capacity"])
-        root: Any = zarr.open_group(self.path, mode="r+", use_consolidated=False)
-        with zarr.config.set({"array.write_empty_chunks": True}):
-            self._writers = [root[group][name] for group, name in self._names()]
         self._commit(about)
+        self._files = {at: DrawFiles(self.path.joinpath(*at)) for at in self._names()}
 
     def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
-        """Add whole draws of every chain, in the order of `variables`.
+        """Add a chunk of draws of every chain; only the last one of a run may be short.
 
-        :param leaves: arrays (chain, draw, …).
+        :param leaves: arrays (chain, draw, …), in the order of `variables`.
         """
         about = self.about
         begin = about["num_draws"]
-        end = begin + leaves[0].shape[1]
-        by_name = {(v.group, v.name): leaf for v, leaf in zip(variables, leaves)}
         sites = [leaf for v, leaf in zip(variables, leaves) if v.group == POSTERIOR]
         for chain, draw in first_bad_draws(sites).items():
             about["not_finite"].setdefault(str(chain), begin + draw)
-        for writer, place in zip(self._writers, self._names()):
-            rounded = _rounded(by_name[place], writer.dtype, writer.attrs["stored_as"], place[1])
-            writer[:, begin:end] = rounded
-        self._commit(about | {"num_draws": end})
+        for variable, leaf in zip(variables, leaves):
+            self._files[variable.group, variable.name].write(begin // about["chunk"], leaf)
+        self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
 
     def _names(self) -> list[tuple[str, str]]:
         found = []
@@ -330,21 +312,13 @@ class DrawStore:
     def num_sound(self) -> int:
         """Draws before the first file that is missing, cut short or fails its checksum size."""
         about = self.about
-        chunk, num_draws = about["chunk"], about["num_draws"]
-        sound = num_draws
-        for group, name in self._names():
-            folder = self.path / group / name
-            own = json.loads((folder / "zarr.json").read_text())
-            shape, lengths = own["shape"], own["chunk_grid"]["configuration"]["chunk_shape"]
-            files = [-(-n // c) for n, c in zip(shape[2:], lengths[2:])]
-            plain = all(codec["name"] in ("bytes", "crc32c") for codec in own["codecs"])
-            size = int(np.prod(lengths)) * np.dtype(own["data_type"]).itemsize + _CHECKSUM_BYTES
-            for index in range(-(-sound // chunk)):
-                for inner in np.ndindex(*files):
-                    path = folder.joinpath("c", "0", str(index), *map(str, inner))
-                    found = path.stat().st_size if path.is_file() else 0
-                    if found != size if plain else found == 0:
-                        sound = min(sound, index * chunk)
+        sound = about["num_draws"]
+        for at in self._names():
+            files = DrawFiles(self.path.joinpath(*at))
+            for chunk in range(-(-sound // about["chunk"])):
+                if not files.are_whole(chunk):
+                    sound = chunk * about["chunk"]
+                    break
         return sound
 
 
@@ -365,38 +339,3 @@ def _replace(path: Path, content: dict[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(content))
     os.replace(partial, path)
-
-
-def _chunk_shape(chains: int, draws: int, shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    if not shape:
-        return chains, draws
-    row = chains * draws * itemsize * int(np.prod(shape[1:]))
-    return chains, draws, min(shape[0], max(1, _FILE_BYTES // max(1, row))), *shape[1:]
-
-
-def _storage(kind: Any, wanted: str | None) -> tuple[np.dtype, list[Any]]:
-    """Type in the file, and what compresses it."""
-    from zarr.codecs import BloscCodec, Crc32cCodec
-
-    kind = np.dtype(kind) if kind != jnp.bfloat16 else np.dtype(np.float32)
-    if wanted is None or not np.issubdtype(kind, np.floating):
-        return kind, [Crc32cCodec()]
-    if wanted != "bfloat16":
-        return np.dtype(wanted), [Crc32cCodec()]
-    # Every reader knows float32; the two bytes that rounding empties compress to nothing.
-    squeeze = BloscCodec(typesize=4, cname="lz4", clevel=1, shuffle="shuffle")
-    return np.dtype(np.float32), [squeeze, Crc32cCodec()]
-
-
-def _rounded(leaf: np.ndarray, kind: np.dtype, stored_as: str, name: str) -> np.ndarray:
-    if stored_as == "bfloat16":
-        leaf = np.asarray(leaf, jnp.bfloat16)
-    with np.errstate(over="ignore"):
-        rounded = np.asarray(leaf, kind)
-    if kind == np.float16 and (np.isinf(rounded) & np.isfinite(leaf)).any():
-        largest = float(np.abs(leaf[np.isfinite(leaf)]).max())
-        raise ValueError(
-            f"draws_dtype='float16' cannot hold {largest:.3g} of {name!r} (limit 65504). Use "
-            "'bfloat16', which has the range of float32."
-        )
-    return rounded

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import jax
 
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
-from numpyro_bnn.drawstore import DTYPES, DrawStore, StoredArray, Variable, variables_of
+from numpyro_bnn.drawfiles import DTYPES
+from numpyro_bnn.drawstore import DrawStore, StoredArray, Variable, variables_of
 from numpyro_bnn.fingerprint import Facts
 from numpyro_bnn.processes import Processes
 from numpyro_bnn.sampling import Lanes, Piece, Plan

@@ -27,7 +27,7 @@ rung_adaptation
 likelihoods sgmcmc sgmcmc.* tempering gibbs moves
 descent
 curvature
-faults fingerprint
+faults fingerprint drawfiles
 drawstore checkpoints chunked sampling
 recording
 mcmc optimization approximate iterates gaussian_laplace variational

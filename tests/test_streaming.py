@@ -14,6 +14,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from numpyro_bnn import drawstore, priors
+from numpyro_bnn.drawfiles import DrawFiles
 from numpyro_bnn.drawstore import DrawStore, Variable
 from numpyro_bnn.sampling import Plan
 
@@ -194,17 +195,17 @@ def test_a_chain_that_becomes_nan_is_flagged_and_the_others_unharmed(data, tmp_p
 
 
 def test_a_full_disk_says_what_is_safe_and_the_run_goes_on(data, in_memory, tmp_path, monkeypatch):
-    write, calls = zarr.Array.__setitem__, []
+    write, calls = DrawFiles.write, []
 
-    def full(self, index, value):
-        calls.append(index)
+    def full(self, chunk, values):
+        calls.append(chunk)
         if len(calls) > 20:  # in the middle of the third chunk of eight arrays
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, index, value)
+        write(self, chunk, values)
 
     folders = {"checkpoint": tmp_path / "c", "draws": tmp_path / "run.zarr"}
     with monkeypatch.context() as patch:
-        patch.setattr(zarr.Array, "__setitem__", full)
+        patch.setattr(DrawFiles, "write", full)
         with pytest.raises(
             OSError, match=r"No space left.*first 8 draws .*step 10 .*resume"
         ) as got:

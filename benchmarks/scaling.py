@@ -8,20 +8,20 @@ On paper: Izmailov et al. (2021, section 3 and appendix A) ran three chains of 2
 70,248 leapfrogs, 61 million epochs of 40,960 images, on 512 TPU cores. Floating-point operations
 and bytes of a gradient of that network are counted by the compiler, its speed measured here.
 
-    python benchmarks/scaling.py [--quick]
+    python benchmarks/scaling.py [--quick | --toy]
+
+Every turn of a placement is kept as soon as it is known: an interrupted study goes on.
 """
 
-import argparse
 import os
 import pathlib
-import platform
 import socket
 import statistics
 import subprocess
 import sys
 import time
 
-from stored import RESULTS, write_rows
+from study import Study, parser
 
 HERE = pathlib.Path(__file__).parent
 IMAGES, EPOCHS = 40_960, 3 * 290 * 70_248
@@ -33,6 +33,12 @@ PLACEMENTS = [
     ("chains on 2 devices", 1, 2, 2),
     ("chains on 2 processes", 2, 1, 2),
 ]
+# Rows and draws of a run, turns of every placement, images of a gradient.
+SETTINGS = {
+    "full": (100_001, 20, 3, 80),
+    "quick": (10_001, 5, 1, 16),
+    "toy": (1_001, 2, 1, 2),
+}
 
 
 def leapfrogs(processes, devices, groups, rows, draws):
@@ -42,9 +48,9 @@ def leapfrogs(processes, devices, groups, rows, draws):
         port = free.getsockname()[1]
     started = []
     for process in range(processes):
-        command = [sys.executable, str(HERE / "distributed.py"), "--rows", str(rows)]
-        command += ["--draws", str(draws), "--groups", str(groups)]
-        cores = {process} if processes > 1 else set(range(devices))
+        cores = str(process) if processes > 1 else f"0-{devices - 1}"
+        command = ["taskset", "-c", cores, sys.executable, str(HERE / "distributed.py")]
+        command += ["--rows", str(rows), "--draws", str(draws), "--groups", str(groups)]
         if processes > 1:
             command += ["--coordinator", f"localhost:{port}", "--processes", str(processes)]
             command += ["--process", str(process)]
@@ -55,7 +61,6 @@ def leapfrogs(processes, devices, groups, rows, draws):
                 env=os.environ | {"XLA_FLAGS": flags},
                 stdout=subprocess.PIPE,
                 text=True,
-                preexec_fn=lambda cores=cores: os.sched_setaffinity(0, cores),
             )
         )
     printed = [process.communicate()[0] for process in started]
@@ -64,25 +69,26 @@ def leapfrogs(processes, devices, groups, rows, draws):
     return float(printed[0].split()[-1])
 
 
-def placements(rows, draws, repeats):
-    speeds = {placement: [] for placement in PLACEMENTS}
-    for _ in range(repeats):
-        for placement, seen in speeds.items():
-            seen.append(leapfrogs(*placement[1:], rows, draws))
-    alone = statistics.median(speeds[PLACEMENTS[0]])
-    for (name, processes, devices, _), seen in speeds.items():
-        median = statistics.median(seen)
+def over_one_device(found):
+    """Median speed of each placement, its ratio to one device, and that for each device."""
+    speeds = {}
+    for row in found:
+        speeds.setdefault(row["placement"], []).append(row["leapfrogs a second"])
+    alone = statistics.median(speeds[PLACEMENTS[0][0]])
+    for name, processes, devices, _ in PLACEMENTS:
+        median = statistics.median(speeds[name])
         yield {
             "placement": name,
-            "devices": processes * devices,
-            "rows": rows,
-            "leapfrogs a second": median,
+            "turns": len(speeds[name]),
+            "slowest": min(speeds[name]),
+            "leapfrogs a second (median)": median,
+            "fastest": max(speeds[name]),
             "speed-up": median / alone,
             "efficiency": median / alone / (processes * devices),
         }
 
 
-def published_run(batch_size, repeats):
+def published_run(batch_size, repeats=3):
     """Cost of a gradient of the ResNet-20 here, and of 61 million epochs at that speed."""
     import jax
     import jax.numpy as jnp
@@ -117,38 +123,40 @@ def published_run(batch_size, repeats):
     }
 
 
-def figure(rows, path):
+def draw(rows):
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
     names = [row["placement"] for row in rows]
-    bars = ax.barh(names, [row["speed-up"] for row in rows], color="#0072B2")
-    ax.bar_label(bars, [f"{row['efficiency']:.0%}" for row in rows], padding=3)
-    ax.axvline(1, color="0.5", linestyle="--")
-    ax.invert_yaxis()
-    ax.set(xlabel="leapfrogs a second over those of one device (label: efficiency)", xlim=(0, 2.3))
-    fig.savefig(path, dpi=120)
+    bars = axes.barh(names, [row["speed-up"] for row in rows], color="#0072B2")
+    axes.bar_label(bars, [f"{row['efficiency']:.0%}" for row in rows], padding=3)
+    axes.axvline(1, color="0.5", linestyle="--")
+    axes.invert_yaxis()
+    axes.set(
+        xlabel="leapfrogs a second over those of one device (label: efficiency)", xlim=(0, 2.3)
+    )
+    return figure
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rows, one turn")
-    quick = parser.parse_args().quick
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores")
-    rows = []
-    for row in placements(10_001 if quick else 100_001, 5 if quick else 20, 1 if quick else 3):
-        rows.append(row)
-        print("  ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
-    paper = published_run(16 if quick else 80, 3)
-    for key, value in paper.items():
-        print(f"  {key:<36}{value:>14.4g}")
-    if not quick:
-        write_rows("scaling", rows)
-        write_rows("published_run", [paper])
-        figure(rows, RESULTS / "scaling.png")
+    given = parser(__doc__).parse_args()
+    rows, draws, turns, batch_size = SETTINGS[given.size]
+    by_name = {name: place for name, *place in PLACEMENTS}
+    study = Study("scaling", ("placement", "turn"), given)
+    study.run(
+        [{"placement": name, "turn": turn} for turn in range(turns) for name in by_name],
+        lambda placement, turn: [
+            {"rows": rows, "leapfrogs a second": leapfrogs(*by_name[placement], rows, draws)}
+        ],
+    )
+    table = list(over_one_device(study.rows))
+    study.table(table)
+    study.figure(draw(table))
+    paper = Study("published_run", ("batch size",), given)
+    paper.run([{"batch size": batch_size}], lambda **cell: [published_run(batch_size)])
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ class DrawFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        own = json.loads((folder / "zarr.json").read_text())
-        self.shape = tuple(own["shape"])
+        self.about: dict[str, Any] = json.loads((folder / "zarr.json").read_text())
+        own = self.about
         self._lengths = tuple(own["chunk_grid"]["configuration"]["chunk_shape"])
         self._kind = np.dtype(own["data_type"]).newbyteorder("<")
         # What is rounded to bfloat16 is compressed, and nothing else.
@@ -72,7 +72,8 @@ class DrawFiles:
 
     def _paths(self, chunk: int) -> list[Path]:
         # Only the first axis of values is cut.
-        counts = [-(-n // length) for n, length in zip(self.shape[2:], self._lengths[2:])]
+        shape = self.about["shape"]
+        counts = [-(-n // length) for n, length in zip(shape[2:], self._lengths[2:])]
         folder = self.folder / "c" / "0" / str(chunk)
         return [folder.joinpath(*map(str, inner)) for inner in np.ndindex(*counts)]
 

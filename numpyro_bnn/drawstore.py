@@ -211,8 +211,8 @@ class DrawStore:
             "num_draws": 0,
             "not_finite": {},
         }
+        self._files = self._found()
         self._commit(about)
-        self.open_for_writing(0)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -221,8 +221,8 @@ class DrawStore:
         about = self.about
         kept = {c: d for c, d in about["not_finite"].items() if d < num_draws}
         about |= {"num_draws": num_draws, "not_finite": kept}
+        self._files = self._found()
         self._commit(about)
-        self._files = {at: DrawFiles(self.path.joinpath(*at)) for at in self._names()}
 
     def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
         """Add a chunk of draws of every chain; only the last one of a run may be short.
@@ -238,23 +238,22 @@ class DrawStore:
             self._files[variable.group, variable.name].write(begin // about["chunk"], leaf)
         self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
 
-    def _names(self) -> list[tuple[str, str]]:
-        found = []
-        for group in (POSTERIOR, STATS):
-            inner = self.path / group
-            found += [(group, p.name) for p in sorted(inner.iterdir()) if p.is_dir()]
-        return found
+    def _found(self) -> dict[tuple[str, str], DrawFiles]:
+        """The files of every array by group and name."""
+        return {
+            (group, folder.name): DrawFiles(folder)
+            for group in (POSTERIOR, STATS)
+            for folder in sorted((self.path / group).iterdir())
+            if folder.is_dir()
+        }
 
-    def _commit(self, about: dict[str, Any], num_draws: int | None = None) -> None:
+    def _commit(self, about: dict[str, Any]) -> None:
         """Tell readers the number of draws: every ``zarr.json``, the root's last."""
-        num_draws = about["num_draws"] if num_draws is None else num_draws
         known: dict[str, dict] = {}
-        for group, name in self._names():
-            path = self.path / group / name / "zarr.json"
-            own = json.loads(path.read_text())
-            own["shape"][1] = num_draws
-            _replace(path, own)
-            known[f"{group}/{name}"] = own
+        for (group, name), files in self._files.items():
+            files.about["shape"][1] = about["num_draws"]
+            _replace(files.folder / "zarr.json", files.about)
+            known[f"{group}/{name}"] = files.about
         for group in (POSTERIOR, STATS):
             inner = {k.partition("/")[2]: v for k, v in known.items() if k.startswith(f"{group}/")}
             known[group] = _group({}, {})
@@ -289,7 +288,7 @@ class DrawStore:
         self.check(self.about["num_draws"])
         root: Any = zarr.open_group(self.path, mode="r")
         found = {}
-        for group, name in self._names():
+        for group, name in self._found():
             array = root[group][name]
             found[group, array.attrs["source"]] = StoredArray(array, self.path)
         return found
@@ -313,8 +312,7 @@ class DrawStore:
         """Draws before the first file that is missing, cut short or fails its checksum size."""
         about = self.about
         sound = about["num_draws"]
-        for at in self._names():
-            files = DrawFiles(self.path.joinpath(*at))
+        for files in self._found().values():
             for chunk in range(-(-sound // about["chunk"])):
                 if not files.are_whole(chunk):
                     sound = chunk * about["chunk"]

@@ -119,6 +119,10 @@ def first_bad_draws(draws: Any) -> dict[int, int]:
 def _finite(values: Any) -> Any:
     if isinstance(values, jax.Array):
         return _finite_on_device(values)
+    # A sum passes over them once and keeps nothing; it is finite only if all of them are.
+    with np.errstate(all="ignore"):
+        if np.isfinite(values.sum()):
+            return np.ones(values.shape[:2], bool)
     return np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
 
 

@@ -116,6 +116,7 @@ class Lanes:
         self._starts = self._split(starts)
         self.states: list[Any] = []
         self._draws: list[Any] = []
+        self._taken: list[list[Any]] = []
 
     def _split(self, tree: Any) -> list[Any]:
         if not self.one_by_one:
@@ -146,7 +147,10 @@ class Lanes:
         return _stack(self.states) if self.one_by_one else self.placement.gathered(self.states[0])
 
     def fresh_buffers(self) -> None:
-        """New room for draws; what is in the old one stays as it is."""
+        """Room for draws, other than that of the last ones taken: there are two, in turn."""
+        if len(self._taken) == 2:
+            self._draws = self._taken.pop(0)
+            return
         empty = self.programs.empty
         self._draws = [empty(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
 
@@ -177,9 +181,9 @@ class Lanes:
         return self._joined(self.placement.gathered(self._draws), count, jnp.stack)
 
     def take(self, count: int) -> Callable[[], Any]:
-        """The same as a function that copies them to the host, which may be called later."""
+        """The same as a function that gives them on the host, until the second fresh buffer."""
         lanes = self.placement.gathered(self._draws)
-        self._draws = []
+        self._taken.append(self._draws)
         return lambda: self._joined(jax.tree.map(np.asarray, lanes), count, np.stack)
 
     def _joined(self, lanes: list[Any], count: int, stack: Callable) -> Any:

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import time
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
-from numpyro_bnn import drawstore, priors
+from numpyro_bnn import drawfiles, drawstore, priors
 from numpyro_bnn.drawfiles import DrawFiles
 from numpyro_bnn.drawstore import DrawStore, Variable
 from numpyro_bnn.sampling import Plan
@@ -119,12 +120,13 @@ def test_draws_load_in_another_process(streamed, data):
     assert draws.stats["num_steps"].shape == (2, 13)
 
 
-def test_xarray_opens_a_run_that_is_still_going(data, tmp_path):
+def test_xarray_opens_a_run_that_is_still_going(in_memory, data, tmp_path):
     xr = pytest.importorskip("xarray")
     store, seen = tmp_path / "run.zarr", []
     append = DrawStore.append
 
     def look(self, variables, leaves):
+        time.sleep(0.1)  # on a slow disk, the next chunk is there before this one is written
         append(self, variables, leaves)
         seen.append(dict(xr.open_zarr(store, group="posterior").sizes))
         stats = xr.open_zarr(store, group="sample_stats", consolidated=False)
@@ -132,10 +134,43 @@ def test_xarray_opens_a_run_that_is_still_going(data, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DrawStore, "append", look)
-        sampler(store).run(jax.random.key(3), *data)
+        mcmc = sampler(store)
+        mcmc.run(jax.random.key(3), *data)
+    for site, draws in in_memory.get_samples(True).items():
+        np.testing.assert_array_equal(mcmc.get_samples(True)[site], draws)
     assert [sizes["draw"] for sizes in seen] == [4, 8, 12, 13]
     assert seen[0]["chain"] == 2
     assert {"net.Dense_0.unit_in", "net.Dense_0.unit_out"} < seen[0].keys()
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
+def test_files_are_those_that_zarr_writes(dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(drawfiles, "_FILE_BYTES", 100)  # several files a chunk, the last one short
+    rng = np.random.default_rng(0)
+    leaves = [rng.normal(size=(2, 7, *s)).astype(np.float32) for s in ((), (3,), (5, 2))]
+    leaves.append(rng.integers(-1000, 1000, (2, 7, 3)))
+    variables = [
+        Variable("posterior", f"v{i}", f"v{i}", leaf.shape[2:], leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    store = DrawStore(tmp_path / "d")
+    store.create(variables, 2, 7, 4, dtype)
+    for part in (slice(4), slice(4, None)):  # the last chunk is not full
+        store.append(variables, [leaf[:, part] for leaf in leaves])
+    shutil.copytree(store.path, tmp_path / "again", ignore=shutil.ignore_patterns("c"))
+    for variable, leaf in zip(variables, leaves):
+        again = zarr.open_group(tmp_path / "again")["posterior"][variable.name]
+        again[:] = leaf if dtype is None or leaf.dtype == int else leaf.astype(getattr(jnp, dtype))
+    found, expected = (
+        {
+            p.relative_to(folder): p.read_bytes()
+            for p in (folder / "posterior").rglob("c/**/*")
+            if p.is_file()
+        }
+        for folder in (store.path, tmp_path / "again")
+    )
+    assert len(expected) > 8
+    assert found == expected
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8), ("float64", 53)])

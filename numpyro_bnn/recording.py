@@ -4,9 +4,7 @@
 there behind the sampler's back. Of several processes the first one writes, and all read.
 """
 
-import os
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -162,12 +160,6 @@ def _look_for(folder: Path, mark: str) -> None:
         )
 
 
-def _give_way() -> None:
-    """Leave the cores to the sampler, which waits for a chunk only when the next one is done."""
-    if sys.platform == "linux":  # elsewhere this is the priority of the whole process
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-
 class Recorder:
     """Puts finished chunks on disk while the next one is computed, on one thread.
 
@@ -194,7 +186,7 @@ class Recorder:
         self.checkpoint = checkpoint
         self._safe = done
         self._pending: Future | None = None
-        self._pool = ThreadPoolExecutor(1, "numpyro_bnn recorder", _give_way)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")
 
     def put(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
         """Hand over a chunk; waits until the one before is on disk.

@@ -26,6 +26,7 @@ import numpy as np
 from jax import lax
 from numpyro.infer import HMC
 from stored import RESULTS, write_figures
+from study import Study
 
 import numpyro_bnn as bnn
 
@@ -107,26 +108,39 @@ def draw_memory(numbers, peaks):
 
 
 def throughput(folder, quick):
-    number, repeats = (3000, 3) if quick else (20_000, 7)
+    """Turns of runs in memory and on disk; each turn is kept, so that pieces of it add up."""
+    number, turns = (3000, 3) if quick else (20_000, 5)
     kinds = {
         "in memory": {},
         "streamed": {"draws": folder / "a.zarr"},
         "streamed with checkpoints": {"draws": folder / "b.zarr", "checkpoint": folder / "c"},
     }
     runs = {name: sampler(number, **disk) for name, disk in kinds.items()}
-    times = {name: [] for name in runs}
-    for repeat in range(repeats + 1):
-        for name, mcmc in runs.items():
-            begin = time.perf_counter()
-            mcmc.run(jax.random.key(0), *small_data())
-            jax.block_until_ready(mcmc.last_state)
-            if repeat:  # the first one compiles
-                times[name].append(time.perf_counter() - begin)
-            for path in kinds[name].values():
-                shutil.rmtree(path)
-    rows = [(f"{name}, draws a second", number / statistics.median(t)) for name, t in times.items()]
+
+    def timed(name):
+        begin = time.perf_counter()
+        # A run in memory ends with a copy of its draws that is whole: it looks for what is not finite.
+        runs[name].run(jax.random.key(0), *small_data())
+        jax.block_until_ready(runs[name].last_state)
+        seconds = time.perf_counter() - begin
+        for path in kinds[name].values():
+            shutil.rmtree(path)
+        return seconds
+
+    def speeds(turn):
+        if not warm:
+            warm.update({name: timed(name) for name in runs})  # compiles
+        for name in runs:
+            yield {"kind": name, "draws a second": number / timed(name)}
+
+    warm = {}
+    given = argparse.Namespace(size="quick" if quick else "full", output=None)
+    study = Study("streaming_turns", ("turn", "kind"), given)
+    study.run([{"turn": turn} for turn in range(turns)], speeds)
+    seen = {name: [r["draws a second"] for r in study.rows if r["kind"] == name] for name in kinds}
+    rows = [(f"{name}, draws a second", statistics.median(v)) for name, v in seen.items()]
     for name in list(kinds)[1:]:
-        ratio = statistics.median(a / b for a, b in zip(times["in memory"], times[name]))
+        ratio = statistics.median(b / a for a, b in zip(seen["in memory"], seen[name]))
         rows.append((f"{name} over in memory, median over pairs", ratio))
     return rows
 

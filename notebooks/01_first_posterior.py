@@ -211,7 +211,7 @@ bnn.plots.plot_interval_calibration(at_test, progression[test], label="posterior
 # model, which need not have seen the data: their units come back with the draws.
 
 # %%
-path = bnn.save(fitted.mcmc, "progression.npz")
+path = bnn.save(fitted, "progression.npz")
 again = bnn.load(path, bnn.regression(bnn.MLP([8], 1), bnn.priors.FanIn()))
 same = bnn.predict(None, again, grid).mean
 print(
@@ -222,7 +222,7 @@ print(
 # And all of ArviZ is one call away, of either generation:
 
 # %%
-idata = bnn.to_inference_data(fitted.mcmc, predict={"grid": grid})
+idata = bnn.to_inference_data(fitted, predict={"grid": grid})
 print([name.lstrip("/") for name in idata.groups])
 
 # %% [markdown]

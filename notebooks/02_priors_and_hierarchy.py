@@ -58,21 +58,18 @@ def model_of(width, prior, noise):
 # %% [markdown]
 # ## What functions?
 #
-# Four priors over a network of one input: the same normal law for every weight; `FanIn`, whose
-# variance is divided by the number of inputs of a unit; `StudentT`, of which a few weights are
-# large; and Gamma precisions with heavy tails and a scale by fan-in (`Hierarchical.width`, the
-# form of Neal). `bnn.prior_predictive` draws all sites. From the weights in them, `bnn.predict`
-# gives the functions.
+# Three priors over a network of one input: the same normal law for every weight; `FanIn`, whose
+# variance is divided by the number of inputs of a unit; and Gamma precisions of which single
+# weights have their own, so that a few are large, scaled by fan-in too (`Hierarchical.width`, the
+# form of Neal). `bnn.prior_predictive` draws all sites. From the weights among them,
+# `bnn.predict` gives the functions. Each with few hidden units and with many:
 
 # %%
-grid = np.linspace(-4, 4, 161)[:, None]
+grid = np.linspace(-4, 4, 81)[:, None]
 choices = {
     "Normal(1)": priors.Normal(1.0),
     "FanIn(1)": priors.FanIn(),
-    "StudentT(2, 0.5)": priors.StudentT(2.0, 0.5),
-    "Hierarchical.width": priors.Hierarchical.width(
-        1.0, group=2.0, weight=2.0, scale_by_fan_in=True
-    ),
+    "heavy tails": priors.Hierarchical.width(1.0, group=2.0, weight=1.5, scale_by_fan_in=True),
 }
 
 
@@ -83,26 +80,21 @@ def functions(width, prior, num_samples):
     return bnn.predict(model, weights, grid).mean[0]  # (draw, row)
 
 
-figure, axes = plt.subplots(1, 4, figsize=(15, 3.4), layout="constrained")
-for ax, (name, prior) in zip(axes, choices.items()):
-    for curve in functions(100, prior, 12):
-        ax.plot(grid[:, 0], curve, linewidth=1)
-    ax.set(title=f"{name}, 100 units", xlabel="x")
-axes[0].set_ylabel("f(x)")
+widths = (10, 500)
+figure, axes = plt.subplots(2, 3, figsize=(13, 6), sharex=True, layout="constrained")
+for row, width in zip(axes, widths):
+    for ax, (name, prior) in zip(row, choices.items()):
+        curves = functions(width, prior, 300)
+        ax.plot(grid[:, 0], curves[:10].T, linewidth=1)
+        middle = np.diff(np.quantile(curves[:, 50], [0.16, 0.84]))[0] / 2
+        ax.set_title(f"{name}, {width} units: f(1) within ± {middle:.2g} at 68 %")
+for ax in axes[1]:
+    ax.set_xlabel("x")
+for ax in axes[:, 0]:
+    ax.set_ylabel("f(x)")
 
 # %% [markdown]
-# Mind the axes. And look at what happens as the layer grows: the half-width of the central 68 %
-# of f(1), over 400 draws.
-
-# %%
-print(f"{'':20s}" + "".join(f"{width:>12d} units" for width in (10, 100, 1000)))
-for name, prior in choices.items():
-    at_one = [functions(width, prior, 400)[:, 100] for width in (10, 100, 1000)]
-    sizes = [np.diff(np.quantile(values, [0.16, 0.84]))[0] / 2 for values in at_one]
-    print(f"{name:20s}" + "".join(f"{size:18.2f}" for size in sizes))
-
-# %% [markdown]
-# Under `Normal` and `StudentT` a wider network is a larger function: their scale must be chosen
+# Mind the axes. Under `Normal` a wider network is a larger function: its scale must be chosen
 # again for every width. Under `FanIn` it stays, and so it does with `scale_by_fan_in`. With
 # normal weights a wide layer is nearly a Gaussian process, to which no single unit matters; with
 # heavy tails single units still show as steps in the pictures.

@@ -1,7 +1,7 @@
 """Notebooks: every one is prose and code that says nothing of names that are not there, and runs."""
 
 import ast
-from importlib import import_module
+import os
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -121,7 +121,7 @@ def test_text_that_is_no_notebook_is_refused(tmp_path, text, words):
 @pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XLA_FLAGS", import_module("os").environ.get("XLA_FLAGS", ""))
+    monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     figures = 0
     for _ in percent.run(path):
         figures += len(plt.get_fignums())

@@ -121,9 +121,11 @@ fitted.print()
 # - **The line below it** is about the sampler. Divergences are as in any NumPyro model. A
 #   *saturated tree* is a trajectory that ended at the tree depth we allowed, before it turned
 #   around by itself. A few cost speed, many mean that chains move less than they should.
-# - **weights**: R-hat and effective draws (ESS) of every weight, by site. Expect these to look
-#   bad. The eight hidden units can be numbered in any order and their signs flipped in pairs, so
-#   two chains that agree in everything that can be observed may differ in every weight.
+# - **weights**: R-hat and effective draws (ESS) of every weight, by site. Do not be surprised if
+#   these look bad. The eight hidden units can be numbered in any order and their signs flipped,
+#   so two chains that agree in everything that can be observed may differ in every weight. Where
+#   the data say little, as here, chains wander through many numberings and weights can look fine;
+#   notebook 4 has the other case.
 # - **weights, aligned**: the same after the units of all chains have been matched. What improves
 #   from the line above was only a different numbering.
 # - **log joint**: the log density of weights and data along the way.
@@ -134,8 +136,9 @@ fitted.print()
 #
 # The limits are strict, because the worst scalar counts: an R-hat of at most 1.01 and 400
 # effective draws at every input. A run that misses them by a little can still give a useful
-# curve; then say so beside the curve. Look also at *where* predictions are worst: at the edges of
-# this grid there are no data.
+# curve; then say so beside the curve. The worst scalars are named by what they are: `mean[3]` is
+# the curve at the fourth input, `scale[3]` the noise there, which in this model is the same at
+# all inputs.
 
 # %%
 worst = fitted.report.predictions.worst(3)
@@ -202,8 +205,12 @@ bnn.plots.plot_interval_calibration(at_test, progression[test], label="posterior
 # %% [markdown]
 # Compare the difference with its error before you believe it. With one input and three hundred
 # rows noise is nearly all there is, and averaging has little to improve inside the data. Its use
-# is the band outside of them: a single trained network has none. Notebook 5 has a case where it
-# matters.
+# is the spread of the curve outside of them: a single trained network has none.
+#
+# One thing is wrong and stays wrong however long we sample: the model. Its noise is normal and
+# has one size, so the band reaches below the lowest score there is, and it is too wide for slim
+# patients. `bnn.regression(…, likelihood="heteroscedastic")` with two outputs lets the noise
+# follow the input.
 #
 # ## Keep it
 #
@@ -222,7 +229,7 @@ print(
 # And all of ArviZ is one call away, of either generation:
 
 # %%
-idata = bnn.to_inference_data(fitted, predict={"grid": grid})
+idata = bnn.to_inference_data(fitted.mcmc, predict={"grid": grid})
 print([name.lstrip("/") for name in idata.groups])
 
 # %% [markdown]

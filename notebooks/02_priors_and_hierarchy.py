@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+import numpyro.distributions as dist
 from flax import linen as nn
 from numpyro.infer import NUTS
 from sklearn.datasets import load_diabetes
@@ -59,17 +60,24 @@ def model_of(width, prior, noise):
 # ## What functions?
 #
 # Three priors over a network of one input: the same normal law for every weight; `FanIn`, whose
-# variance is divided by the number of inputs of a unit; and Gamma precisions of which single
-# weights have their own, so that a few are large, scaled by fan-in too (`Hierarchical.width`, the
-# form of Neal). `bnn.prior_predictive` draws all sites. From the weights among them,
-# `bnn.predict` gives the functions. Each with few hidden units and with many:
+# variance is divided by the number of inputs of a unit; and one of our own, with heavy tails. Any
+# function from the path and the shape of a parameter to a NumPyro distribution is a prior: here a
+# Cauchy law whose scale is divided by the number of inputs. `bnn.prior_predictive` draws all
+# sites. From the weights among them, `bnn.predict` gives the functions. Each with few hidden
+# units and with many:
+
 
 # %%
+def cauchy(path, shape):
+    num_inputs = shape[0] if path.endswith("kernel") else 1
+    return dist.Cauchy(0.0, 1.0 / num_inputs)
+
+
 grid = np.linspace(-4, 4, 81)[:, None]
 choices = {
     "Normal(1)": priors.Normal(1.0),
     "FanIn(1)": priors.FanIn(),
-    "heavy tails": priors.Hierarchical.width(1.0, group=2.0, weight=1.5, scale_by_fan_in=True),
+    "Cauchy": cauchy,
 }
 
 

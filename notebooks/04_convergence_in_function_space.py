@@ -152,15 +152,12 @@ for name, case in cases.items():
 
 # %%
 print(cases["cut short"].explanation)
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+worst = int(np.nanargmax(cases["cut short"].predictions.groups[0].rhat[:, 1]))
+figure, axes = plt.subplots(1, 2, figsize=(12, 3.2), sharey=True, layout="constrained")
 for ax, (name, run) in zip(axes, {"full run": mcmc, "cut short": short}.items()):
-    at_line = np.column_stack([np.linspace(-3, 4, 80), np.full(80, 0.25)])
-    by_chain = bnn.predict(model, run, at_line).probs[..., 1].mean(1)
-    for chain, probability in enumerate(by_chain):
-        ax.plot(at_line[:, 0], probability, label=f"chain {chain}")
-    ax.set(title=name, xlabel="first input, along a line through the moons", ylim=(0, 1))
-axes[0].set_ylabel("P(class 1), mean of each chain")
-axes[1].legend(frameon=False)
+    at_worst = bnn.predict(model, run, near[[worst]]).probs[:, :, 0, 1]
+    bnn.plots.plot_trace(at_worst, label=f"P(class 1) at input {worst}", ax=ax)
+    ax.set_title(name)
 
 # %% [markdown]
 # ## A second opinion
@@ -175,9 +172,9 @@ axes[1].legend(frameon=False)
 opinion = bnn.second_opinion(
     mcmc,
     near,
-    kernel=bnn.MAMS(model, max_num_steps=63),
-    num_warmup=300,
-    num_samples=300,
+    kernel=bnn.MAMS(model, max_num_steps=31),
+    num_warmup=250,
+    num_samples=250,
     progress_bar=False,
 )
 second = opinion.second

@@ -108,10 +108,9 @@ def start(folder):
 
 
 def draws_so_far(folder):
-    store = Path(folder, "draws.zarr")
     try:
-        return bnn.load(store, model).num_draws
-    except (FileNotFoundError, StopIteration):
+        return bnn.load(f"{folder}/draws.zarr", model).num_draws
+    except (FileNotFoundError, ValueError):  # the store is not there yet
         return 0
 
 

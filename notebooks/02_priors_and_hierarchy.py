@@ -122,11 +122,11 @@ x = standard(np.concatenate([table.data[:, columns], noise], 1))
 y = standard(table.target)
 relevance = priors.ByPath(
     {
-        "Dense_0.kernel": priors.Hierarchical.width(0.5, group=1.0, unit=1.0),
-        "*": priors.Hierarchical.width(0.5, group=1.0),
+        "Dense_0.kernel": priors.Hierarchical.width(0.3, unit=2.0),
+        "*": priors.Hierarchical.width(0.5, group=2.0),
     }
 )
-model = model_of(6, relevance, noise=0.7)
+model = model_of(4, relevance, noise=0.7)
 
 # %% [markdown]
 # ## One posterior, three ways
@@ -147,9 +147,9 @@ model = model_of(6, relevance, noise=0.7)
 starts = bnn.optimize(model, jax.random.key(1), x, y, num_chains=2, progress_bar=False)
 centred = bnn.parameterize(model, "centered")
 routes = {
-    "non-centred NUTS": (NUTS(model, max_tree_depth=6), 200, 300, 1),
-    "centred NUTS": (NUTS(centred, max_tree_depth=6), 200, 300, 1),
-    "Gibbs": (bnn.neal(model, num_steps=30), 200, 600, 2),
+    "non-centred NUTS": (NUTS(model, max_tree_depth=6), 150, 250, 1),
+    "centred NUTS": (NUTS(centred, max_tree_depth=6), 150, 250, 1),
+    "Gibbs": (bnn.neal(model, num_steps=30), 150, 250, 1),
 }
 runs = {}
 for name, (kernel, num_warmup, num_samples, thinning) in routes.items():
@@ -188,7 +188,7 @@ for name, (kernel, num_warmup, num_samples, thinning) in routes.items():
 figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
 site = "net/Dense_0.kernel.unit_precision"
 for k, (name, run) in enumerate(runs.items()):
-    scales = np.asarray(run.get_samples()[site]) ** -0.5
+    scales = np.asarray(run.get_samples()[site]).reshape(-1, len(names)) ** -0.5
     low, middle, high = np.quantile(scales, [0.05, 0.5, 0.95], axis=0)
     place = np.arange(len(names)) + 0.2 * (k - 1)
     color = bnn.plots.PALETTE[k]
@@ -222,15 +222,14 @@ bmi = x[few, :1]
 target = y[few]
 candidates = {
     "Normal(0.1)": priors.Normal(0.1),
-    "Normal(1)": priors.Normal(1.0),
     "Normal(10)": priors.Normal(10.0),
     "Hierarchical()": priors.Hierarchical(),
 }
 for name, prior in candidates.items():
     tempering = bnn.MCMC(
-        bnn.ParallelTempering(model_of(3, prior, noise=0.8), num_rungs=8),
-        num_warmup=200,
-        num_samples=300,
+        bnn.ParallelTempering(model_of(3, prior, noise=0.8), num_rungs=7),
+        num_warmup=100,
+        num_samples=200,
         num_chains=2,
         chain_method="vectorized",
         progress_bar=False,

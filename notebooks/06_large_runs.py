@@ -30,7 +30,6 @@ os.environ["XLA_FLAGS"] = (
 )
 
 # %%
-import runpy
 import signal
 import subprocess
 import sys
@@ -47,29 +46,27 @@ print(jax.devices())
 # %% [markdown]
 # ## A job that can be killed
 #
-# A long run belongs into a script. This one has two folders: `draws=` is where draws go while
-# sampling goes on, in half precision; `checkpoint=` is all that it takes to continue. The script
-# does not ask which start of it this is: it resumes what is there, and runs where nothing is.
+# A long run belongs into a script. Here it has two files: `problem.py` with data, model and
+# sampler, and `job.py`, which runs it. The sampler has two folders: `draws=` is where draws go
+# while sampling goes on, in half precision; `checkpoint=` is all that it takes to continue. The
+# script does not ask which start of it this is: it resumes what is there, and runs where nothing
+# is.
 
 # %%
-SCRIPT = """
-import sys
-
-import jax
+PROBLEM = """
 import numpyro
 import numpyro.distributions as dist
+from numpyro_bnn import BAOAB, MCMC, MLP, priors, random_module
 from sklearn.datasets import load_digits
-
-import numpyro_bnn as bnn
 
 
 def data():
     pixels, digits = load_digits(return_X_y=True)
-    return (pixels / 8 - 1).astype("float32"), digits
+    return (pixels[:1796] / 8 - 1).astype("float32"), digits[:1796]
 
 
 def model(x, y=None):
-    net = bnn.random_module("net", bnn.MLP([16], 10), bnn.priors.FanIn(), x[:1])
+    net = random_module("net", MLP([16], 10), priors.FanIn(), x[:1])
     with numpyro.plate("data", x.shape[0]):
         rows = numpyro.subsample(x, event_dim=1)
         seen = None if y is None else numpyro.subsample(y, event_dim=0)
@@ -77,11 +74,11 @@ def model(x, y=None):
 
 
 def sampler(folder):
-    return bnn.MCMC(
-        bnn.BAOAB(model, step_size=0.005, friction=5.0, batch_size=100),
+    return MCMC(
+        BAOAB(model, step_size=0.003, friction=20.0, batch_size=100),
         num_warmup=1000,
-        num_samples=20_000,
-        thinning=20,
+        num_samples=50_000,
+        thinning=50,
         num_chains=2,
         progress_bar=False,
         draws=f"{folder}/draws.zarr",
@@ -89,18 +86,25 @@ def sampler(folder):
         checkpoint=f"{folder}/checkpoint",
         checkpoint_every=1000,
     )
-
-
-if __name__ == "__main__":
-    mcmc = sampler(sys.argv[1])
-    try:
-        mcmc.resume(*data())
-    except FileNotFoundError:
-        mcmc.run(jax.random.key(0), *data())
 """
-Path("job.py").write_text(SCRIPT)
-job = runpy.run_path("job.py")
-model = job["model"]
+JOB = """
+import sys
+
+import jax
+from problem import data, sampler
+
+mcmc = sampler(sys.argv[1])
+try:
+    mcmc.resume(*data())
+except FileNotFoundError:
+    mcmc.run(jax.random.key(0), *data())
+"""
+Path("problem.py").write_text(PROBLEM)
+Path("job.py").write_text(JOB)
+sys.path.insert(0, os.getcwd())
+import problem
+
+model = problem.model
 
 
 def start(folder):
@@ -120,8 +124,8 @@ def draws_so_far(folder):
 
 # %%
 process = start("killed")
-while process.poll() is None and draws_so_far("killed") < 200:
-    time.sleep(0.2)
+while process.poll() is None and draws_so_far("killed") == 0:
+    time.sleep(0.02)
 process.send_signal(signal.SIGKILL)
 print(f"exit code {process.wait()}, {draws_so_far('killed')} draws a chain on disk")
 
@@ -144,7 +148,7 @@ print(f"{one}: {size / 1e6:.1f} MB on disk")
 # Draws on disk are draws like any others. `diagnose` and `predict` read them in blocks.
 
 # %%
-x, y = job["data"]()
+x, y = problem.data()
 print(bnn.diagnose(one, x[:200]).explanation)
 
 # %% [markdown]
@@ -157,7 +161,7 @@ print(bnn.diagnose(one, x[:200]).explanation)
 
 # %%
 try:
-    job["sampler"]("killed").resume(x + 0.01, y)
+    problem.sampler("killed").resume(x + 0.01, y)
 except ValueError as refused:
     print(refused)
 
@@ -172,10 +176,8 @@ except ValueError as refused:
 
 # %%
 def after_twenty_steps(rows, targets, mesh=None, **ingredients):
-    kernel = bnn.BAOAB(model, step_size=0.005, friction=5.0, **ingredients)
-    mcmc = bnn.MCMC(
-        kernel, num_warmup=0, num_samples=20, num_chains=2, mesh=mesh, progress_bar=False
-    )
+    kernel = bnn.BAOAB(model, step_size=0.003, friction=20.0, **ingredients)
+    mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=20, mesh=mesh, progress_bar=False)
     mcmc.run(jax.random.key(1), rows, targets)
     return mcmc.get_samples(group_by_chain=True)
 
@@ -193,11 +195,11 @@ print(f"largest difference of a weight: {difference(whole, pieces):.1e}")
 #
 # `bnn.OnHost` wraps an array that is never loaded whole: a memory map, a zarr or HDF5 array. The
 # compiled program asks the host for the rows of each minibatch, and a thread reads the next ones
-# in the meantime. Any standardisation has to be in the file already. Here a hundred copies of the
+# in the meantime. Any standardisation has to be in the file already. Here fifty copies of the
 # digits with a little noise:
 
 # %%
-copies = 100
+copies = 50
 many = np.lib.format.open_memmap("rows.npy", "w+", np.float32, (copies * len(x), x.shape[1]))
 rng = np.random.default_rng(0)
 for k in range(copies):
@@ -223,10 +225,8 @@ print(f"largest difference of a weight: {difference(streamed, in_memory):.1e}")
 
 # %%
 mesh = jax.make_mesh((1, 2), ("chain", "data"))
-even = len(x) // 2 * 2
-shared = after_twenty_steps(x[:even], y[:even], mesh=mesh)
-alone = after_twenty_steps(x[:even], y[:even])
-print(f"largest difference of a weight: {difference(shared, alone):.1e}")
+shared = after_twenty_steps(x, y, mesh=mesh)
+print(f"largest difference of a weight: {difference(shared, whole):.1e}")
 
 # %% [markdown]
 # Without a mesh, `MCMC` places chains on the devices of the process by a fixed rule, so that the

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -121,6 +122,7 @@ def test_text_that_is_no_notebook_is_refused(tmp_path, text, words):
 @pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", sys.path[:])
     monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
     figures = 0
     for _ in percent.run(path):

@@ -56,7 +56,8 @@ x, y = bmi[train], progression[train]
 class Curve(nn.Module):
     @nn.compact
     def __call__(self, inputs):
-        return nn.Dense(1)(nn.tanh(nn.Dense(8)(inputs))).squeeze(-1)
+        hidden = nn.tanh(nn.Dense(8)(inputs))
+        return nn.Dense(1)(hidden).squeeze(-1)
 
 
 def by_hand(inputs, target=None):

@@ -45,7 +45,8 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(1)(jnp.tanh(nn.Dense(self.width)(x))).squeeze(-1)
+        hidden = jnp.tanh(nn.Dense(self.width)(x))  # made first, so this is Dense_0
+        return nn.Dense(1)(hidden).squeeze(-1)
 
 
 def model_of(width, prior, noise):
@@ -147,9 +148,9 @@ model = model_of(4, relevance, noise=0.7)
 starts = bnn.optimize(model, jax.random.key(1), x, y, num_chains=2, progress_bar=False)
 centred = bnn.parameterize(model, "centered")
 routes = {
-    "non-centred NUTS": (NUTS(model, max_tree_depth=6), 150, 250, 1),
-    "centred NUTS": (NUTS(centred, max_tree_depth=6), 150, 250, 1),
-    "Gibbs": (bnn.neal(model, num_steps=30), 150, 250, 1),
+    "non-centred NUTS": (NUTS(model, max_tree_depth=6), 150, 200, 1),
+    "centred NUTS": (NUTS(centred, max_tree_depth=6), 150, 200, 1),
+    "Gibbs": (bnn.neal(model, num_steps=20), 150, 200, 1),
 }
 runs = {}
 for name, (kernel, num_warmup, num_samples, thinning) in routes.items():

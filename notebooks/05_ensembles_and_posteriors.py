@@ -32,10 +32,10 @@ from sklearn.model_selection import train_test_split
 import numpyro_bnn as bnn
 
 pixels, digits = load_digits(return_X_y=True)
-x, x_rest, y, y_rest = train_test_split(pixels, digits, train_size=500, random_state=0)
+x, x_rest, y, y_rest = train_test_split(pixels, digits, train_size=400, random_state=0)
 x_held, x_test, y_held, y_test = train_test_split(x_rest, y_rest, train_size=300, random_state=0)
 x_test, y_test = x_test[:300], y_test[:300]
-model = bnn.classification(bnn.MLP([10], 10), bnn.priors.FanIn(2.0), x, y)
+model = bnn.classification(bnn.MLP([8], 10), bnn.priors.FanIn(2.0), x, y)
 quiet = {"progress_bar": False}
 
 # %% [markdown]
@@ -65,7 +65,7 @@ methods = {
         bnn.constant_sgd, num_samples=50, num_members=2, batch_size=50, thinning=20, num_burnin=300
     ),
     "Laplace": partial(bnn.laplace, num_samples=100, linearized=True),
-    "mean field": partial(bnn.mean_field, num_samples=100, num_steps=3000),
+    "mean field": partial(bnn.mean_field, num_samples=100, num_steps=2000),
     "NUTS": NUTS(model, max_tree_depth=6),
 }
 comparison = bnn.compare(
@@ -74,7 +74,7 @@ comparison = bnn.compare(
     methods,
     "NUTS",
     num_chains=4,
-    num_warmup=100,
+    num_warmup=80,
     num_samples=100,
     **quiet,
 )
@@ -92,7 +92,7 @@ print(comparison)
 # size is within the noise of the reference. It is so for most networks in a notebook's time.
 #
 # Do not expect the posterior to win. It is exact about the model that we wrote, and the model has
-# a prior: `FanIn(2.0)` believes in small functions, and five hundred rows do not silence it. A
+# a prior: `FanIn(2.0)` believes in small functions, and four hundred rows do not silence it. A
 # trained network sits where the density is highest and is surer of itself than the average over
 # everything that is plausible. Where NUTS has the lower log score, that is the prior speaking and
 # not the sampler; the next picture shows in which way.
@@ -183,8 +183,9 @@ under_shift = {name: scores_under_shift(comparison.draws[name]) for name in show
 bnn.plots.plot_severity(np.arange(6), under_shift, score="log score (nats a row)")
 
 # %% [markdown]
-# Under strong shifts averages should hold up better than one trained network, since their members stop agreeing where the
-# data end. That is the usual argument for them. But it depends on the shift.
+# Under strong shifts averages should hold up better than one trained network, since their members
+# stop agreeing where the data end. That is the usual argument for them. But it depends on the
+# shift.
 #
 # ## Dead pixels: where the average is worse
 #

@@ -175,10 +175,11 @@ for name, (kernel, num_warmup, num_samples, thinning) in routes.items():
     )
 
 # %% [markdown]
-# Divergences of the centred run mark the funnel: where a precision is large, the weights have to
-# be tiny, and a step that is right elsewhere is too long there. An R-hat far from 1 says that
-# this route did not sample these precisions at this length; its row below is then not to be
-# believed.
+# Divergences mark the funnel: where a precision is large, the weights have to be tiny, and a step
+# that is right elsewhere is too long there. Read the R-hat of the precisions before anything
+# else. Precisions mix more slowly than predictions, and in the seconds that a notebook has, none
+# of the three may meet the limits: then the picture below is a sketch, in which differences
+# between the routes are Monte Carlo error, and longer runs are what it asks for.
 #
 # ## Which inputs matter?
 #

@@ -232,11 +232,14 @@ class DrawStore:
         about = self.about
         kept = {c: d for c, d in about["not_finite"].items() if d < num_draws}
         about |= {"num_draws": num_draws, "not_finite": kept}
-        # The arrays are opened at their full size, which only this process needs to know.
-        self._commit(about, about["capacity"])
-        root: Any = zarr.open_group(self.path, mode="r+", use_consolidated=False)
+        # The arrays are opened at their full size, which only this process needs to know: readers go
+        # by the metadata of the root, which says nothing of it.
+        self._resize(about["capacity"])
         with zarr.config.set({"array.write_empty_chunks": True}):
-            self._writers = [root[group][name] for group, name in self._names()]
+            self._writers = [
+                zarr.open_array(self.path / group / name, mode="r+")
+                for group, name in self._names()
+            ]
         self._commit(about)
 
     def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
@@ -263,9 +266,8 @@ class DrawStore:
             found += [(group, p.name) for p in sorted(inner.iterdir()) if p.is_dir()]
         return found
 
-    def _commit(self, about: dict[str, Any], num_draws: int | None = None) -> None:
-        """Tell readers the number of draws: every ``zarr.json``, the root's last."""
-        num_draws = about["num_draws"] if num_draws is None else num_draws
+    def _resize(self, num_draws: int) -> dict[str, dict]:
+        """Change the number of draws that the arrays' own metadata say; all of these by path."""
         known: dict[str, dict] = {}
         for group, name in self._names():
             path = self.path / group / name / "zarr.json"
@@ -273,6 +275,11 @@ class DrawStore:
             own["shape"][1] = num_draws
             _replace(path, own)
             known[f"{group}/{name}"] = own
+        return known
+
+    def _commit(self, about: dict[str, Any]) -> None:
+        """Tell readers the number of draws: every ``zarr.json``, the root's last."""
+        known = self._resize(about["num_draws"])
         for group in (POSTERIOR, STATS):
             inner = {k.partition("/")[2]: v for k, v in known.items() if k.startswith(f"{group}/")}
             known[group] = _group({}, {})

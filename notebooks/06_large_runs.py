@@ -77,8 +77,8 @@ def sampler(folder):
     return MCMC(
         BAOAB(model, step_size=0.003, friction=20.0, batch_size=100),
         num_warmup=1000,
-        num_samples=50_000,
-        thinning=50,
+        num_samples=20_000,
+        thinning=20,
         num_chains=2,
         progress_bar=False,
         draws=f"{folder}/draws.zarr",

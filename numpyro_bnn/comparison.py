@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numpyro_bnn import scores
+from numpyro_bnn.draws import Draws
 from numpyro_bnn.predictions import Predictions
 
 
@@ -73,12 +74,14 @@ class Comparison:
     :param reference: the method that the others are compared with.
     :param regression: whether the target is continuous.
     :param predictions: of the test rows, by method.
+    :param draws: by method, to predict at other rows with.
     """
 
     rows: tuple[Compared, ...]
     reference: str
     regression: bool
     predictions: dict[str, Predictions]
+    draws: dict[str, Draws]
 
     def __getitem__(self, method: str) -> Compared:
         for row in self.rows:

@@ -66,13 +66,15 @@ class Draws(Mapping[str, Any]):
 def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
     """Draws from whatever holds them.
 
-    :param run: an ``MCMC`` after `run`, a :class:`Draws`, or a mapping of arrays with leading
-        axes (chain, draw).
+    :param run: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a :class:`Draws`, or
+        a mapping of arrays with leading axes (chain, draw).
     :param model: the model, where `run` does not carry one.
     :param owner: the caller, for error messages.
     :raises TypeError: if `run` is something else.
     :raises ValueError: if `run` has no draws.
     """
+    if isinstance(inside := getattr(run, "draws", None), Draws):
+        run = inside
     if isinstance(run, Draws):
         return run if model is None else Draws(run, model, run.stats, run.info)
     if isinstance(run, NumPyroMCMC):

@@ -179,7 +179,8 @@ def compare(
         for name, fitted in found.items()
     ]
     regression = "probs" not in predictions[reference].values
-    return Comparison(tuple(table), reference, regression, predictions)
+    draws = {name: fitted.draws for name, fitted in found.items()}
+    return Comparison(tuple(table), reference, regression, predictions, draws)
 
 
 def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Any]:

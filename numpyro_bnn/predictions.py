@@ -10,7 +10,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import lax
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import Predictive
 
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
@@ -129,22 +128,17 @@ def predict(
     memory beyond the result does not grow with either. Draws on disk are read in blocks.
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
-    :param samples: an ``MCMC`` after `run`, :class:`numpyro_bnn.draws.Draws`, or a mapping of
-        draws by site with leading axes (draw,) or (chain, draw).
+    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, :class:`Draws`, or
+        a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
     :param site: the target, where the model has several sites without draws.
     :return: predictions with leading axes (chain, draw, row).
     :raises ValueError: if the target cannot be told, draws are missing, or inputs have no rows.
     """
-    if isinstance(samples, (Draws, NumPyroMCMC)):
+    if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
-    if not isinstance(samples, Mapping):
-        raise TypeError(
-            "predict: expected an MCMC after `run`, or draws by site name, got "
-            f"{type(samples).__name__}."
-        )
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     if not (isinstance(batch_size, int) and batch_size > 0):

@@ -137,6 +137,12 @@ def test_scores_are_those_of_the_scores_module(table):
     assert abs(row.difference - (row.log_score - table["exact"].log_score)) < 1e-6
 
 
+def test_the_draws_that_were_judged_come_with_the_table(table):
+    for name in ("exact", "again"):
+        at_test = bnn.predict(None, table.draws[name], DATA[2])
+        np.testing.assert_array_equal(at_test.mean, table.predictions[name].mean)
+
+
 def test_worse_methods_are_further_away(table):
     assert table["again"].total_variation < 0.03
     assert table["prior"].total_variation > 10 * table["again"].total_variation

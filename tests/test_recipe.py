@@ -45,6 +45,14 @@ def test_the_whole_way():
     assert repr(result).startswith(f"Fit(NUTS, {result.report.verdict}; optimise ")
 
 
+def test_what_takes_a_run_takes_what_fit_returned(tmp_path):
+    result = fitted()
+    at_rows = result.predict(X[:3]).mean
+    np.testing.assert_array_equal(bnn.predict(None, result, X[:3]).mean, at_rows)
+    loaded = bnn.load(bnn.save(result, tmp_path / "run"), linear_gaussian.model)
+    np.testing.assert_array_equal(bnn.predict(None, loaded, X[:3]).mean, at_rows)
+
+
 def test_it_prints_its_report(capsys):
     fitted().print()
     assert capsys.readouterr().out.startswith("Verdict: ")

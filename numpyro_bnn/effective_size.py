@@ -10,6 +10,7 @@ from scipy.fft import next_fast_len
 from numpyro_bnn.buffers import buffer
 
 # Lags whose products are formed before any transform: of independent draws one in 16 needs more.
+# At least a pair.
 _FIRST_LAGS = 10
 
 

@@ -191,7 +191,9 @@ def _sort_with(values: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.nd
     bits = packed.view(np.int64)
     np.bitwise_or(bits, labels, out=bits)
     packed.sort(axis=1)
-    values[:] = packed
+    with np.errstate(invalid="ignore"):
+        # An infinity with a label is a NaN that signals.
+        values[:] = packed
     carried = buffer(name, values.shape, np.int64)
     np.bitwise_and(bits, _LABEL_LIMIT - 1, out=carried)
     return values, carried

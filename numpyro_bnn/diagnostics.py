@@ -267,7 +267,11 @@ def diagnose_draws(
     without = None
     if bad and len(bad) < chains:
         left = [_without(bad, part) for part in (given, functions, joint)]
-        limited = {"rhat_limit": rhat_limit, "ess_limit": ess_limit, "min_draws": min_draws}
+        limited: dict[str, Any] = {
+            "rhat_limit": rhat_limit,
+            "ess_limit": ess_limit,
+            "min_draws": min_draws,
+        }
         joint_left = left[2].get("log joint")
         without = diagnose_draws(*left[:2], log_joint=joint_left, **limited).verdict
     opinion = None

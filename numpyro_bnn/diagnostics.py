@@ -267,13 +267,9 @@ def diagnose_draws(
     without = None
     if bad and len(bad) < chains:
         left = [_without(bad, part) for part in (given, functions, joint)]
-        limited: dict[str, Any] = {
-            "rhat_limit": rhat_limit,
-            "ess_limit": ess_limit,
-            "min_draws": min_draws,
-        }
-        joint_left = left[2].get("log joint")
-        without = diagnose_draws(*left[:2], log_joint=joint_left, **limited).verdict
+        options: dict[str, Any] = {"rhat_limit": rhat_limit, "ess_limit": ess_limit}
+        options |= {"min_draws": min_draws, "log_joint": left[2].get("log joint")}
+        without = diagnose_draws(*left[:2], **options).verdict
     opinion = None
     if second is not None and judgeable:
         # Single weights of two runs cannot be compared, for want of a common labelling.

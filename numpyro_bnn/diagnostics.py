@@ -267,15 +267,9 @@ def diagnose_draws(
     without = None
     if bad and len(bad) < chains:
         left = [_without(bad, part) for part in (given, functions, joint)]
-        rest = diagnose_draws(
-            left[0],
-            left[1],
-            log_joint=left[2].get("log joint"),
-            rhat_limit=rhat_limit,
-            ess_limit=ess_limit,
-            min_draws=min_draws,
-        )
-        without = rest.verdict
+        options: dict[str, Any] = {"rhat_limit": rhat_limit, "ess_limit": ess_limit}
+        options |= {"min_draws": min_draws, "log_joint": left[2].get("log joint")}
+        without = diagnose_draws(*left[:2], **options).verdict
     opinion = None
     if second is not None and judgeable:
         # Single weights of two runs cannot be compared, for want of a common labelling.

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpyro_bnn.effective_size import centre, ess_of
 from numpyro_bnn.rhat_blocks import (
     by_block,
     checked,
-    ess_of,
     finite_split,
     fold,
     rank_scores,
@@ -148,7 +148,8 @@ def moments(name: str, x: Any) -> list[np.ndarray]:
         split, bad = finite_split(block)
         split = split.astype(np.float64)
         constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
-        given = ess_of(split, split.mean(axis=2), constant)
+        means = centre(split)
+        given = ess_of(split, means, constant)
         given[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
             mean = block.mean(axis=(0, 1), dtype=np.float64)

@@ -1,51 +1,35 @@
 """The work behind R-hat and effective sample size: one block of scalars at a time, on threads.
 
-Three savings carry it. Ranks are known once values are sorted, so normal scores are looked up
-and never computed. Draws in single precision are sorted together with their places, as one whole
-number each; in double precision the folded ones, two sorted runs, are only merged. And the
-autocovariance is needed only as its mean over chains, so the power spectra are summed before a
-single inverse transform.
+Two savings carry it, beside those of :mod:`numpyro_bnn.effective_size`. Ranks are known once
+values are sorted, so normal scores are looked up and never computed. Draws in single precision
+are sorted together with their places, as one number each; in double precision the folded ones,
+two sorted runs, are only merged.
 
 A block has shape `(b, m, n)`: scalars, half chains, draws. The public functions and their
 sources are in :mod:`numpyro_bnn.rhat`.
 """
 
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.fft import next_fast_len
 from scipy.special import ndtri
 
-# Draws in one block over all its scalars: 2 MiB in double precision, so that the few arrays of
-# a block stay in the cache.
-BLOCK_SIZE = 1 << 18
+from numpyro_bnn.buffers import buffer
+from numpyro_bnn.effective_size import centre, ess_of
+
+# Draws in one block over all its scalars: 4 MiB in double precision. Smaller arrays stay closer
+# to the processor, but two threads then wait for the interpreter's lock.
+BLOCK_SIZE = 1 << 19
 # The variance within, as a share of the whole, below which normal scores count as constant
 # chains: they lie at least 1/N apart, so a true share is far above and rounding far below.
 _CONSTANT_SHARE = 1e-11
-
-
-class _Buffers(threading.local):
-    """Arrays that a thread uses again for every block.
-
-    An array of megabytes is given back to the system when it is freed, and each page of the
-    next one costs a fault: a third of the time went there.
-    """
-
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
-        dtype = np.dtype(dtype)
-        size = int(np.prod(shape)) * dtype.itemsize
-        held = self.__dict__.get(name)
-        if held is None or held.size < size:
-            held = self.__dict__[name] = np.empty(size, np.uint8)
-        return held[:size].view(dtype).reshape(shape)
-
-
-_buffer = _Buffers()
+# Whole numbers below this, added to the last bits of a double of single precision, are less than
+# half of what rounding to single precision takes off.
+_LABEL_LIMIT = 1 << 28
 
 
 def checked(name: str, x: Any) -> np.ndarray:
@@ -138,14 +122,14 @@ def _scatter_scores(out: np.ndarray, ordered: np.ndarray, where: np.ndarray) -> 
     out[where.reshape(-1)[position]] = scores
 
 
-def _rhat_of_sorted(ordered: np.ndarray, where: np.ndarray, m: int, n: int) -> np.ndarray:
+def _rhat_of_sorted(ordered: np.ndarray, chain: np.ndarray, m: int, n: int) -> np.ndarray:
     """R-hat of the normal scores of sorted rows: only their sums by half chain are formed.
 
     :param ordered: `(b, m * n)`, each row in increasing order.
-    :param where: the flat index in `(b, m, n)` that each came from.
+    :param chain: the half chain that each came from, counted through all rows: below `b * m`.
     """
     b, size = ordered.shape
-    chain = (where // n).reshape(-1)
+    chain = chain.reshape(-1)
     scores = _tiled_scores(b, size).reshape(-1)
     position, tied = _tied_scores(ordered)
     squares = np.full(b, np.square(_score_table(size)[2::2]).sum())
@@ -187,134 +171,106 @@ def _rhat_of_scores(squares: np.ndarray, means: np.ndarray, n: int) -> np.ndarra
     return _rhat_from(means, within / (means.shape[1] * (n - 1)), n)
 
 
-def _fft_size(n: int) -> int:
-    """Length of a transform that holds all lags; powers of two are faster than their size says."""
-    size = next_fast_len(2 * n, real=True)
-    power_of_two = 1 << (2 * n - 1).bit_length()
-    return power_of_two if power_of_two <= 1.05 * size else size
+def _sort_with(values: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of `values` in increasing order, and `labels` rearranged alike.
 
+    As doubles, numbers of single precision end in 29 empty bits. There the labels ride along:
+    sorting numbers is over twice as fast as sorting indices. They are so small that rounding
+    takes them off again, and are lost by NaN and infinities.
 
-def ess_of(split: np.ndarray, means: np.ndarray, constant: np.ndarray) -> np.ndarray:
-    """ESS of `(b, m, n)` by Geyer's initial monotone sequence; Vehtari et al. 2021, section 3.2.
-
-    In pairs of lags `S_k = rho_2k + rho_2k+1`: pairs are added up to the first that is not
-    positive (pair j), each no larger than the one before; then half of `rho_2j` is added if it is
-    positive, which lowers the variance for antithetic chains.
-    """
-    b, m, n = split.shape
-    size = _fft_size(n)
-    # One half chain at a time: its transform fits the cache, that of all of them does not.
-    deviation = _buffer("deviation", (b, n))
-    spectrum = _buffer("spectrum", (b, size // 2 + 1), np.complex128)
-    parts = spectrum.view(np.float64)
-    power = _buffer("power", parts.shape)
-    power[:] = 0.0
-    for k in range(m):
-        np.subtract(split[:, k], means[:, k, None], out=deviation)
-        np.fft.rfft(deviation, n=size, axis=1, out=spectrum)
-        np.square(parts, out=parts)
-        power += parts
-    # Real and imaginary parts alternate.
-    power = power[:, ::2] + power[:, 1::2]
-    covariance = np.fft.irfft(power, n=size, axis=1)[:, :n] / (n * m)
-
-    mean_variance = covariance[:, :1] * n / (n - 1.0)
-    total = covariance[:, :1] + means.var(axis=1, ddof=1)[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rho = 1.0 - (mean_variance - covariance) / total
-    rho[:, 0] = 1.0
-    last_pair = max((n - 1) // 2 - 1, 0)
-    pairs = rho[:, 0 : 2 * last_pair + 1 : 2] + rho[:, 1 : 2 * last_pair + 2 : 2]
-    stop = pairs <= 0.0
-    j = np.where(stop.any(axis=1), stop.argmax(axis=1), last_pair)
-    monotone = np.minimum.accumulate(pairs, axis=1)
-    added = np.where(np.arange(last_pair + 1) < j[:, None], monotone, 0.0).sum(axis=1)
-    row = np.arange(b)
-    tail = rho[row, 2 * j]
-    tail = np.where((tail > 0) | (pairs[row, j] >= 0), tail, 0.0)
-    time = np.maximum(2.0 * added - 1.0 + tail, 1.0 / np.log10(m * n))
-    return np.where(constant, float(m * n), m * n / time)
-
-
-def _sorting(values: np.ndarray, places: np.ndarray, name: str, kind: Any = None) -> np.ndarray:
-    """`places` rearranged as sorting each row of `values` in increasing order does.
-
-    Single precision is sorted as whole numbers that hold the value above and the place below:
-    sorting numbers is over twice as fast as sorting indices, and the order of floats is that of
-    their bits once those of negative ones are inverted.
-
-    :param values: `(b, size)`.
-    :param places: whole numbers `(b, size)` that go along, below 2^32.
-    :param name: of the buffer that holds the result.
-    :param kind: of NumPy's sort in double precision; `"stable"` merges sorted runs.
+    :param values: `(b, size)`, in single precision overwritten by what is returned.
+    :param labels: whole numbers `(b, size)`, in single precision below 2^28.
+    :param name: of the buffer that holds the labels returned.
     """
     if values.dtype != np.float32:
-        return np.take_along_axis(places, np.argsort(values, axis=1, kind=kind), axis=1)
-    bits = values.view(np.int32)
-    keys = _buffer("keys", values.shape, np.int32)
-    np.right_shift(bits, 31, out=keys)
-    np.bitwise_and(keys, 0x7FFFFFFF, out=keys)
-    np.bitwise_xor(keys, bits, out=keys)
-    packed = _buffer(name, values.shape, np.int64)
-    np.left_shift(keys, 32, out=packed, dtype=np.int64)
-    np.bitwise_or(packed, places, out=packed)
+        # The folded values are two sorted runs, which this sort merges.
+        order = np.argsort(values, axis=1, kind="stable")
+        return np.take_along_axis(values, order, axis=1), np.take_along_axis(labels, order, axis=1)
+    packed = buffer("packed", values.shape)
+    packed[:] = values
+    bits = packed.view(np.int64)
+    np.bitwise_or(bits, labels, out=bits)
     packed.sort(axis=1)
-    return np.bitwise_and(packed, 0xFFFFFFFF, out=packed)
+    with np.errstate(invalid="ignore"):
+        # An infinity with a label is a NaN that signals.
+        values[:] = packed
+    carried = buffer(name, values.shape, np.int64)
+    np.bitwise_and(bits, _LABEL_LIMIT - 1, out=carried)
+    return values, carried
+
+
+@lru_cache(maxsize=4)
+def _places(b: int, size: int) -> np.ndarray:
+    return np.arange(b * size).reshape(b, size)
 
 
 def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     """R-hat, bulk ESS and (or NaN) tail ESS of one block `x (chain, draw, b)`."""
     chains, draws, b = x.shape
-    shape = (b, 2 * chains, draws // 2)
-    size = shape[1] * shape[2]
-    split = _buffer("split", shape, x.dtype)
+    m, n = 2 * chains, draws // 2
+    size = m * n
+    if b * size > _LABEL_LIMIT:
+        x = x.astype(np.float64)
+    split = buffer("split", (b, m, n), x.dtype)
     _split_into(split, x)
-    order = _sorting(split.reshape(b, size), np.arange(b * size).reshape(b, size), "order")
-    ordered = _buffer("ordered", (b, size), x.dtype)
-    np.take(split, order, out=ordered, mode="clip")
+    places = _places(b, size)
+    ordered, place = _sort_with(split.reshape(b, size), places, "place")
     bad = ~(np.isfinite(ordered[:, 0]) & np.isfinite(ordered[:, -1])) | _middle_is_bad(x)
-    ordered[bad] = np.arange(size)
+    ordered[bad], place[bad] = np.arange(size), places[bad]
+    constant = ordered[:, 0] == ordered[:, -1]
 
-    scores = _buffer("scores", shape)
-    _scatter_scores(scores.reshape(-1), ordered, order)
-    means = scores.mean(axis=2)
-    rhat = _rhat_of_scores(np.einsum("bmn,bmn->b", scores, scores), means, shape[2])
-    ess = ess_of(scores, means, ordered[:, 0] == ordered[:, -1])
+    scores = buffer("scores", (b, m, n))
+    flat = scores.reshape(b, size)
+    _scatter_scores(flat.reshape(-1), ordered, place)
+    squares = np.vecdot(flat, flat)
+    ess_tail = np.full(b, np.nan)
+    if tail:
+        limits = _quantile_scores(x, ordered, flat.reshape(-1), place)
+        ess_tail = np.minimum(*(_ess_below(scores, limit) for limit in limits))
+    means = centre(scores)
+    ess = ess_of(scores, means, constant)
+    rhat = _rhat_of_scores(squares, means, n)
 
     # In the precision of the draws, as ArviZ does: whether two folded values tie depends on it.
     median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / ordered.dtype.type(2)
-    folded = _buffer("folded", (b, size), x.dtype)
-    np.subtract(ordered, median[:, None], out=folded)
-    np.abs(folded, out=folded)
-    order = _sorting(folded, order, "refolded", kind="stable")
-    np.take(split, order, out=folded, mode="clip")
-    np.subtract(folded, median[:, None], out=folded)
-    np.abs(folded, out=folded)
-    rhat = np.fmax(rhat, _rhat_of_sorted(folded, order, shape[1], shape[2]))
-
-    ess_tail = np.full(b, np.nan)
-    if tail:
-        if draws % 2:
-            # The quantiles are those of all draws, the middle ones included.
-            ordered = np.sort(x.reshape(-1, b).T, axis=1)
-        ess_tail = np.minimum(*(_ess_quantile(split, ordered, q) for q in (0.05, 0.95)))
+    np.subtract(ordered, median[:, None], out=ordered)
+    np.abs(ordered, out=ordered)
+    ordered, chain = _sort_with(ordered, np.floor_divide(place, n, out=place), "chain")
+    rhat = np.fmax(rhat, _rhat_of_sorted(ordered, chain, m, n))
     for values in (rhat, ess, ess_tail):
         values[bad] = np.nan
     return rhat, ess, ess_tail
 
 
-def _ess_quantile(split: np.ndarray, ordered: np.ndarray, q: float) -> np.ndarray:
-    """ESS of the indicator of lying at or below the q quantile of all draws.
-
-    The quantile interpolates between two order statistics, and no draw lies between them, so
-    the lower one gives the same indicator without rounding.
-    """
-    lower = ordered[:, int(np.floor((ordered.shape[1] - 1) * q))]
-    below = _buffer("scores", split.shape)
-    np.less_equal(split, lower[:, None, None], out=below)
-    means = below.mean(axis=2)
+def _ess_below(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """ESS of the indicator of a score of at most `limit (b,)`."""
+    below = buffer("below", scores.shape)
+    np.less_equal(scores, limit[:, None, None], out=below)
+    means = centre(below)
     share = means.mean(axis=1)
     return ess_of(below, means, (share == 0.0) | (share == 1.0))
+
+
+def _quantile_scores(
+    x: np.ndarray, ordered: np.ndarray, scores: np.ndarray, place: np.ndarray
+) -> np.ndarray:
+    """The highest scores up to the 5 % and the 95 % quantile of all draws, `(2, b)`.
+
+    A quantile interpolates between two order statistics, and no draw lies between them, so
+    the lower one parts the draws alike without rounding.
+    """
+    b = len(ordered)
+    everything = ordered
+    if x.shape[1] % 2:
+        # The quantiles are those of all draws, the middle ones included.
+        everything = np.sort(x.reshape(-1, b).T, axis=1)
+    limits = []
+    for q in (0.05, 0.95):
+        lower = everything[:, int(np.floor((everything.shape[1] - 1) * q))]
+        num_below = (ordered <= lower[:, None]).sum(axis=1)
+        highest = scores[place[np.arange(b), num_below - 1]]
+        limits.append(np.where(num_below > 0, highest, -np.inf))
+    return np.stack(limits)
 
 
 def _blocks(x: np.ndarray) -> Iterator[slice]:

@@ -31,6 +31,8 @@ faults fingerprint drawfiles
 drawstore checkpoints chunked sampling
 recording
 mcmc optimization approximate iterates gaussian_laplace variational
+buffers
+effective_size
 predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics

@@ -12,7 +12,7 @@ from numpyro.infer import MCMC, NUTS
 from scipy import special, stats
 
 import numpyro_bnn as bnn
-from numpyro_bnn import priors
+from numpyro_bnn import predictions, priors
 from numpyro_bnn.draws import Draws, draws_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -151,6 +151,19 @@ def test_inputs_may_be_a_tree_and_the_target_may_be_named():
         bnn.predict(model, draws, inputs)
     predictions = bnn.predict(model, draws, inputs, site="y")
     np.testing.assert_allclose(predictions.mean[0], np.outer([1, 2], np.arange(4)) + 1, rtol=1e-6)
+
+
+def test_draws_in_memory_are_predicted_in_blocks_of_whole_vectors(regression, monkeypatch):
+    model, draws, new, _ = regression
+    host = {name: np.tile(value, (1, 3) + (1,) * (value.ndim - 2)) for name, value in draws.items()}
+    of_one = sum(value[:, 0].size for value in host.values())
+    # Room for five draws of two chains each; vectors of four hold two.
+    monkeypatch.setattr(predictions, "_BLOCK_IN_MEMORY", 5 * of_one)
+    monkeypatch.setattr(predictions, "_VECTOR", 4)
+    blocks = predictions._blocks_of_draws(host)
+    assert blocks == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    expected = np.tile(bnn.predict(model, draws, new).mean, (1, 3, 1))
+    np.testing.assert_allclose(bnn.predict(model, host, new).mean, expected, rtol=1e-5)
 
 
 def test_prior_predictive_draws_weights_and_targets():

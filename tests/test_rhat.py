@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numpyro_bnn import rhat, rhat_blocks
+from numpyro_bnn import effective_size, rhat, rhat_blocks
 
 with warnings.catch_warnings():
     # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
@@ -95,6 +95,27 @@ def test_the_size_of_the_blocks_does_not_matter(rng, monkeypatch):
         np.testing.assert_array_equal(given, value)
 
 
+@pytest.mark.parametrize("kind", ["independent", "slow", "antithetic", "indicator"])
+def test_products_of_first_lags_and_transforms_of_all_give_the_same(rng, monkeypatch, kind):
+    x = np.stack([CHAINS[kind](rng, (4, 201)) for _ in range(20)], axis=-1)
+    expected = rhat.summarize(x)
+    for lags in (2, 31, 1000):
+        monkeypatch.setattr(effective_size, "_FIRST_LAGS", lags)
+        for given, value in zip(rhat.summarize(x), expected):
+            np.testing.assert_allclose(given, value, rtol=1e-12)
+
+
+def test_single_precision_ranks_zeros_and_the_smallest_numbers_as_double_does(rng):
+    # Signed zeros tie, and numbers with fewer digits still leave room for what they carry.
+    x = rng.integers(-3, 4, (2, 100, 30)).astype(np.float32)
+    x[..., ::2] *= np.float32(1.4e-45)
+    x[..., ::3] *= -1
+    assert np.signbit(x[x == 0]).any()
+    assert (np.abs(x[x != 0]) < 1e-44).any()
+    for given, expected in zip(rhat.summarize(x), rhat.summarize(x.astype(np.float64))):
+        np.testing.assert_allclose(given, expected, rtol=1e-12)
+
+
 def test_ess_of_an_autoregression_is_that_of_its_law(rng):
     x = autoregressive(rng, (8, 4000), 0.6)[..., None]
     # N (1 - a) / (1 + a) for the mean of an AR(1).
@@ -112,10 +133,14 @@ def test_folding_sees_scales_and_splitting_sees_trends(rng):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("draw", [0, 10, 20])
-def test_one_bad_draw_makes_its_scalar_nan_and_no_other(rng, bad, draw):
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_one_bad_draw_makes_its_scalar_nan_and_no_other(rng, bad, draw, dtype):
     # Draw 10 of 21 is the middle one, which belongs to neither half.
-    x = rng.normal(size=(2, 21, 3))
+    x = rng.normal(size=(2, 21, 3)).astype(dtype)
+    good = rhat.summarize(x[:, :, ::2])
     x[1, draw, 1] = bad
+    for values, expected in zip(rhat.summarize(x), good):
+        np.testing.assert_array_equal(values[::2], expected)
     for values in (*rhat.summarize(x), rhat.ess(x, method="mean"), rhat.rhat(x, method="split")):
         np.testing.assert_array_equal(np.isnan(values), [False, True, False])
 

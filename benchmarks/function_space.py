@@ -139,7 +139,7 @@ def begun(size: str, folder, name: str):
     hidden, scale, _, num_rows, num_test, num_chains, *_ = SIZES[size][name]
     prior = bnn.priors.Normal(scale)
     given = problem(folder, name, hidden, prior, num_rows=num_rows, num_test=num_test)
-    return starts(given, 0, num_chains, ADAM_STEPS[size])
+    return starts(*given, 0, num_chains, ADAM_STEPS[size])
 
 
 def findings(rows: list[Row], names: list[str]):

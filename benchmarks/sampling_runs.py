@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 import real_data
 from numpyro.infer import HMC
 from study import Row
@@ -26,6 +27,36 @@ class Problem(NamedTuple):
         return self.split.y.dtype.kind == "i"
 
 
+def network(name: str, hidden: list[int], prior: Any, activation: Callable) -> Callable:
+    """The model of ten classes (``"mnist"``) or of a regression with a half-normal noise.
+
+    Pixels stay in 0 .. 1: standardising would blow up those that hardly ever have ink. Regressions
+    take standardised data, so that one model serves all splits.
+    """
+    module = bnn.MLP(hidden, 10 if name == "mnist" else 1, activation)
+
+    def model(x, y=None):
+        net = bnn.random_module("net", module, prior, x[:1])
+        if name == "mnist":
+            bnn.likelihoods.categorical(net, y, x=x)
+        else:
+            noise = dist.HalfNormal(1.0)
+            bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
+
+    return model
+
+
+def load(
+    folder: Path | None, name: str, num_rows: int = 0, num_test: int = 0, split: int = 0
+) -> real_data.Split:
+    """`num_rows` random images of MNIST, or the first rows of a split of a UCI table (0: all)."""
+    if name == "mnist":
+        return real_data.mnist(folder, num_rows, num_test, seed=split)
+    data = real_data.uci(folder, name, split)
+    rows = slice(0, num_rows or None)
+    return data._replace(x=data.x[rows], y=data.y[rows])
+
+
 def problem(
     folder: Path | None,
     name: str,
@@ -34,36 +65,22 @@ def problem(
     *,
     num_rows: int = 0,
     num_test: int = 0,
-    split: int = 0,
     activation: Callable = jax.nn.relu,
 ) -> Problem:
-    """Ten classes of MNIST (`num_rows` random images), or a regression of the UCI tables.
-
-    The noise of a regression has a half-normal prior and is sampled with the weights.
-    """
-    if name == "mnist":
-        data = real_data.mnist(folder, num_rows, num_test, seed=split)
-        # Pixels stay in 0 .. 1: standardising would blow up those that hardly ever have ink.
-        module = bnn.MLP(hidden, 10, activation)
-
-        def model(x, y=None):
-            net = bnn.random_module("net", module, prior, x[:1])
-            bnn.likelihoods.categorical(net, y, x=x)
-
-        return Problem(model, data)
-    data = real_data.uci(folder, name, split)
-    rows = slice(0, num_rows or None)
-    data = data._replace(x=data.x[rows], y=data.y[rows])
-    return Problem(bnn.regression(bnn.MLP(hidden, 1, activation), prior, data.x, data.y), data)
+    """A network on a data set."""
+    split = load(folder, name, num_rows, num_test)
+    return Problem(network(name, hidden, prior, activation), split)
 
 
-def starts(given: Problem, seed: int, num_chains: int, num_steps: int) -> Any:
+def starts(
+    model: Callable, data: real_data.Split, seed: int, num_chains: int, num_steps: int
+) -> Any:
     """Where chains begin: one optimum each."""
     return bnn.optimize(
-        given.model,
+        model,
         jax.random.key(seed),
-        given.split.x,
-        given.split.y,
+        data.x,
+        data.y,
         num_chains=num_chains,
         num_steps=num_steps,
         progress_bar=False,
@@ -82,6 +99,21 @@ def hmc(model: Callable, step_size: float, trajectory: float) -> HMC:
     )
 
 
+def sampler(
+    kernel: Any, num_chains: int, num_warmup: int, num_draws: int, thinning: int = 1
+) -> bnn.MCMC:
+    """A run to come, all chains in one program."""
+    return bnn.MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_draws * thinning,
+        thinning=thinning,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+
+
 def sampled(
     kernel: Any,
     key: jax.Array,
@@ -91,16 +123,9 @@ def sampled(
     num_draws: int,
     thinning: int = 1,
 ) -> bnn.MCMC:
-    """A finished run, all chains in one program."""
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_draws * thinning,
-        thinning=thinning,
-        num_chains=len(next(iter(init_params.values()))),
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    """A finished run, of as many chains as there are starts."""
+    num_chains = len(next(iter(init_params.values())))
+    mcmc = sampler(kernel, num_chains, num_warmup, num_draws, thinning)
     mcmc.run(key, *args, init_params=init_params)
     jax.block_until_ready(mcmc.last_state)
     return mcmc

@@ -163,7 +163,7 @@ def optimised(folder, size: str, name: str, method: str, seed: int):
     }[method]
     options = {"num_steps": warmup + steps, "batch_size": batch_size, "progress_bar": False}
     if method != "mean field":
-        rate = optax.cosine_decay_schedule(0.02 / len(y), warmup + steps)
+        rate = optax.cosine_decay_schedule(0.005 / len(y), warmup + steps)
         options |= {"optimizer": optax.sgd(rate, momentum=0.9), "tolerance": -np.inf}
     found = run(model, jax.random.key(20 + seed), x, y, **options)
     passes = found.info.get("gradients", (warmup + steps) * batch_size / len(y))

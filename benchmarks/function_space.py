@@ -198,6 +198,7 @@ def _back(log_excess):
 
 def draw(rows: list[Row], names: list[str]):
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     from numpyro_bnn.plots_style import MARKERS, label_axes, line_style
 
@@ -220,7 +221,11 @@ def draw(rows: list[Row], names: list[str]):
         axes[1, 1].plot(lengths, [r["ess_per_1000"] for r in found], label=name, **style)
     label_axes(axes[1, 0], "chains", "log score – that of one chain (nats)")
     axes[1, 0].set_title("dotted: as many draws in all as one chain", fontsize=9)
+    axes[1, 0].xaxis.get_major_locator().set_params(integer=True)
     axes[1, 1].set(xscale="log", yscale="log")
+    lengths = sorted({r["trajectory"] for r in rows})
+    axes[1, 1].xaxis.set_minor_formatter(NullFormatter())
+    axes[1, 1].set_xticks(lengths, [f"1/{1 / t:.0f}" if t < 1 else "1" for t in lengths])
     label_axes(axes[1, 1], "trajectory / (πα/2)", "effective draws by 1000 gradients")
     axes[1, 1].set_title("median prediction, equal gradients", fontsize=9)
     for ax in axes[1, :2]:

@@ -26,7 +26,7 @@ import time
 import jax
 import numpy as np
 import optax
-from sampling_runs import columns, convergence, hmc, problem, sampled, select, starts
+from sampling_runs import convergence, hmc, means, problem, publish, sampled, select, starts
 from scipy.stats import spearmanr
 from study import Row, Study, parser
 
@@ -226,12 +226,7 @@ def cells(size: str):
 def averaged(rows: list[Row]) -> list[Row]:
     """Means over the seeds of a method; standard errors over test rows are averaged too."""
     out = []
-    for name, method in dict.fromkeys((r["problem"], r["method"]) for r in rows):
-        same = select(rows, problem=name, method=method)
-        mean = {
-            k: v if isinstance(v, str) else float(np.mean([r[k] for r in same]))
-            for k, v in same[0].items()
-        }
+    for same, mean in means(rows, "problem", "method"):
         good = all(r["converged"] == "yes" for r in same)
         out.append(mean | {"converged": same[0]["converged"] and ("yes" if good else "no")})
     return out
@@ -325,10 +320,7 @@ def main(argv=None) -> None:
         lambda problem, method, seed: one_method(asked.data, asked.size, problem, method, seed),
     )
     rows = averaged(study.rows)
-    study.table(columns(rows, TABLE))
-    for text in findings(rows):
-        print(text)
-    study.figure(draw(rows))
+    publish(study, rows, TABLE, findings(rows), draw(rows))
 
 
 if __name__ == "__main__":

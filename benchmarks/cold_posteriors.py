@@ -37,7 +37,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.handlers import scale
 from real_data import mnist
-from sampling_runs import columns, convergence, paired, sampler, score, select, starts
+from sampling_runs import convergence, means, paired, publish, sampler, score, select, starts
 from scipy.special import logsumexp
 from study import Row, Study, parser
 
@@ -174,13 +174,7 @@ def one_cell(folder, size: str, mode: str, seed: int):
 def averaged(rows: list[Row]) -> list[Row]:
     """Means over seeds, and the spread of the difference from T = 1 between them."""
     out = []
-    keys = dict.fromkeys((r["mode"], r["scored"], r["temperature"]) for r in rows)
-    for mode, scored, temperature in keys:
-        same = select(rows, mode=mode, scored=scored, temperature=temperature)
-        mean = {
-            k: v if isinstance(v, str) else float(np.mean([r[k] for r in same]))
-            for k, v in same[0].items()
-        }
+    for same, mean in means(rows, "mode", "scored", "temperature"):
         gaps = [r["difference"] for r in same]
         between = float(np.std(gaps, ddof=1) / math.sqrt(len(gaps))) if len(gaps) > 1 else 0.0
         good = all(r["converged"] == "yes" for r in same)
@@ -269,10 +263,7 @@ def main(argv=None) -> None:
         lambda mode, seed: one_cell(asked.data, asked.size, mode, seed),
     )
     rows = averaged(study.rows)
-    study.table(columns(rows, TABLE))
-    for text in findings(rows):
-        print(text)
-    study.figure(draw(rows))
+    publish(study, rows, TABLE, findings(rows), draw(rows))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import math
 
 import jax
 import numpy as np
-from sampling_runs import columns, convergence, hmc, problem, sampled, score, select, starts
+from sampling_runs import convergence, hmc, problem, publish, sampled, score, select, starts
 from scipy.special import logsumexp
 from study import Row, Study, parser
 
@@ -262,10 +262,9 @@ def main(argv=None) -> None:
         cells,
         lambda problem, trajectory: one_run(given.size, given.data, problem, trajectory),
     )
-    study.table(columns([row for row in study.rows if row["scalars"]], TABLE))
-    for text in findings(study.rows, names):
-        print(text)
-    study.figure(draw(study.rows, names))
+    shown = [row for row in study.rows if row["scalars"]]
+    rows = study.rows
+    publish(study, shown, TABLE, findings(rows, names), draw(rows, names))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,12 @@ import jax
 import numpy as np
 from numpyro.infer import NUTS
 from sampling_runs import (
-    columns,
     convergence,
     load,
+    means,
     network,
     paired,
+    publish,
     sampler,
     score,
     select,
@@ -144,12 +145,7 @@ def cells(size: str):
 def averaged(rows: list[Row]) -> list[Row]:
     """Means over splits; standard errors over test rows combine as those of a mean."""
     out = []
-    for name, family, alpha in dict.fromkeys((r["problem"], r["family"], r["alpha"]) for r in rows):
-        same = select(rows, problem=name, family=family, alpha=alpha)
-        mean = {
-            k: v if isinstance(v, str) else float(np.mean([r[k] for r in same]))
-            for k, v in same[0].items()
-        }
+    for same, mean in means(rows, "problem", "family", "alpha"):
         for error in ("log_score_se", "difference_se"):
             mean[error] = math.sqrt(sum(r[error] ** 2 for r in same)) / len(same)
         good = sum(r["converged"] == "yes" for r in same)
@@ -241,10 +237,7 @@ def main(argv=None) -> None:
         ),
     )
     rows = averaged(study.rows)
-    study.table(columns(rows, TABLE))
-    for text in findings(rows):
-        print(text)
-    study.figure(draw(rows))
+    publish(study, rows, TABLE, findings(rows), draw(rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the studies of samplers share: problems, runs of all chains at once, and how a run is judged."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import real_data
 from numpyro.infer import HMC
-from study import Row
+from study import Row, Study
 
 import numpyro_bnn as bnn
 
@@ -175,6 +175,27 @@ def select(rows: list[Row], **wanted: Any) -> list[Row]:
     return [row for row in rows if all(row[k] == v for k, v in wanted.items())]
 
 
+def means(rows: list[Row], *keys: str) -> Iterator[tuple[list[Row], Row]]:
+    """Rows that agree in `keys`, and the means of their numbers; text is that of the first."""
+    for values in dict.fromkeys(tuple(row[k] for k in keys) for row in rows):
+        same = select(rows, **dict(zip(keys, values)))
+        mean = {
+            k: v if isinstance(v, str) else float(np.mean([r[k] for r in same]))
+            for k, v in same[0].items()
+        }
+        yield same, mean
+
+
 def columns(rows: list[Row], names: Mapping[str, str]) -> list[Row]:
     """Rows of a table: some of the columns, under other names."""
     return [{title: row[name] for name, title in names.items()} for row in rows]
+
+
+def publish(
+    study: Study, rows: list[Row], names: Mapping[str, str], findings: Iterable[str], figure: Any
+) -> None:
+    """Print and store the table, print what was found, and store the figure."""
+    study.table(columns(rows, names))
+    for text in findings:
+        print(text)
+    study.figure(figure)

@@ -266,29 +266,29 @@ def draw(rows: list[Row]):
 
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(
-        1, len(names), figsize=(5 * len(names), 4.2), layout="constrained", squeeze=False
+        len(names),
+        2,
+        figsize=(9, 3.1 * len(names)),
+        layout="constrained",
+        squeeze=False,
+        sharey="row",
     )
-    for ax, name in zip(axes[0], names):
+    for (left, right), name in zip(axes, names):
         others = [r for r in select(rows, problem=name) if r["method"] != REFERENCE]
-        for index, row in enumerate(sorted(others, key=lambda r: r["total_variation"])):
-            is_floor = row["method"] == AGAIN
-            color = "0.4" if is_floor else color_at(ax, index)
-            at = (row["total_variation"], row["difference"])
-            ax.errorbar(*at, 2 * row["difference_error"], fmt="o", color=color, capsize=2)
-            side = 5 if index % 2 else -5
-            ax.annotate(
-                row["method"],
-                at,
-                xytext=(side, 4 + 6 * (index % 3)),
-                textcoords="offset points",
-                fontsize=7.5,
-                ha="left" if side > 0 else "right",
-            )
-        ax.axhline(0, color="0.4", linestyle=":", linewidth=1)
-        ax.margins(x=0.3)
-        ax.set_title(name)
+        others.sort(key=lambda r: -r["total_variation"])
+        floor = next(r["total_variation"] for r in others if r["method"] == AGAIN)
+        for place, row in enumerate(others):
+            color = "0.4" if row["method"] == AGAIN else color_at(left, 0)
+            left.plot(row["total_variation"], place, "o", color=color)
+            gap, error = row["difference"], 2 * row["difference_error"]
+            right.errorbar(gap, place, xerr=error, fmt="o", color=color, capsize=2)
+        left.set_yticks(range(len(others)), [r["method"] for r in others])
+        left.axvline(floor, color="0.4", linestyle=":", linewidth=1)
+        right.axvline(0, color="0.4", linestyle=":", linewidth=1)
+        left.set_title(f"{name} (dotted: HMC against HMC)", fontsize=10)
         what = "total variation" if others[0]["agreement"] != "" else "1-Wasserstein distance"
-        label_axes(ax, f"{what} from HMC", "log score – that of HMC (nats, ± 2 s.e.)")
+        label_axes(left, f"{what} from HMC", "")
+        label_axes(right, "log score – that of HMC (nats, ± 2 s.e.)", "")
     return figure
 
 

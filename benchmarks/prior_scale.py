@@ -166,7 +166,7 @@ def findings(rows: list[Row]):
             yield (
                 f"{name}, {family}: best at α = {best['alpha']:g}, log score "
                 f"{best['log_score']:.4f}; within {FLAT} nats of it for α in "
-                f"{', '.join(f'{a:g}' for a in near)} of {len(here)}; "
+                f"{', '.join(f'{a:g}' for a in near)} (of {len(here)}); "
                 f"the worst is {spread:.3f} lower; the best is {best['difference']:+.4f} ± "
                 f"{best['difference_se']:.4f} from the hierarchical prior."
             )

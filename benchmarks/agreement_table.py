@@ -285,6 +285,7 @@ def draw(rows: list[Row]):
         left.set_yticks(range(len(others)), [r["method"] for r in others])
         left.axvline(floor, color="0.4", linestyle=":", linewidth=1)
         right.axvline(0, color="0.4", linestyle=":", linewidth=1)
+        right.xaxis.get_major_locator().set_params(nbins=5)
         left.set_title(f"{name} (dotted: HMC against HMC)", fontsize=10)
         what = "total variation" if others[0]["agreement"] != "" else "1-Wasserstein distance"
         label_axes(left, f"{what} from HMC", "")

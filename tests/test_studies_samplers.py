@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 import numpyro_bnn as bnn
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -33,7 +34,7 @@ STUDIES = ("function_space", "agreement_table", "cold_posteriors", "prior_scale"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.filterwarnings("ignore:.*:numpyro.util.NumPyroWarning")
-def test_study_runs_and_is_kept(name, benchmark, shared, tmp_path, capsys, quick_compile):
+def test_study_runs_and_is_kept(name, benchmark, shared, tmp_path, capsys):
     script = benchmark(name)
     arguments = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]
     script.main(arguments)

@@ -1,0 +1,201 @@
+"""What the studies of samplers share: problems, runs of all chains at once, and how a run is judged."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import real_data
+from numpyro.infer import HMC
+from study import Row, Study
+
+import numpyro_bnn as bnn
+
+RHAT_LIMIT, ESS_LIMIT = 1.01, 400
+
+
+class Problem(NamedTuple):
+    """A network, its prior and its data."""
+
+    model: Callable
+    split: real_data.Split
+
+    @property
+    def has_classes(self) -> bool:
+        return self.split.y.dtype.kind == "i"
+
+
+def network(name: str, hidden: list[int], prior: Any, activation: Callable) -> Callable:
+    """The model of ten classes (``"mnist"``) or of a regression with a half-normal noise.
+
+    Pixels stay in 0 .. 1: standardising would blow up those that hardly ever have ink. Regressions
+    take standardised data, so that one model serves all splits.
+    """
+    module = bnn.MLP(hidden, 10 if name == "mnist" else 1, activation)
+
+    def model(x, y=None):
+        net = bnn.random_module("net", module, prior, x[:1])
+        if name == "mnist":
+            bnn.likelihoods.categorical(net, y, x=x)
+        else:
+            noise = dist.HalfNormal(1.0)
+            bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
+
+    return model
+
+
+def load(
+    folder: Path | None, name: str, num_rows: int = 0, num_test: int = 0, split: int = 0
+) -> real_data.Split:
+    """`num_rows` random images of MNIST, or the first rows of a split of a UCI table (0: all)."""
+    if name == "mnist":
+        return real_data.mnist(folder, num_rows, num_test, seed=split)
+    data = real_data.uci(folder, name, split)
+    rows = slice(0, num_rows or None)
+    return data._replace(x=data.x[rows], y=data.y[rows])
+
+
+def problem(
+    folder: Path | None,
+    name: str,
+    hidden: list[int],
+    prior: Any,
+    *,
+    num_rows: int = 0,
+    num_test: int = 0,
+    activation: Callable = jax.nn.relu,
+) -> Problem:
+    """A network on a data set."""
+    split = load(folder, name, num_rows, num_test)
+    return Problem(network(name, hidden, prior, activation), split)
+
+
+def starts(
+    model: Callable, data: real_data.Split, seed: int, num_chains: int, num_steps: int
+) -> Any:
+    """Where chains begin: one optimum each."""
+    return bnn.optimize(
+        model,
+        jax.random.key(seed),
+        data.x,
+        data.y,
+        num_chains=num_chains,
+        num_steps=num_steps,
+        progress_bar=False,
+    )
+
+
+def hmc(model: Callable, step_size: float, trajectory: float) -> HMC:
+    """Full-batch HMC with unit mass, a fixed step and so a fixed cost a draw."""
+    return HMC(
+        model,
+        step_size=step_size,
+        num_steps=max(1, round(trajectory / step_size)),
+        trajectory_length=None,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+
+
+def sampler(
+    kernel: Any, num_chains: int, num_warmup: int, num_draws: int, thinning: int = 1
+) -> bnn.MCMC:
+    """A run to come, all chains in one program."""
+    return bnn.MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_draws * thinning,
+        thinning=thinning,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+
+
+def sampled(
+    kernel: Any,
+    key: jax.Array,
+    *args: Any,
+    init_params: Any,
+    num_warmup: int,
+    num_draws: int,
+    thinning: int = 1,
+) -> bnn.MCMC:
+    """A finished run, of as many chains as there are starts."""
+    num_chains = len(next(iter(init_params.values())))
+    mcmc = sampler(kernel, num_chains, num_warmup, num_draws, thinning)
+    mcmc.run(key, *args, init_params=init_params)
+    jax.block_until_ready(mcmc.last_state)
+    return mcmc
+
+
+def convergence(predictions: Any) -> Row:
+    """R-hat and effective draws of predictions, constants left out; empty for a single chain."""
+    values = predictions.values
+    if min(next(iter(values.values())).shape[:2]) < 2:
+        return dict.fromkeys(("worst_rhat", "median_rhat", "least_ess", "converged"), "")
+    space = bnn.diagnostics.diagnose_draws(predictions=values).predictions
+    good = space.within(RHAT_LIMIT, ESS_LIMIT)
+    return {
+        "worst_rhat": space.max_rhat,
+        "median_rhat": space.median_rhat,
+        "least_ess": space.min_ess,
+        "converged": "yes" if good else "no",
+    }
+
+
+def score(predictions: Any, y: np.ndarray) -> tuple[Row, np.ndarray]:
+    """Scores of a posterior average, and its log score of every row in nats."""
+    rows = np.asarray(bnn.scores.lppd(predictions, y, pointwise=True))
+    if "probs" in predictions.values:
+        error = 1 - float(bnn.scores.accuracy(predictions, y))
+        calibration = float(bnn.scores.expected_calibration_error(predictions, y))
+    else:
+        error = float(bnn.scores.rmse(predictions, y))
+        calibration = float(bnn.scores.coverage(predictions, y, level=0.9))
+    found = {
+        "log_score": float(rows.mean()),
+        "log_score_se": bnn.scores.standard_error(rows),
+        "error": error,
+        "calibration": calibration,
+    }
+    return found, rows
+
+
+def paired(rows: np.ndarray, base: np.ndarray) -> Row:
+    """How much better than a base, with the standard error of the differences row by row."""
+    gap = bnn.scores.paired_difference(rows, base)
+    return {"difference": gap.difference, "difference_se": gap.standard_error}
+
+
+def select(rows: list[Row], **wanted: Any) -> list[Row]:
+    """The rows with these values."""
+    return [row for row in rows if all(row[k] == v for k, v in wanted.items())]
+
+
+def means(rows: list[Row], *keys: str) -> Iterator[tuple[list[Row], Row]]:
+    """Rows that agree in `keys`, and the means of their numbers; text is that of the first."""
+    for values in dict.fromkeys(tuple(row[k] for k in keys) for row in rows):
+        same = select(rows, **dict(zip(keys, values)))
+        mean = {
+            k: v if isinstance(v, str) else float(np.mean([r[k] for r in same]))
+            for k, v in same[0].items()
+        }
+        yield same, mean
+
+
+def columns(rows: list[Row], names: Mapping[str, str]) -> list[Row]:
+    """Rows of a table: some of the columns, under other names."""
+    return [{title: row[name] for name, title in names.items()} for row in rows]
+
+
+def publish(
+    study: Study, rows: list[Row], names: Mapping[str, str], findings: Iterable[str], figure: Any
+) -> None:
+    """Print and store the table, print what was found, and store the figure."""
+    study.table(columns(rows, names))
+    for text in findings:
+        print(text)
+    study.figure(figure)

@@ -22,6 +22,7 @@ follows from them.
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import real_data
@@ -40,6 +41,7 @@ from mnist_posteriors import (
 from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from numpyro_bnn.plots_style import legend_above
 
 LENGTHS = {
     "full": Length(1000, 1000, 1000, 3, 40, 100),
@@ -172,42 +174,40 @@ def findings(rows: list[Row]) -> None:
         )
 
 
-def figure(rows: list[Row]):
+def figure(rows: list[Row]) -> Any:
     import matplotlib.pyplot as plt
 
+    colors = dict(zip(("normal", "EmpCov", "ARD"), bnn.plots.PALETTE))
+    styles = {"MAP": "o--", "ensemble": "s:", "posterior": "^-"}
     fig, axes = plt.subplots(3, 4, figsize=(15, 10), layout="constrained")
-    seeds = sorted({r["seed"] for r in rows})
     for ax, kind in zip(axes.flat, KINDS):
-        curves = {}
         for method, prior in METHODS:
             where = {"method": method, "prior": prior}
-            curves[f"{method}, {prior}"] = [
-                [
-                    mean_of(
-                        rows, "error", seed=seed, severity=s, **where, kind=kind if s else "none"
-                    )
-                    for s in SEVERITIES
-                ]
-                for seed in seeds
+            errors = [
+                mean_of(rows, "error", severity=s, kind=kind if s else "none", **where)
+                for s in SEVERITIES
             ]
-        bnn.plots.plot_severity(list(SEVERITIES), curves, score="error", ax=ax)
-        ax.set_title(kind)
-        handles, labels = ax.get_legend_handles_labels()
-        ax.get_legend().remove()
+            label = f"{method}, {prior}"
+            ax.plot(SEVERITIES, errors, styles[method], color=colors[prior], ms=4, label=label)
+        ax.set(title=kind, xlabel="severity", ylabel="error", ylim=(0, None))
     axes.flat[-1].axis("off")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
     axes.flat[-1].legend(handles, labels, frameon=False, loc="center", fontsize=12)
-    ax = axes.flat[-2]
-    names = [f"{m}, {p}" for m, p in METHODS]
-    for i, what in enumerate(("dead", "live", "null")):
+    _sizes(axes.flat[-2], rows)
+    return fig
+
+
+def _sizes(ax: Any, rows: list[Row]) -> None:
+    """Bars: how large the weights are, by what they see."""
+    seen = {"dead": "dead pixels", "live": "other pixels", "null": "null components"}
+    for i, (what, label) in enumerate(seen.items()):
         sizes = [mean_of(rows, f"{what} weights", method=m, prior=p) for m, p in METHODS]
-        label = {"dead": "dead pixels", "live": "other pixels", "null": "null components"}[what]
-        place = np.arange(len(names)) + 0.25 * (i - 1)
-        ax.barh(place, sizes, 0.25, label=label, color=bnn.plots.PALETTE[i])
-    ax.set_yticks(range(len(names)), names)
+        place = np.arange(len(METHODS)) + 0.25 * (i - 1)
+        ax.barh(place, sizes, 0.25, label=label, color=bnn.plots.PALETTE[3 + i])
+    ax.set_yticks(range(len(METHODS)), [f"{m}, {p}" for m, p in METHODS])
     ax.invert_yaxis()
     ax.set_xlabel("root mean square weight / α")
-    ax.legend(frameon=False, fontsize=8)
-    return fig
+    legend_above(ax)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -261,7 +261,7 @@ def figure(rows: list[Row]) -> Any:
             yscale="log",
             xlabel="epoch",
             ylabel="precision λ",
-            title=f"{METHODS[0]}: draws (dots), conditional means",
+            title=f"{task}, {METHODS[0]}: draws (dots), conditional means",
         )
         line[2].legend(frameon=False, fontsize=8)
     return fig

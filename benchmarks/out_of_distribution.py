@@ -13,6 +13,7 @@ information, hence 0.5). Accuracy, log score and calibration on the familiar ima
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import real_data
@@ -108,7 +109,7 @@ def findings(rows: list[Row]) -> None:
         print(f"  EmpCov changes the posterior's AUROC by mutual information by {told} (by subset)")
 
 
-def figure(rows: list[Row]):
+def figure(rows: list[Row]) -> Any:
     import matplotlib.pyplot as plt
 
     fig, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", sharey=True)

@@ -13,7 +13,7 @@ Weights with the prior N(0, C) are standard normal ones on inputs multiplied by 
 the first two are sampled: no direction of the prior is then narrower than another.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -91,7 +91,7 @@ class Fitted(NamedTuple):
 
     - **pixels** - of the model
     - **samples** - draws by site, with axes (chain, draw)
-    - **facts** - acceptance and trajectory length of HMC; zeros for what does not move by them
+    - **facts** - acceptance and trajectory length of HMC, zeros for the others
     """
 
     pixels: Pixels
@@ -112,71 +112,105 @@ class Fitted(NamedTuple):
         return self.pixels.root @ kernels.reshape(-1, *kernels.shape[-2:])
 
 
-def _sampled(pixels: Pixels, x: Any, y: Any, length: Length, seed: int) -> Fitted:
-    """The posterior by HMC, a chain from every one of several modes."""
-    starts = bnn.optimize(
-        pixels.model,
-        jax.random.key(seed),
-        x,
-        y,
-        num_chains=length.members,
-        num_steps=length.training,
-        progress_bar=False,
-    )
-    steps = {"num_steps": LEAPFROGS, "trajectory_length": None}
-    mcmc = bnn.MCMC(
-        HMC(pixels.model, adapt_mass_matrix=False, **steps),
-        num_warmup=length.warmup,
-        num_samples=length.draws,
-        num_chains=length.members,
-        chain_method="sequential",
-        progress_bar=False,
-    )
-    mcmc.run(jax.random.key(seed + 1000), x, y, init_params=starts)
-    extra = mcmc.get_extra_fields(group_by_chain=True)
-    facts = {
-        "acceptance": float(np.mean(extra["accept_prob"])),
-        "trajectory length": LEAPFROGS * float(np.mean(extra["adapt_state.step_size"])),
-    }
-    return Fitted(pixels, mcmc.get_samples(group_by_chain=True), facts)
+NOT_SAMPLED = {"acceptance": 0.0, "trajectory length": 0.0}
 
 
-def fit(method: str, prior: str, data: real_data.Split, length: Length, seed: int) -> Fitted:
-    """``"MAP"``, ``"ensemble"``, ``"posterior"``, ``"mean field"`` or ``"SWAG"`` under a prior."""
-    pixels = pixels_under(prior, data.x)
-    x, y = data.x @ pixels.root, data.y
-    if method == "posterior":
-        return _sampled(pixels, x, y, length, seed)
-    key, training = jax.random.key(seed), {"num_steps": length.training, "progress_bar": False}
-    # A tolerance of zero: weights without data must have the time to reach their mode.
-    modes = training | {"tolerance": 0.0}
-    draws = length.members * length.draws
-    some = max(10, length.rows // 10)
-    if method == "MAP":
-        samples = bnn.map_estimate(pixels.model, key, x, y, **modes)
-    elif method == "ensemble":
-        samples = bnn.deep_ensemble(pixels.model, key, x, y, num_members=length.members, **modes)
-    elif method == "mean field":
-        # On minibatches of a tenth, ten times as many steps: as much gradient.
-        training["num_steps"] *= 10
+class Task(NamedTuple):
+    """A model and its data, and how much is to be computed.
+
+    - **pixels** - the model
+    - **x**, **y** - what it is given
+    - **length** - how much
+    - **seed** - of everything random
+    """
+
+    pixels: Pixels
+    x: np.ndarray
+    y: np.ndarray
+    length: Length
+    seed: int
+
+    @classmethod
+    def of(cls, prior: str, data: real_data.Split, length: Length, seed: int) -> "Task":
+        """The model under a prior."""
+        pixels = pixels_under(prior, data.x)
+        return cls(pixels, data.x @ pixels.root, data.y, length, seed)
+
+    def modes(self) -> tuple[dict, Fitted]:
+        """Modes from independent starts: unconstrained, for a sampler, and as draws of an ensemble."""
+        starts = bnn.optimize(
+            self.pixels.model,
+            jax.random.key(self.seed),
+            self.x,
+            self.y,
+            num_chains=self.length.members,
+            num_steps=self.length.training,
+            # Weights without data must have the time to reach their mode.
+            tolerance=0.0,
+            progress_bar=False,
+        )
+        potential = bnn.potential_of(self.pixels.model, self.x, self.y)
+        values = jax.vmap(lambda z: potential.constrain(z, deterministic=True))(starts)
+        samples = {name: value[:, None] for name, value in values.items()}
+        return starts, Fitted(self.pixels, samples, NOT_SAMPLED)
+
+    def posterior(self, starts: dict) -> Fitted:
+        """HMC, a chain from each of several modes."""
+        steps = {"num_steps": LEAPFROGS, "trajectory_length": None}
+        mcmc = bnn.MCMC(
+            HMC(self.pixels.model, adapt_mass_matrix=False, **steps),
+            num_warmup=self.length.warmup,
+            num_samples=self.length.draws,
+            num_chains=self.length.members,
+            chain_method="sequential",
+            progress_bar=False,
+        )
+        mcmc.run(jax.random.key(self.seed + 1000), self.x, self.y, init_params=starts)
+        extra = mcmc.get_extra_fields(group_by_chain=True)
+        facts = {
+            "acceptance": float(np.mean(extra["accept_prob"])),
+            "trajectory length": LEAPFROGS * float(np.mean(extra["adapt_state.step_size"])),
+        }
+        return Fitted(self.pixels, mcmc.get_samples(group_by_chain=True), facts)
+
+    def mean_field(self) -> Fitted:
+        """Independent Gaussians; minibatches of a tenth, so ten times the steps of a mode."""
         samples = bnn.mean_field(
-            pixels.model, key, x, y, num_samples=draws, batch_size=some, **training
+            self.pixels.model,
+            jax.random.key(self.seed),
+            self.x,
+            self.y,
+            num_samples=self.length.draws,
+            num_steps=10 * self.length.training,
+            batch_size=max(10, self.length.rows // 10),
+            progress_bar=False,
         )
-    elif method == "SWAG":
+        return Fitted(self.pixels, samples, NOT_SAMPLED)
+
+    def swag(self) -> Fitted:
+        """A Gaussian around averaged weights, on minibatches of a tenth."""
         samples = bnn.swag(
-            pixels.model,
-            key,
-            x,
-            y,
-            num_samples=draws,
-            batch_size=some,
-            num_burnin=length.training,
-            thinning=max(1, length.training // 10),
-            **training,
+            self.pixels.model,
+            jax.random.key(self.seed),
+            self.x,
+            self.y,
+            num_samples=self.length.draws,
+            num_steps=self.length.training,
+            num_burnin=self.length.training,
+            thinning=max(1, self.length.training // 20),
+            batch_size=max(10, self.length.rows // 10),
+            progress_bar=False,
         )
-    else:
-        raise ValueError(f"no method {method!r}.")
-    return Fitted(pixels, samples, {"acceptance": 0.0, "trajectory length": 0.0})
+        return Fitted(self.pixels, samples, NOT_SAMPLED)
+
+
+def three(task: Task) -> Iterator[tuple[str, Fitted]]:
+    """``"MAP"`` (the first mode), ``"ensemble"`` (all of them) and ``"posterior"``."""
+    starts, ensemble = task.modes()
+    first = {name: value[:1] for name, value in ensemble.samples.items()}
+    yield "MAP", ensemble._replace(samples=first)
+    yield "ensemble", ensemble
+    yield "posterior", task.posterior(starts)
 
 
 def quality(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:

@@ -27,7 +27,9 @@ SCRIPTS = ("mnist_gibbs", "covariate_shift", "out_of_distribution")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_study_runs_is_finite_and_computes_nothing_twice(script, tmp_path, capsys, shared):
+def test_a_study_runs_is_finite_and_computes_nothing_twice(
+    script, tmp_path, capsys, shared, quick_compile
+):
     main = importlib.import_module(script).main
     main(["--toy", "--output", str(tmp_path)])
     kept = (tmp_path / f"{script}.csv").read_text()

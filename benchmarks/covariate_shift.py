@@ -97,7 +97,7 @@ def mechanism(fitted: Fitted, x: np.ndarray) -> Row:
     return {
         "dead weights": size(weights[:, dead]),
         "live weights": size(weights[:, ~dead]),
-        "null weights": size(np.einsum("cp,dpu->dcu", null, weights)),
+        "null weights": size(null.astype(np.float32) @ weights),
     }
 
 

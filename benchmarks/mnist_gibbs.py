@@ -40,8 +40,8 @@ CONCENTRATION = RATE = 1.0
 CHAINS, LEAPFROGS = 2, 10
 SWEEP = LEAPFROGS + 1  # epochs
 BATCH = 500
-# Time steps over σ / √N, found on short runs: HMC's by its acceptance; SGHMC's is what a learning
-# rate of 0.1 for the mean loss, with a momentum coefficient of 0.9, amounts to.
+# Time steps over σ / √N. HMC's is a guess that no run has checked yet: look at the column "moved".
+# SGHMC's is what a learning rate of 0.1 for the mean loss, with a momentum coefficient of 0.9, amounts to.
 HMC_STEP, LEARNING_RATE, DAMPING = 0.35, 0.1, 0.1
 METHODS = ("Gibbs, HMC", "Gibbs, SGHMC")
 LAYERS = ("Dense_0.kernel", "Dense_0.bias", "Dense_1.kernel", "Dense_1.bias")

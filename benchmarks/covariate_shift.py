@@ -1,0 +1,219 @@
+"""Does the posterior average fail under covariate shift where MAP does not, why, and what repairs it?
+
+Izmailov, Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model averaging under covariate shift*)
+found posterior averages worse than MAP on corrupted images. Their reason: along directions of the
+inputs that no training row has (pixels that are always zero; principal components of least variance)
+the data say nothing, so that weights keep their prior spread in the posterior and are zero at MAP; a
+shift along them then adds noise to every draw and leaves MAP alone.
+
+Here: MNIST, a 784-50-10 relu network (`mnist_posteriors.py`), MAP, a deep ensemble and HMC under
+each of three priors. Test images under six corruptions at five severities
+(`corruptions.py`), and under shifts made for the purpose: uniform noise on the dead pixels and, for
+comparison, on as many others; Gaussian steps of one length along the principal components that have no
+variance in the training rows, and along as many of most variance.
+
+Printed: error and log score of every method by severity, whether chains agree on the predictions of
+clean images, root mean square weights of dead and of other pixels over the prior scale α, and what
+follows from them.
+
+    python benchmarks/covariate_shift.py [--quick | --toy]
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import real_data
+from corruptions import CORRUPTIONS, SEVERITIES, along, corrupted, on_pixels
+from mnist_posteriors import (
+    SCALE,
+    Fitted,
+    Length,
+    Task,
+    convergence,
+    mean_of,
+    principal,
+    quality,
+    said_of,
+    three,
+)
+from study import Row, Study, parser
+
+import numpyro_bnn as bnn
+from numpyro_bnn.plots_style import legend_above
+
+LENGTHS = {
+    "full": Length(1000, 1000, 1000, 3, 40, 100),
+    "quick": Length(300, 300, 500, 2, 15, 30),
+    "toy": Length(60, 40, 20, 2, 2, 4),
+}
+SEEDS = {"full": 2, "quick": 1, "toy": 1}
+PRIORS = ("normal", "EmpCov", "ARD")
+METHODS = tuple((m, p) for p in PRIORS for m in ("MAP", "ensemble", "posterior"))
+MADE = ("dead pixels", "as many live pixels", "null components", "first components")
+KINDS = (*CORRUPTIONS, *MADE)
+# Below this share of the largest, the variance of a component is rounding.
+NULL = 1e-6
+
+
+def null_and_first(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Principal directions without variance in the rows of ``x``, and as many of the most."""
+    moments, directions = principal(x)
+    null = directions[moments < NULL * moments[0]]
+    return null, directions[: min(len(null), len(directions) - len(null))]
+
+
+def shifts(data: real_data.Split) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Kind, severity and test images of every shift, some made from the training images."""
+    dead = data.x.max(0) == 0
+    null, first = null_and_first(data.x)
+    made = {
+        "dead pixels": lambda s: on_pixels(data.x_test, dead, s),
+        "as many live pixels": lambda s: on_pixels(
+            data.x_test, ~dead, s, count=min(dead.sum(), (~dead).sum())
+        ),
+        "null components": lambda s: along(data.x_test, null, s),
+        "first components": lambda s: along(data.x_test, first, s),
+    }
+    for kind in KINDS:
+        for severity in SEVERITIES[1:]:
+            if kind in CORRUPTIONS:
+                yield kind, severity, corrupted(data.x_test, kind, severity)
+            else:
+                yield kind, severity, made[kind](severity)
+
+
+def mechanism(fitted: Fitted, x: np.ndarray) -> Row:
+    """Root mean square of the weights over α: of dead pixels, of others, along null components."""
+    weights = fitted.weights() / SCALE
+    dead = x.max(0) == 0
+    null, _ = null_and_first(x)
+
+    def size(values: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(np.square(values))))
+
+    return {
+        "dead weights": size(weights[:, dead]),
+        "live weights": size(weights[:, ~dead]),
+        "null weights": size(null.astype(np.float32) @ weights),
+    }
+
+
+def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterator[Row]:
+    """All methods under one prior, on every shift at every severity."""
+    data = real_data.mnist(folder, lengths.rows, lengths.tests, seed=seed)
+    kinds, severities, images = zip(*shifts(data))
+    for method, fitted in three(Task.of(prior, data, lengths, seed)):
+        clean, *others = fitted.probs(data.x_test, *images)
+        facts = fitted.facts | mechanism(fitted, data.x) | convergence(clean)
+        facts |= {"dead pixels": int((data.x.max(0) == 0).sum()), "tests": len(data.y_test)}
+        for kind, severity, probs in (("none", 0, clean), *zip(kinds, severities, others)):
+            found = quality(probs.mean((0, 1)), data.y_test)
+            yield {"method": method, "kind": kind, "severity": severity, **found, **facts}
+
+
+def summary(rows: list[Row]) -> Iterator[Row]:
+    """A line for each method: the error without a shift and at severity 5, and the mechanism."""
+    for method, prior in METHODS:
+        where = {"method": method, "prior": prior}
+        line: Row = {**where, "clean": mean_of(rows, "error", severity=0, **where)}
+        line |= {k: mean_of(rows, "error", kind=k, severity=5, **where) for k in KINDS}
+        for column in ("dead weights", "live weights", "acceptance", "trajectory length"):
+            line[column] = mean_of(rows, column, **where)
+        for column in ("worst R-hat", "median R-hat", "least ESS"):
+            line[column] = mean_of(rows, column, **where)
+        line["verdict"] = said_of(method, line["worst R-hat"])
+        yield line
+
+
+def excess(rows: list[Row], kind: str, method: str, prior: str, than: tuple) -> tuple[float, float]:
+    """Mean error over severities 1 to 5 beyond that of another method, and its standard error.
+
+    As if the two made their errors independently, which overstates it, and an image counts
+    once, however many severities it is seen at.
+    """
+    own = mean_of(rows, "error", kind=kind, method=method, prior=prior)
+    other = mean_of(rows, "error", kind=kind, method=than[0], prior=than[1])
+    images = rows[0]["tests"] * len({r["seed"] for r in rows})
+    return own - other, math.sqrt((own * (1 - own) + other * (1 - other)) / images)
+
+
+def findings(rows: list[Row]) -> None:
+    """What the rows say: who is worse than whom, and how large the weights are that see nothing."""
+    plain, start = ("posterior", "normal"), ("MAP", "normal")
+
+    def told(what: str, better: tuple, worse: tuple, kinds: Iterable[str]) -> list[str]:
+        gaps = {k: excess(rows, k, *worse, better) for k in kinds}
+        clear = [k for k, (gap, error) in gaps.items() if gap > 2 * error]
+        named = ", ".join(f"{k} {gaps[k][0]:+.3f} ± {gaps[k][1]:.3f}" for k in clear)
+        print(f"{what}: {named or 'nowhere'}")
+        return clear
+
+    print("Differences of errors, mean over severities 1 to 5, where beyond two standard errors.")
+    failing = told("Posterior, N(0, α²), worse than MAP", start, plain, KINDS)
+    told("MAP worse than posterior, N(0, α²)", plain, start, KINDS)
+    told("Ensemble worse than MAP", start, ("ensemble", "normal"), KINDS)
+    for prior in ("EmpCov", "ARD"):
+        repaired = ("posterior", prior)
+        told(f"Of the failures, {prior} lowers the posterior's error", repaired, plain, failing)
+        told(f"Posterior, {prior}, still worse than MAP, N(0, α²)", start, repaired, KINDS)
+    for method, prior in METHODS:
+        where = {"method": method, "prior": prior}
+        sizes = (mean_of(rows, f"{what} weights", **where) for what in ("dead", "live", "null"))
+        print(
+            f"Weights over α, {method}, {prior}: "
+            "dead pixels {:.3g}, others {:.3g}, along null components {:.3g}".format(*sizes)
+        )
+
+
+def figure(rows: list[Row]) -> Any:
+    import matplotlib.pyplot as plt
+
+    colors = dict(zip(PRIORS, bnn.plots.PALETTE))
+    styles = {"MAP": "o--", "ensemble": "s:", "posterior": "^-"}
+    fig, axes = plt.subplots(3, 4, figsize=(15, 10), layout="constrained")
+    for ax, kind in zip(axes.flat, KINDS):
+        for method, prior in METHODS:
+            where = {"method": method, "prior": prior}
+            errors = [
+                mean_of(rows, "error", severity=s, kind=kind if s else "none", **where)
+                for s in SEVERITIES
+            ]
+            label = f"{method}, {prior}"
+            ax.plot(SEVERITIES, errors, styles[method], color=colors[prior], ms=4, label=label)
+        ax.set(title=kind, xlabel="severity", ylabel="error", ylim=(0, None))
+    axes.flat[-1].axis("off")
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    axes.flat[-1].legend(handles, labels, frameon=False, loc="center", fontsize=12)
+    _sizes(axes.flat[-2], rows)
+    return fig
+
+
+def _sizes(ax: Any, rows: list[Row]) -> None:
+    """Bars: how large the weights are, by what they see."""
+    seen = {"dead": "dead pixels", "live": "other pixels", "null": "null components"}
+    for i, (what, label) in enumerate(seen.items()):
+        sizes = [mean_of(rows, f"{what} weights", method=m, prior=p) for m, p in METHODS]
+        place = np.arange(len(METHODS)) + 0.25 * (i - 1)
+        ax.barh(place, sizes, 0.25, label=label, color=bnn.plots.PALETTE[3 + i])
+    ax.set_yticks(range(len(METHODS)), [f"{m}, {p}" for m, p in METHODS])
+    ax.invert_yaxis()
+    ax.set_xlabel("root mean square weight / α")
+    legend_above(ax)
+
+
+def main(argv: list[str] | None = None) -> None:
+    given = parser(__doc__).parse_args(argv)
+    lengths = LENGTHS[given.size]
+    study = Study("covariate_shift", ("method", "prior", "seed", "kind", "severity"), given)
+    cells = [{"prior": p, "seed": seed} for seed in range(SEEDS[given.size]) for p in PRIORS]
+    study.run(cells, lambda **c: cell(lengths, given.data, **c))
+    study.table(list(summary(study.rows)))
+    study.figure(figure(study.rows))
+    findings(study.rows)
+
+
+if __name__ == "__main__":
+    main()

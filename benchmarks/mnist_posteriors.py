@@ -1,0 +1,248 @@
+"""A 784-50-10 network on a subset of MNIST: three priors, and the ways to fit it that studies share.
+
+The priors differ in the first layer only:
+
+- ``"normal"``: N(0, α²) for every weight, α = 0.1;
+- ``"EmpCov"``: N(0, a Σ + ε I) for the weights into a hidden unit, Σ the second moments of the pixels
+  in the training rows (Izmailov, Nicholson, Lotfi and Wilson 2021, *Dangers of Bayesian model averaging
+  under covariate shift*, section 5; ε = 1e-4 as theirs), a such that sums over a training row have
+  the variance that they have under the first;
+- ``"ARD"``: a Gamma precision for every pixel, given one for all (``Hierarchical.width``).
+
+Weights with the prior N(0, C) are standard normal ones on inputs multiplied by a root of C, which is how
+the first two are sampled: no direction of the prior is then narrower than another.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import real_data
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+from numpyro_bnn import diagnostics, priors
+
+HIDDEN, SCALE, SMALL = 50, 0.1, 1e-4
+# Of a trajectory; the step size is adapted to an acceptance of 0.8.
+LEAPFROGS = 30
+
+
+class Length(NamedTuple):
+    """How much is computed, at one size of a study.
+
+    - **rows**, **tests** - training and test images
+    - **training** - steps of Adam on all rows, for a mode
+    - **members** - of the ensemble, and chains of HMC, each of which starts at a member
+    - **warmup**, **draws** - trajectories of each chain
+    """
+
+    rows: int
+    tests: int
+    training: int
+    members: int
+    warmup: int
+    draws: int
+
+
+class Pixels(NamedTuple):
+    """What the first layer sees of an image under a prior.
+
+    - **root** - (784, inputs): the network gets ``images @ root``
+    - **prior** - of its weights
+    """
+
+    root: np.ndarray
+    prior: priors.Prior
+
+    def model(self, x: Any, y: Any = None) -> None:
+        network = bnn.MLP([HIDDEN], 10, jax.nn.relu)
+        net = bnn.random_module("net", network, self.prior, x[:1])
+        bnn.likelihoods.categorical(net, y, x=x)
+
+
+def principal(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Second moments of the pixels along their principal directions, rows, the largest first."""
+    values, vectors = np.linalg.eigh(x.T.astype(np.float64) @ x / len(x))
+    return np.maximum(values[::-1], 0), vectors.T[::-1]
+
+
+def pixels_under(prior: str, x: np.ndarray) -> Pixels:
+    """A prior of the module's list, given the training images."""
+    first: Any = priors.Normal(1.0)
+    if prior == "normal":
+        root = SCALE * np.eye(x.shape[1])
+    elif prior == "EmpCov":
+        moments, directions = principal(x)
+        variances = SCALE**2 * moments.sum() / (moments**2).sum() * moments + SMALL
+        root = directions.T * np.sqrt(variances)
+    elif prior == "ARD":
+        root = np.eye(x.shape[1])
+        first = priors.Hierarchical.width(SCALE, group=2.0, unit=2.0)
+    else:
+        raise ValueError(f"prior must be 'normal', 'EmpCov' or 'ARD', got {prior!r}.")
+    rest = {"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)}
+    return Pixels(root.astype(np.float32), priors.ByPath({"Dense_0.kernel": first} | rest))
+
+
+class Fitted(NamedTuple):
+    """Draws of the weights by some method, and what was learnt on the way.
+
+    - **pixels** - of the model
+    - **samples** - draws by site, with axes (chain, draw)
+    - **facts** - acceptance and trajectory length of HMC, zeros for the others
+    """
+
+    pixels: Pixels
+    samples: Any
+    facts: dict[str, float]
+
+    def probs(self, *images: np.ndarray) -> list[np.ndarray]:
+        """Class probabilities for each set of images, (chain, draw, image, class)."""
+        inputs = np.concatenate(images) @ self.pixels.root
+        # One call for all sets: each compiles its program.
+        predictions = bnn.predict(self.pixels.model, self.samples, inputs)
+        ends = np.cumsum([len(part) for part in images])[:-1]
+        return np.split(np.asarray(predictions.probs), ends, axis=2)
+
+    def weights(self) -> np.ndarray:
+        """Weights of the pixels, (draw, pixel, unit)."""
+        kernels = np.asarray(self.samples["net/Dense_0.kernel"])
+        return self.pixels.root @ kernels.reshape(-1, *kernels.shape[-2:])
+
+
+NOT_SAMPLED = {"acceptance": 0.0, "trajectory length": 0.0}
+
+
+class Task(NamedTuple):
+    """A model and its data, and how much is to be computed.
+
+    - **pixels** - the model
+    - **x**, **y** - what it is given
+    - **length** - how much
+    - **seed** - of everything random
+    """
+
+    pixels: Pixels
+    x: np.ndarray
+    y: np.ndarray
+    length: Length
+    seed: int
+
+    @classmethod
+    def of(cls, prior: str, data: real_data.Split, length: Length, seed: int) -> "Task":
+        """The model under a prior."""
+        pixels = pixels_under(prior, data.x)
+        return cls(pixels, data.x @ pixels.root, data.y, length, seed)
+
+    def modes(self) -> tuple[dict, Fitted]:
+        """Modes from independent starts: unconstrained, for a sampler, and as draws of an ensemble."""
+        starts = bnn.optimize(
+            self.pixels.model,
+            jax.random.key(self.seed),
+            self.x,
+            self.y,
+            num_chains=self.length.members,
+            num_steps=self.length.training,
+            # Weights without data must have the time to reach their mode.
+            tolerance=0.0,
+            progress_bar=False,
+        )
+        potential = bnn.potential_of(self.pixels.model, self.x, self.y)
+        values = jax.vmap(lambda z: potential.constrain(z, deterministic=True))(starts)
+        samples = {name: value[:, None] for name, value in values.items()}
+        return starts, Fitted(self.pixels, samples, NOT_SAMPLED)
+
+    def posterior(self, starts: dict) -> Fitted:
+        """HMC, a chain from each of several modes."""
+        steps = {"num_steps": LEAPFROGS, "trajectory_length": None}
+        mcmc = bnn.MCMC(
+            HMC(self.pixels.model, adapt_mass_matrix=False, **steps),
+            num_warmup=self.length.warmup,
+            num_samples=self.length.draws,
+            num_chains=self.length.members,
+            chain_method="sequential",
+            progress_bar=False,
+        )
+        mcmc.run(jax.random.key(self.seed + 1000), self.x, self.y, init_params=starts)
+        extra = mcmc.get_extra_fields(group_by_chain=True)
+        facts = {
+            "acceptance": float(np.mean(extra["accept_prob"])),
+            "trajectory length": LEAPFROGS * float(np.mean(extra["adapt_state.step_size"])),
+        }
+        return Fitted(self.pixels, mcmc.get_samples(group_by_chain=True), facts)
+
+    def mean_field(self) -> Fitted:
+        """Independent Gaussians; minibatches of a tenth, so ten times the steps of a mode."""
+        samples = bnn.mean_field(
+            self.pixels.model,
+            jax.random.key(self.seed),
+            self.x,
+            self.y,
+            num_samples=self.length.draws,
+            num_steps=10 * self.length.training,
+            batch_size=max(10, self.length.rows // 10),
+            progress_bar=False,
+        )
+        return Fitted(self.pixels, samples, NOT_SAMPLED)
+
+    def swag(self) -> Fitted:
+        """A Gaussian around averaged weights, on minibatches of a tenth."""
+        samples = bnn.swag(
+            self.pixels.model,
+            jax.random.key(self.seed),
+            self.x,
+            self.y,
+            num_samples=self.length.draws,
+            num_steps=self.length.training,
+            num_burnin=self.length.training,
+            thinning=max(1, self.length.training // 20),
+            batch_size=max(10, self.length.rows // 10),
+            progress_bar=False,
+        )
+        return Fitted(self.pixels, samples, NOT_SAMPLED)
+
+
+def three(task: Task) -> Iterator[tuple[str, Fitted]]:
+    """``"MAP"`` (the first mode), ``"ensemble"`` (all of them) and ``"posterior"``."""
+    starts, ensemble = task.modes()
+    first = {name: value[:1] for name, value in ensemble.samples.items()}
+    yield "MAP", ensemble._replace(samples=first)
+    yield "ensemble", ensemble
+    yield "posterior", task.posterior(starts)
+
+
+def quality(probs: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Error, log score and calibration error of averaged probabilities (image, class)."""
+    # A probability may underflow in single precision where it should only be small.
+    chosen = np.maximum(probs[np.arange(len(y)), y], 1e-30)
+    return {
+        "error": float(np.mean(probs.argmax(1) != y)),
+        "log score": float(np.mean(np.log(chosen))),
+        "calibration error": float(bnn.scores.expected_calibration_error(probs, y)),
+    }
+
+
+def convergence(probs: np.ndarray) -> dict[str, float]:
+    """Whether chains agree on (chain, draw, image, class): zeros for a chain of fewer than 4 draws."""
+    if probs.shape[1] < 4:
+        return {"worst R-hat": 0.0, "median R-hat": 0.0, "least ESS": 0.0}
+    found = diagnostics.summarize(probs, tail=False)
+    return {
+        "worst R-hat": float(np.nanmax(found.rhat)),
+        "median R-hat": float(np.nanmedian(found.rhat)),
+        "least ESS": float(np.nanmin(found.ess_bulk)),
+    }
+
+
+def said_of(method: str, worst_rhat: float) -> str:
+    """What a table calls a posterior whose worst R-hat of predictions is this."""
+    if method != "posterior":
+        return "no sampler"
+    return "converged" if worst_rhat <= 1.01 else "not converged"
+
+
+def mean_of(rows: Sequence[Mapping[str, Any]], column: str, **where: object) -> float:
+    """Mean of a column over the rows that agree with ``where``."""
+    return float(np.mean([r[column] for r in rows if all(r[k] == v for k, v in where.items())]))

@@ -1,0 +1,178 @@
+"""The studies of MNIST images: their corruptions, priors and formulas, and that they run."""
+
+import csv
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpyro.handlers import seed, trace
+
+import numpyro_bnn as bnn
+from numpyro_bnn.levels import levels_of
+
+BENCHMARKS = Path(bnn.__file__).parents[1] / "benchmarks"
+if not (BENCHMARKS / "corruptions.py").exists():
+    pytest.skip("the benchmarks are not beside this package", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+
+import corruptions  # noqa: E402
+import covariate_shift  # noqa: E402
+import mnist_gibbs  # noqa: E402
+import mnist_posteriors  # noqa: E402
+
+SCRIPTS = ("mnist_gibbs", "covariate_shift", "out_of_distribution")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_study_runs_is_finite_and_computes_nothing_twice(
+    script, tmp_path, capsys, shared, quick_compile
+):
+    main = importlib.import_module(script).main
+    main(["--toy", "--output", str(tmp_path)])
+    kept = (tmp_path / f"{script}.csv").read_text()
+    for row in csv.DictReader(kept.splitlines()):
+        assert not {"nan", "inf", "-inf"} & set(row.values())
+    assert (tmp_path / f"{script}.md").stat().st_size > 100
+    assert (tmp_path / f"{script}.png").stat().st_size > 5000
+    capsys.readouterr()
+    main(["--toy", "--output", str(tmp_path)])
+    assert "rows are there, and kept" in capsys.readouterr().out
+    assert (tmp_path / f"{script}.csv").read_text() == kept
+
+
+# -- corruptions ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Smooth blobs off the centre, black around, like digits."""
+    rng = np.random.default_rng(0)
+    i, j = np.mgrid[:28, :28]
+    centres = rng.uniform(10, 18, (40, 2, 1, 1))
+    width = rng.uniform(2, 5, (40, 2, 1, 1))
+    blobs = np.exp(-(((i - centres[:, 0]) / width[:, 0]) ** 2))
+    blobs *= np.exp(-(((j - centres[:, 1]) / width[:, 1]) ** 2))
+    return np.where(blobs < 0.05, 0, blobs).reshape(40, 784).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", corruptions.CORRUPTIONS)
+def test_a_corruption_begins_at_the_image_grows_and_keeps_its_range(images, kind):
+    by_severity = [corruptions.corrupted(images, kind, s) for s in corruptions.SEVERITIES]
+    np.testing.assert_allclose(by_severity[0], images, atol=1e-6)
+    distances = [np.sqrt(((x - images) ** 2).sum(1)) for x in by_severity]
+    assert (np.diff(np.mean(distances, 1)) > 0.01).all()
+    if kind in ("noise", "contrast", "occlusion"):
+        # The same noise, means and patches: no image, and no pixel, comes back.
+        apart = np.abs(np.stack(by_severity) - images)
+        assert (np.diff(apart, axis=0) >= -1e-6).all()
+    for x in by_severity:
+        assert x.dtype == images.dtype
+        assert x.shape == images.shape
+        assert x.min() >= 0
+        assert x.max() <= 1
+
+
+def test_noise_has_its_standard_deviation_and_contrast_its_factor():
+    grey = np.full((50, 784), 0.5, np.float32)
+    for severity in (1, 2):
+        spread = corruptions.corrupted(grey, "noise", severity).std()
+        wanted = corruptions.NOISE[severity]
+        # Clipped at five, and at two and a half, standard deviations: 1 - 0.0058 of the second.
+        wanted *= {1: 1.0, 2: 0.9942}[severity]
+        assert abs(spread - wanted) < 4 * wanted / np.sqrt(2 * grey.size)
+    half = np.repeat([0.2, 0.8], 392)[None].astype(np.float32)
+    for severity, factor in enumerate(corruptions.CONTRAST):
+        found = np.unique(corruptions.corrupted(half, "contrast", severity))
+        np.testing.assert_allclose(found, [0.5 - 0.3 * factor, 0.5 + 0.3 * factor], atol=1e-6)
+
+
+@pytest.mark.parametrize("severity", range(6))
+def test_a_shift_moves_a_dot_and_a_patch_has_its_side(severity):
+    dots = np.zeros((30, 28, 28), np.float32)
+    dots[:, 14, 14] = 1
+    moved = corruptions.corrupted(dots.reshape(30, -1), "shift", severity).reshape(dots.shape)
+    where = np.argwhere(moved > 0.5)
+    assert len(where) == 30
+    assert (np.abs(where[:, 1:] - 14).max(1) == corruptions.SHIFT[severity]).all()
+    black = np.zeros((30, 784), np.float32)
+    covered = corruptions.corrupted(black, "occlusion", severity).sum(1)
+    assert (covered == corruptions.OCCLUSION[severity] ** 2).all()
+
+
+def test_shifts_along_pixels_and_directions_stay_there_and_have_their_size(images):
+    pixels = np.arange(784) % 3 == 0
+    moved = corruptions.on_pixels(images * ~pixels, pixels, 2, count=100)
+    change = moved - images * ~pixels
+    assert (np.count_nonzero(change.any(0)), np.abs(change[:, ~pixels]).max()) == (100, 0)
+    steps = change[change > 0]
+    assert abs(steps.mean() - 0.2) < 4 * 0.4 / np.sqrt(12 * steps.size)
+    directions = np.linalg.qr(np.random.default_rng(1).normal(size=(784, 5)))[0].T
+    step = corruptions.along(images, directions, 3) - images
+    np.testing.assert_allclose(step @ directions.T @ directions, step, atol=1e-5)
+    square = (step**2).sum(1)
+    assert abs(square.mean() - 9) < 4 * square.std() / np.sqrt(len(square))
+
+
+# -- priors, conditionals, averages ---------------------------------------------------------------------
+
+
+def test_a_root_of_empcov_squares_to_its_covariance(images):
+    root = mnist_posteriors.pixels_under("EmpCov", images).root.astype(np.float64)
+    moments = images.T.astype(np.float64) @ images / len(images)
+    covariance = root @ root.T
+    # Of a Σ + ε I, entries off the diagonal give a; sums over an image then vary as under N(0, α²).
+    off = ~np.eye(784, dtype=bool)
+    a = (covariance * moments)[off].sum() / (moments**2)[off].sum()
+    small = mnist_posteriors.SMALL * np.eye(784)
+    np.testing.assert_allclose(covariance, a * moments + small, atol=1e-7)
+    iso = mnist_posteriors.SCALE**2 * (images**2).sum(1).mean()
+    empirical = ((images @ (covariance - small)) * images).sum(1).mean()
+    np.testing.assert_allclose(empirical, iso, rtol=1e-4)
+
+
+def test_null_components_are_those_that_no_row_has():
+    x = np.zeros((20, 12))
+    x[:, :4] = np.random.default_rng(0).normal(size=(20, 4))
+    null, first = covariate_shift.null_and_first(x)
+    assert (null.shape, first.shape) == ((8, 12), (4, 12))
+    np.testing.assert_allclose(null @ x.T, 0, atol=1e-12)
+
+
+def test_the_conditional_mean_of_a_precision_is_that_of_the_library():
+    prior = bnn.priors.Hierarchical(mnist_gibbs.CONCENTRATION, mnist_gibbs.RATE)
+
+    def model():
+        prior.sample("net", {"kernel": (3, 4)})
+
+    sites = trace(seed(bnn.parameterize(model, "centered"), 0)).get_trace()
+    (level,) = levels_of(sites).values()
+    weights = np.asarray(sites["net/kernel"]["value"])
+    found = mnist_gibbs.conditional_mean((weights**2).sum(), weights.size)
+    np.testing.assert_allclose(found, level.conditional({"net/kernel": weights}).mean, rtol=1e-6)
+
+
+def test_the_average_is_over_the_later_half_so_far():
+    values = np.arange(10.0)[None, :, None]
+    means = [mnist_gibbs.later_half(values, i).item() for i in range(5)]
+    assert means == [0, 1, 1.5, 2.5, 3]
+
+
+def test_quality_and_excess_by_hand():
+    found = mnist_posteriors.quality(
+        np.array([[0.5, 0.5], [0.1, 0.9], [1, 0]]), np.array([0, 1, 1])
+    )
+    assert found["error"] == pytest.approx(1 / 3)
+    assert found["log score"] == pytest.approx(np.log([0.5, 0.9, 1e-30]).mean())
+    one = {"kind": "blur", "prior": "normal", "tests": 50, "seed": 0}
+    rows = [
+        {**one, "method": method, "seed": k, "severity": s, "error": error + 0.1 * s}
+        for method, error in (("MAP", 0.1), ("posterior", 0.2))
+        for k in (0, 1)
+        for s in (1, 2)
+    ]
+    gap, spread = covariate_shift.excess(rows, "blur", "posterior", "normal", ("MAP", "normal"))
+    assert gap == pytest.approx(0.1)
+    assert spread == pytest.approx(np.sqrt((0.35 * 0.65 + 0.25 * 0.75) / 100))

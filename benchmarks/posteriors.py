@@ -20,12 +20,14 @@ def sampled(
     num_warmup: int,
     num_samples: int,
     thinning: int = 1,
+    **options: Any,
 ) -> bnn.MCMC:
     """A finished run with all chains in one program.
 
     :param starts: what ``bnn.optimize`` gives; as many chains as it has.
     :param num_samples: draws a chain that are kept.
     :param thinning: steps to each of them.
+    :param options: of ``bnn.MCMC``.
     """
     mcmc = bnn.MCMC(
         kernel,
@@ -35,6 +37,7 @@ def sampled(
         num_chains=len(next(iter(starts.values()))),
         chain_method="vectorized",
         progress_bar=False,
+        **options,
     )
     mcmc.run(key, *args, init_params=starts)
     jax.block_until_ready(mcmc.last_state)

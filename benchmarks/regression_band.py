@@ -26,9 +26,7 @@ from numpyro_bnn import scores
 NOISE, GAP, EDGE, HIDDEN, ROWS, BATCH = 0.1, (-0.3, 0.4), 1.0, 16, 60, 20
 GRID = np.linspace(-1.5, 1.5, 61, dtype=np.float32)[:, None]
 METHODS = ("HMC", "SGHMC", "deep ensemble", "mean field")
-PRIOR = bnn.priors.ByPath(
-    {"Dense_0.*": bnn.priors.Normal(2.0), "Dense_1.*": bnn.priors.FanIn(4.0)}
-)
+PRIOR = bnn.priors.ByPath({"Dense_0.*": bnn.priors.Normal(2.0), "Dense_1.*": bnn.priors.FanIn(4.0)})
 SIZES = {
     "full": {
         "seeds": 5,

@@ -119,18 +119,22 @@ def kernel_named(name: str, model: Callable, step: float):
     return hmc, float(LEAPFROGS)
 
 
-def run(name: str, model: Callable, step: float, x, y, size: Row, longer: int = 1):
+@cache
+def starts_of(model: Callable, chains: int):
+    """Optimised starts, the same for every kernel."""
+    return bnn.optimize(model, jax.random.key(0), *data(), num_chains=chains, progress_bar=False)
+
+
+def run(name: str, model: Callable, step: float, size: Row, longer: int = 1):
     """A finished run, and the passes over the data that each of its chains took."""
-    starts = bnn.optimize(
-        model, jax.random.key(0), x, y, num_chains=size["chains"], progress_bar=False
-    )
     kernel, passes = kernel_named(name, model, step)
+    starts = starts_of(model, size["chains"])
     thinning = 1 if name == "HMC" else size["steps"]
     draws = size["draws"] * longer
     warmup = (draws * thinning) // 4
     key = jax.random.fold_in(jax.random.key(longer), sum(map(ord, name)))
     numbers = {"num_warmup": warmup, "num_samples": draws, "thinning": thinning}
-    return sampled(kernel, key, x, y, starts=starts, **numbers), passes * (
+    return sampled(kernel, key, *data(), starts=starts, **numbers), passes * (
         warmup + draws * thinning
     )
 
@@ -147,7 +151,7 @@ def reference(name: str, size: str) -> tuple[np.ndarray, np.ndarray, str]:
         mean, sd = np.concatenate(probs, axis=1)
         return mean, sd, "exact"
     numbers = SIZES[size]
-    longer, _ = run("HMC", MODELS[name], STEP[name], *data(), numbers, numbers["longer"])
+    longer, _ = run("HMC", MODELS[name], STEP[name], numbers, numbers["longer"])
     made = bnn.predict(MODELS[name], longer, grid()).probs[..., 1]
     told = convergence(made)
     about = f"R-hat {told['worst R-hat']:.3f}, ESS {told['least ESS']:.0f}"
@@ -156,8 +160,11 @@ def reference(name: str, size: str) -> tuple[np.ndarray, np.ndarray, str]:
 
 def judged(model: Callable, made, known, passes: float | str) -> Row:
     """A row about draws of one model, `known` being the reference."""
-    on_grid = bnn.predict(model, made, grid()).probs
     fresh = data(1000, seed=1)
+    # One call, so that one program is compiled.
+    probs = bnn.predict(model, made, np.concatenate([grid(), fresh[0]])).probs
+    on_grid, off_grid = np.split(probs, [len(grid())], axis=2)
+    log_prob = np.log(np.where(fresh[1] == 1, off_grid[..., 1], off_grid[..., 0]))
     average = on_grid.mean((0, 1))[:, 1]
     mean, sd, about = known
     classes = [np.stack([1 - p, p], -1) for p in (average, mean)]
@@ -168,7 +175,7 @@ def judged(model: Callable, made, known, passes: float | str) -> Row:
         "total variation": scores.total_variation(*classes),
         "boundary agreement": scores.agreement(*classes),
         "relative spread": float(on_grid[..., 1].std((0, 1)).mean() / sd.mean()),
-        "lppd, fresh rows": scores.lppd(bnn.predict(model, made, fresh[0]), fresh[1]),
+        "lppd, fresh rows": scores.lppd(log_prob),
         "acceptance": accepted,
         "passes": passes,
         **convergence(on_grid[..., 1]),
@@ -184,13 +191,13 @@ def boundary(model: str, method: str, size: str) -> Iterator[Row]:
         made = bnn.map_estimate(own, jax.random.key(1), *data(), num_starts=8, progress_bar=False)
         yield judged(own, made, known, "")
         return
-    made, passes = run(method, own, STEP[model], *data(), SIZES[size])
+    made, passes = run(method, own, STEP[model], SIZES[size])
     yield judged(own, made, known, passes)
 
 
 def bias(method: str, step: float, size: Row) -> Iterator[Row]:
     """Variance of the logistic regression's weights over the exact one, whitened."""
-    made, passes = run(method, MODELS["logistic"], step, *data(), size)
+    made, passes = run(method, MODELS["logistic"], step, size)
     draws = made.get_samples(group_by_chain=True)
     kernel = np.asarray(draws["net/Dense_0.kernel"], np.float64)[..., 0]
     theta = np.concatenate([np.asarray(draws["net/Dense_0.bias"]), kernel], -1)

@@ -110,18 +110,21 @@ def ridge(draws, scale: float = 1.0) -> Row:
     }
 
 
+def never_on(draws, x: np.ndarray) -> float:
+    """Share of relu units, over about a hundred draws a chain, that are off at every row."""
+    kernel, bias = (np.asarray(draws[f"net/Dense_0.{name}"]) for name in ("kernel", "bias"))
+    every = range(0, kernel.shape[1], max(1, kernel.shape[1] // 100))
+    on = [(x @ kernel[:, i] + bias[:, i][:, None]).max(1) > 0 for i in every]
+    return float(1 - np.mean(on))
+
+
 def collapsed(draws, x: np.ndarray, activation: str) -> Row:
     """Share of units that are off at every training row, and of weights as free as their prior.
 
     A weight is free where its variance over all draws, hidden units matched, is 0.9 of the
     prior's or more.
     """
-    kernel, bias = (np.asarray(draws[f"net/Dense_0.{name}"]) for name in ("kernel", "bias"))
-    dead: float | str = ""
-    if activation == "relu":
-        every = range(0, kernel.shape[1], max(1, kernel.shape[1] // 100))
-        on = [(x @ kernel[:, i] + bias[:, i][:, None]).max(1) > 0 for i in every]
-        dead = float(1 - np.mean(on))
+    dead: float | str = never_on(draws, x) if activation == "relu" else ""
     layers = diagnostics.find_hidden_layers(draws, x[:50])
     matched = diagnostics.align(draws, layers)
     free = [np.ravel(np.asarray(v, np.float64).var((0, 1))) >= 0.9 for v in matched.values()]

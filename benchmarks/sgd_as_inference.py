@@ -21,6 +21,7 @@ from numpyro.infer import HMC
 from posteriors import convergence, sampled
 from real_data import Split, uci
 from scipy.special import expit
+from scipy.stats import norm
 from sgd_theory import Setting, of_linear_regression, of_small_steps, of_this_step
 from study import Row, Study, parser
 
@@ -165,6 +166,7 @@ class Problem:
         numbers = {"num_warmup": size["draws"], "num_samples": size["draws"]}
         self.hmc = sampled(hmc, jax.random.key(1), *self.rows, starts=starts, **numbers)
         self.reference = self.functions(self.hmc)
+        self.sd = self.reference.std((0, 1)).mean()
         if name == "logistic":
             # Gaussian only about: the spread that counts as exact is that of HMC.
             theta = weights_of(draws_of(self.hmc)).reshape(-1, len(self.exact.mean))
@@ -178,28 +180,31 @@ class Problem:
         predictions = bnn.predict(self.model, run, self.split.x_test)
         return predictions.probs[..., 1] if self.name == "logistic" else predictions.mean
 
-    def sgd(self, rate) -> bnn.Draws:
-        size = self.size
+    def log_prob(self, functions: np.ndarray) -> np.ndarray:
+        y = self.split.y_test
+        if self.name == "logistic":
+            return np.log(np.where(y == 1, functions, 1 - functions))
+        return norm.logpdf(y, functions, NOISE[self.name])
+
+    def sgd(self, rate, num_samples: int, num_burnin: int) -> bnn.Draws:
         return bnn.constant_sgd(
             self.model,
             jax.random.key(2),
             *self.rows,
             batch_size=BATCH,
-            num_samples=size["draws"],
-            num_members=size["chains"],
+            num_samples=num_samples,
+            num_members=self.size["chains"],
             rate=rate,
-            num_burnin=10 * size["draws"],
-            num_steps=size["training"],
+            num_burnin=num_burnin,
+            num_steps=self.size["training"],
             progress_bar=False,
         )
 
     def recommended(self) -> float:
         """The rate of the library's "auto" (the theory's, capped), the least of its members."""
-        return float(min(self.sgd("auto").info["rate"])) if self.exact is None else self.rate
-
-    @property
-    def rate(self) -> float:
-        return self.exact.setting.rate
+        if self.exact is not None:
+            return self.exact.setting.rate
+        return float(min(self.sgd("auto", 1, 0).info["rate"]))
 
     def runs(self, method: str) -> Iterator[tuple[float | str, float | str, object]]:
         """Multiple of the recommended rate, rate and draws of a method."""
@@ -208,11 +213,11 @@ class Problem:
         if method == "HMC":
             yield "", "", draws_of(self.hmc)
         elif method == "constant SGD":
-            recommended = self.recommended()
+            recommended, draws = self.recommended(), self.size["draws"]
             for multiple in self.size["multiples"]:
                 rate = recommended * multiple
                 try:
-                    yield multiple, rate, self.sgd(rate)
+                    yield multiple, rate, self.sgd(rate, draws, 10 * draws)
                 except ValueError as error:
                     # No member stayed finite: the descent diverges at this rate.
                     print(f"{self.name}, {multiple} times the rate: {error}")
@@ -232,20 +237,17 @@ class Problem:
             if self.exact is not None:
                 row |= variances(draws, self.exact)
                 row |= self.exact.theory(rate) if rate else {}
-            made = bnn.predict(self.model, draws, self.split.x_test)
-            other = self.reference
+            pair = (functions, self.reference)
             if method == "HMC":
-                functions, other = np.array_split(functions, 2)
+                pair = tuple(np.array_split(functions, 2))
             yield {
                 "multiple": multiple,
                 "rate": rate,
                 **row,
-                "relative sd": float(
-                    self.functions(draws).std((0, 1)).mean() / self.reference.std((0, 1)).mean()
-                ),
-                "Wasserstein to HMC": scores.wasserstein(functions, other),
-                "lppd": scores.lppd(made, self.split.y_test),
-                **convergence(self.functions(draws)),
+                "relative sd": float(functions.std((0, 1)).mean() / self.sd),
+                "Wasserstein to HMC": scores.wasserstein(*pair),
+                "lppd": scores.lppd(self.log_prob(functions)),
+                **convergence(functions),
             }
 
 

@@ -34,9 +34,9 @@ NOISE, WEIGHT, BIAS, OUT = 0.2, 4.0, 1.0, 1.0
 LEAPFROGS = 32
 GRID = np.linspace(-3, 3, 41, dtype=np.float32)[:, None]
 SIZES = {
-    "full": {"widths": (4, 16, 64, 256, 1024, 4096), "chains": 8, "warmup": 300, "draws": 1000},
+    "full": {"widths": (4, 16, 64, 256, 1024, 4096), "chains": 4, "warmup": 200, "draws": 800},
     "quick": {"widths": (4, 32, 256), "chains": 4, "warmup": 200, "draws": 500},
-    "toy": {"widths": (4, 8), "chains": 2, "warmup": 10, "draws": 20},
+    "toy": {"widths": (4,), "chains": 2, "warmup": 10, "draws": 20},
 }
 
 

@@ -30,7 +30,7 @@ METHODS = ("HMC", "SGHMC", "deep ensemble", "mean field")
 PRIOR = bnn.priors.ByPath({"Dense_0.*": bnn.priors.Normal(2.0), "Dense_1.*": bnn.priors.FanIn(4.0)})
 SIZES = {
     "full": {
-        "seeds": 5,
+        "seeds": 3,
         "chains": 8,
         "draws": 1000,
         "leapfrogs": 64,

@@ -1,4 +1,4 @@
-"""Averaged boundaries by nine samplers, and what a step size costs: the lecture's pictures.
+"""Averaged boundaries of eight samplers, and what a step size costs: the lecture's pictures.
 
 Two moons in the plane; a logistic regression and a tanh network with one hidden layer on the same
 rows. Random-walk Metropolis, SGLD with decreasing steps (Welling and Teh 2011), SGLD accepted with
@@ -21,7 +21,7 @@ from functools import cache
 import jax
 import numpy as np
 from numpyro.infer import HMC
-from posteriors import as_text, convergence, from_text, sampled
+from posteriors import as_text, convergence, from_text, sampled, without
 from quadrature import Nodes, nodes_of
 from scipy.special import expit
 from sklearn.datasets import make_moons
@@ -330,9 +330,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     second = Study("step_size_bias", ("method", "step"), options)
     cells = [{"method": m, "step": s} for s in BIASES[: size["biases"]] for m in size["biased"]]
     second.run(cells, lambda method, step: bias(method, step, size))
-    hidden = ("surface", "seconds", "machine")
-    study.table([{k: v for k, v in row.items() if k not in hidden} for row in study.rows])
-    second.table([{k: v for k, v in row.items() if k not in hidden} for row in second.rows])
+    study.table(without(study.rows, "surface"))
+    second.table(without(second.rows))
     print("\n".join(findings(study.rows, second.rows)))
     study.figure(picture(study.rows))
     second.figure(picture_of_bias(second.rows))

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.infer import HMC
-from posteriors import sampled
+from posteriors import sampled, without
 from real_data import uci
 from study import Row, Study, parser
 
@@ -245,8 +245,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda table, width, activation: cell(table, width, activation, size, options.data),
     )
-    hidden = ("seconds", "machine")
-    study.table([{k: v for k, v in row.items() if k not in hidden} for row in study.rows])
+    study.table(without(study.rows))
     print("\n".join(findings(study.rows)))
     study.figure(picture(study.rows))
 

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from numpyro.infer import HMC
-from posteriors import as_text, convergence, from_text, sampled
+from posteriors import as_text, convergence, from_text, sampled, without
 from scipy.linalg import cho_factor, cho_solve
 from study import Row, Study, parser
 
@@ -200,9 +200,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     size = SIZES[options.size]
     study = Study("gaussian_process_limit", ("width",), options)
     study.run([{"width": width} for width in size["widths"]], lambda width: cell(width, size))
-    hidden = ("mean on the grid", "sd on the grid", "seconds", "machine")
     rows = sorted(study.rows, key=lambda row: row["width"])
-    study.table([{k: v for k, v in row.items() if k not in hidden} for row in rows])
+    study.table(without(rows, "mean on the grid", "sd on the grid"))
     print("\n".join(findings(rows)))
     study.figure(picture(rows))
 

@@ -1,5 +1,6 @@
 """What the studies that end in pictures share: runs, whether they converged, curves in a cell."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -71,3 +72,9 @@ def as_text(values: Any) -> str:
 def from_text(text: Any) -> np.ndarray:
     """The numbers that :func:`as_text` wrote."""
     return np.array(str(text).split(), np.float64)
+
+
+def without(rows: Sequence[Row], *columns: str) -> list[Row]:
+    """Rows for a table: without these columns, and without seconds and the machine."""
+    hidden = {"seconds", "machine", *columns}
+    return [{k: v for k, v in row.items() if k not in hidden} for row in rows]

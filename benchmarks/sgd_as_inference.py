@@ -18,7 +18,7 @@ from functools import cache
 import jax
 import numpy as np
 from numpyro.infer import HMC
-from posteriors import convergence, sampled
+from posteriors import convergence, sampled, without
 from real_data import Split, uci
 from scipy.special import expit
 from scipy.stats import norm
@@ -319,8 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         [{"model": model, "method": name} for model in size["models"] for name in METHODS],
         lambda model, method: problem(model).judged(method),
     )
-    hidden = ("seconds", "machine")
-    study.table([{k: v for k, v in row.items() if k not in hidden} for row in study.rows])
+    study.table(without(study.rows))
     print("\n".join(findings(study.rows)))
     study.figure(picture(study.rows))
 

@@ -143,4 +143,8 @@ def _number(text: str) -> int | float | str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    # A curve that is kept in a cell.
+    return text if len(text) <= 80 else f"{text[:40]} …"

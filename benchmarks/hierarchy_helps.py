@@ -145,7 +145,9 @@ def summary(rows):
         names = tables_of(rows, added)
         for prior in PRIORS if names else ():
             get = [values(rows, "lppd", data=n, noise_columns=added, prior=prior) for n in names]
-            base = [values(rows, "lppd", data=n, noise_columns=added, prior="fan_in") for n in names]
+            base = [
+                values(rows, "lppd", data=n, noise_columns=added, prior="fan_in") for n in names
+            ]
             mean, error = across([paired(a, b)[0] for a, b in zip(get, base)])
             mine = [r for r in rows if r["prior"] == prior and r["noise_columns"] == added]
             mine = [r for r in mine if r["data"] in names]

@@ -68,14 +68,14 @@ def prior_of(problem):
     return priors.ByPath(hidden)
 
 
-def model_of(problem):
-    """The model of a problem, ``model(x, y=None)``."""
+def model_of(problem, module=bnn.MLP):
+    """The model of a problem, ``model(x, y=None)``; `module` computes the network."""
     units, outputs = {"bdata": (15, 1), "cdata": (8, 3)}.get(problem, (8, 1))
     prior = prior_of(problem)
     cases = {"rdata": None, "odata": 4.0}
 
     def model(x, y=None):
-        net = bnn.random_module("net", bnn.MLP([units], outputs), prior, x[:1])
+        net = bnn.random_module("net", module([units], outputs), prior, x[:1])
         if problem == "cdata":
             likelihoods.categorical(net, y, x=x)
             return
@@ -161,6 +161,8 @@ def test_densities(problem, draws, x, y, thin):
     hidden = jnp.tanh(jnp.einsum("ni,dih->dnh", x, first) + bias[:, None])
     out = hidden @ flat["net/Dense_1.kernel"] + flat["net/Dense_1.bias"][:, None]
     predictions = jax.nn.softmax(out) if out.shape[-1] > 1 else out[..., 0]
+    if problem == "bdata":
+        predictions = jax.nn.sigmoid(predictions)
     predictions = np.asarray(predictions, np.float64)
     return densities, predictions.reshape(chains, count, *predictions.shape[1:])
 
@@ -196,15 +198,13 @@ def compared(problem, route, quantity, estimate, reference=None):
     return row
 
 
-def rows_of(problem, route, draws, seconds, test, shared, options):
-    reference = json.loads((shared / "reference_open.json").read_text()).get(problem, {})
+def rows_of(problem, route, scalars, densities, predictions, y_test, options):
+    reference = json.loads((options.shared / "reference_open.json").read_text()).get(problem, {})
     row = partial(compared, problem, route)
-    scalars = scalars_of(problem, draws)
     rows = [
         row(f"log_sigma_{n}", Estimate(v), reference.get("log_sigma", {}).get(n))
         for n, v in scalars.items()
     ]
-    densities, predictions = test_densities(problem, draws, *test, options.thin)
     rows.append(
         row(
             "test_log_predictive",
@@ -228,13 +228,8 @@ def rows_of(problem, route, draws, seconds, test, shared, options):
             own = reference[f"test_within_{label}_mode"]
             own = {"mean": own["mean_log_predictive"], "mcse": own["mean_log_predictive_mcse"]}
             rows.append(row(f"{label}_mode_test_log_predictive", score, own))
-    rows.append(error_row(problem, route, predictions, test[1], reference))
-    rows += case_rows(problem, route, predictions, shared)
-    rows.append(
-        {"problem": problem, "route": route, "quantity": "seconds", "mean": f"{seconds:.1f}"}
-    )
-    count = options.chains * (options.warmup + options.samples) * options.steps
-    rows.append({"problem": problem, "route": route, "quantity": "gradients", "mean": count})
+    rows.append(error_row(problem, route, predictions, y_test, reference))
+    rows += case_rows(problem, route, predictions, options.shared)
     return [r for r in rows if r]
 
 
@@ -242,9 +237,10 @@ def error_row(problem, route, predictions, y, reference):
     """Squared error of the posterior mean, or the share of classes that are wrong."""
     average = predictions.mean((0, 1))
     row = {"problem": problem, "route": route}
-    if problem == "cdata":
-        wrong = np.mean(average.argmax(-1) != np.asarray(y))
-        known = reference["test_error_rate"]["mean"]
+    if problem in ("cdata", "bdata"):
+        label = average.argmax(-1) if problem == "cdata" else average > 0.5
+        wrong = np.mean(label != np.asarray(y))
+        known = reference.get("test_error_rate", {}).get("mean", "")
         return row | {"quantity": "test_error_rate", "mean": f"{wrong:.5g}", "reference": known}
     if problem in ("rdata", "odata"):
         error = np.mean((average - np.asarray(y)) ** 2)
@@ -255,19 +251,25 @@ def error_row(problem, route, predictions, y, reference):
 
 def case_rows(problem, route, predictions, shared):
     """The largest difference of a prediction, in joint Monte Carlo errors, and the share above 3."""
+    row = {"problem": problem, "route": route}
+    worst = np.asarray(rhat(predictions)).max()
+    rows = [row | {"quantity": "predictions_max_rhat", "mean": f"{worst:.4g}"}]
     name = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}.get(problem)
     if name is None:
-        return []
+        return rows
     with np.load(shared / "predictions_open.npz") as file:
         mean, error = file[f"{name}_mean"], file[f"{name}_mcse"]
     z = (predictions.mean((0, 1)) - mean) / np.hypot(error, mcse_mean(predictions))
-    row = {"problem": problem, "route": route}
-    worst = np.asarray(rhat(predictions)).max()
     return [
+        *rows,
         row | {"quantity": "predictions_max_abs_z", "mean": f"{np.abs(z).max():.3g}"},
         row | {"quantity": "predictions_share_above_3", "mean": f"{np.mean(np.abs(z) > 3):.3g}"},
-        row | {"quantity": "predictions_max_rhat", "mean": f"{worst:.4g}"},
     ]
+
+
+def show(rows):
+    for row in rows:
+        print(*(row.get(name, "") for name in COLUMNS), sep="  ", flush=True)
 
 
 def store(rows):
@@ -304,10 +306,16 @@ def main():
         *train, x_test, y_test = data_of(problem, options.shared)
         for route in options.routes:
             draws, seconds = sample(problem, route, *train, options)
-            test = (x_test, y_test)
-            rows = rows_of(problem, route, draws, seconds, test, options.shared, options)
-            for row in rows:
-                print(*(row.get(name, "") for name in COLUMNS), sep="  ")
+            scalars = scalars_of(problem, draws)
+            tested = test_densities(problem, draws, x_test, y_test, options.thin)
+            rows = rows_of(problem, route, scalars, *tested, y_test, options)
+            count = options.chains * (options.warmup + options.samples) * options.steps
+            cost = {"seconds": f"{seconds:.1f}", "gradients": count}
+            rows += [
+                {"problem": problem, "route": route, "quantity": name, "mean": value}
+                for name, value in cost.items()
+            ]
+            show(rows)
             if not options.quick:
                 store(rows)
 

@@ -1,163 +1,163 @@
-"""Parallel tempering on Neal's rdata, whose minor mode other samplers miss or never leave.
+"""Parallel tempering on Neal's examples, from the prior, with the log evidence.
 
-The 1-8-1 network, priors and data of `ex-netgp/rdata` in Radford Neal's FBM, whose long run is the
-reference (`../shared/fbm`): 0.040 ± 0.016 of the posterior has a prior scale of the hidden biases
-above 0.3. Four replicas in non-centred coordinates; the figures are printed and stored in
-`results/tempering.csv` with Monte Carlo errors from the draws' own effective sizes.
+The models, priors and data of `fbm.py`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
+that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
+in one set of coordinates; run it in two, since no run of one kind can show that it is right. What
+`fbm.py` tells of a route is stored beside its rows in `results/fbm.csv`, with Monte Carlo errors
+from the draws' own effective sizes; in addition the evidence and the round trips. With `--checkpoint`
+a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
+SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 
-    python benchmarks/tempering.py [--quick] [--coordinates centered]
+    python benchmarks/tempering.py rdata [--coordinates centered] [--sweeps 9000] [--steps 400]
+        [--checkpoint FOLDER] [--quick]
 """
 
 import argparse
 import json
-import pathlib
 import platform
 import time
+from pathlib import Path
 
+import fbm
 import jax
-import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
+from by_features import MLPByFeatures
 from numpyro.infer import HMC
-from stored import write_rows
 
 import numpyro_bnn as bnn
-from numpyro_bnn import diagnostics, priors
+from numpyro_bnn.rhat import rhat
 
-FBM = pathlib.Path(__file__).resolve().parents[2] / "shared" / "fbm"
-HIDDEN, STEPS, CHAINS = 8, 400, 4
-# FBM's names of the scales, and our sites of the precisions.
-SCALES = {
-    "ih": "net/Dense_0.kernel.precision",
-    "bh": "net/Dense_0.bias.precision",
-    "ho": "net/Dense_1.kernel.precision",
-    "noise": "noise.precision",
-}
+EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "fbm"
+CHAINS = 4
 
 
-def group(width: float) -> bnn.priors.Hierarchical:
-    """FBM's prior `width:0.5`: precision ~ Gamma(0.5 / 2, 0.5 width² / 2)."""
-    return priors.Hierarchical(0.25, 0.25 * width**2)
-
-
-PRIOR = priors.ByPath(
-    {
-        "Dense_0.*": group(0.05),
-        "Dense_1.kernel": group(0.05 / HIDDEN**0.5),
-        "Dense_1.bias": priors.Normal(100.0),
-    }
-)
-
-
-def model(x, y=None):
-    net = bnn.random_module("net", bnn.MLP([HIDDEN], 1), PRIOR, x[:1])
-    precision = numpyro.sample("noise.precision", dist.Gamma(0.25, 0.25 * 0.05**2))
-    scale = 1 / jnp.sqrt(precision)
-    bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=scale)
-
-
-def data(folder: pathlib.Path):
-    """Training and test rows of rdata."""
-    table = np.load(folder / "data" / "rdata.npz")
-    shaped = {k: np.asarray(table[k]).reshape(len(table[k]), -1) for k in table if k != "source"}
-    return (
-        shaped["x_train"],
-        shaped["y_train"][:, 0],
-        shaped["x_test"],
-        shaped["y_test"][:, 0],
-    )
-
-
-def sampler(num_warmup: int, num_samples: int, num_rungs="auto", coordinates="noncentered", **more):
-    own = bnn.parameterize(model, coordinates)
-    kernel = HMC(own, num_steps=STEPS, trajectory_length=None)
+def sampler(problem, options):
+    model = bnn.parameterize(fbm.model_of(problem, MLPByFeatures), options.coordinates)
+    kernel = HMC(model, num_steps=options.steps, trajectory_length=None)
+    disk = {}
+    if options.checkpoint is not None:
+        disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}
     return bnn.MCMC(
-        bnn.ParallelTempering(own, kernel, num_rungs=num_rungs),
-        num_warmup=num_warmup,
-        num_samples=num_samples,
+        bnn.ParallelTempering(model, kernel, num_rungs=options.rungs or "auto"),
+        num_warmup=options.sweeps // 3,
+        num_samples=options.sweeps,
         num_chains=CHAINS,
-        **more,
+        progress_bar=options.progress,
+        **disk,
     )
 
 
-def with_error(draws) -> tuple[float, float]:
-    """Mean and Monte Carlo error of (chain, draw)."""
-    return float(np.mean(draws)), float(diagnostics.mcse_mean(np.asarray(draws, np.float64)))
+def sampled(problem, options, x, y):
+    """The run, and the CPU seconds of all the processes that worked on it."""
+    mcmc, before = sampler(problem, options), 0.0
+    begin = time.process_time()
+    clock = options.checkpoint and options.checkpoint.with_suffix(".seconds")
+    if clock and clock.is_file():
+        before = float(clock.read_text())
+    try:
+        if options.checkpoint is not None and options.checkpoint.exists():
+            mcmc.resume(x, y)
+        else:
+            mcmc.run(jax.random.key(options.seed), x, y)
+    finally:
+        seconds = before + time.process_time() - begin
+        if clock:
+            clock.write_text(str(seconds))
+    return mcmc, seconds
 
 
-def log_scales(mcmc) -> dict[str, np.ndarray]:
-    draws = mcmc.get_samples(group_by_chain=True)
-    return {name: -0.5 * np.log(np.asarray(draws[site])) for name, site in SCALES.items()}
+def effective(draws):
+    """Effective number of draws of every scalar, by the error that is stored of it."""
+    return draws.std((0, 1)) ** 2 / fbm.mcse_mean(draws) ** 2
 
 
-def minor_mode(mcmc) -> tuple[float, float]:
-    """Mass of the mode whose biases have a prior scale above 0.3, and its error."""
-    return with_error(np.exp(log_scales(mcmc)["bh"]) > 0.3)
+def speed_rows(problem, shared, scalars, predictions, seconds):
+    """Worst effective draws per CPU second, warm-up and compilation included, beside FBM's."""
+    reference = json.loads((shared / "reference_open.json").read_text()).get(problem)
+    known = {}
+    if reference is not None:
+        known["log_sigma"] = min(v["ess_per_cpu_second"] for v in reference["log_sigma"].values())
+        name = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}[problem]
+        with np.load(shared / "predictions_open.npz") as file:
+            worst = np.min(file[f"{name}_sd"] ** 2 / file[f"{name}_mcse"] ** 2)
+        known["predictions"] = worst / reference["cpu_seconds_kept"]
+    found = {
+        "log_sigma": min(float(effective(v)) for v in scalars.values()),
+        "predictions": float(effective(predictions).min()),
+    }
+    for name, value in found.items():
+        row = {"quantity": f"worst_ess_per_cpu_second_{name}", "mean": f"{value / seconds:.4g}"}
+        yield row | ({"reference": f"{known[name]:.4g}"} if known else {})
 
 
-def figures(mcmc, seconds: float, reference: dict, x_test, y_test):
-    """What is stored: name, value, Monte Carlo error or None, FBM's value, FBM's error."""
+def ladder_rows(mcmc, options, seconds):
+    """What the ladder tells, and what it cost."""
     found = mcmc.tempering
     rungs = found.likelihood_powers.shape[1]
-    sweeps = mcmc.num_warmup + mcmc.num_samples
-    yield "rungs", rungs, None, None, None
-    yield "gradients", sweeps * CHAINS * (rungs - 1) * STEPS, None, None, None
-    yield "seconds, compilation and pilot included", seconds, None, None, None
+    kept = mcmc.get_extra_fields(group_by_chain=True)["swap_probs"].shape[1]
+    gradients = (mcmc.num_warmup + kept) * CHAINS * (rungs - 1) * options.steps
     for chain in range(CHAINS):
-        yield (
-            f"log evidence, replica {chain}",
-            *(float(v[chain]) for v in (found.log_evidence, found.log_evidence_error)),
-            None,
-            None,
-        )
-    yield "communication barrier", float(found.barrier.mean()), None, None, None
-    yield "round trips", int(found.round_trips.sum()), None, None, None
-    known = reference["minor_mode_prob_sigma_bh_gt_0.3"]
-    yield "mass of the minor mode", *minor_mode(mcmc), known["mean"], known["mcse"]
-    scales = log_scales(mcmc)
-    for name, draws in scales.items():
-        known = reference["log_sigma"][name]
-        yield f"mean log scale, {name}", *with_error(draws), known["mean"], known["mcse"]
-    worst = max(float(diagnostics.rhat(draws)) for draws in scales.values())
-    yield "worst R-hat, log scales", worst, None, None, None
-    predictions = bnn.predict(model, mcmc, x_test)
-    report = diagnostics.diagnose_draws(predictions=predictions)
-    yield "worst R-hat, predictions", report.predictions.max_rhat, None, None, None
-    known = reference["test_mean_log_predictive"]
-    score = bnn.scores.lppd(predictions, y_test)
-    yield "test log probability", float(score), None, known["mean"], known["mcse"]
+        values = (v[chain] for v in (found.log_evidence, found.log_evidence_error))
+        value, error = (f"{v:.5g}" for v in values)
+        yield {"quantity": f"log_evidence_replica_{chain}", "mean": value, "mcse": error}
+    numbers = {
+        "rungs": rungs,
+        "communication_barrier": f"{found.barrier.mean():.4g}",
+        "round_trips": int(found.round_trips.sum()),
+        "round_trips_fewest": int(found.round_trips.min()),
+        "sweeps_kept": kept,
+        "steps_a_sweep": options.steps,
+        "gradients": gradients,
+        "cpu_seconds": f"{seconds:.1f}",
+        "microseconds_a_gradient": f"{1e6 * seconds / gradients:.3g}",
+    }
+    yield from ({"quantity": name, "mean": value} for name, value in numbers.items())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a twentieth of the sweeps")
-    parser.add_argument("--sweeps", type=int, default=1500, help="after a third as many of warm-up")
-    parser.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
-    parser.add_argument("--data", type=pathlib.Path, default=FBM, help="folder of the reference")
-    options = parser.parse_args()
-    sweeps = options.sweeps // 20 if options.quick else options.sweeps
+def rows_of(problem, mcmc, seconds, test, options):
+    route = f"tempering {options.coordinates}"
+    draws = {n: np.asarray(v) for n, v in mcmc.get_samples(group_by_chain=True).items()}
+    densities, predictions = fbm.test_densities(problem, draws, *test, options.thin)
+    scalars = fbm.scalars_of(problem, draws)
+    rows = fbm.rows_of(problem, route, scalars, densities, predictions, test[1], options)
+    worst = max(float(rhat(v)) for v in scalars.values())
+    more = [{"quantity": "log_sigma_max_rhat", "mean": f"{worst:.4g}"}]
+    more += ladder_rows(mcmc, options, seconds)
+    more += speed_rows(problem, options.shared, scalars, predictions, seconds)
+    return rows + [{"problem": problem, "route": route} | row for row in more]
+
+
+def parser():
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    made.add_argument("problem", choices=EXAMPLES)
+    made.add_argument("--quick", action="store_true", help="150 sweeps, nothing stored")
+    made.add_argument("--sweeps", type=int, default=9000, help="after a third as many of warm-up")
+    made.add_argument("--steps", type=int, default=400, help="leapfrog steps of a trajectory")
+    made.add_argument("--rungs", type=int, help="default: by a pilot run")
+    made.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
+    made.add_argument("--thin", type=int, default=5, help="of draws that predictions are made of")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--checkpoint", type=Path, help="folder to go on from")
+    made.add_argument("--every", type=int, default=100, help="sweeps between checkpoints")
+    made.add_argument("--progress", action="store_true", help="show progress bars")
+    made.add_argument("--shared", type=Path, default=SHARED, help="folder of data and reference")
+    return made
+
+
+def main(argv=None):
+    options = parser().parse_args(argv)
+    if options.quick:
+        options.sweeps, options.steps, options.thin = 150, min(options.steps, 50), 1
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
     )
-    x, y, x_test, y_test = data(options.data)
-    mcmc = sampler(sweeps // 3, sweeps, coordinates=options.coordinates, progress_bar=False)
-    begin = time.perf_counter()
-    mcmc.run(jax.random.key(0), x, y)
-    jax.block_until_ready(mcmc.last_state.z)
-    seconds = time.perf_counter() - begin
-    rows = []
-    reference = json.loads((options.data / "reference_open.json").read_text())["rdata"]
-    for numbers in figures(mcmc, seconds, reference, x_test, y_test):
-        row = dict(zip(("what", "value", "error", "FBM", "FBM's error"), numbers))
-        rows.append({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
-        what, *values = rows[-1].values()
-        print(
-            f"{what:<42}" + "".join(f"{'' if v is None else v!s:>12}" for v in values), flush=True
-        )
+    x, y, *test = fbm.data_of(options.problem, options.shared)
+    mcmc, seconds = sampled(options.problem, options, x, y)
+    rows = rows_of(options.problem, mcmc, seconds, test, options)
+    fbm.show(rows)
     if not options.quick:
-        centered = options.coordinates == "centered"
-        write_rows("tempering_centered" if centered else "tempering", rows)
+        fbm.store(rows)
 
 
 if __name__ == "__main__":

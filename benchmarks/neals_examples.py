@@ -1,0 +1,202 @@
+"""Radford Neal's examples as a story: what each route finds, what his program found, and at what cost.
+
+Nothing is sampled here: the rows of `results/fbm.csv`, which `fbm.py` and `tempering.py` have stored,
+become one table (a line for each example and route), one figure (mean log σ of every group, with
+two Monte Carlo errors, beside the reference where there is one) and the findings that are printed. A
+route is compared with the reference, and routes with one another, in joint Monte Carlo errors. A
+route whose worst R-hat of log σ or of predictions is above 1.05 is called not converged, whatever
+its means are.
+
+    python benchmarks/neals_examples.py [--rows FILE] [--output FOLDER]
+"""
+
+import argparse
+import csv
+from itertools import combinations
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from stored import RESULTS
+
+from numpyro_bnn import plots_style
+
+PROBLEMS = ("rdata", "cdata", "bdata", "odata", "surv")
+RHAT = 1.05
+COMPARED = ("log_sigma_", "test_log_predictive", "minor_mode_mass")
+
+
+def read(path):
+    """{(problem, route): {quantity: row}}, numbers as floats and NaN where there is none."""
+    found = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            numbers = {
+                k: float(row[k] or "nan")
+                for k in ("mean", "mcse", "rhat", "reference", "reference_mcse")
+            }
+            found.setdefault((row["problem"], row["route"]), {})[row["quantity"]] = numbers
+    order = {name: i for i, name in enumerate(PROBLEMS)}
+    return dict(sorted(found.items(), key=lambda item: (order[item[0][0]], item[0][1])))
+
+
+def mean(route, quantity):
+    return route.get(quantity, {}).get("mean", float("nan"))
+
+
+def compared(route):
+    """Quantities that can be compared with the reference or another route."""
+    return [q for q in route if q.startswith(COMPARED) and np.isfinite(route[q]["mcse"])]
+
+
+def from_reference(route):
+    """z of every quantity that the reference has, in joint Monte Carlo errors."""
+    return {
+        q: (row["mean"] - row["reference"]) / np.hypot(row["mcse"], row["reference_mcse"])
+        for q, row in route.items()
+        if q in compared(route) and np.isfinite(row["reference_mcse"])
+    }
+
+
+def from_route(one, other):
+    """z of every quantity that both routes have."""
+    both = [q for q in compared(one) if q in compared(other)]
+    joint = {q: np.hypot(one[q]["mcse"], other[q]["mcse"]) for q in both}
+    return {q: (one[q]["mean"] - other[q]["mean"]) / joint[q] for q in both if joint[q] > 0}
+
+
+def worst_rhat(route):
+    """Worst R-hat of log σ and of predictions."""
+    found = [row["rhat"] for q, row in route.items() if q.startswith("log_sigma_")]
+    found.append(mean(route, "predictions_max_rhat"))
+    return float(np.nanmax(found))
+
+
+def log_evidence(route):
+    """Mean over replicas, half of their range, and the error that they say themselves."""
+    rows = [row for q, row in route.items() if q.startswith("log_evidence_replica")]
+    if not rows:
+        return None
+    values, errors = (np.array([row[k] for row in rows]) for k in ("mean", "mcse"))
+    return (
+        float(values.mean()),
+        float(np.ptp(values) / 2),
+        float(np.linalg.norm(errors)) / len(rows),
+    )
+
+
+def line(problem, route, rows):
+    """A line of the table."""
+    z, evidence = from_reference(rows), log_evidence(rows)
+    worst = worst_rhat(rows)
+    score = rows["test_log_predictive"]
+    trips = mean(rows, "round_trips")
+    return {
+        "example": problem,
+        "route": route,
+        "converged": "yes" if worst <= RHAT else "no",
+        "worst R-hat": f"{worst:.3f}",
+        "log probability of test rows": f"{score['mean']:.4f} ± {score['mcse']:.4f}",
+        "of FBM": "" if np.isnan(score["reference"]) else f"{score['reference']:.4f}",
+        "largest z": f"{max(map(abs, z.values())):.1f}" if z else "",
+        "log evidence": "" if evidence is None else f"{evidence[0]:.2f} ± {evidence[2]:.2f}",
+        "round trips": "" if np.isnan(trips) else f"{trips:.0f}",
+        "gradients": f"{mean(rows, 'gradients'):.2g}",
+    }
+
+
+def findings(found):
+    """Sentences whose numbers all come from the rows."""
+    for (problem, route), rows in found.items():
+        z, here = from_reference(rows), f"{problem}, {route}"
+        state = "converged" if worst_rhat(rows) <= RHAT else "not converged"
+        if z:
+            far = [q for q, value in z.items() if abs(value) > 3]
+            yield (
+                f"{here} ({state}): {len(z) - len(far)} of {len(z)} means within three joint errors of "
+                f"FBM{', beyond: ' + ', '.join(far) if far else ''}; predictions at most "
+                f"{mean(rows, 'predictions_max_abs_z'):.1f} joint errors off, "
+                f"{mean(rows, 'predictions_share_above_3'):.2%} of them above three."
+            )
+        if "minor_mode_mass" in rows:
+            mass = rows["minor_mode_mass"]
+            yield (
+                f"{here}: minor mode {mass['mean']:.3f} ± {mass['mcse']:.3f}, FBM "
+                f"{mass['reference']:.3f} ± {mass['reference_mcse']:.3f}."
+            )
+        for what in ("log_sigma", "predictions"):
+            speed = rows.get(f"worst_ess_per_cpu_second_{what}")
+            if speed and np.isfinite(speed["reference"]):
+                ratio = speed["mean"] / speed["reference"]
+                yield (
+                    f"{here}: worst effective draws of {what} per CPU second {speed['mean']:.3g}, "
+                    f"{ratio:.2g} times FBM's {speed['reference']:.3g}."
+                )
+        if evidence := log_evidence(rows):
+            yield (
+                f"{here} ({state}): log evidence {evidence[0]:.2f} ± {evidence[2]:.2f}, replicas within "
+                f"± {evidence[1]:.2f}; {mean(rows, 'round_trips'):.0f} round trips, the fewest of a "
+                f"replica {mean(rows, 'round_trips_fewest'):.0f}."
+            )
+    for (one, first), (other, second) in combinations(found, 2):
+        ours = all(worst_rhat(found[key]) <= RHAT for key in ((one, first), (other, second)))
+        z = from_route(found[one, first], found[other, second]) if one == other else {}
+        if z and ours:
+            quantity = max(z, key=lambda q: abs(z[q]))
+            yield (
+                f"{one}: {first} and {second}, both converged, differ by at most {abs(z[quantity]):.1f} "
+                f"joint errors ({quantity})."
+            )
+
+
+def figure(found):
+    """Mean log σ by route, a panel for each example."""
+    problems = [p for p in PROBLEMS if any(p == key[0] for key in found)]
+    drawing, axes = plt.subplots(
+        1, len(problems), figsize=(3.4 * len(problems), 4), layout="constrained", squeeze=False
+    )
+    styles = {route: i for i, route in enumerate(dict.fromkeys(route for _, route in found))}
+    for ax, problem in zip(axes[0], problems):
+        mine = {route: rows for (name, route), rows in found.items() if name == problem}
+        names = list(dict.fromkeys(q for r in mine.values() for q in r if q[:10] == "log_sigma_"))
+        names = [q for q in names if q != "log_sigma_max_rhat"]
+        at = np.arange(len(names))
+        known = next(iter(mine.values()))
+        if np.isfinite([known[q]["reference"] for q in names]).all():
+            reference = [known[q]["reference"] for q in names]
+            error = [2 * known[q]["reference_mcse"] for q in names]
+            ax.errorbar(at, reference, error, fmt="_", color="black", markersize=26, label="FBM")
+        for i, (route, rows) in enumerate(mine.items()):
+            filled = worst_rhat(rows) <= RHAT
+            look = {"color": plots_style.color_at(ax, styles[route])}
+            look |= {"marker": plots_style.MARKERS[styles[route] % 6], "linestyle": "none"}
+            look |= {} if filled else {"markerfacecolor": "none"}
+            values, errors = np.array([(rows[q]["mean"], 2 * rows[q]["mcse"]) for q in names]).T
+            shift = 0.12 * (i - (len(mine) - 1) / 2)
+            ax.errorbar(at + shift, values, errors, capsize=2, label=route, **look)
+        plots_style.label_axes(ax, "", "mean of log σ, ± 2 Monte Carlo errors")
+        ax.set_xticks(at, [q.removeprefix("log_sigma_") for q in names], rotation=30)
+        ax.set_title(f"{problem} (open: not converged)", fontsize="medium")
+        ax.legend(frameon=False, fontsize="x-small")
+    return drawing
+
+
+def main(argv=None):
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--rows", type=Path, default=RESULTS / "fbm.csv")
+    options.add_argument("--output", type=Path, default=RESULTS)
+    given = options.parse_args(argv)
+    found = read(given.rows)
+    given.output.mkdir(parents=True, exist_ok=True)
+    lines = [line(problem, route, rows) for (problem, route), rows in found.items()]
+    table = [list(lines[0]), ["---"] * len(lines[0]), *(list(each.values()) for each in lines)]
+    said = list(findings(found))
+    text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
+    print(text, *said, sep="\n")
+    listed = "\n".join(f"- {sentence}" for sentence in said)
+    (given.output / "neals_examples.md").write_text(f"{text}\n\n{listed}\n")
+    figure(found).savefig(given.output / "neals_examples.png", dpi=150, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main()

@@ -35,6 +35,12 @@ def uci(folder: Path | None, name: str, split: int = 0) -> Split:
     return Split(*(np.float32(part) for part in (x[~test], y[~test], x[test], y[test])))
 
 
+def table(folder: Path | None, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A table of Sommer et al. (2025) as it is: inputs (n, d), targets (n,)."""
+    found = _load(folder, f"mile/{name}")
+    return found["x"], found["y"].reshape(-1)
+
+
 def mnist(
     folder: Path | None, num_rows: int, num_test: int = 10_000, seed: int = 0, digits=range(10)
 ) -> Split:

@@ -3,42 +3,59 @@
 Six regression sets, 70 % of the rows to fit, 10 % to validate, 20 % to test, standardised with the
 statistics of the rows to fit; a 16-16 relu network with a mean and a scale, N(0, 1) prior. RMSE
 and mean log predictive density (lppd) of the standardised test targets, the worst R-hat and the
-median over test rows of the R-hat of the predicted mean, and seconds. The share of each method's
-wall clock is stated, not equalised: `--budget` scales the draws of all samplers.
+median over test rows of the R-hat of the predicted mean, and seconds, of the wall and of all cores.
+The share of each method is stated, not equalised: `--budget` scales the draws of all samplers.
+Tables above 5000 rows get samplers with minibatches only; what NUTS would take there is printed.
 
 Beside them: `bde` from PyPI (its own defaults for 16-16 networks; `--bde-python` names an
 interpreter that has it), scikit-learn's gradient boosting, and a Gaussian process on at most 2000
-rows. A line is appended to `results/tabular.csv` as soon as it is known, and lines that are there
-are not computed again: data set, seed and method.
+rows. The marks are those that were published for bde and for microcanonical Langevin ensembles
+(Sommer et al. 2025), on other splits.
 
-    python benchmarks/tabular.py --folder DATA [--data NAME …] [--seeds N …] [--methods NAME …]
+    python benchmarks/tabular.py [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
 """
 
-import argparse
-import csv
-import json
-import platform
+import os
 import subprocess
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
-from numpyro.infer import NUTS
+from numpyro.infer import HMC, NUTS
+from real_data import table
 from scipy.stats import norm
-from stored import RESULTS
+from study import Study, parser
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import rhat
+from numpyro_bnn.potential import Potential
 
-DATA = ("airfoil", "bikesharing", "concrete", "energy", "protein", "yacht")
-FIELDS = ("data", "seed", "method", "rmse", "lppd", "worst rhat", "median rhat", "seconds", "draws")
+TABLES = ("yacht", "energy", "concrete", "airfoil", "bikesharing", "protein")
+# Published, on the standardised targets: (root mean squared error, lppd).
+MARKS = {"airfoil": (0.1215, 0.9126), "bikesharing": (0.2261, 0.7315), "energy": (np.nan, 2.018)}
 MEMBERS = 8
-# Rows of a minibatch where a table has more than a few thousand.
-BATCH = 500
+# Above so many rows, samplers see minibatches of so many.
+MANY, BATCH = 5000, 500
+TREE_DEPTH = 8
+# What short forms run.
+SHORT = {
+    "quick": ("MAP", "deep ensemble", "Laplace", "MCLMC", "NUTS", "gradient boosting"),
+    "toy": ("MAP", "MCLMC", "gradient boosting", "Gaussian process"),
+}
+
+
+class Parts(NamedTuple):
+    """Rows to fit, to validate, to test: each (x, y), standardised by those to fit."""
+
+    fit: tuple[jax.Array, jax.Array]
+    validate: tuple[jax.Array, jax.Array]
+    test: tuple[jax.Array, jax.Array]
 
 
 def network(prior):
@@ -51,19 +68,20 @@ def network(prior):
     return model
 
 
-def split(folder, name, seed):
-    """Standardised parts: fit, validate, test, each (x, y)."""
-    with np.load(Path(folder) / f"{name}.npz") as table:
-        x, y = table["x"].astype(np.float64), table["y"].astype(np.float64).reshape(-1)
+def split(folder, name, seed, most=None):
+    """A table in parts; `most` bounds its rows."""
+    x, y = (values[:most].astype(np.float64) for values in table(folder, name))
     order = np.random.default_rng(seed).permutation(len(y))
-    ends = [round(0.7 * len(y)), round(0.8 * len(y))]
-    fit = order[: ends[0]]
+    fit = order[: round(0.7 * len(y))]
     spread = np.where(x[fit].std(0) > 0, x[fit].std(0), 1.0)
     x, y = (x - x[fit].mean(0)) / spread, (y - y[fit].mean()) / y[fit].std()
-    return [
-        (jnp.asarray(x[rows], jnp.float32), jnp.asarray(y[rows], jnp.float32))
-        for rows in np.split(order, ends)
-    ]
+    ends = [round(0.7 * len(y)), round(0.8 * len(y))]
+    return Parts(
+        *(
+            (jnp.asarray(x[rows], jnp.float32), jnp.asarray(y[rows], jnp.float32))
+            for rows in np.split(order, ends)
+        )
+    )
 
 
 def scored(draws, x, y):
@@ -93,110 +111,143 @@ def by_density(mean, scale, y):
     }
 
 
-def methods(budget, num_rows):
-    """Name to a function of (key, fit, validate, test) that gives a row of numbers."""
-    model, hierarchical = network(bnn.priors.Normal(1.0)), network(bnn.priors.Hierarchical())
-    batch = {"batch_size": BATCH} if num_rows > 5000 else {}
-    quiet = {"progress_bar": False}
+def approximations(num_rows, quiet):
+    """Name to a function of (key, parts) that gives draws."""
+    model = network(bnn.priors.Normal(1.0))
+    batch = {"batch_size": BATCH} if num_rows > MANY else {}
+    sgd = {"batch_size": min(BATCH, max(20, num_rows // 10))}
 
-    def approximation(function, early=False, **options):
-        def run(key, fit, validate, test):
-            more = {"validation": validate} if early else {}
-            draws = function(model, key, *fit, **(quiet | batch | more | options))
-            return scored(draws, *test)
+    def method(function, early=False, **options):
+        def run(key, parts):
+            more = {"validation": parts.validate} if early else {}
+            return function(model, key, *parts.fit, **(quiet | batch | more | options))
 
         return run
 
-    def sampler(kernel, model=model, **settings):
-        def run(key, fit, validate, test):
-            made = kernel(model) if callable(kernel) else kernel
+    few = {"num_samples": 100}
+    return {
+        "MAP": method(bnn.map_estimate, early=True),
+        "deep ensemble": method(bnn.deep_ensemble, early=True, num_members=MEMBERS),
+        "randomised MAP": method(bnn.randomized_map, num_members=MEMBERS),
+        "SWAG": method(bnn.swag, num_members=MEMBERS, **sgd, **few),
+        "Laplace": method(partial(bnn.laplace, linearized=True), **few),
+        "mean field": method(bnn.mean_field, **few),
+    }
+
+
+def samplers(budget, num_rows, quiet):
+    """Name to a function of (key, parts) that gives draws; long ones of all rows for small tables."""
+    models = [network(bnn.priors.Normal(1.0)), network(bnn.priors.Hierarchical())]
+
+    def recipe(kernel, model, number, **settings):
+        def run(key, parts):
             fitted = bnn.fit(
                 model,
-                *fit,
+                *parts.fit,
                 key=key,
-                kernel=made,
+                kernel=kernel(model) if callable(kernel) else kernel,
                 num_chains=MEMBERS,
-                x_test=test[0][:2],
+                num_warmup=number,
+                num_samples=number,
+                x_test=parts.test[0][:2],
                 **(quiet | settings),
             )
-            return scored(fitted.draws, *test)
+            return fitted.draws
+
+        return run
+
+    def tempered(model):
+        def run(key, parts):
+            ladder = bnn.ParallelTempering(model, HMC(model, num_steps=100), num_rungs=32)
+            mcmc = bnn.MCMC(
+                ladder, num_warmup=draws(300), num_samples=draws(600), num_chains=2, **quiet
+            )
+            mcmc.run(key, *parts.fit)
+            return mcmc
 
         return run
 
     def draws(number):
         return max(100, int(number * budget))
 
-    nuts = partial(NUTS, target_accept_prob=0.9, max_tree_depth=8)
-    short = {"num_warmup": draws(200), "num_samples": draws(200)}
-    unadjusted = {"num_warmup": draws(400), "num_samples": draws(400), "thinning": 50}
-    few = {"num_samples": 100}
-    sgd = {"batch_size": min(BATCH, max(20, num_rows // 10))}
-    return {
-        "MAP": approximation(bnn.map_estimate, early=True),
-        "deep ensemble": approximation(bnn.deep_ensemble, early=True, num_members=MEMBERS),
-        "randomised MAP": approximation(bnn.randomized_map, num_members=MEMBERS),
-        "SWAG": approximation(bnn.swag, num_members=MEMBERS, **sgd, **few),
-        "Laplace": approximation(partial(bnn.laplace, linearized=True), **few),
-        "mean field": approximation(bnn.mean_field, **few),
-        "BAOAB": sampler("baoab", **unadjusted),
-        "MCLMC": sampler("mclmc", **unadjusted),
-        "MAMS": sampler(partial(bnn.MAMS, trajectory_length=3.0), **short),
-        "NUTS": sampler(nuts, **short),
-        "hierarchical, NUTS": sampler(nuts, hierarchical, **short),
-        "gradient boosting": boosting,
-        "Gaussian process": process,
+    batch = {"batch_size": BATCH} if num_rows > MANY else {}
+    unadjusted = {"number": draws(400), **batch}
+    found = {
+        "BAOAB": recipe("baoab", models[0], **unadjusted),
+        "MCLMC": recipe("mclmc", models[0], **unadjusted),
+        "hierarchical, MCLMC": recipe("mclmc", models[1], **unadjusted),
+    }
+    if num_rows > MANY:
+        return found
+    nuts = partial(NUTS, target_accept_prob=0.9, max_tree_depth=TREE_DEPTH)
+    mams = partial(bnn.MAMS, trajectory_length=3.0)
+    return found | {
+        "MAMS": recipe(mams, models[0], draws(200)),
+        "NUTS": recipe(nuts, models[0], draws(200)),
+        "hierarchical, NUTS": recipe(nuts, models[1], draws(200)),
+        "hierarchical, tempering": tempered(models[1]),
     }
 
 
-def boosting(key, fit, validate, test):
+def nuts_hours(parts):
+    """What NUTS would take: a gradient of all rows and chains, by the steps of full trees."""
+    potential = Potential(network(bnn.priors.Normal(1.0)), parts.fit)
+    keys = jax.random.split(jax.random.key(0), MEMBERS)
+    states = jax.vmap(potential.prior_draw)(keys)
+    gradient = jax.jit(jax.vmap(jax.grad(potential)))
+    jax.block_until_ready(gradient(states))
+    begin = time.perf_counter()
+    jax.block_until_ready(gradient(states))
+    return (time.perf_counter() - begin) * 400 * (2**TREE_DEPTH - 1) / 3600
+
+
+def boosting(parts):
     """The mean by boosted trees, one scale from the validation rows."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    trees = HistGradientBoostingRegressor(random_state=0).fit(*map(np.asarray, fit))
-    x, y = map(np.asarray, validate)
+    trees = HistGradientBoostingRegressor(random_state=0).fit(*map(np.asarray, parts.fit))
+    x, y = map(np.asarray, parts.validate)
     scale = np.sqrt(np.mean((trees.predict(x) - y) ** 2))
-    return by_density(trees.predict(np.asarray(test[0])), scale, np.asarray(test[1]))
+    return by_density(trees.predict(np.asarray(parts.test[0])), scale, np.asarray(parts.test[1]))
 
 
-def process(key, fit, validate, test):
+def process(parts):
     """An anisotropic RBF kernel and noise, on at most 2000 rows."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-    x, y = (np.asarray(part[:2000], np.float64) for part in fit)
+    x, y = (np.asarray(part[:2000], np.float64) for part in parts.fit)
     kernel = ConstantKernel() * RBF(np.ones(x.shape[1])) + WhiteKernel(0.1)
     gaussian = GaussianProcessRegressor(kernel, random_state=0).fit(x, y)
-    mean, scale = gaussian.predict(np.asarray(test[0], np.float64), return_std=True)
-    return by_density(mean, scale, np.asarray(test[1]))
+    mean, scale = gaussian.predict(np.asarray(parts.test[0], np.float64), return_std=True)
+    return by_density(mean, scale, np.asarray(parts.test[1]))
+
+
+OTHERS = {"gradient boosting": boosting, "Gaussian process": process}
 
 
 _BDE = """
-import json, sys, time, numpy as np
+import sys, numpy as np
 from bde import BdeRegressor
 parts = np.load(sys.argv[1])
-begin = time.perf_counter()
 model = BdeRegressor(hidden_layers=[16, 16], n_members=8, seed=int(sys.argv[2]))
 model.fit(parts["x"], parts["y"])
-out = model.predict(parts["x_test"], raw=True)
-print("RAW" + json.dumps({"seconds": time.perf_counter() - begin}))
-np.save(sys.argv[3], np.asarray(out))
+np.save(sys.argv[3], np.asarray(model.predict(parts["x_test"], raw=True)))
 """
 
 
-def bde(python, seed, fit, validate, test):
+def bde(python, seed, parts):
     """`bde` in its own process; it makes its own validation split of the rows that it is given."""
     with tempfile.TemporaryDirectory() as folder:
         data, raw = Path(folder) / "data.npz", Path(folder) / "raw.npy"
-        x, y = (np.concatenate([a, b]) for a, b in zip(fit, validate))
-        np.savez(data, x=x, y=y, x_test=test[0])
+        x, y = (np.concatenate([a, b]) for a, b in zip(parts.fit, parts.validate))
+        np.savez(data, x=x, y=y, x_test=parts.test[0])
         done = subprocess.run(
             [python, "-c", _BDE, data, str(seed), raw], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise RuntimeError(f"bde failed:\n{done.stderr[-2000:]}")
-        line = next(line for line in done.stdout.splitlines() if line.startswith("RAW"))
-        values = np.load(raw)
-    return values, json.loads(line[3:])["seconds"]
+        return np.load(raw)
 
 
 def scored_bde(values, y):
@@ -214,58 +265,118 @@ def scored_bde(values, y):
     }
 
 
-def known(path):
-    if not path.is_file():
-        return set()
-    with path.open(newline="") as file:
-        return {(row["data"], int(row["seed"]), row["method"]) for row in csv.DictReader(file)}
+def cpu_seconds():
+    """Of this process and its children, on all cores."""
+    return sum(os.times()[:4])
 
 
-def add(path, row):
-    """Append a line at once: what is known survives whatever comes next."""
-    new = not path.is_file()
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-    print(
-        f"{row['data']:<12}{row['seed']:>2}  {row['method']:<20}RMSE {row['rmse']:.4f}  "
-        f"lppd {row['lppd']:8.4f}  R-hat {row['worst rhat']:.3f}  {row['seconds']:7.1f} s",
-        flush=True,
-    )
+def compute(given, budget, most):
+    """The function that a study calls for a cell."""
+    quiet = {"progress_bar": False}
+
+    def one(table, seed, method):
+        parts = split(given.data, table, seed, most)
+        num_rows = len(parts.fit[1])
+        named = approximations(num_rows, quiet) | samplers(budget, num_rows, quiet)
+        begin = cpu_seconds()
+        if method == "bde":
+            found = scored_bde(bde(given.bde_python, seed, parts), parts.test[1])
+        elif method in OTHERS:
+            found = OTHERS[method](parts)
+        else:
+            found = scored(named[method](jax.random.key(seed), parts), *parts.test)
+        spent = cpu_seconds() - begin
+        yield {"table": table, "seed": seed, "method": method} | found | {"CPU seconds": spent}
+
+    return one
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", required=True, help="where the tables are, NAME.npz each")
-    parser.add_argument("--data", nargs="+", choices=DATA, default=DATA)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    parser.add_argument("--methods", nargs="+", help="default: all")
-    parser.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
-    parser.add_argument("--bde-python", help="an interpreter with bde")
-    parser.add_argument("--output", type=Path, default=RESULTS / "tabular.csv")
-    given = parser.parse_args()
-    print(f"JAX {jax.__version__}, Python {platform.python_version()}")
-    done = known(given.output)
-    for name in given.data:
-        for seed in given.seeds:
-            fit, validate, test = split(given.folder, name, seed)
-            table = dict(methods(given.budget, len(fit[1])))
-            chosen = given.methods or [*table, *(["bde"] if given.bde_python else [])]
-            for method in chosen:
-                if (name, seed, method) in done:
-                    continue
-                begin = time.perf_counter()
-                if method == "bde":
-                    values, seconds = bde(given.bde_python, seed, fit, validate, test)
-                    row = scored_bde(values, test[1])
-                else:
-                    row = table[method](jax.random.key(seed), fit, validate, test)
-                    seconds = time.perf_counter() - begin
-                row = {"data": name, "seed": seed, "method": method, "seconds": seconds} | row
-                add(given.output, row)
+def summary(rows):
+    """One line a table and method: means over seeds, errors of the lppd, the best lppd in bold."""
+    lines = []
+    for name in TABLES:
+        found = [row for row in rows if row["table"] == name]
+        methods = dict.fromkeys(row["method"] for row in found)
+        scores = {m: [r["lppd"] for r in found if r["method"] == m] for m in methods}
+        best = max(methods, key=lambda m: np.mean(scores[m])) if methods else None
+        for m in methods:
+            own = [row for row in found if row["method"] == m]
+            lppd = f"{np.mean(scores[m]):.3f}"
+            if len(own) > 1:
+                lppd += f" ± {np.std(scores[m], ddof=1) / len(own) ** 0.5:.3f}"
+            lines.append(
+                {
+                    "table": name,
+                    "method": m,
+                    "RMSE": float(np.mean([row["rmse"] for row in own])),
+                    "lppd": f"**{lppd}**" if m == best else lppd,
+                    "worst R-hat": float(np.max([row["worst rhat"] for row in own])),
+                    "median R-hat": float(np.median([row["median rhat"] for row in own])),
+                    "CPU seconds": float(np.mean([row["CPU seconds"] for row in own])),
+                    "seeds": len(own),
+                }
+            )
+        if name in MARKS and found:
+            rmse, lppd = MARKS[name]
+            blank = {"worst R-hat": "", "median R-hat": "", "CPU seconds": "", "seeds": ""}
+            lines.append({"table": name, "method": "published", "RMSE": rmse, "lppd": lppd} | blank)
+    return lines
+
+
+def picture(rows):
+    """lppd of every method, seed by seed; one panel a table."""
+    names = [name for name in TABLES if any(row["table"] == name for row in rows)]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    with plt.rc_context({"font.size": 8}):
+        figure, axes = plt.subplots(
+            1, len(names), figsize=(3 * len(names), 4), sharey=True, squeeze=False
+        )
+        for axis, name in zip(axes[0], names):
+            own = [row for row in rows if row["table"] == name]
+            axis.plot(
+                [row["lppd"] for row in own], [methods.index(row["method"]) for row in own], "o"
+            )
+            # A method that failed would squeeze all others together.
+            low, high = np.quantile([row["lppd"] for row in own], [0.1, 1.0])
+            axis.set_xlim(low - 0.3 * (high - low), high + 0.1 * (high - low))
+            axis.set_title(name)
+            axis.set_xlabel("lppd")
+        axes[0, 0].set_yticks(range(len(methods)), methods)
+        axes[0, 0].invert_yaxis()
+    return figure
+
+
+def main(argv=None):
+    options = parser(__doc__)
+    options.add_argument("--tables", nargs="+", choices=TABLES)
+    options.add_argument("--seeds", nargs="+", type=int)
+    options.add_argument("--methods", nargs="+", help="default: all")
+    options.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
+    options.add_argument("--bde-python", help="an interpreter with bde")
+    given = options.parse_args(argv)
+    full = given.size == "full"
+    tables = given.tables or (TABLES if full else ["yacht"])
+    seeds = given.seeds or ([1, 2, 3, 4, 5] if full else [1])
+    most = None if full else {"quick": 300, "toy": 60}[given.size]
+    study = Study("tabular", ("table", "seed", "method"), given)
+    for seed in seeds:
+        for name in tables:
+            parts = split(given.data, name, seed, most)
+            small = len(parts.fit[1]) <= MANY
+            if not small:
+                print(f"{name}: NUTS would take up to {nuts_hours(parts):.1f} hours; not run.")
+            names = [*approximations(0, {}), *samplers(1.0, len(parts.fit[1]), {}), *OTHERS]
+            if not full:
+                names = [method for method in names if method in SHORT[given.size]]
+            names += ["bde"] if given.bde_python else []
+            cells = [
+                {"table": name, "seed": seed, "method": method}
+                for method in given.methods or names
+                if method in names
+            ]
+            study.run(cells, compute(given, given.budget if full else 0.25, most))
+    study.table(summary(study.rows))
+    study.figure(picture(study.rows))
 
 
 if __name__ == "__main__":

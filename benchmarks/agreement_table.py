@@ -26,7 +26,8 @@ import time
 import jax
 import numpy as np
 import optax
-from sampling_runs import convergence, hmc, means, problem, publish, sampled, select, starts
+from runs import convergence, sampled
+from sampling_runs import hmc, means, problem, publish, select, starts
 from scipy.stats import spearmanr
 from study import Row, Study, parser
 
@@ -87,9 +88,9 @@ def hmc_run(folder, size: str, name: str, seed: int):
         jax.random.key(seed),
         x,
         y,
-        init_params=init_params,
+        starts=init_params,
         num_warmup=warmup,
-        num_draws=draws,
+        num_samples=draws,
     )
     passes = num_chains * (warmup + draws) * kernel._num_steps
     return mcmc, passes, time.perf_counter() - begin
@@ -142,9 +143,9 @@ def sampler_run(folder, size: str, name: str, method: str, seed: int):
         jax.random.key(10 + seed),
         x,
         y,
-        init_params=begun(folder, size, name, seed),
+        starts=begun(folder, size, name, seed),
         num_warmup=warmup // by_call,
-        num_draws=min(draws, calls),
+        num_samples=min(draws, calls),
         thinning=max(1, calls // draws),
     )
     # The exact correction of AMAGOLD is an energy of all rows a trajectory, without gradients.
@@ -209,7 +210,7 @@ def one_method(folder, size: str, name: str, method: str, seed: int):
         keys = jax.random.split(jax.random.key(0))
         samples = [p.sample(key) for p, key in zip((mine, theirs), keys)]
         row["predictive"] = bnn.scores.wasserstein(*samples)
-    yield row | {"fit_seconds": row.pop("seconds")} | convergence(mine)
+    yield row | {"fit_seconds": row.pop("seconds")} | convergence(mine.values)
 
 
 def cells(size: str):
@@ -239,8 +240,8 @@ def findings(rows: list[Row]):
         hmc_row, floor = here.pop(REFERENCE), here.pop(AGAIN)
         yield (
             f"{name}: HMC has {'' if hmc_row['converged'] == 'yes' else 'not '}converged (worst R-hat "
-            f"of predictions {hmc_row['worst_rhat']:.3f}, median {hmc_row['median_rhat']:.3f}, least "
-            f"ESS {hmc_row['least_ess']:.0f}); log score {hmc_row['log_score']:.4f} ± "
+            f"of predictions {hmc_row['worst R-hat']:.3f}, median {hmc_row['median R-hat']:.3f}, least "
+            f"ESS {hmc_row['least ESS']:.0f}); log score {hmc_row['log_score']:.4f} ± "
             f"{hmc_row['log_score_error']:.4f}, again {floor['log_score']:.4f}; distance of the "
             f"two {floor['total_variation']:.4f}."
         )
@@ -306,9 +307,9 @@ TABLE = {
     "calibration": "calibration error, or cover of 90 %",
     "gradients": "passes over all rows",
     "fit_seconds": "seconds",
-    "median_rhat": "median R-hat",
-    "worst_rhat": "worst R-hat",
-    "least_ess": "least ESS",
+    "median R-hat": "median R-hat",
+    "worst R-hat": "worst R-hat",
+    "least ESS": "least ESS",
     "converged": "predictions converged",
 }
 

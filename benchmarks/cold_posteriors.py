@@ -37,7 +37,8 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.handlers import scale
 from real_data import mnist
-from sampling_runs import convergence, means, paired, publish, sampler, score, select, starts
+from runs import convergence, sampler
+from sampling_runs import means, paired, publish, score, select, starts
 from scipy.special import logsumexp
 from study import Row, Study, parser
 
@@ -143,7 +144,7 @@ def one_temperature(folder, size: str, mode: str, seed: int, temperature: float)
     mcmc.run(jax.random.key(10 + seed), x, y, init_params=begun(folder, size, seed))
     predictions = bnn.predict(None, mcmc, x_test)
     heat = float(np.mean(mcmc.get_extra_fields()["kinetic_temperature"])) / temperature
-    common = convergence(predictions) | {"temperature": temperature, "heat": heat}
+    common = convergence(predictions.values) | {"temperature": temperature, "heat": heat}
     found, rows = score(predictions, y_test)
     yield common | found | {"scored": "one label"}, rows
     if mode == "labels":
@@ -202,7 +203,7 @@ def findings(rows: list[Row]):
         yield (
             f"{mode}, scored as {scored}: {verdict}; T = {cold['temperature']:g} gives "
             f"{cold['difference']:+.4f} ± {cold['total_se']:.4f}; predictions converged at T = "
-            f"{', '.join(mixed) or 'none'}; worst R-hat {max(r['worst_rhat'] for r in here):.2f}; "
+            f"{', '.join(mixed) or 'none'}; worst R-hat {max(r['worst R-hat'] for r in here):.2f}; "
             f"kinetic temperature over T at most {max(r['heat'] for r in here):.3f}."
         )
 
@@ -248,8 +249,8 @@ TABLE = {
     "error": "error",
     "calibration": "calibration error",
     "heat": "kinetic temperature / T",
-    "median_rhat": "median R-hat",
-    "worst_rhat": "worst R-hat",
+    "median R-hat": "median R-hat",
+    "worst R-hat": "worst R-hat",
     "converged": "predictions converged",
 }
 

@@ -20,9 +20,10 @@ from functools import cache
 
 import jax
 import numpy as np
+from cells import as_text, from_text, without
 from numpyro.infer import HMC
-from posteriors import as_text, convergence, from_text, sampled, without
 from quadrature import Nodes, nodes_of
+from runs import convergence, sampled
 from scipy.special import expit
 from sklearn.datasets import make_moons
 from study import Row, Study, parser

@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cells import without
 from numpyro.infer import HMC
-from posteriors import sampled, without
 from real_data import uci
+from runs import sampled
 from study import Row, Study, parser
 
 import numpyro_bnn as bnn

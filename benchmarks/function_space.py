@@ -22,7 +22,8 @@ import math
 
 import jax
 import numpy as np
-from sampling_runs import convergence, hmc, problem, publish, sampled, score, select, starts
+from runs import convergence, sampled
+from sampling_runs import hmc, problem, publish, score, select, starts
 from scipy.special import logsumexp
 from study import Row, Study, parser
 
@@ -103,16 +104,16 @@ def one_run(size: str, folder, problem_name: str, trajectory: float):
         jax.random.key(1),
         x,
         y,
-        init_params=begun(size, folder, problem_name),
+        starts=begun(size, folder, problem_name),
         num_warmup=warmup * thinning,
-        num_draws=draws,
+        num_samples=draws,
         thinning=thinning,
     )
     predictions = bnn.predict(None, mcmc, x_test)
     accepted = float(np.mean(mcmc.get_extra_fields()["accept_prob"]))
     gradients = num_chains * (warmup + draws) * thinning * kernel._num_steps
     common = {"acceptance": accepted, "gradients": gradients, "leapfrogs": kernel._num_steps}
-    common |= score(predictions, y_test)[0] | convergence(predictions)
+    common |= score(predictions, y_test)[0] | convergence(predictions.values)
     for space, (rhat, ess) in spaces(mcmc, x_test).items():
         yield common | {
             "what": space,
@@ -156,7 +157,7 @@ def findings(rows: list[Row], names: list[str]):
             f"{functions['mid_rhat']:.3f}, worst {weights['max_rhat']:.2f} and "
             f"{functions['max_rhat']:.2f}: functions mix {'better' if mixing else 'no better'} than "
             f"weights, and have {'' if functions['converged'] == 'yes' else 'not '}converged "
-            f"(least ESS {functions['least_ess']:.0f}); acceptance {functions['acceptance']:.2f}."
+            f"(least ESS {functions['least ESS']:.0f}); acceptance {functions['acceptance']:.2f}."
         )
         by_chains = select(rows, problem=name, what="score")
         first, last = by_chains[0], by_chains[-1]

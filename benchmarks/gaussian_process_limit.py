@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cells import as_text, from_text, without
 from flax import linen as nn
 from numpyro.infer import HMC
-from posteriors import as_text, convergence, from_text, sampled, without
+from runs import convergence, sampled
 from scipy.linalg import cho_factor, cho_solve
 from study import Row, Study, parser
 

@@ -23,18 +23,8 @@ import math
 import jax
 import numpy as np
 from numpyro.infer import NUTS
-from sampling_runs import (
-    convergence,
-    load,
-    means,
-    network,
-    paired,
-    publish,
-    sampler,
-    score,
-    select,
-    starts,
-)
+from runs import convergence, sampler
+from sampling_runs import load, means, network, paired, publish, score, select, starts
 from study import Row, Study, parser
 
 import numpyro_bnn as bnn
@@ -118,7 +108,7 @@ def judged(folder, size: str, name: str, split: int, family: str, alpha: float):
     predictions = bnn.predict(None, mcmc, x_test)
     steps = mcmc.get_extra_fields()["num_steps"]
     found, rows = score(predictions, y_test)
-    return found | convergence(predictions) | {"leapfrogs": float(np.mean(steps))}, rows
+    return found | convergence(predictions.values) | {"leapfrogs": float(np.mean(steps))}, rows
 
 
 def one_cell(folder, size: str, problem: str, split: int, family: str, alpha: float):
@@ -149,7 +139,7 @@ def averaged(rows: list[Row]) -> list[Row]:
         for error in ("log_score_se", "difference_se"):
             mean[error] = math.sqrt(sum(r[error] ** 2 for r in same)) / len(same)
         good = sum(r["converged"] == "yes" for r in same)
-        mean["worst_rhat"] = max(r["worst_rhat"] for r in same)
+        mean["worst R-hat"] = max(r["worst R-hat"] for r in same)
         out.append(mean | {"converged": f"{good} of {len(same)}"})
     return out
 
@@ -170,7 +160,7 @@ def findings(rows: list[Row]):
                 f"the worst is {spread:.3f} lower; the best is {best['difference']:+.4f} ± "
                 f"{best['difference_se']:.4f} from the hierarchical prior."
             )
-        unsure = [r for r in select(rows, problem=name) if r["worst_rhat"] > 1.1]
+        unsure = [r for r in select(rows, problem=name) if r["worst R-hat"] > 1.1]
         yield (
             f"{name}: hierarchical log score {learned['log_score']:.4f}; worst R-hat of predictions "
             f"above 1.1 under {len(unsure)} of {len(select(rows, problem=name))} priors."
@@ -193,7 +183,7 @@ def draw(rows: list[Row]):
             alphas, gap = ([r[k] for r in here] for k in ("alpha", "difference"))
             errors = [2 * r["difference_se"] for r in here]
             ax.errorbar(alphas, gap, errors, capsize=2, label=family, **style)
-            rough = [r for r in here if r["worst_rhat"] > 1.1]
+            rough = [r for r in here if r["worst R-hat"] > 1.1]
             ax.plot(
                 [r["alpha"] for r in rough],
                 [r["difference"] for r in rough],
@@ -220,8 +210,8 @@ TABLE = {
     "difference_se": "± s.e. of it",
     "error": "error or RMSE",
     "calibration": "calibration error, or cover of 90 %",
-    "median_rhat": "median R-hat",
-    "worst_rhat": "worst R-hat",
+    "median R-hat": "median R-hat",
+    "worst R-hat": "worst R-hat",
     "converged": "splits converged",
     "leapfrogs": "leapfrogs a draw",
 }

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
+from cells import as_text, from_text
 from numpyro.infer import HMC
-from posteriors import as_text, convergence, from_text, sampled
+from runs import convergence, sampled
 from scipy.stats import norm
 from study import Row, Study, parser
 

@@ -13,8 +13,6 @@ from study import Row, Study
 
 import numpyro_bnn as bnn
 
-RHAT_LIMIT, ESS_LIMIT = 1.01, 400
-
 
 class Problem(NamedTuple):
     """A network, its prior and its data."""
@@ -97,53 +95,6 @@ def hmc(model: Callable, step_size: float, trajectory: float) -> HMC:
         adapt_step_size=False,
         adapt_mass_matrix=False,
     )
-
-
-def sampler(
-    kernel: Any, num_chains: int, num_warmup: int, num_draws: int, thinning: int = 1
-) -> bnn.MCMC:
-    """A run to come, all chains in one program."""
-    return bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_draws * thinning,
-        thinning=thinning,
-        num_chains=num_chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-
-
-def sampled(
-    kernel: Any,
-    key: jax.Array,
-    *args: Any,
-    init_params: Any,
-    num_warmup: int,
-    num_draws: int,
-    thinning: int = 1,
-) -> bnn.MCMC:
-    """A finished run, of as many chains as there are starts."""
-    num_chains = len(next(iter(init_params.values())))
-    mcmc = sampler(kernel, num_chains, num_warmup, num_draws, thinning)
-    mcmc.run(key, *args, init_params=init_params)
-    jax.block_until_ready(mcmc.last_state)
-    return mcmc
-
-
-def convergence(predictions: Any) -> Row:
-    """R-hat and effective draws of predictions, constants left out; empty for a single chain."""
-    values = predictions.values
-    if min(next(iter(values.values())).shape[:2]) < 2:
-        return dict.fromkeys(("worst_rhat", "median_rhat", "least_ess", "converged"), "")
-    space = bnn.diagnostics.diagnose_draws(predictions=values).predictions
-    good = space.within(RHAT_LIMIT, ESS_LIMIT)
-    return {
-        "worst_rhat": space.max_rhat,
-        "median_rhat": space.median_rhat,
-        "least_ess": space.min_ess,
-        "converged": "yes" if good else "no",
-    }
 
 
 def score(predictions: Any, y: np.ndarray) -> tuple[Row, np.ndarray]:

@@ -17,9 +17,10 @@ from functools import cache
 
 import jax
 import numpy as np
+from cells import without
 from numpyro.infer import HMC
-from posteriors import convergence, sampled, without
 from real_data import Split, uci
+from runs import convergence, sampled
 from scipy.special import expit
 from scipy.stats import norm
 from sgd_theory import Setting, of_linear_regression, of_small_steps, of_this_step

@@ -20,10 +20,11 @@ if not BENCHMARKS.is_dir():
     pytest.skip("the benchmarks are not beside this package", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
+import cells  # noqa: E402
 import decision_boundary  # noqa: E402
 import flat_directions  # noqa: E402
 import gaussian_process_limit as limit  # noqa: E402
-import posteriors  # noqa: E402
+import runs  # noqa: E402
 import sgd_as_inference  # noqa: E402
 import sgd_theory  # noqa: E402
 from quadrature import nodes_of  # noqa: E402
@@ -253,12 +254,12 @@ def test_variances_of_draws_from_the_exact_posterior_are_one():
 
 def test_curves_survive_a_cell_and_chains_that_disagree_have_not_converged():
     values = np.array([0.5, -1.25, 3e-7])
-    np.testing.assert_array_equal(posteriors.from_text(posteriors.as_text(values)), values)
+    np.testing.assert_array_equal(cells.from_text(cells.as_text(values)), values)
     rng = np.random.default_rng(0)
     draws = rng.normal(size=(4, 500, 3))
-    assert posteriors.convergence(draws)["converged"] == "yes"
+    assert runs.convergence(draws)["converged"] == "yes"
     draws[0, :, 2] += 1
-    found = posteriors.convergence(draws)
+    found = runs.convergence(draws)
     assert found["converged"] == "no"
     assert found["worst R-hat"] > 1.1 > 1.01 > found["median R-hat"]
-    assert posteriors.convergence(draws[:, :1])["converged"] == ""
+    assert runs.convergence(draws[:, :1])["converged"] == ""

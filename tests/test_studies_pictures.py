@@ -258,7 +258,7 @@ def test_curves_survive_a_cell_and_chains_that_disagree_have_not_converged():
     rng = np.random.default_rng(0)
     draws = rng.normal(size=(4, 500, 3))
     assert runs.convergence(draws)["converged"] == "yes"
-    draws[0, :, 2] += 1
+    draws[0, :, 2] += 2
     found = runs.convergence(draws)
     assert found["converged"] == "no"
     assert found["worst R-hat"] > 1.1 > 1.01 > found["median R-hat"]

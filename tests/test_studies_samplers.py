@@ -33,7 +33,6 @@ STUDIES = ("function_space", "agreement_table", "cold_posteriors", "prior_scale"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.filterwarnings("ignore:.*:numpyro.util.NumPyroWarning")
 def test_study_runs_and_is_kept(name, benchmark, shared, tmp_path, capsys):
     script = benchmark(name)
     arguments = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]

@@ -250,10 +250,7 @@ def main(argv=None):
     size = SIZES[options.size]
     study = Study("evidence", KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.table(table(study.rows))
-    for sentence in findings(study.rows):
-        print(sentence)
-    study.figure(figure(study.rows))
+    study.publish(table(study.rows), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

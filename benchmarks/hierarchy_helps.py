@@ -268,10 +268,7 @@ def main(argv=None):
     size = SIZES[options.size]
     study = Study("hierarchy_helps", KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.table(summary(study.rows))
-    for sentence in findings(study.rows):
-        print(sentence)
-    study.figure(figure(study.rows))
+    study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

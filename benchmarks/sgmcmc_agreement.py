@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import runs
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import NUTS
@@ -73,18 +74,9 @@ def table(load):
 
 def sampled(kernel, num_warmup, num_samples, thinning, x, y, starts):
     """A finished run, and its seconds."""
-    mcmc = bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples * thinning,
-        thinning=thinning,
-        num_chains=CHAINS,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
+    numbers = {"num_warmup": num_warmup, "num_samples": num_samples, "thinning": thinning}
     begin = time.perf_counter()
-    mcmc.run(jax.random.key(1), x, y, init_params=starts)
-    jax.block_until_ready(mcmc.last_state)
+    mcmc = runs.sampled(kernel, jax.random.key(1), x, y, starts=starts, **numbers)
     return mcmc, time.perf_counter() - begin
 
 

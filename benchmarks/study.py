@@ -123,6 +123,15 @@ class Study:
         """Store a Matplotlib figure as ``NAME.png``."""
         figure.savefig(self.folder / f"{self.name}.png", dpi=150, bbox_inches="tight")
 
+    def publish(
+        self, rows: Sequence[Mapping[str, Any]], findings: Iterable[str], figure: Any
+    ) -> None:
+        """Print and store the table, print what was found, and store the figure."""
+        self.table(rows)
+        for text in findings:
+            print(text)
+        self.figure(figure)
+
     def _made_on(self) -> str:
         machines = dict.fromkeys(str(row["machine"]) for row in self.rows)
         seconds = sum(row["seconds"] for row in self.rows)

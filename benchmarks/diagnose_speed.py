@@ -17,6 +17,7 @@ import numpy as np
 from stored import write_rows
 
 import numpyro_bnn as bnn
+from numpyro_bnn import diagnose
 
 NUM_CHAINS, NUM_ROWS, INPUTS, CLASSES = 8, 1000, 784, 10
 LABELS = np.arange(NUM_ROWS) % CLASSES
@@ -48,7 +49,7 @@ def main():
     draws = draws_of_network(model, x, num_draws)
     before = peak_gib()
     begin = time.perf_counter()
-    report = bnn.diagnose(draws, x, model=model)
+    report = diagnose(draws, x, model=model)
     row = {
         "chains": NUM_CHAINS,
         "draws": num_draws,

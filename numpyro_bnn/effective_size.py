@@ -1,8 +1,11 @@
 """Effective sample size of a block of scalars, from autocovariances averaged over half chains.
 
-Geyer's sum mostly ends within a few lags, whose products are all that is formed then. Where it
-does not, the power spectra of all half chains are summed before a single inverse transform.
+Geyer's sum mostly ends within a few lags, whose products are all that is formed then: of numbers
+one by one, of indicators 64 draws at a time. Where it does not, the power spectra of all half
+chains are summed before a single inverse transform.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from scipy.fft import next_fast_len
@@ -31,21 +34,56 @@ def centre(split: np.ndarray) -> np.ndarray:
 def ess_of(deviation: np.ndarray, means: np.ndarray, constant: np.ndarray) -> np.ndarray:
     """ESS of `(b, m, n)` by Geyer's initial monotone sequence; Vehtari et al. 2021, section 3.2.
 
-    Where chains mix, the sequence ends after a few lags, whose products cost a third of the
-    transforms that give all lags: those are left to the scalars that need them.
-
     :param deviation: from the means of half chains.
     :param means: `(b, m)`, what :func:`centre` returns.
     :param constant: scalars `(b,)` whose draws are all equal.
     """
-    m, n = deviation.shape[1:]
+    # A block that needs all lags of every scalar is not copied.
+    return _ess(
+        _first_lags(deviation),
+        lambda rest: deviation if rest.all() else deviation[rest],
+        means,
+        constant,
+        deviation.shape[2],
+    )
+
+
+def ess_of_indicator(indicator: np.ndarray) -> np.ndarray:
+    """The same of events: booleans `(b, m, n)`."""
+    n = indicator.shape[2]
+    counts = np.count_nonzero(indicator, axis=2)
+    means = counts / n
+    share = counts.sum(axis=1)
+    return _ess(
+        _first_lags_of_indicator(indicator, counts),
+        lambda rest: indicator[rest] - means[rest, :, None],
+        means,
+        (share == 0) | (share == counts.shape[1] * n),
+        n,
+    )
+
+
+def _ess(
+    first: np.ndarray,
+    deviation: Callable[[np.ndarray], np.ndarray],
+    means: np.ndarray,
+    constant: np.ndarray,
+    n: int,
+) -> np.ndarray:
+    """ESS from the first autocovariances where the sequence ends there, and from all elsewhere.
+
+    :param first: `(b, lag)`.
+    :param deviation: what gives the deviations from `means` of the scalars chosen `(b,)`.
+    :param means: `(b, m)` of half chains of n draws.
+    :param constant: scalars `(b,)` whose draws are all equal.
+    """
+    m = means.shape[1]
     between = means.var(axis=1, ddof=1)
-    time, ended = _autocorrelation_time(_first_lags(deviation), between, m, n)
+    time, ended = _autocorrelation_time(first, between, m, n)
     rest = ~(ended | constant)
     if rest.any():
-        # A block that needs all of it is not copied.
-        left = deviation if rest.all() else deviation[rest]
-        time[rest] = _autocorrelation_time(_all_lags(left), between[rest], m, n)[0]
+        covariance = _all_lags(deviation(rest))
+        time[rest] = _autocorrelation_time(covariance, between[rest], m, n)[0]
     return np.where(constant, float(m * n), m * n / time)
 
 
@@ -57,6 +95,40 @@ def _first_lags(deviation: np.ndarray) -> np.ndarray:
     for k in range(lags):
         products[k] = np.vecdot(deviation[:, :, k:], deviation[:, :, : n - k]).sum(axis=1)
     return products.T / (n * m)
+
+
+def _first_lags_of_indicator(indicator: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The same of booleans, from the number of pairs of draws that both are true.
+
+    With mean `p` of a half chain, the products of deviations at lag k add up to
+    `pairs - p (sum without the last k + sum without the first k) + (n - k) p^2`.
+
+    :param counts: `(b, m)`, of draws that are true.
+    """
+    b, m, n = indicator.shape
+    lags = min(_FIRST_LAGS, n, 64)
+    bits = np.packbits(indicator, axis=2, bitorder="little").reshape(b * m, -1)
+    # A word more than the draws need: what is shifted in behind the last is false. Words lie
+    # first, so that operations run through all half chains at once.
+    padded = np.zeros((b * m, 8 * (-(-n // 64) + 1)), np.uint8)
+    padded[:, : bits.shape[1]] = bits
+    words = np.ascontiguousarray(padded.view("<u8").T)
+    pairs = np.empty((lags, b * m))
+    pairs[0] = counts.reshape(-1)
+    for k in range(1, lags):
+        shifted = words[1:] << np.uint64(64 - k)
+        shifted |= words[:-1] >> np.uint64(k)
+        shifted &= words[:-1]
+        np.bitwise_count(shifted).sum(axis=0, out=pairs[k])
+    # The sums without the last k draws, and without the first.
+    left_out = np.zeros((lags, b, m))
+    ends = indicator[:, :, : lags - 1].astype(np.float64)
+    ends += indicator[:, :, : n - lags : -1]
+    np.cumsum(np.moveaxis(ends, 2, 0), axis=0, out=left_out[1:])
+    mean = counts / n
+    kept = np.arange(n, n - lags, -1)[:, None, None]
+    products = pairs.reshape(lags, b, m) - mean * (2.0 * counts - left_out - kept * mean)
+    return products.sum(axis=2).T / (n * m)
 
 
 def _all_lags(deviation: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Predictions of every draw, in memory that does not grow with draws times rows."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -171,10 +172,9 @@ def predict(
     lead = np.shape(next(iter(grouped.values())))[:2]
     blocks = _blocks_of_draws(grouped)
 
-    def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
-        made: dict[str, np.ndarray] = {}
+    def computed(what: str, extra: Any) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
         for drawn in blocks:
-            flat = {k: _flat(jnp.asarray(v[:, drawn])) for k, v in grouped.items()}
+            flat = {k: jnp.asarray(_flat(v[:, drawn])) for k, v in grouped.items()}
             for begin in range(0, size, batch_size):
                 rows = slice(begin, begin + batch_size)
                 part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], x)
@@ -182,11 +182,17 @@ def predict(
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
                     more = _flat(keys[:, drawn])
-                for name, values in program(flat, part, more, what).items():
-                    own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
-                    if name not in made:
-                        made[name] = np.empty((*lead, size, *own.shape[3:]), own.dtype)
-                    made[name][:, drawn, rows] = own
+                yield drawn, rows, program(flat, part, more, what)
+
+    def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
+        made: dict[str, np.ndarray] = {}
+        # Results are fetched while the next ones are computed already.
+        for (drawn, rows, found), _ in pairwise(chain(computed(what, extra), [None])):
+            for name, values in found.items():
+                own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
+                if name not in made:
+                    made[name] = np.empty((*lead, size, *own.shape[3:]), own.dtype)
+                made[name][:, drawn, rows] = own
         return made
 
     return Predictions(evaluate("parameters", None), evaluate)
@@ -207,7 +213,7 @@ def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 
-def _flat(draws: jax.Array) -> jax.Array:
+def _flat(draws: Any) -> Any:
     return draws.reshape(-1, *draws.shape[2:])
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from scipy.special import ndtri
 
 from numpyro_bnn.buffers import buffer
-from numpyro_bnn.effective_size import centre, ess_of
+from numpyro_bnn.effective_size import centre, ess_of, ess_of_indicator
 
-# Draws in one block over all its scalars: 4 MiB in double precision. Smaller arrays stay closer
+# Draws in one block over all its scalars: 8 MiB in double precision. Smaller arrays stay closer
 # to the processor, but two threads then wait for the interpreter's lock.
-BLOCK_SIZE = 1 << 19
+BLOCK_SIZE = 1 << 20
 # The variance within, as a share of the whole, below which normal scores count as constant
 # chains: they lie at least 1/N apart, so a true share is far above and rounding far below.
 _CONSTANT_SHARE = 1e-11
@@ -226,7 +226,8 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     ess_tail = np.full(b, np.nan)
     if tail:
         limits = _quantile_scores(x, ordered, flat.reshape(-1), place)
-        ess_tail = np.minimum(*(_ess_below(scores, limit) for limit in limits))
+        below = (scores <= limit[:, None, None] for limit in limits)
+        ess_tail = np.minimum(*map(ess_of_indicator, below))
     means = centre(scores)
     ess = ess_of(scores, means, constant)
     rhat = _rhat_of_scores(squares, means, n)
@@ -240,15 +241,6 @@ def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     for values in (rhat, ess, ess_tail):
         values[bad] = np.nan
     return rhat, ess, ess_tail
-
-
-def _ess_below(scores: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """ESS of the indicator of a score of at most `limit (b,)`."""
-    below = buffer("below", scores.shape)
-    np.less_equal(scores, limit[:, None, None], out=below)
-    means = centre(below)
-    share = means.mean(axis=1)
-    return ess_of(below, means, (share == 0.0) | (share == 1.0))
 
 
 def _quantile_scores(

@@ -86,15 +86,16 @@ def starts(
 
 
 def hmc(model: Callable, step_size: float, trajectory: float) -> HMC:
-    """Full-batch HMC with unit mass, a fixed step and so a fixed cost a draw."""
-    return HMC(
-        model,
-        step_size=step_size,
-        num_steps=max(1, round(trajectory / step_size)),
-        trajectory_length=None,
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-    )
+    """Full-batch HMC with unit mass and a fixed trajectory length.
+
+    :param step_size: what warm-up, which aims at an acceptance of 0.8, begins with.
+    """
+    return HMC(model, step_size=step_size, trajectory_length=trajectory, adapt_mass_matrix=False)
+
+
+def leapfrogs(mcmc: bnn.MCMC) -> float:
+    """Gradients a kept trajectory of HMC, mean over chains, whose steps differ."""
+    return float(np.mean(mcmc.get_extra_fields()["num_steps"]))
 
 
 def score(predictions: Any, y: np.ndarray) -> tuple[Row, np.ndarray]:

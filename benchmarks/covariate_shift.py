@@ -184,10 +184,12 @@ def figure(rows: list[Row]) -> Any:
             label = f"{method}, {prior}"
             ax.plot(SEVERITIES, errors, styles[method], color=colors[prior], ms=4, label=label)
         ax.set(title=kind, xlabel="severity", ylabel="error", ylim=(0, None))
-    axes.flat[-1].axis("off")
+    axes.flat[-2].axis("off")
     handles, labels = axes.flat[0].get_legend_handles_labels()
-    axes.flat[-1].legend(handles, labels, frameon=False, loc="center", fontsize=12)
-    _sizes(axes.flat[-2], rows)
+    axes.flat[-2].legend(handles, labels, frameon=False, loc="center", fontsize=12)
+    _sizes(axes.flat[-1], rows)
+    # Names between two panels would set all columns apart.
+    axes.flat[-1].yaxis.tick_right()
     return fig
 
 

@@ -184,7 +184,7 @@ def picture(rows: Sequence[Row]):
     left.plot(at, mean, color="0.3", linewidth=1, label="Gaussian process, ± 2 sd")
     left.scatter(*data(), s=12, color="black", zorder=3)
     left.set(xlabel="x", ylabel="function, ± 2 sd")
-    left.legend(frameon=False)
+    left.legend(frameon=False, loc="lower left")
     widths = [row["width"] for row in rows]
     for k, name in enumerate(("mean", "sd")):
         color = bnn.plots.PALETTE[k]

@@ -197,7 +197,8 @@ def picture(rows: Sequence[Row]):
         ax.axvspan(*GAP, color="0.5", alpha=0.12, linewidth=0)
         ax.set(title=row["method"], ylim=(-2.6, 2.6), xlabel="x", ylabel="y")
         ax.legend().remove()
-    panels[0].legend(frameon=False, loc="upper left", ncols=2, fontsize=8)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, frameon=False, loc="outside lower center", ncols=5)
     return figure
 
 

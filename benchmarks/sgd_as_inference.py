@@ -303,11 +303,13 @@ def picture(rows: Sequence[Row]):
         others = {r["method"]: r["Wasserstein to HMC"] for r in own if not r["rate"]}
         for (name, value), dash in zip(others.items(), (":", "--", "-.")):
             right.axhline(value, color=color, linestyle=dash, linewidth=1)
-            right.annotate(name, (1, value), xycoords=("axes fraction", "data"), fontsize=6)
+            text = "halves of HMC" if name == "HMC" else name
+            right.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=6)
     left.axhline(1, color="0.4", linewidth=0.8)
     for ax, label in ((left, "variance over the exact one"), (right, "Wasserstein to HMC")):
         ax.set(xscale="log", yscale="log", xlabel="rate over the recommended one", ylabel=label)
-        ax.legend(frameon=False, fontsize=8)
+    left.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.1))
     return figure
 
 

@@ -52,7 +52,7 @@ PRIOR_SCALE, HIDDEN = 0.3, 32
 # Rows, test rows, minibatch, chains, steps of warm-up and after it, draws, seeds, temperatures.
 SIZES = {
     "full": (1000, 5000, 100, 4, 4000, 12_000, 120, (0, 1), TEMPERATURES),
-    "quick": (300, 500, 100, 2, 500, 1500, 50, (0,), (0.01, 0.1, 1.0)),
+    "quick": (300, 500, 100, 2, 300, 900, 50, (0,), (0.03, 1.0)),
     "toy": (40, 30, 10, 2, 10, 24, 8, (0,), (0.1, 1.0)),
 }
 STEP, FRICTION = 0.01, 3.0

@@ -58,7 +58,7 @@ SIZES = {
         ("yacht", "concrete", "kin8nm"),
         *(4, 200, 500, 10, 300, 200, 7),
     ),
-    "quick": Size(("yacht",), ("yacht",), 3, 100, 200, 5, 150, 100, 5),
+    "quick": Size(("yacht",), ("yacht",), 2, 100, 200, 5, 100, 100, 4),
     "toy": Size(("yacht",), ("yacht",), 2, 30, 50, 2, 30, 100, 2),
 }
 

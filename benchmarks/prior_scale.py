@@ -47,7 +47,7 @@ PROBLEMS = {
 # Splits of each problem, chains, warm-up, draws, tree depth, Adam steps, places of α.
 SIZES = {
     "full": ({"yacht": 2, "boston": 2, "mnist": 1}, 4, 150, 150, 6, 1500, slice(None)),
-    "quick": ({"yacht": 1}, 4, 60, 60, 5, 500, slice(0, 5, 2)),
+    "quick": ({"yacht": 1}, 4, 50, 50, 4, 500, slice(0, 5, 2)),
     "toy": ({"yacht": 1}, 2, 6, 8, 2, 20, slice(1, 3)),
 }
 # Log scores so near to each other are called the same.

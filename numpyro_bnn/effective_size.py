@@ -50,15 +50,16 @@ def ess_of(deviation: np.ndarray, means: np.ndarray, constant: np.ndarray) -> np
 
 def ess_of_indicator(indicator: np.ndarray) -> np.ndarray:
     """The same of events: booleans `(b, m, n)`."""
-    n = indicator.shape[2]
-    counts = np.count_nonzero(indicator, axis=2)
+    b, m, n = indicator.shape
+    words = _words(indicator)
+    counts = np.bitwise_count(words).sum(axis=0, dtype=np.int64).reshape(b, m)
     means = counts / n
     share = counts.sum(axis=1)
     return _ess(
-        _first_lags_of_indicator(indicator, counts),
+        _first_lags_of_indicator(indicator, words, counts),
         lambda rest: indicator[rest] - means[rest, :, None],
         means,
-        (share == 0) | (share == counts.shape[1] * n),
+        (share == 0) | (share == m * n),
         n,
     )
 
@@ -97,22 +98,32 @@ def _first_lags(deviation: np.ndarray) -> np.ndarray:
     return products.T / (n * m)
 
 
-def _first_lags_of_indicator(indicator: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _words(indicator: np.ndarray) -> np.ndarray:
+    """Booleans `(b, m, n)` as words of 64 draws `(word, b * m)`.
+
+    Words lie first, so that operations run through all half chains at once. There is one more
+    than the draws need: what is shifted in behind the last is false.
+    """
+    b, m, n = indicator.shape
+    bits = np.packbits(indicator, axis=2, bitorder="little").reshape(b * m, -1)
+    padded = np.zeros((b * m, 8 * (-(-n // 64) + 1)), np.uint8)
+    padded[:, : bits.shape[1]] = bits
+    return np.ascontiguousarray(padded.view("<u8").T)
+
+
+def _first_lags_of_indicator(
+    indicator: np.ndarray, words: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
     """The same of booleans, from the number of pairs of draws that both are true.
 
     With mean `p` of a half chain, the products of deviations at lag k add up to
     `pairs - p (sum without the last k + sum without the first k) + (n - k) p^2`.
 
+    :param words: `(word, b * m)`, what :func:`_words` returns.
     :param counts: `(b, m)`, of draws that are true.
     """
     b, m, n = indicator.shape
     lags = min(_FIRST_LAGS, n, 64)
-    bits = np.packbits(indicator, axis=2, bitorder="little").reshape(b * m, -1)
-    # A word more than the draws need: what is shifted in behind the last is false. Words lie
-    # first, so that operations run through all half chains at once.
-    padded = np.zeros((b * m, 8 * (-(-n // 64) + 1)), np.uint8)
-    padded[:, : bits.shape[1]] = bits
-    words = np.ascontiguousarray(padded.view("<u8").T)
     pairs = np.empty((lags, b * m))
     pairs[0] = counts.reshape(-1)
     for k in range(1, lags):

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -186,8 +185,7 @@ def predict(
 
     def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
         made: dict[str, np.ndarray] = {}
-        # Results are fetched while the next ones are computed already.
-        for (drawn, rows, found), _ in pairwise(chain(computed(what, extra), [None])):
+        for drawn, rows, found in _one_ahead(computed(what, extra)):
             for name, values in found.items():
                 own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
                 if name not in made:
@@ -196,6 +194,15 @@ def predict(
         return made
 
     return Predictions(evaluate("parameters", None), evaluate)
+
+
+def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
+    """The same, each when the next has been asked for: it is computed while this one is fetched."""
+    last = next(results)
+    for result in results:
+        yield last
+        last = result
+    yield last
 
 
 def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:

@@ -30,6 +30,8 @@ _CONSTANT_SHARE = 1e-11
 # Whole numbers below this, added to the last bits of a double of single precision, are less than
 # half of what rounding to single precision takes off.
 _LABEL_LIMIT = 1 << 28
+# Scalars that are packed, sorted and unpacked while the processor's cache holds them.
+_SORTED_TOGETHER = 8
 
 
 def checked(name: str, x: Any) -> np.ndarray:
@@ -186,16 +188,19 @@ def _sort_with(values: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.nd
         # The folded values are two sorted runs, which this sort merges.
         order = np.argsort(values, axis=1, kind="stable")
         return np.take_along_axis(values, order, axis=1), np.take_along_axis(labels, order, axis=1)
-    packed = buffer("packed", values.shape)
-    packed[:] = values
-    bits = packed.view(np.int64)
-    np.bitwise_or(bits, labels, out=bits)
-    packed.sort(axis=1)
+    carried = buffer(name, values.shape, np.int64)
     with np.errstate(invalid="ignore"):
         # An infinity with a label is a NaN that signals.
-        values[:] = packed
-    carried = buffer(name, values.shape, np.int64)
-    np.bitwise_and(bits, _LABEL_LIMIT - 1, out=carried)
+        for start in range(0, len(values), _SORTED_TOGETHER):
+            rows = slice(start, start + _SORTED_TOGETHER)
+            some = values[rows]
+            packed = buffer("packed", some.shape)
+            packed[:] = some
+            bits = packed.view(np.int64)
+            np.bitwise_or(bits, labels[rows], out=bits)
+            packed.sort(axis=1)
+            some[:] = packed
+            np.bitwise_and(bits, _LABEL_LIMIT - 1, out=carried[rows])
     return values, carried
 
 
@@ -251,15 +256,21 @@ def _quantile_scores(
     A quantile interpolates between two order statistics, and no draw lies between them, so
     the lower one parts the draws alike without rounding.
     """
-    b = len(ordered)
+    b, size = ordered.shape
     everything = ordered
     if x.shape[1] % 2:
         # The quantiles are those of all draws, the middle ones included.
         everything = np.sort(x.reshape(-1, b).T, axis=1)
     limits = []
     for q in (0.05, 0.95):
-        lower = everything[:, int(np.floor((everything.shape[1] - 1) * q))]
-        num_below = (ordered <= lower[:, None]).sum(axis=1)
+        at = int(np.floor((everything.shape[1] - 1) * q))
+        lower = everything[:, at]
+        num_below = np.full(b, at + 1)
+        # Without ties, and with all draws at hand, that is the number up to the quantile.
+        counted = (
+            ordered[:, min(at + 1, size - 1)] <= lower if everything is ordered else slice(None)
+        )
+        num_below[counted] = (ordered[counted] <= lower[counted, None]).sum(axis=1)
         highest = scores[place[np.arange(b), num_below - 1]]
         limits.append(np.where(num_below > 0, highest, -np.inf))
     return np.stack(limits)

@@ -20,7 +20,7 @@ follows from them.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -140,29 +140,35 @@ def excess(rows: list[Row], kind: str, method: str, prior: str, than: tuple) -> 
     return own - other, math.sqrt((own * (1 - own) + other * (1 - other)) / images)
 
 
-def findings(rows: list[Row]) -> None:
+def findings(rows: list[Row]) -> Iterator[str]:
     """What the rows say: who is worse than whom, and how large the weights are that see nothing."""
     plain, start = ("posterior", "normal"), ("MAP", "normal")
 
-    def told(what: str, better: tuple, worse: tuple, kinds: Iterable[str]) -> list[str]:
+    def told(
+        what: str, better: tuple, worse: tuple, kinds: Iterable[str]
+    ) -> Generator[str, None, list[str]]:
         gaps = {k: excess(rows, k, *worse, better) for k in kinds}
         clear = [k for k, (gap, error) in gaps.items() if gap > 2 * error]
         named = ", ".join(f"{k} {gaps[k][0]:+.3f} ± {gaps[k][1]:.3f}" for k in clear)
-        print(f"{what}: {named or 'nowhere'}")
+        yield f"{what}: {named or 'nowhere'}"
         return clear
 
-    print("Differences of errors, mean over severities 1 to 5, where beyond two standard errors.")
-    failing = told("Posterior, N(0, α²), worse than MAP", start, plain, KINDS)
-    told("MAP worse than posterior, N(0, α²)", plain, start, KINDS)
-    told("Ensemble worse than MAP", start, ("ensemble", "normal"), KINDS)
+    yield "Differences of errors, mean over severities 1 to 5, where beyond two standard errors."
+    failing = yield from told("Posterior, N(0, α²), worse than MAP", start, plain, KINDS)
+    yield from told("MAP worse than posterior, N(0, α²)", plain, start, KINDS)
+    yield from told("Ensemble worse than MAP", start, ("ensemble", "normal"), KINDS)
     for prior in ("EmpCov", "ARD"):
         repaired = ("posterior", prior)
-        told(f"Of the failures, {prior} lowers the posterior's error", repaired, plain, failing)
-        told(f"Posterior, {prior}, still worse than MAP, N(0, α²)", start, repaired, KINDS)
+        yield from told(
+            f"Of the failures, {prior} lowers the posterior's error", repaired, plain, failing
+        )
+        yield from told(
+            f"Posterior, {prior}, still worse than MAP, N(0, α²)", start, repaired, KINDS
+        )
     for method, prior in METHODS:
         where = {"method": method, "prior": prior}
         sizes = (mean_of(rows, f"{what} weights", **where) for what in ("dead", "live", "null"))
-        print(
+        yield (
             f"Weights over α, {method}, {prior}: "
             "dead pixels {:.3g}, others {:.3g}, along null components {:.3g}".format(*sizes)
         )
@@ -212,9 +218,7 @@ def main(argv: list[str] | None = None) -> None:
     study = Study("covariate_shift", ("method", "prior", "seed", "kind", "severity"), given)
     cells = [{"prior": p, "seed": seed} for seed in range(SEEDS[given.size]) for p in PRIORS]
     study.run(cells, lambda **c: cell(lengths, given.data, **c))
-    study.table(list(summary(study.rows)))
-    study.figure(figure(study.rows))
-    findings(study.rows)
+    study.publish(list(summary(study.rows)), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

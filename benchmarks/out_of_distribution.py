@@ -93,7 +93,7 @@ def summary(rows: list[Row]) -> Iterator[Row]:
         yield line
 
 
-def findings(rows: list[Row]) -> None:
+def findings(rows: list[Row]) -> Iterator[str]:
     """The best and the worst for each kind, and what EmpCov changes."""
     for kind in UNFAMILIAR:
         for score in SCORES:
@@ -102,7 +102,7 @@ def findings(rows: list[Row]) -> None:
                 for m, p in METHODS
             }
             order = sorted(by_method, key=by_method.__getitem__, reverse=True)
-            print(
+            yield (
                 f"{kind}, {score}: " + ", ".join(f"{name} {by_method[name]:.3f}" for name in order)
             )
         by_seed = [
@@ -115,7 +115,7 @@ def findings(rows: list[Row]) -> None:
             for seed in sorted({r["seed"] for r in rows})
         ]
         told = ", ".join(f"{after - before:+.3f}" for before, after in by_seed)
-        print(f"  EmpCov changes the posterior's AUROC by mutual information by {told} (by subset)")
+        yield f"  EmpCov changes the posterior's AUROC by mutual information by {told} (by subset)"
 
 
 def figure(rows: list[Row]) -> Any:
@@ -156,9 +156,7 @@ def main(argv: list[str] | None = None) -> None:
         for prior in ("normal", "EmpCov")
     ]
     study.run(cells, lambda **c: cell(lengths, given.data, **c))
-    study.table(list(summary(study.rows)))
-    study.figure(figure(study.rows))
-    findings(study.rows)
+    study.publish(list(summary(study.rows)), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

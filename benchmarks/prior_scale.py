@@ -21,10 +21,9 @@ import functools
 import math
 
 import jax
-import numpy as np
 from numpyro.infer import NUTS
 from runs import convergence, sampler
-from sampling_runs import load, means, network, paired, publish, score, select, starts
+from sampling_runs import leapfrogs, load, means, network, paired, publish, score, select, starts
 from study import Row, Study, parser
 
 import numpyro_bnn as bnn
@@ -106,9 +105,8 @@ def judged(folder, size: str, name: str, split: int, family: str, alpha: float):
     more = () if family == HIERARCHICAL else (jax.numpy.float32(alpha),)
     mcmc.run(jax.random.key(split), x, y, *more, init_params=init_params)
     predictions = bnn.predict(None, mcmc, x_test)
-    steps = mcmc.get_extra_fields()["num_steps"]
     found, rows = score(predictions, y_test)
-    return found | convergence(predictions.values) | {"leapfrogs": float(np.mean(steps))}, rows
+    return found | convergence(predictions.values) | {"leapfrogs": leapfrogs(mcmc)}, rows
 
 
 def one_cell(folder, size: str, problem: str, split: int, family: str, alpha: float):

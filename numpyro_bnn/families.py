@@ -21,6 +21,7 @@ from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn.checks import check_positive
+from numpyro_bnn.gamma import Gamma
 from numpyro_bnn.levels import Array, Child, Level
 from numpyro_bnn.observations import check_array, check_labels, check_shape, check_vector, observe
 
@@ -113,7 +114,7 @@ def _noise_precision(
         )
     top, below = f"{name}.precision", f"{name}.output_precision"
     k = None if noise.output is None else noise.output / 2
-    law = dist.Gamma(noise.concentration, noise.rate)
+    law = Gamma(noise.concentration, noise.rate)
     governed = () if residuals is None else (residuals,)
     level = Level(top, noise.concentration, noise.rate, None, governed, of_noise=True)
     if k is not None:
@@ -124,7 +125,7 @@ def _noise_precision(
         return precision
     own = tuple(array._replace(axis=-1) for array in governed)
     level = Level(below, k, None, top, own, of_noise=True)
-    each = dist.Gamma(k, k / precision).expand([outputs]).to_event(1)
+    each = Gamma(k, k / precision).expand([outputs]).to_event(1)
     return numpyro.sample(below, each, infer={"hierarchy": level} if known else {})
 
 

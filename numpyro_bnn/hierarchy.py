@@ -22,6 +22,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger, apply_stack
 
 from numpyro_bnn.checks import check_positive
+from numpyro_bnn.gamma import Gamma
 from numpyro_bnn.levels import Array, Child, Level
 from numpyro_bnn.rules import Prior, Shape, Shapes, fan_in, site_name, source_axis
 from numpyro_bnn.scale_mixture import GammaScaleMixture, drawn_back
@@ -266,12 +267,12 @@ def _precisions(
     if level.parent is not None and parameterization == "noncentered":
         base = numpyro.sample(
             f"{level.site}.base",
-            dist.Gamma(k, k).expand(units).to_event(len(units)),
+            Gamma(k, k).expand(units).to_event(len(units)),
             infer={"hierarchy": _Standardized(above)},
         )
         return numpyro.deterministic(level.site, base * above)
     rate = level.rate if level.parent is None else k / above
-    law = dist.Gamma(k, rate).expand(units).to_event(len(units))
+    law = Gamma(k, rate).expand(units).to_event(len(units))
     return numpyro.sample(level.site, law, infer={"hierarchy": level})
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
 
+from numpyro_bnn.gamma import Gamma
 from numpyro_bnn.inverse_gaussian import mode_of_log, sample_log
 
 Values = Mapping[str, jax.Array]
@@ -101,10 +101,10 @@ class Level(NamedTuple):
             return self.concentration / values[self.parent]
         return self.rate
 
-    def conditional(self, values: Values) -> dist.Gamma:
+    def conditional(self, values: Values) -> Gamma:
         """Its law given weights and the level above, where it is Gamma."""
         shape, up, _ = self.law(values, {})
-        return dist.Gamma(shape, up)
+        return Gamma(shape, up)
 
     def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
         """Shape, up and down of its law given all else.
@@ -128,7 +128,7 @@ class Level(NamedTuple):
             down = down + child.concentration * jnp.sum(precisions)
         return shape, up, down
 
-    def own_laws(self, values: Values) -> dict[str, dist.Gamma]:
+    def own_laws(self, values: Values) -> dict[str, Gamma]:
         """Laws of the precisions of single entries of t-distributed arrays."""
         laws = {}
         for array in self.arrays:
@@ -136,7 +136,7 @@ class Level(NamedTuple):
                 weights = values[array.site]
                 above = array.df / array.spread(values[self.site], weights.ndim)
                 rate = (above + array.factor * weights**2) / 2
-                laws[array.site] = dist.Gamma((array.df + 1) / 2, rate)
+                laws[array.site] = Gamma((array.df + 1) / 2, rate)
         return laws
 
     def draw(self, key: jax.Array, values: Values) -> jax.Array:
@@ -149,7 +149,7 @@ class Level(NamedTuple):
         }
         shape, up, down = self.law(values, own)
         if self.conjugate:
-            return dist.Gamma(shape, up).sample(key)
+            return Gamma(shape, up).sample(key)
         return jnp.exp(sample_log(key, shape, up, down))
 
     def typical(self, values: Values) -> jax.Array:

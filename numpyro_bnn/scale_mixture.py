@@ -20,6 +20,7 @@ from jax import lax
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
+from numpyro_bnn.gamma import Gamma
 from numpyro_bnn.levels import Array
 
 
@@ -61,7 +62,7 @@ class GammaScaleMixture(dist.Distribution):
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         key_precision, key = jax.random.split(key)
         shape = (*sample_shape, *self.event_shape)
-        precision = dist.Gamma(self.concentration, self.rate).sample(key_precision, sample_shape)
+        precision = Gamma(self.concentration, self.rate).sample(key_precision, sample_shape)
         axes = [self.event_shape[a] if a == self.array.axis else 1 for a in self._axes]
         spread = precision.reshape((*sample_shape, *axes))
         return jax.random.normal(key, shape) / jnp.sqrt(self.array.factor * spread)
@@ -86,7 +87,7 @@ class GammaScaleMixture(dist.Distribution):
         return each if self.array.axis is None else each.sum(-1)
 
 
-def drawn_back(site: str, law: dist.Gamma, weights: list[jax.Array]) -> jax.Array:
+def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
     """A draw of a precision from its law given the weights, with a key made from their bits.
 
     :param site: name of the precision; others use other random numbers.
@@ -97,8 +98,7 @@ def drawn_back(site: str, law: dist.Gamma, weights: list[jax.Array]) -> jax.Arra
     for array in weights:
         for word in _hash(lax.stop_gradient(array)):
             key = jax.random.fold_in(key, word)
-    shape, rate = lax.stop_gradient((law.concentration, law.rate))
-    return jax.random.gamma(key, shape) / rate
+    return Gamma(*lax.stop_gradient((law.concentration, law.rate))).sample(key)
 
 
 def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:

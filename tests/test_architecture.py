@@ -15,7 +15,7 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
-checks rules processes placement host_rows summed inverse_gaussian
+checks rules processes placement host_rows summed inverse_gaussian gamma
 levels
 scale_mixture
 hierarchy observations

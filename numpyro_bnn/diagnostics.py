@@ -122,6 +122,15 @@ def _space(name: str, arrays: Arrays, tail: bool = True) -> Space:
     return Space.of(name, groups)
 
 
+def _once(functions: np.ndarray) -> np.ndarray:
+    """`(chain, draw, input)`, or its first input where all are the same: one noise is one function."""
+    first = functions[:, :, :1]
+    # A single draw shows most that differ.
+    if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
+        return first if (functions == first).all() else functions
+    return functions
+
+
 def _bad_chains(arrays: Arrays) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities in each chain that has any."""
     found: dict[int, tuple[int, str]] = {}
@@ -257,7 +266,7 @@ def diagnose_draws(
         "weights": _space("weights", plain, tail=num_weights <= _MOST_TAILS),
         "precisions": _space("precisions", precise),
         "log joint": _space("log joint", joint),
-        "predictions": _space("predictions", functions),
+        "predictions": _space("predictions", {n: _once(a) for n, a in functions.items()}),
     }
     # An ESS is NaN for a bad scalar and for fewer than 4 draws: only then look chain by chain.
     suspect = any(space.num_bad for space in spaces.values())

@@ -82,6 +82,19 @@ def test_distinct_functions_of_two_states_is_the_entropy_of_their_overlap():
     assert given.between == pytest.approx(expected, rel=1e-9)
 
 
+def test_one_noise_for_all_inputs_is_one_function(rng):
+    mean, noise = rng.normal(size=(4, 200, 30)), autoregressive(rng, (4, 200), 0.95)
+    scale = np.broadcast_to(np.exp(noise)[:, :, None], mean.shape)
+    space = diagnostics.diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
+    assert space.num_scalars == 31
+    assert space.max_rhat == pytest.approx(diagnostics.rhat(noise))
+    # Counted once for every input, it would be the median.
+    assert space.median_rhat < 1.02 < space.max_rhat
+    scale = scale + np.where(np.arange(30) == 7, 0.1, 0.0)
+    space = diagnostics.diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
+    assert space.num_scalars == 60
+
+
 def test_a_second_run_of_the_same_law_agrees_and_a_missed_tail_parts(rng):
     first = {"tau": autoregressive(rng, (4, 500), 0.5), "f": rng.normal(size=(4, 500, 20))}
     second = {"tau": autoregressive(rng, (2, 700), 0.5), "f": rng.normal(size=(2, 700, 20))}

@@ -39,7 +39,7 @@ def test_the_whole_way():
     error = np.sqrt(np.diag(np.linalg.inv(PRECISION)) / result.report.weights.min_ess)
     np.testing.assert_array_less(np.abs(draws.mean((0, 1)) - MEAN), 5 * error)
     np.testing.assert_array_equal(result.weights, [0.5, 0.5])
-    assert result.report.predictions.num_scalars == 2 * len(Y)
+    assert result.report.predictions.num_scalars == len(Y) + 1  # One noise at all rows.
     predictions = result.predict(X[:3])
     assert predictions.mean.shape == (2, 200, 3)
     assert repr(result).startswith(f"Fit(NUTS, {result.report.verdict}; optimise ")
@@ -81,7 +81,7 @@ def test_a_kernel_of_ones_own():
         num_chains=1, num_warmup=20, num_samples=30, progress_bar=False, x_test=X[:2],
     )  # fmt: skip
     assert own.mcmc.sampler._max_tree_depth == 3
-    assert own.report.predictions.num_scalars == 4
+    assert own.report.predictions.num_scalars == 2 + 1
 
 
 def test_many_rows_go_in_minibatches(monkeypatch):

@@ -24,7 +24,7 @@ def script(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hierarchy_helps", "evidence"])
+@pytest.mark.parametrize("name", ["hierarchy_helps", "evidence", "mixing"])
 def test_a_study_runs_and_computes_every_cell_once(name, shared, tmp_path):
     pytest.importorskip("matplotlib").use("Agg")
     given = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]

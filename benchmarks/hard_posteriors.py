@@ -1,0 +1,264 @@
+"""How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
+
+Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
+airfoil: the posteriors of `mixing.py`, four chains, each sampled twice, by methods that share neither
+coordinates nor kernel. After every doubling of the budget: the worst and the median R-hat of the
+functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
+gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
+whose R-hat is above 1.05 and how much of the variance of their prediction lies between chains; and how
+far the two samplers are apart in means, in joint Monte Carlo errors.
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python benchmarks/hard_posteriors.py
+        [--minutes 20] [--quick | --toy] [--data FOLDER] [--output FOLDER]
+
+The mark was a worst R-hat of 1.05 (functions, yacht and airfoil) and of 1.01 (functions and
+precisions, digits). Sources are those of `mixing.py`.
+"""
+
+import functools
+import math
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from hierarchical_posteriors import (
+    CHAINS,
+    METHODS,
+    Posterior,
+    functions,
+    kernel_of,
+    log_precisions,
+    posterior,
+)
+from sampling_runs import publish, scores_of_chains, select, starts
+from study import Row, Study, parser
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import summarize
+from numpyro_bnn.rhat import mcse_mean
+
+LIMIT = 1.05
+TEST_ROWS = 200
+PAIRS = {
+    "digits": ("NUTS, non-centred", "Gibbs, HMC, moves"),
+    "yacht": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
+    "airfoil": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
+}
+
+
+class Size(NamedTuple):
+    """Posteriors; minutes a run, at least; warm-up; draws and steps to a draw of a piece; steps; rows."""
+
+    problems: tuple[str, ...]
+    minutes: float
+    warmup: int
+    draws: int
+    steps: int
+    rows: int
+
+
+SIZES = {
+    "full": Size(tuple(PAIRS), 20.0, 500, 100, 200, 0),
+    "quick": Size(("yacht",), 0.5, 50, 20, 50, 100),
+    "toy": Size(("yacht",), 0.01, 8, 8, 5, 30),
+}
+
+
+class Found(NamedTuple):
+    """What is kept of a run: by chain and draw, functions, log precisions and log scores of test rows."""
+
+    functions: np.ndarray
+    precisions: np.ndarray
+    log_prob: np.ndarray
+
+
+def pieces(kernel: Any, given: Posterior, size: Size) -> Iterator[tuple[Found, float, float]]:
+    """One piece after the other of the same chains, with its gradients a chain and the seconds so far."""
+    begin = time.perf_counter()
+    x, y = given.split.x, given.split.y
+    x_test, y_test = given.split.x_test[:TEST_ROWS], given.split.y_test[:TEST_ROWS]
+    mcmc = bnn.MCMC(
+        kernel,
+        num_warmup=size.warmup,
+        num_samples=size.draws,
+        num_chains=CHAINS,
+        progress_bar=False,
+    )
+    init_params: Any = starts(given.model, given.split, 0, CHAINS, 200)
+    key = jax.random.key(0)
+    while True:
+        mcmc.run(key, x, y, init_params=init_params)
+        mcmc.post_warmup_state, init_params = mcmc.last_state, None
+        key = mcmc.last_state.rng_key
+        predictions = bnn.predict(None, mcmc, x_test)
+        found = Found(
+            functions(predictions.values),
+            log_precisions(mcmc.get_samples(group_by_chain=True)),
+            np.asarray(predictions.log_prob(y_test), np.float64),
+        )
+        extra = mcmc.get_extra_fields()
+        steps = float(np.sum(extra["num_steps"])) / CHAINS if "num_steps" in extra else math.nan
+        yield found, steps, time.perf_counter() - begin
+
+
+def joined(parts: list[Found]) -> Found:
+    return Found(*(np.concatenate(arrays, 1) for arrays in zip(*parts)))
+
+
+def judged(found: Found, gradients: float) -> Row:
+    """R-hat and effective draws of everything so far."""
+    row: Row = {}
+    for label, values in (("functions", found.functions), ("precisions", found.precisions)):
+        space = summarize(values, tail=False)
+        row |= {
+            f"{label}_max_rhat": float(np.nanmax(space.rhat)),
+            f"{label}_median_rhat": float(np.nanmedian(space.rhat)),
+            f"{label}_min_by_1000": float(np.nanmin(space.ess_bulk) / (CHAINS * gradients) * 1000),
+        }
+    return row
+
+
+def disagreement(found: Found) -> Row:
+    """Log score of each chain, and the rows that keep chains apart."""
+    own = scores_of_chains(found.log_prob)
+    every = np.logaddexp.reduce(own, 0) - math.log(len(own))
+    rhat = summarize(found.functions, tail=False).rhat
+    apart = np.flatnonzero(rhat > LIMIT)
+    means = found.functions.mean(1)
+    share = means.var(0) / (means.var(0) + found.functions.var(1).mean(0))
+    return {
+        "log_score": float(every.mean()),
+        "log_scores_of_chains": " ".join(f"{v:.4f}" for v in own.mean(1)),
+        "apart": len(apart),
+        "of": len(rhat),
+        "between_share": float(share[apart].mean()) if len(apart) else 0.0,
+        "worst_scalars": " ".join(str(i) for i in np.argsort(-rhat)[:5]),
+    }
+
+
+EMPTY = dict.fromkeys(
+    (
+        *("log_score", "log_scores_of_chains", "apart", "of", "between_share", "worst_scalars"),
+        *("functions_max_z", "precisions_max_z"),
+    ),
+    "",
+)
+
+
+def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list[Row], Found]:
+    """Rows at every doubling of the number of pieces, and all draws."""
+    which = METHODS[method]
+    kernel = kernel_of(which, given, size.steps)
+    parts, rows, gradients = [], [], 0.0
+    for number, (part, steps, seconds) in enumerate(pieces(kernel, given, size), 1):
+        parts.append(part)
+        gradients += size.draws * size.steps if math.isnan(steps) else steps
+        done = seconds > 60 * minutes
+        if done or number & (number - 1) == 0:
+            everything = joined(parts)
+            row = {"gradients": gradients, "run_seconds": seconds, "draws": number * size.draws}
+            rows.append(row | judged(everything, gradients) | EMPTY)
+        if done:
+            rows[-1] |= disagreement(everything)
+            return rows, everything
+    raise AssertionError("pieces never end")
+
+
+@functools.lru_cache(maxsize=2)
+def both(folder: Any, name: str, size: Size, minutes: float):
+    """Rows of the two methods, the last with their distance in joint Monte Carlo errors."""
+    given = posterior(folder, name, size.rows)
+    ran = {method: run(given, method, size, minutes) for method in PAIRS[name]}
+    one, other = (found for _, found in ran.values())
+    for label in ("functions", "precisions"):
+        a, b = (getattr(found, label) for found in (one, other))
+        z = (a.mean((0, 1)) - b.mean((0, 1))) / np.hypot(mcse_mean(a), mcse_mean(b))
+        for rows, _ in ran.values():
+            rows[-1][f"{label}_max_z"] = float(np.nanmax(np.abs(z)))
+    return {method: rows for method, (rows, _) in ran.items()}
+
+
+def cells(size: Size):
+    for name in size.problems:
+        for method in PAIRS[name]:
+            yield {"problem": name, "method": method}
+
+
+def last_rows(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["log_score"] != ""]
+
+
+def findings(rows: list[Row]):
+    for row in last_rows(rows):
+        yield (
+            f"{row['problem']}, {row['method']}, {row['run_seconds'] / 60:.0f} minutes: worst R-hat of "
+            f"functions {row['functions_max_rhat']:.3f} (median {row['functions_median_rhat']:.3f}), of "
+            f"log precisions {row['precisions_max_rhat']:.3f}; {row['apart']} of {row['of']} functions "
+            f"above {LIMIT}, {row['between_share']:.0%} of whose variance lies between chains; log score "
+            f"{row['log_score']:.4f}, of single chains {row['log_scores_of_chains']}; from the other "
+            f"sampler at most {row['functions_max_z']:.1f} joint errors in functions and "
+            f"{row['precisions_max_z']:.1f} in log precisions."
+        )
+
+
+def draw(rows: list[Row]):
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots_style import color_at, label_axes
+
+    names = list(dict.fromkeys(r["problem"] for r in rows))
+    figure, axes = plt.subplots(
+        1, len(names), figsize=(1 + 3.6 * len(names), 3.6), layout="constrained", squeeze=False
+    )
+    for ax, name in zip(axes[0], names):
+        for i, method in enumerate(PAIRS[name]):
+            here = select(rows, problem=name, method=method)
+            minutes = [r["run_seconds"] / 60 for r in here]
+            for label, style in (("functions", "-"), ("precisions", ":")):
+                excess = [max(r[f"{label}_max_rhat"] - 1, 1e-3) for r in here]
+                text = f"{method}, {label}"
+                ax.plot(
+                    minutes, excess, "o" + style, color=color_at(ax, i), label=text, markersize=3
+                )
+        ax.axhline(LIMIT - 1, color="0.5", linewidth=1)
+        ax.set(xscale="log", yscale="log")
+        ax.set_title(name, fontsize=10)
+        label_axes(ax, "minutes", "worst R-hat – 1")
+        ax.legend(frameon=False, fontsize=6)
+    return figure
+
+
+TABLE = {
+    "problem": "posterior",
+    "method": "method",
+    "run_seconds": "seconds",
+    "gradients": "gradients a chain",
+    "draws": "draws a chain",
+    "functions_max_rhat": "worst R-hat, functions",
+    "functions_median_rhat": "median",
+    "precisions_max_rhat": "worst R-hat, log precisions",
+    "functions_min_by_1000": "worst ESS of functions by 1000 gradients",
+    "precisions_min_by_1000": "of log precisions",
+    "log_score": "log score",
+    "log_scores_of_chains": "of each chain",
+    "apart": f"functions above {LIMIT}",
+    "functions_max_z": "largest difference from the other sampler, functions (joint errors)",
+    "precisions_max_z": "log precisions",
+}
+
+
+def main(argv=None) -> None:
+    made = parser(__doc__)
+    made.add_argument("--minutes", type=float, help="of every run (default: 20)")
+    asked = made.parse_args(argv)
+    size = SIZES[asked.size]
+    minutes = asked.minutes or size.minutes
+    study = Study("hard_posteriors", ["problem", "method", "draws"], asked)
+    study.run(cells(size), lambda problem, method: both(asked.data, problem, size, minutes)[method])
+    publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Hierarchical posteriors that are hard to sample, and ways to sample them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import fbm
+import jax
+import numpy as np
+import real_data
+import tempering
+from by_features import MLPByFeatures
+from numpyro.infer import HMC, NUTS
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import numpyro_bnn as bnn
+from numpyro_bnn import moves
+
+CHAINS = 4
+
+
+class Method(NamedTuple):
+    """How to sample: coordinates, a kernel, moves between its steps, and its gradients a step.
+
+    - **kernel** - of the model in those coordinates and of the steps of a long trajectory
+    - **fixed** - gradients a step as a share of those; None where the run counts them
+    """
+
+    coordinates: str
+    kernel: Callable[[Callable, int], Any]
+    moves: bool = False
+    fixed: float | None = None
+
+
+def nuts(target: float) -> Callable:
+    return lambda model, steps: NUTS(model, max_tree_depth=8, target_accept_prob=target)
+
+
+def hmc(model: Callable, steps: int) -> HMC:
+    return HMC(model, num_steps=steps, trajectory_length=None, target_accept_prob=0.9)
+
+
+def neal(model: Callable, steps: int) -> Any:
+    return bnn.neal(model, num_steps=steps, window=max(1, min(10, steps // 2)))
+
+
+METHODS = {
+    "NUTS, non-centred": Method("noncentered", nuts(0.95)),
+    "Gibbs, HMC": Method("centered", neal, fixed=1.0),
+    "MAMS, non-centred": Method("noncentered", lambda model, _: bnn.MAMS(model)),
+    "NUTS, non-centred, accepting 0.8": Method("noncentered", nuts(0.8)),
+    "NUTS, non-centred, moves": Method("noncentered", nuts(0.95), moves=True),
+    "NUTS, centred": Method("centered", nuts(0.95)),
+    "NUTS, collapsed": Method("collapsed", nuts(0.95)),
+    "HMC, non-centred": Method("noncentered", hmc, fixed=1.0),
+    "HMC, non-centred, moves": Method("noncentered", hmc, moves=True, fixed=1.0),
+    "Gibbs, HMC, moves": Method("centered", neal, moves=True, fixed=1.0),
+    "MAMS, collapsed": Method("collapsed", lambda model, _: bnn.MAMS(model)),
+    "MCLMC, non-centred": Method("noncentered", lambda model, _: bnn.MCLMC(model), fixed=0.0),
+    "MCLMC, collapsed": Method("collapsed", lambda model, _: bnn.MCLMC(model), fixed=0.0),
+}
+
+
+class Posterior(NamedTuple):
+    """A model, its data and the layers whose relu units can be rescaled."""
+
+    model: Callable
+    split: real_data.Split
+    relu_layers: int
+
+
+@functools.cache
+def posterior(folder: Any, name: str, rows: int) -> Posterior:
+    """One of the posteriors; with at most so many rows (0: all)."""
+    if name == "rdata":
+        parts = fbm.data_of("rdata", tempering.SHARED)
+        return Posterior(fbm.model_of("rdata", MLPByFeatures), real_data.Split(*parts), 0)
+    if name == "digits":
+        digits = load_digits()
+        x = (digits.data / 16).astype(np.float32)
+        given = train_test_split(x, digits.target, test_size=0.2, random_state=0)
+        x, x_test, y, y_test = given
+        model = bnn.classification(bnn.MLP([16], 10), bnn.priors.Hierarchical(1.0, 1.0), x, y)
+        return Posterior(model, real_data.Split(x, y, x_test, y_test), 0)
+    width = functools.partial(bnn.priors.Hierarchical.width, 1.0, group=0.5)
+    prior = bnn.priors.ByPath({"*.bias": width(), "*.kernel": width(scale_by_fan_in=True)})
+    noise = bnn.likelihoods.Precision.width(0.1, common=0.5)
+
+    def model(x: Any, y: Any = None) -> None:
+        net = bnn.random_module("net", MLPByFeatures((16, 16), 1, jax.nn.relu), prior, x[:1])
+        bnn.likelihoods.gaussian(lambda some: net(some).squeeze(-1), y, x=x, noise=noise)
+
+    return Posterior(model, standardised(*real_data.table(folder, name), rows), 2)
+
+
+def standardised(x: np.ndarray, y: np.ndarray, rows: int) -> real_data.Split:
+    """Four fifths of a table, or `rows` of them, to learn from, in units of their own."""
+    x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=0)
+    x, y = x[: rows or None], y[: rows or None]
+    units = [(part.mean(0), np.where(part.std(0) > 0, part.std(0), 1.0)) for part in (x, y)]
+    parts = ((x, 0), (y, 1), (x_test, 0), (y_test, 1))
+    return real_data.Split(*(np.float32((p - units[i][0]) / units[i][1]) for p, i in parts))
+
+
+def kernel_of(method: Method, given: Posterior, steps: int) -> Any:
+    """The kernel, with moves after each of its steps where the method has them."""
+    kernel = method.kernel(bnn.parameterize(given.model, method.coordinates), steps)
+    if not method.moves:
+        return kernel
+    layer = "net/Dense_{}.{}".format
+    rescalings = [
+        moves.UnitRescaling(layer(i, "kernel"), layer(i + 1, "kernel"), [layer(i, "bias")])
+        for i in range(given.relu_layers)
+    ]
+    between = [moves.RidgeScaling(), moves.PrecisionRedraw(), *rescalings]
+    return moves.Interleaved(kernel, between)
+
+
+def functions(values: Any) -> np.ndarray:
+    """Log probabilities or means, (chain, draw, scalar)."""
+    if "probs" in values:
+        shown = np.log(np.maximum(np.asarray(values["probs"], np.float64), 1e-30))
+    else:
+        shown = np.asarray(values["mean"], np.float64)
+    return shown.reshape(*shown.shape[:2], -1)
+
+
+def log_precisions(draws: dict[str, Any]) -> np.ndarray:
+    """Of all groups and levels, (chain, draw, scalar)."""
+    found = [np.asarray(v, np.float64) for name, v in draws.items() if name.endswith("precision")]
+    return np.log(np.concatenate([v.reshape(*v.shape[:2], -1) for v in found], -1))

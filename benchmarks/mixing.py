@@ -1,0 +1,294 @@
+"""Which sampler, in which coordinates and with which moves, mixes best over a hierarchy of precisions?
+
+Parameterisation × kernel × moves at equal numbers of gradients a chain, four chains. The posteriors:
+
+- *rdata*: Neal's 1-8-1 network on 100 rows, with his priors (`fbm.py`), where a mode of mass 0.04 and
+  narrow tails are missed easily;
+- *digits*: 64-16-10, Gamma(1, 1) precisions for each array;
+- *yacht* and *airfoil*: 16-16 relu networks, precisions around the scales of fan-in, noise with a
+  precision.
+
+Printed and stored, by posterior and method: worst R-hat of the log precisions and of the functions at
+test rows (logits, means); effective draws of both by 1000 gradients and by second, of the worst scalar
+and of the median one; log score, and that of the best and of the worst chain alone, which tell how
+far chains are apart. Warm-up is as long for all in steps of the kernel; neither it nor compilation is in
+the counts, except that warm-up of tempering is in its seconds.
+Differences below a factor of four were seen between seeds of the same method.
+
+    python benchmarks/mixing.py [--quick | --toy] [--data FOLDER] [--output FOLDER]
+
+The kernels and moves are cited where the library has them. Tempering counts the gradients of all rungs.
+"""
+
+import functools
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from hierarchical_posteriors import (
+    CHAINS,
+    METHODS,
+    Posterior,
+    functions,
+    kernel_of,
+    log_precisions,
+    posterior,
+)
+from numpyro.infer import HMC
+from runs import sampler
+from sampling_runs import publish, scores_of_chains, select, starts
+from study import Row, Study, parser
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import summarize
+
+
+class Size(NamedTuple):
+    """Gradients a chain for each posterior; steps of a long trajectory; warm-up and draws kept."""
+
+    gradients: dict[str, int]
+    seeds: tuple[int, ...]
+    steps: int
+    warmup: int
+    draws: int
+    rows: int
+    methods: int | None
+
+
+SIZES = {
+    "full": Size(
+        {"rdata": 200_000, "digits": 40_000, "yacht": 100_000, "airfoil": 40_000},
+        *((0, 1), 100, 400, 1000, 0, None),
+    ),
+    "quick": Size({"rdata": 4000, "yacht": 2000}, (0,), 50, 50, 100, 200, 6),
+    "toy": Size({"yacht": 60}, (0,), 5, 8, 12, 30, 2),
+}
+
+
+TEMPERING = "tempering, HMC, non-centred"
+RUNGS = 16
+
+
+def sampled(kernel: Any, given: Posterior, seed: int, size: Size, cost: float | None, budget: int):
+    """A run of as many gradients a chain as asked for, its gradients and its seconds.
+
+    :param cost: gradients a step of the kernel; None: what a short run of it counts.
+    """
+    x, y = given.split.x, given.split.y
+    # Near the optimum, where all methods are right to begin; few steps, so that starts differ.
+    begin = starts(given.model, given.split, seed, CHAINS, 200)
+    mcmc = sampler(kernel, CHAINS, size.warmup, max(4, size.warmup // 10))
+    mcmc.run(jax.random.key(seed), x, y, init_params=begin)
+    state = mcmc.last_state
+    if cost is None:
+        cost = float(np.mean(mcmc.get_extra_fields()["num_steps"]))
+    mcmc.thinning = thinning = max(1, round(budget / cost / size.draws))
+    draws = max(8, round(budget / cost / thinning))
+    mcmc.num_samples = draws * thinning
+    mcmc.post_warmup_state = state
+    return mcmc, draws * thinning * cost, timed(mcmc, state.rng_key, x, y)
+
+
+@functools.cache
+def compiling() -> list[float]:
+    """Seconds of every compilation from the first call on."""
+    seconds: list[float] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return seconds
+
+
+def timed(mcmc: bnn.MCMC, *args: Any) -> float:
+    """Run; the seconds of it that were not spent on compilation."""
+    before = sum(compiling())
+    begin = time.perf_counter()
+    mcmc.run(*args)
+    jax.block_until_ready(mcmc.get_samples())
+    return time.perf_counter() - begin - (sum(compiling()) - before)
+
+
+def tempered(given: Posterior, seed: int, size: Size, budget: int):
+    """The same by parallel tempering."""
+    steps = 2 * size.steps
+    model = bnn.parameterize(given.model, "noncentered")
+    kernel = HMC(model, num_steps=steps, trajectory_length=None)
+    rungs = RUNGS if budget > 10_000 else 4
+    sweeps = max(8, budget // (steps * rungs))
+    thinning = max(1, sweeps // size.draws)
+    mcmc = bnn.MCMC(
+        bnn.ParallelTempering(model, kernel, num_rungs=rungs),
+        num_warmup=max(20, sweeps // 2),
+        num_samples=sweeps // thinning * thinning,
+        thinning=thinning,
+        num_chains=CHAINS,
+        progress_bar=False,
+    )
+    seconds = timed(mcmc, jax.random.key(seed), given.split.x, given.split.y)
+    return mcmc, sweeps * steps * rungs, seconds
+
+
+def one(folder: Any, size: Size, problem: str, method: str, seed: int):
+    """The row of a run."""
+    given, budget = posterior(folder, problem, size.rows), size.gradients[problem]
+    if method == TEMPERING:
+        mcmc, gradients, seconds = tempered(given, seed, size, budget)
+    else:
+        which = METHODS[method]
+        cost = None if which.fixed is None else max(1.0, which.fixed * size.steps)
+        kernel = kernel_of(which, given, size.steps)
+        mcmc, gradients, seconds = sampled(kernel, given, seed, size, cost, budget)
+    predictions = bnn.predict(None, mcmc, given.split.x_test)
+    row: Row = {"gradients": gradients, "sampling_seconds": seconds}
+    for label, values in (
+        ("precisions", log_precisions(mcmc.get_samples(group_by_chain=True))),
+        ("functions", functions(predictions.values)),
+    ):
+        found = summarize(values, tail=False)
+        row |= {
+            f"{label}_max_rhat": float(np.max(found.rhat)),
+            f"{label}_min_ess": float(np.min(found.ess_bulk)),
+            f"{label}_median_ess": float(np.median(found.ess_bulk)),
+        }
+        for kind in ("min", "median"):
+            ess = row[f"{label}_{kind}_ess"]
+            row[f"{label}_{kind}_by_1000"] = ess / (CHAINS * gradients) * 1000
+            row[f"{label}_{kind}_by_second"] = ess / seconds
+    by_chain = scores_of_chains(np.asarray(predictions.log_prob(given.split.y_test))).mean(1)
+    row |= {"log_score": float(bnn.scores.lppd(predictions, given.split.y_test))}
+    row |= {"best_chain": float(by_chain.max()), "worst_chain": float(by_chain.min())}
+    yield row
+
+
+def cells(size: Size):
+    for problem in size.gradients:
+        names = [*METHODS][: size.methods]
+        # Rungs cost more gradients than a short form has.
+        names += [TEMPERING] if size.methods is None else []
+        for method in names:
+            for seed in size.seeds:
+                yield {"problem": problem, "method": method, "seed": seed}
+
+
+def worst_of_seeds(rows: list[Row]) -> list[Row]:
+    """One row by posterior and method: the worst seed of every figure of mixing, and mean scores."""
+    out = []
+    for key in dict.fromkeys((r["problem"], r["method"]) for r in rows):
+        same = select(rows, problem=key[0], method=key[1])
+        row = dict(same[0])
+        for name, value in same[0].items():
+            if isinstance(value, str) or name == "seed":
+                continue
+            values = [r[name] for r in same]
+            if "rhat" in name:
+                row[name] = max(values)
+            elif "_by_" in name or "ess" in name or name == "worst_chain":
+                row[name] = min(values)
+            else:
+                row[name] = float(np.mean(values))
+        out.append(row)
+    return out
+
+
+def findings(rows: list[Row]):
+    """Who is ahead where, and who is ahead where it is worst."""
+    shown = worst_of_seeds(rows)
+    names = list(dict.fromkeys(r["problem"] for r in shown))
+    for name in names:
+        here = select(shown, problem=name)
+        for label in ("precisions", "functions"):
+            best = min(here, key=lambda r: r[f"{label}_max_rhat"])
+            most = max(here, key=lambda r: r[f"{label}_min_by_1000"])
+            fast = max(here, key=lambda r: r[f"{label}_min_by_second"])
+            yield (
+                f"{name}, {label}: least worst R-hat {best[f'{label}_max_rhat']:.3f} "
+                f"({best['method']}); most effective draws of the worst scalar by 1000 gradients "
+                f"{most[f'{label}_min_by_1000']:.3f} ({most['method']}), by second "
+                f"{fast[f'{label}_min_by_second']:.3f} ({fast['method']})."
+            )
+    everywhere = [
+        m for m in METHODS if all(select(shown, problem=name, method=m) for name in names)
+    ]
+    for label in ("precisions", "functions"):
+        # Relative to the best method of each posterior; the method whose worst share is largest.
+        for unit in ("1000", "second"):
+            column = f"{label}_min_by_{unit}"
+            shares = {
+                m: min(
+                    select(shown, problem=name, method=m)[0][column]
+                    / max(r[column] for r in select(shown, problem=name))
+                    for name in names
+                )
+                for m in everywhere
+            }
+            order = sorted(shares, key=lambda m: -shares[m])
+            listed = ", ".join(f"{m} {shares[m]:.2f}" for m in order[:4])
+            yield (
+                f"Worst case over {len(names)} posteriors, {label}, by {unit}"
+                f"{' gradients' if unit == '1000' else ''}, share of the best method: {listed}."
+            )
+
+
+def draw(rows: list[Row]):
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots_style import color_at, label_axes
+
+    shown = worst_of_seeds(rows)
+    names = list(dict.fromkeys(r["problem"] for r in shown))
+    methods = list(dict.fromkeys(r["method"] for r in shown))[::-1]
+    figure, axes = plt.subplots(
+        1,
+        len(names),
+        figsize=(3 + 2.8 * len(names), 1.5 + 0.33 * len(methods)),
+        layout="constrained",
+        squeeze=False,
+        sharey=True,
+    )
+    for ax, name in zip(axes[0], names):
+        for i, (label, marker) in enumerate((("precisions", "s"), ("functions", "o"))):
+            here = select(shown, problem=name)
+            at = [methods.index(r["method"]) for r in here]
+            excess = [max(r[f"{label}_max_rhat"] - 1, 1e-3) for r in here]
+            ax.plot(excess, at, marker, color=color_at(ax, i), label=label)
+        ax.axvline(0.01, color="0.5", linestyle=":", linewidth=1)
+        ax.set_xscale("log")
+        ax.set_title(name, fontsize=10)
+        label_axes(ax, "worst R-hat – 1", "")
+    axes[0][0].set_yticks(range(len(methods)), methods)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+TABLE = {
+    "problem": "posterior",
+    "method": "method",
+    "gradients": "gradients a chain",
+    "sampling_seconds": "seconds",
+    "precisions_max_rhat": "worst R-hat, log precisions",
+    "functions_max_rhat": "worst R-hat, functions",
+    "precisions_min_by_1000": "worst ESS of log precisions by 1000 gradients",
+    "functions_min_by_1000": "of functions",
+    "functions_median_by_1000": "median",
+    "precisions_min_by_second": "worst ESS of log precisions by second",
+    "functions_min_by_second": "of functions, by second",
+    "log_score": "log score",
+    "best_chain": "best chain",
+    "worst_chain": "worst chain",
+}
+
+
+def main(argv=None) -> None:
+    asked = parser(__doc__).parse_args(argv)
+    size = SIZES[asked.size]
+    study = Study("mixing", ["problem", "method", "seed"], asked)
+    study.run(cells(size), functools.partial(one, asked.data, size))
+    publish(study, worst_of_seeds(study.rows), TABLE, findings(study.rows), draw(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -26,6 +26,7 @@ import time
 import jax
 import numpy as np
 import optax
+from numpyro.infer import HMC
 from runs import convergence, sampled
 from sampling_runs import hmc, leapfrogs, means, problem, publish, select, starts
 from scipy.stats import spearmanr
@@ -41,6 +42,9 @@ PROBLEMS = {
     "boston": ([16], 0.5, 0.002, 0, 0, 50),
     "wine_red": ([16], 0.5, 0.002, 0, 0, 100),
 }
+# Leapfrogs of a trajectory while the noise of a regression is still that of the start: a step may
+# have to be so short there that a trajectory of the right length would not end.
+SHORT = 50
 # Of each size: problems, chains, trajectories of warm-up and kept of HMC, steps of warm-up and
 # steps of other samplers, draws kept of those, members of an ensemble, seeds.
 SIZES = {
@@ -82,17 +86,21 @@ def hmc_run(folder, size: str, name: str, seed: int):
     (_, scale, step, *_), (_, num_chains, warmup, draws, *_) = settings(size, name)
     model, (x, y, *_) = given(folder, size, name)
     begin = time.perf_counter()
-    kernel = hmc(model, step, math.pi / 2 * scale)
     init_params = begun(folder, size, name, seed)
-    mcmc = sampled(
-        kernel,
-        jax.random.key(seed),
-        x,
-        y,
-        starts=init_params,
-        num_warmup=warmup,
-        num_samples=draws,
-    )
+    run = functools.partial(sampled, num_warmup=warmup)
+    if not given(folder, size, name).has_classes:
+        short = HMC(
+            model,
+            step_size=step,
+            num_steps=SHORT,
+            trajectory_length=None,
+            adapt_mass_matrix=False,
+        )
+        first = run(short, jax.random.key(50 + seed), x, y, starts=init_params, num_samples=8)
+        init_params = first.last_state.z
+        step = float(np.min(first.get_extra_fields()["adapt_state.step_size"]))
+    kernel = hmc(model, step, math.pi / 2 * scale)
+    mcmc = run(kernel, jax.random.key(seed), x, y, starts=init_params, num_samples=draws)
     # Trajectories of warm-up are counted as if they were as long as the others.
     passes = num_chains * (warmup + draws) * leapfrogs(mcmc)
     adapted = float(np.min(mcmc.get_extra_fields()["adapt_state.step_size"]))

@@ -230,10 +230,17 @@ def draw(rows: list[Row]):
         gap, error = ([r[k] for r in here] for k in ("difference", "total_se"))
         axes[1].errorbar(t, gap, 2 * np.array(error), capsize=2, label=label, **style)
     axes[1].axhline(0, color="0.4", linestyle=":", linewidth=1)
+    # One label's score shows what is asked; a consensus that is sure and wrong falls off the scale.
+    single = [r for r in rows if r["scored"] != "consensus"]
+    for ax, column in zip(axes, ("log_score", "difference")):
+        low, high = (limit(r[column] for r in single) for limit in (min, max))
+        ax.set_ylim(low - 0.3 * (high - low), high + 0.15 * (high - low))
+    axes[0].set_title("a consensus may lie below", fontsize="medium")
     for ax, what in zip(axes, ("log score (nats)", "log score – that at T = 1")):
         ax.set_xscale("log")
         label_axes(ax, "temperature T (labels: power 1/T of the likelihood)", f"{what}, ± 2 s.e.")
-    axes[0].legend(frameon=False)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False)
     return figure
 
 

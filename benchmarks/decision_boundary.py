@@ -44,7 +44,15 @@ BIASED = ("SGLD", "SGLD, all rows", "MALA", "SGLD, accept minibatch", "SGHMC")
 EVERY = {"methods": ("MAP", *AVERAGED), "biased": BIASED}
 SIZES = {
     "full": {"chains": 8, "draws": 1000, "steps": 20, "longer": 4, "biases": 6} | EVERY,
-    "quick": {"chains": 4, "draws": 400, "steps": 10, "longer": 2, "biases": 3} | EVERY,
+    "quick": {
+        "chains": 4,
+        "draws": 400,
+        "steps": 10,
+        "longer": 2,
+        "biases": 2,
+        "methods": ("MAP", "random walk", "SGLD", "momentum SGD", "HMC"),
+        "biased": ("SGLD", "MALA"),
+    },
     "toy": {
         "chains": 2,
         "draws": 20,

@@ -8,7 +8,7 @@ stored, by problem:
 - R-hat of every weight (as they are, and with hidden units matched where there are few of them)
   and of every test prediction: rank-normalised, split, folded;
 - the log score of 1, 2, … chains, with all their draws and with as many draws in all as one chain;
-- trajectories of length πα/2 against shorter ones with as many gradients.
+- trajectories of length πα/2 against shorter ones with as many gradients (tables only).
 
     python benchmarks/function_space.py [--quick]
 
@@ -23,7 +23,7 @@ import math
 import jax
 import numpy as np
 from runs import convergence, sampled
-from sampling_runs import hmc, leapfrogs, problem, publish, score, select, starts
+from sampling_runs import hmc, leapfrogs, problem, publish, score, scores_of_chains, select, starts
 from scipy.special import logsumexp
 from study import Row, Study, parser
 
@@ -39,7 +39,7 @@ SIZES = {
     "full": {
         "boston": ([16, 16], 0.5, 0.001, 0, 0, 4, 50, 200, (1, 1 / 8)),
         "wine_red": ([16, 16], 0.5, 0.002, 0, 0, 4, 50, 200, (1, 1 / 8)),
-        "mnist": ([256, 256], 0.1, 0.005, 1000, 1000, 4, 20, 60, (1, 1 / 8)),
+        "mnist": ([256, 256], 0.1, 0.004, 1000, 1000, 4, 40, 80, (1,)),
     },
     "quick": {
         "boston": ([16, 16], 0.5, 0.001, 0, 0, 4, 10, 20, (1, 1 / 8)),
@@ -62,7 +62,7 @@ def by_number_of_chains(log_prob: np.ndarray) -> list[tuple[int, float, float]]:
 
     def average(k: int, step: int) -> float:
         # One predictive density a chain and row; then of every k neighbours in a circle.
-        own = logsumexp(log_prob[:, ::step], 1) - math.log(len(log_prob[0, ::step]))
+        own = scores_of_chains(log_prob[:, ::step])
         sets = [[(i + j) % num_chains for j in range(k)] for i in range(num_chains)]
         return float(np.mean([(logsumexp(own[s], 0) - math.log(k)).mean() for s in sets]))
 

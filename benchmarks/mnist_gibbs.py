@@ -66,8 +66,8 @@ TASKS = {
         "two digits": Task(TWO, 60_000, 10_000, 100, 40),
     },
     "quick": {
-        "ten digits": Task(TEN, 3_000, 1_000, 100, 8),
-        "two digits": Task(TWO, 2_000, 1_000, 100, 8),
+        "ten digits": Task(TEN, 1_500, 1_000, 100, 8),
+        "two digits": Task(TWO, 1_000, 1_000, 100, 8),
     },
     "toy": {
         "ten digits": Task(TEN, 500, 50, 5, 8),
@@ -203,7 +203,7 @@ def summary(rows: list[Row]) -> Iterator[Row]:
         yield line
 
 
-def findings(rows: list[Row]) -> None:
+def findings(rows: list[Row]) -> Iterator[str]:
     """Who is ahead at the end and on the way, and whether precisions have settled."""
     for task in dict.fromkeys(r["task"] for r in rows):
         curves = [[r for r in rows if r["task"] == task and r["method"] == m] for m in METHODS]
@@ -213,25 +213,26 @@ def findings(rows: list[Row]) -> None:
             for name in ("log score, average", "log score, last")
         }
         for name, count in ahead.items():
-            print(f"{task}, {name}: HMC ahead of SGHMC at {count} of {len(hmc)} equal costs")
+            yield f"{task}, {name}: HMC ahead of SGHMC at {count} of {len(hmc)} equal costs."
         level = hmc[-1]["error, average"]
         first = next((r["epoch"] for r in sghmc if r["error, average"] <= level), None)
-        print(
+        yield (
             f"{task}: HMC's average ends at an error of {level:.4f} after {hmc[-1]['epoch']} epochs; "
-            + (f"SGHMC's has it after {first}" if first else "SGHMC's never has it")
+            + (f"SGHMC's has it after {first}." if first else "SGHMC's never has it.")
         )
         for method, curve in zip(METHODS, curves):
             end = curve[-1]
             said = said_of("posterior", end["worst R-hat"])
-            print(
-                f"  {method}: sweeps that moved {end['moved']:.2f}; worst R-hat of probabilities "
-                f"{end['worst R-hat']:.2f}, median {end['median R-hat']:.2f}: {said}"
+            half_way = curve[len(curve) // 2]
+            precisions = "; ".join(
+                f"{layer} {half_way[f'mean {layer}']:.3g}, {end[f'mean {layer}']:.3g}"
+                for layer in LAYERS
             )
-            for layer in LAYERS:
-                middle, last = (curve[i][f"mean {layer}"] for i in (len(curve) // 2, -1))
-                print(
-                    f"    λ {layer}: conditional mean {middle:.3g} half way, {last:.3g} at the end"
-                )
+            yield (
+                f"{task}, {method}: sweeps that moved {end['moved']:.2f}; worst R-hat of probabilities "
+                f"{end['worst R-hat']:.2f}, median {end['median R-hat']:.2f}: {said}. Conditional means "
+                f"of precisions half way and at the end: {precisions}."
+            )
 
 
 def figure(rows: list[Row]) -> Any:
@@ -287,10 +288,8 @@ def main(argv: list[str] | None = None) -> None:
 
     study.run(cells, compute)
     shutil.rmtree(unfinished, ignore_errors=True)
-    study.table(list(summary(study.rows)))
     shown = [r for r in study.rows if all(r[k] == v for k, v in own.items())]
-    study.figure(figure(shown))
-    findings(shown)
+    study.publish(list(summary(study.rows)), findings(shown), figure(shown))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import numpyro_bnn as bnn
 
 LENGTHS = {
     "full": Length(1000, 1000, 1000, 3, 40, 100),
-    "quick": Length(300, 300, 500, 2, 15, 30),
+    "quick": Length(300, 200, 200, 2, 10, 20),
     "toy": Length(60, 40, 20, 2, 2, 4),
 }
 SEEDS = {"full": 2, "quick": 1, "toy": 1}

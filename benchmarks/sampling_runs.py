@@ -1,5 +1,6 @@
 """What the studies of samplers share: problems, runs of all chains at once, and how a run is judged."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import real_data
 from numpyro.infer import HMC
+from scipy.special import logsumexp
 from study import Row, Study
 
 import numpyro_bnn as bnn
@@ -114,6 +116,14 @@ def score(predictions: Any, y: np.ndarray) -> tuple[Row, np.ndarray]:
         "calibration": calibration,
     }
     return found, rows
+
+
+def scores_of_chains(log_prob: np.ndarray) -> np.ndarray:
+    """Log score of every row by the average of each chain alone, (chain, row).
+
+    :param log_prob: (chain, draw, row), nats.
+    """
+    return logsumexp(np.asarray(log_prob, np.float64), 1) - math.log(log_prob.shape[1])
 
 
 def paired(rows: np.ndarray, base: np.ndarray) -> Row:

@@ -1,9 +1,7 @@
 """The work behind R-hat and effective sample size: one block of scalars at a time, on threads.
 
-Two savings carry it, beside those of :mod:`numpyro_bnn.effective_size`. Ranks are known once
-values are sorted, so normal scores are looked up and never computed. Draws in single precision
-are sorted together with their places, as one number each; in double precision the folded ones,
-two sorted runs, are only merged.
+Each draw is ranked once, and once more by its distance from the median; normal scores are looked
+up and never computed. The loops are those of :mod:`numpyro_bnn.rank_loops`.
 
 A block has shape `(b, m, n)`: scalars, half chains, draws. The public functions and their
 sources are in :mod:`numpyro_bnn.rhat`.
@@ -19,19 +17,14 @@ import numpy as np
 from scipy.special import ndtri
 
 from numpyro_bnn.buffers import buffer
-from numpyro_bnn.effective_size import centre, ess_of, ess_of_indicator
+from numpyro_bnn.effective_size import centre, ess_of
+from numpyro_bnn.rank_loops import DIGITS, fold_rows, score_rows, sort_rows
 
-# Draws in one block over all its scalars: 8 MiB in double precision. Smaller arrays stay closer
-# to the processor, but two threads then wait for the interpreter's lock.
-BLOCK_SIZE = 1 << 20
+# Draws in one block over all its scalars: 2 MiB in double precision, which stay in the cache.
+BLOCK_SIZE = 1 << 18
 # The variance within, as a share of the whole, below which normal scores count as constant
 # chains: they lie at least 1/N apart, so a true share is far above and rounding far below.
 _CONSTANT_SHARE = 1e-11
-# Whole numbers below this, added to the last bits of a double of single precision, are less than
-# half of what rounding to single precision takes off.
-_LABEL_LIMIT = 1 << 28
-# Scalars that are packed, sorted and unpacked while the processor's cache holds them.
-_SORTED_TOGETHER = 8
 
 
 def checked(name: str, x: Any) -> np.ndarray:
@@ -88,66 +81,24 @@ def _score_table(size: int) -> np.ndarray:
     return np.concatenate([[np.nan, np.nan], ndtri((rank - 0.375) / (size + 0.25))])
 
 
-@lru_cache(maxsize=4)
-def _tiled_scores(rows: int, size: int) -> np.ndarray:
-    """Scores of untied rows, written out: to scatter a broadcast view takes half as long again."""
-    return np.tile(_score_table(size)[2::2], (rows, 1))
+def _sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sort rows `(b, size)` in place; return them and where in its row each number stood."""
+    bits = values.view(np.uint32 if values.itemsize == 4 else np.uint64)
+    place = buffer("place", values.shape, np.int32)
+    pair = (2, values.shape[1])
+    # Arrays that a compiled function makes itself take seconds to compile.
+    sort_rows(
+        bits, place, np.empty(pair, bits.dtype), np.empty(pair, place.dtype), np.empty(DIGITS, "u4")
+    )
+    return values, place
 
 
-def _tied_scores(ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Flat positions of tied values in sorted rows `(b, size)`, and the score of their mean rank."""
-    size = ordered.shape[1]
-    values = ordered.reshape(-1)
-    tie = values[1:] == values[:-1]
-    # The last of one row and the first of the next are no pair.
-    tie[size - 1 :: size] = False
-    flat = np.flatnonzero(tie)
-    # A run of ties is a run of consecutive flat indices.
-    first = np.flatnonzero(np.diff(flat, prepend=-2) != 1)
-    length = np.diff(first, append=flat.size) + 1
-    start = flat[first]
-    twice_rank = 2 * (start % size) + 1 + length
-    offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-    position = np.repeat(start, length) + offset
-    return position, np.repeat(_score_table(size)[twice_rank], length)
-
-
-def _scatter_scores(out: np.ndarray, ordered: np.ndarray, where: np.ndarray) -> None:
-    """Write the normal scores of sorted rows to the flat indices that they came from.
-
-    :param out: flat array that receives the scores.
-    :param ordered: `(b, size)`, each row in increasing order; ties get that of their mean rank.
-    :param where: `(b, size)`, the place of each in `out`.
-    """
-    out[where] = _tiled_scores(*ordered.shape)
-    position, scores = _tied_scores(ordered)
-    out[where.reshape(-1)[position]] = scores
-
-
-def _rhat_of_sorted(ordered: np.ndarray, chain: np.ndarray, m: int, n: int) -> np.ndarray:
-    """R-hat of the normal scores of sorted rows: only their sums by half chain are formed.
-
-    :param ordered: `(b, m * n)`, each row in increasing order.
-    :param chain: the half chain that each came from, counted through all rows: below `b * m`.
-    """
+def _scores(ordered: np.ndarray, place: np.ndarray, m: int) -> np.ndarray:
+    """Normal scores `(b, m, n)` of sorted rows, at the places where their draws stood."""
     b, size = ordered.shape
-    chain = chain.reshape(-1)
-    scores = _tiled_scores(b, size).reshape(-1)
-    position, tied = _tied_scores(ordered)
-    squares = np.full(b, np.square(_score_table(size)[2::2]).sum())
-    if position.size < size // 2:
-        # A few ties are put right afterwards. With many, the difference of two sums would leave
-        # rounding where a constant row has exactly nothing.
-        sums = np.bincount(chain, scores, b * m)
-        old = scores[position]
-        sums += np.bincount(chain[position], tied - old, b * m)
-        squares += np.bincount(position // size, np.square(tied) - np.square(old), b)
-    else:
-        scores = scores.copy()
-        scores[position] = tied
-        sums = np.bincount(chain, scores, b * m)
-        squares = np.square(scores).reshape(b, size).sum(axis=1)
-    return _rhat_of_scores(squares, sums.reshape(b, m) / n, n)
+    scores = buffer("scores", (b, size))
+    score_rows(ordered, place, _score_table(size), scores)
+    return scores.reshape(b, m, size // m)
 
 
 def rhat_of(split: np.ndarray) -> np.ndarray:
@@ -173,106 +124,76 @@ def _rhat_of_scores(squares: np.ndarray, means: np.ndarray, n: int) -> np.ndarra
     return _rhat_from(means, within / (means.shape[1] * (n - 1)), n)
 
 
-def _sort_with(values: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of `values` in increasing order, and `labels` rearranged alike.
-
-    As doubles, numbers of single precision end in 29 empty bits. There the labels ride along:
-    sorting numbers is over twice as fast as sorting indices. They are so small that rounding
-    takes them off again, and are lost by NaN and infinities.
-
-    :param values: `(b, size)`, in single precision overwritten by what is returned.
-    :param labels: whole numbers `(b, size)`, in single precision below 2^28.
-    :param name: of the buffer that holds the labels returned.
-    """
-    if values.dtype != np.float32:
-        # The folded values are two sorted runs, which this sort merges.
-        order = np.argsort(values, axis=1, kind="stable")
-        return np.take_along_axis(values, order, axis=1), np.take_along_axis(labels, order, axis=1)
-    carried = buffer(name, values.shape, np.int64)
-    with np.errstate(invalid="ignore"):
-        # An infinity with a label is a NaN that signals.
-        for start in range(0, len(values), _SORTED_TOGETHER):
-            rows = slice(start, start + _SORTED_TOGETHER)
-            some = values[rows]
-            packed = buffer("packed", some.shape)
-            packed[:] = some
-            bits = packed.view(np.int64)
-            np.bitwise_or(bits, labels[rows], out=bits)
-            packed.sort(axis=1)
-            some[:] = packed
-            np.bitwise_and(bits, _LABEL_LIMIT - 1, out=carried[rows])
-    return values, carried
+def _squares(scores: np.ndarray) -> np.ndarray:
+    flat = scores.reshape(len(scores), -1)
+    return np.vecdot(flat, flat)
 
 
-@lru_cache(maxsize=4)
-def _places(b: int, size: int) -> np.ndarray:
-    return np.arange(b * size).reshape(b, size)
+def _rhat_of_sorted(ordered: np.ndarray, place: np.ndarray, m: int) -> np.ndarray:
+    """R-hat of the normal scores of sorted rows of m half chains."""
+    scores = _scores(ordered, place, m)
+    return _rhat_of_scores(_squares(scores), scores.mean(axis=2), scores.shape[2])
+
+
+def _folded(ordered: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distances from the median of sorted rows, sorted, and their places."""
+    folded = buffer("folded", ordered.shape, ordered.dtype)
+    folded_place = buffer("folded place", place.shape, place.dtype)
+    fold_rows(ordered, place, folded, folded_place)
+    return folded, folded_place
 
 
 def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
     """R-hat, bulk ESS and (or NaN) tail ESS of one block `x (chain, draw, b)`."""
     chains, draws, b = x.shape
     m, n = 2 * chains, draws // 2
-    size = m * n
-    if b * size > _LABEL_LIMIT:
-        x = x.astype(np.float64)
     split = buffer("split", (b, m, n), x.dtype)
     _split_into(split, x)
-    places = _places(b, size)
-    ordered, place = _sort_with(split.reshape(b, size), places, "place")
+    ordered, place = _sorted(split.reshape(b, m * n))
     bad = ~(np.isfinite(ordered[:, 0]) & np.isfinite(ordered[:, -1])) | _middle_is_bad(x)
-    ordered[bad], place[bad] = np.arange(size), places[bad]
+    ordered[bad] = np.arange(m * n)
     constant = ordered[:, 0] == ordered[:, -1]
 
-    scores = buffer("scores", (b, m, n))
-    flat = scores.reshape(b, size)
-    _scatter_scores(flat.reshape(-1), ordered, place)
-    squares = np.vecdot(flat, flat)
+    scores = _scores(ordered, place, m)
+    squares = _squares(scores)
     ess_tail = np.full(b, np.nan)
     if tail:
-        limits = _quantile_scores(x, ordered, flat.reshape(-1), place)
-        below = (scores <= limit[:, None, None] for limit in limits)
-        ess_tail = np.minimum(*map(ess_of_indicator, below))
+        below = (scores <= limit[:, None, None] for limit in _quantile_scores(x, ordered))
+        ess_tail = np.minimum(*map(_ess_of_events, below))
     means = centre(scores)
     ess = ess_of(scores, means, constant)
     rhat = _rhat_of_scores(squares, means, n)
-
-    # In the precision of the draws, as ArviZ does: whether two folded values tie depends on it.
-    median = (ordered[:, (size - 1) // 2] + ordered[:, size // 2]) / ordered.dtype.type(2)
-    np.subtract(ordered, median[:, None], out=ordered)
-    np.abs(ordered, out=ordered)
-    ordered, chain = _sort_with(ordered, np.floor_divide(place, n, out=place), "chain")
-    rhat = np.fmax(rhat, _rhat_of_sorted(ordered, chain, m, n))
+    rhat = np.fmax(rhat, _rhat_of_sorted(*_folded(ordered, place), m))
     for values in (rhat, ess, ess_tail):
         values[bad] = np.nan
     return rhat, ess, ess_tail
 
 
-def _quantile_scores(
-    x: np.ndarray, ordered: np.ndarray, scores: np.ndarray, place: np.ndarray
-) -> np.ndarray:
-    """The highest scores up to the 5 % and the 95 % quantile of all draws, `(2, b)`.
+def _ess_of_events(happened: np.ndarray) -> np.ndarray:
+    """ESS of booleans `(b, m, n)`."""
+    constant = happened.all(axis=(1, 2)) | ~happened.any(axis=(1, 2))
+    deviation = happened.astype(np.float64)
+    return ess_of(deviation, centre(deviation), constant)
 
-    A quantile interpolates between two order statistics, and no draw lies between them, so
-    the lower one parts the draws alike without rounding.
+
+def _quantile_scores(x: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """The score between those of draws up to the 5 % (95 %) quantile and the others, `(2, b)`.
+
+    A quantile interpolates between two order statistics of all draws, and none lies between
+    them, so the lower one parts the draws alike without rounding.
     """
     b, size = ordered.shape
     everything = ordered
     if x.shape[1] % 2:
-        # The quantiles are those of all draws, the middle ones included.
+        # The middle draws belong to neither half.
         everything = np.sort(x.reshape(-1, b).T, axis=1)
+    table = _score_table(size)
     limits = []
     for q in (0.05, 0.95):
-        at = int(np.floor((everything.shape[1] - 1) * q))
-        lower = everything[:, at]
-        num_below = np.full(b, at + 1)
-        # Without ties, and with all draws at hand, that is the number up to the quantile.
-        counted = (
-            ordered[:, min(at + 1, size - 1)] <= lower if everything is ordered else slice(None)
-        )
-        num_below[counted] = (ordered[counted] <= lower[counted, None]).sum(axis=1)
-        highest = scores[place[np.arange(b), num_below - 1]]
-        limits.append(np.where(num_below > 0, highest, -np.inf))
+        quantile = everything[:, int(np.floor((everything.shape[1] - 1) * q))]
+        num_below = (ordered <= quantile[:, None]).sum(axis=1)
+        # Ranks of what is below are at most this number, those of the others larger.
+        limits.append(np.where(num_below > 0, table[np.maximum(2 * num_below, 2)], -np.inf))
     return np.stack(limits)
 
 
@@ -316,11 +237,8 @@ def finite_split(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def rank_scores(values: np.ndarray) -> np.ndarray:
     """Normal scores of each row of `(b, m, n)` over all its draws."""
-    flat = values.reshape(len(values), -1)
-    order = np.argsort(flat, axis=1) + (np.arange(len(flat)) * flat.shape[1])[:, None]
-    out = np.empty(values.shape)
-    _scatter_scores(out.reshape(-1), flat.reshape(-1)[order], order)
-    return out
+    b, m, n = values.shape
+    return _scores(*_sorted(values.reshape(b, m * n).copy()), m).copy()
 
 
 def fold(split: np.ndarray) -> np.ndarray:

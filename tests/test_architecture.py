@@ -32,6 +32,7 @@ drawstore checkpoints chunked sampling
 recording
 mcmc optimization approximate iterates gaussian_laplace variational
 buffers
+rank_loops
 effective_size
 predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison

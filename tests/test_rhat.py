@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numpyro_bnn import effective_size, rhat, rhat_blocks
+from numpyro_bnn import effective_size, rank_loops, rhat, rhat_blocks
 
 with warnings.catch_warnings():
     # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
@@ -100,7 +100,7 @@ def test_products_of_first_lags_and_transforms_of_all_give_the_same(rng, monkeyp
     x = np.stack([CHAINS[kind](rng, (4, 201)) for _ in range(20)], axis=-1)
     expected = rhat.summarize(x)
     for lags in (2, 31, 1000):
-        monkeypatch.setattr(effective_size, "_FIRST_LAGS", lags)
+        monkeypatch.setattr(effective_size, "_MOST_LAGS", lags)
         for given, value in zip(rhat.summarize(x), expected):
             np.testing.assert_allclose(given, value, rtol=1e-12)
 
@@ -217,3 +217,30 @@ def test_half_precision_and_integers_are_taken(rng):
 def test_numerics_name_the_mistake(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_without_a_folder_for_compiled_code_it_is_compiled_anew(monkeypatch):
+    compiled = rank_loops.numba.njit
+
+    def nowhere_to_write(*, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compiled(**options)
+
+    monkeypatch.setattr(rank_loops.numba, "njit", nowhere_to_write)
+    assert rank_loops._compiled(lambda x: x + 1)(1) == 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_sorted_with_their_places(rng, dtype):
+    values = rng.standard_cauchy((7, 500)).astype(dtype)
+    values[:, ::7] = rng.integers(-1, 2, (7, 72))
+    values[0, :6] = [np.inf, -np.inf, np.nan, -np.nan, 0.0, -0.0]
+    ordered, place = rhat_blocks._sorted(values.copy())
+    np.testing.assert_array_equal(np.take_along_axis(values, place, axis=1), ordered)
+    assert np.isnan(ordered[0, [0, -1]]).all()
+    np.testing.assert_array_equal(ordered[1:], np.sort(values[1:], axis=1))
+    folded, where = rhat_blocks._folded(ordered[1:], place[1:])
+    distance = np.abs(values[1:] - np.median(values[1:], axis=1, keepdims=True))
+    np.testing.assert_array_equal(folded, np.sort(distance, axis=1))
+    np.testing.assert_array_equal(np.take_along_axis(distance, where, axis=1), folded)

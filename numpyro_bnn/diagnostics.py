@@ -248,6 +248,12 @@ def diagnose_draws(
                 f"diagnose_draws: predictions {name!r} need axes (chain, draw, input, ...), got "
                 f"shape {array.shape}. Pass a log joint as log_joint, weights as weights."
             )
+    inputs = {name: array.shape[2] for name, array in functions.items()}
+    if len(set(inputs.values())) > 1:
+        raise ValueError(
+            f"diagnose_draws: all predictions must be at the same inputs, got {inputs} of them. Judge "
+            f"predictions at other inputs in a call of their own."
+        )
     everything = {f"weights {name!r}": array for name, array in given.items()} | joint
     everything |= {f"predictions {name!r}": array for name, array in functions.items()}
     chains, draws = _one_shape(everything)

@@ -273,7 +273,9 @@ def _sampled(
     mcmc.run(key, data.x, data.y, init_params=starts)
     if not isinstance(kernel, SGMCMC):
         return draws_of(mcmc), float("nan")
-    steps = mcmc.num_chains * (mcmc.num_warmup + mcmc.num_samples) * kernel.num_steps
+    # A cyclical schedule takes many steps to a draw; warm-up takes one.
+    moves = mcmc.num_chains * mcmc.num_warmup + int(np.sum(mcmc.last_state.count))
+    steps = moves * kernel.num_steps
     batch = kernel.gradient.batch_size or len(data.y)
     return draws_of(mcmc), steps * kernel.gradient.evaluations * batch / len(data.y)
 

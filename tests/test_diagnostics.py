@@ -491,6 +491,11 @@ WEIGHTS = {"w": W}
         (lambda: diagnose_draws(None, W, second=W), TypeError, "must be a pair .* got ndarray"),
         (lambda: diagnose_draws(WEIGHTS, second=({"w": W}, None)), ValueError, "weights alone"),
         (
+            lambda: diagnose_draws(None, {"mean": W, "scale": W[..., :1]}),
+            ValueError,
+            "the same inputs, got {'mean': 3, 'scale': 1}",
+        ),
+        (
             lambda: diagnose_draws(None, W, second=(None, {"x": W})),
             ValueError,
             r"\['predictions'\] and \['x'\]",

@@ -11,7 +11,7 @@ from nets import Linear
 from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
-from numpyro_bnn.pipeline import _higher
+from numpyro_bnn.pipeline import Data, _higher, _sampled
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2)).astype(np.float32)
@@ -154,6 +154,15 @@ def test_gradients_are_counted_in_passes_over_all_rows(table):
     assert table["leapfrogs"].gradients == 2 * (20 + 30) * 3
     assert table["map"].gradients >= 100
     assert all(table[name].seconds > 0 for name in ("map", "baoab", "leapfrogs", "prior"))
+
+
+def test_steps_between_the_draws_of_a_cycle_are_counted():
+    schedule = bnn.schedules.cyclical(peak=1e-3, cycle_length=10, exploration=0.8)
+    kernel = bnn.SGLD(model, step_size=schedule, batch_size=15)
+    settings = {"num_warmup": 20, "num_samples": 4, "num_chains": 2}
+    _, gradients = _sampled(kernel, Data(*DATA), jax.random.key(0), None, settings, False)
+    # Draws 1 and 2 of a cycle end its steps 9 and 10; ten are thinned to one.
+    assert gradients == 2 * (20 * 10 + 4 * 10 // 2 * 10) * 15 / 30
 
 
 def test_the_table_is_shown_in_three_ways(table):

@@ -172,7 +172,7 @@ hot_report = bnn.diagnose(hot, x_test)
 figure, axes = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
 for ax, (title, each) in zip(axes, {"0.1": baoab_report, "1.0": hot_report}.items()):
     bnn.plots.plot_layer_temperature(each.sampler.temperatures, ax=ax)
-    ax.set_title(f"learning rate {title}", pad=28)
+    ax.set_title(f"learning rate {title}")
 print(hot_report.explanation)
 
 # %% [markdown]

@@ -398,7 +398,7 @@ def plot_schedule(
         right.set_ylim(0, max(1.0, float(heat.max())) * 1.15)
         right.spines["top"].set_visible(False)
         handles, names = [*handles, line], [*names, "temperature"]
-    legend_above(ax, handles, names)
+    legend_above(ax, handles, names, columns=2)
     return ax
 
 

@@ -78,8 +78,8 @@ __all__ = [
 ]
 
 Arrays = dict[str, np.ndarray]
-# Weights up to which their tail ESS is computed too: beyond, it is a third of the time.
-_MOST_TAILS = 20_000
+# Weights up to which hidden units are matched unless asked otherwise.
+_MOST_MATCHED = 20_000
 # Rows on which hidden units are exchanged to see whether predictions change.
 _ROWS_TRIED = 50
 
@@ -114,12 +114,8 @@ def _one_shape(arrays: Arrays) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def _space(name: str, arrays: Arrays, tail: bool = True) -> Space:
-    groups = []
-    for site, array in arrays.items():
-        given = summarize(array, tail=tail)
-        groups.append(Numbers(site, given.rhat, given.ess_bulk, given.ess_tail))
-    return Space.of(name, groups)
+def _space(name: str, arrays: Arrays) -> Space:
+    return Space.of(name, [Numbers(site, *summarize(array)) for site, array in arrays.items()])
 
 
 def _once(functions: np.ndarray) -> np.ndarray:
@@ -267,9 +263,8 @@ def diagnose_draws(
             f"{sorted(matched)} beside {sorted(plain)}. Give what diagnostics.align(weights, "
             f"layers) returns."
         )
-    num_weights = sum(array[0, 0].size for array in plain.values())
     spaces = {
-        "weights": _space("weights", plain, tail=num_weights <= _MOST_TAILS),
+        "weights": _space("weights", plain),
         "precisions": _space("precisions", precise),
         "log joint": _space("log joint", joint),
         "predictions": _space("predictions", {n: _once(a) for n, a in functions.items()}),
@@ -368,7 +363,7 @@ def diagnose(
     draws = draws_of(run, model, "diagnose")
     weights, functions = _spaces_of(draws, x, batch_size)
     num_weights = sum(array[0, 0].size for array in weights.values())
-    wanted = num_weights <= _MOST_TAILS if align_units is None else align_units
+    wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
     aligned = _aligned(draws, weights, x) if wanted and weights else None
     other = None
     if second is not None:

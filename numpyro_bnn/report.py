@@ -45,13 +45,13 @@ class Numbers:
     :param name: a site, or a space.
     :param rhat: R-hat of each scalar.
     :param ess: bulk ESS of each scalar.
-    :param ess_tail: tail ESS of each scalar, or None where it was not computed.
+    :param ess_tail: tail ESS of each scalar.
     """
 
     name: str
     rhat: np.ndarray
     ess: np.ndarray
-    ess_tail: np.ndarray | None
+    ess_tail: np.ndarray
 
     @property
     def num_scalars(self) -> int:
@@ -90,10 +90,8 @@ class Numbers:
 
     @property
     def min_tail_ess(self) -> float:
-        """Smallest tail ESS; NaN where it was not computed."""
-        return (
-            float("nan") if self.ess_tail is None else _summary(np.min, self._moving(self.ess_tail))
-        )
+        """Smallest tail ESS."""
+        return _summary(np.min, self._moving(self.ess_tail))
 
     def _moving(self, values: np.ndarray) -> np.ndarray:
         return values[~np.isnan(self.rhat)]
@@ -126,12 +124,11 @@ class Space(Numbers):
         def joined(values: list[np.ndarray]) -> np.ndarray:
             return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
 
-        tails = [g.ess_tail for g in groups if g.ess_tail is not None]
         return cls(
             name,
             joined([g.rhat for g in groups]),
             joined([g.ess for g in groups]),
-            joined(tails) if groups and len(tails) == len(groups) else None,
+            joined([g.ess_tail for g in groups]),
             tuple(groups),
         )
 

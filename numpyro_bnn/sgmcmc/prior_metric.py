@@ -59,15 +59,25 @@ class _GivenPrecisions:
                 "model, or use `preconditioners.from_warmup()`."
             )
         keys = jax.random.split(jax.random.key(0), self.num_draws)
-        curvatures = jax.vmap(lambda key: _curvature(potential, key))(keys)
+        prior, scores = jax.vmap(lambda key: _curvature(potential, key))(keys)
         return {
-            name: (1 / curvatures[name].mean(axis=0)).astype(old.dtype)
+            name: (1 / (prior[name].mean(axis=0) + _mean_square(scores[name]))).astype(old.dtype)
             for name, old in state.items()
         }
 
 
-def _curvature(potential: Potential, key: jax.Array) -> Values:
-    """Prior curvature and squared score of unconstrained weights drawn from their prior."""
+def _mean_square(scores: jax.Array) -> jax.Array:
+    """Mean square over draws, without those that a wide prior has taken out of the range of floats.
+
+    A hazard of exp(100) is such a one. A single NaN in the metric would stop the chain for good.
+    """
+    finite = jnp.isfinite(scores**2)
+    total = jnp.where(finite, scores**2, 0.0).sum(axis=0)
+    return total / jnp.maximum(finite.sum(axis=0), 1)
+
+
+def _curvature(potential: Potential, key: jax.Array) -> tuple[Values, Values]:
+    """Prior curvature and score of unconstrained weights drawn from their prior."""
     key_prior, key_targets = jax.random.split(key)
     drawn = potential.prior_draw(key_prior)
 
@@ -97,8 +107,8 @@ def _curvature(potential: Potential, key: jax.Array) -> Values:
         terms = [jnp.sum(at[name]["fn"].log_prob(target)) for name, target in targets.items()]
         return sum(terms, start=jnp.zeros(()))
 
-    score = jax.grad(log_likelihood)(z)
-    return {name: _prior_curvature(sites[name]["fn"], z[name]) + score[name] ** 2 for name in z}
+    prior = {name: _prior_curvature(sites[name]["fn"], z[name]) for name in z}
+    return prior, jax.grad(log_likelihood)(z)
 
 
 def _prior_curvature(law: dist.Distribution, z: jax.Array) -> jax.Array:

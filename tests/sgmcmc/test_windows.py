@@ -148,6 +148,21 @@ def test_the_metric_is_prior_precision_plus_information():
     np.testing.assert_allclose(got, expected, rtol=4 * np.sqrt(2 / 4000))
 
 
+def test_prior_draws_that_overflow_leave_the_metric_finite():
+    """A log hazard of N(0, 100²): every fifth hazard is infinite. The information is one a row."""
+
+    def model(x, y=None):
+        log_hazard = numpyro.sample("b", dist.Normal(0.0, 100.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Exponential(jnp.exp(log_hazard)), obs=y)
+
+    potential = bnn.potential_of(model, X, jnp.ones(len(X)))
+    metric = preconditioners.given_precisions(num_draws=4000)
+    given = metric.given(potential, metric.init({"b": jnp.zeros(())}))
+    # The square of a sum of n terms 1 - E has the mean n and a relative error below 3.
+    assert 1 / float(given["b"]) == pytest.approx(1e-4 + len(X), rel=4 * 3 / np.sqrt(3000))
+
+
 def test_momenta_follow_the_metric():
     """p² over mass stays what it was when Gibbs has changed the precisions."""
     potentials = [

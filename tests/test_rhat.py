@@ -30,7 +30,8 @@ def arviz_of(name, x, **options):
     """A statistic of `(chain, draw)` from whichever generation of ArviZ is installed."""
     if int(arviz.__version__.split(".")[0]) > 0:
         options |= {"chain_axis": 0, "draw_axis": 1}
-    return float(np.asarray(getattr(arviz, name)(x, **options)))
+    # With Numba at hand ArviZ 0.23 gives some statistics as arrays of one number.
+    return np.asarray(getattr(arviz, name)(x, **options)).item()
 
 
 CHAINS = {

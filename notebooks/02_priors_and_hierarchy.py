@@ -216,7 +216,7 @@ for useful in names[:4]:
 # The log evidence, log p(y), is the log score of the prior before it has seen any row.
 # `bnn.ParallelTempering` runs a ladder of chains from prior to posterior, whose swaps cross
 # modes, and gives the evidence with its error. We ask on a problem small enough to be quick:
-# forty rows, one input, three hidden units.
+# forty rows, one input, three hidden units, one precision a layer.
 
 # %%
 few = np.random.default_rng(1).permutation(len(y))[:40]
@@ -225,7 +225,7 @@ target = y[few]
 candidates = {
     "Normal(0.1)": priors.Normal(0.1),
     "Normal(10)": priors.Normal(10.0),
-    "Hierarchical()": priors.Hierarchical(),
+    "Hierarchical": priors.Hierarchical(groups="layer"),
 }
 for name, prior in candidates.items():
     tempering = bnn.MCMC(
@@ -239,7 +239,7 @@ for name, prior in candidates.items():
     tempering.run(jax.random.key(3), bmi, target)
     found = tempering.tempering
     print(
-        f"{name:15s} log evidence "
+        f"{name:12s} log evidence "
         + " and ".join(
             f"{value:.2f} ± {error:.2f}"
             for value, error in zip(found.log_evidence, found.log_evidence_error)

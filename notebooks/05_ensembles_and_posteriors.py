@@ -166,20 +166,21 @@ def shifted(images, kind, severity, rng):
     return images.reshape(-1, 64)
 
 
-def scores_under_shift(draws):
-    """Log scores, (kind of shift, severity)."""
-    rng = np.random.default_rng(0)
-    return [
-        [
-            bnn.scores.lppd(bnn.predict(None, draws, shifted(x_test, kind, s, rng)), y_test)
-            for s in range(6)
-        ]
-        for kind in ("noise", "blur", "rotation")
-    ]
+rng = np.random.default_rng(0)
+KINDS = ("noise", "blur", "rotation")
+images = np.concatenate([shifted(x_test, k, s, rng) for k in KINDS for s in range(6)])
+
+
+def scores_of(draws, images):
+    """Log scores of copies of the test rows that follow one another, one number a copy."""
+    copies = len(images) // len(y_test)
+    predicted = bnn.predict(None, draws, images)
+    each = bnn.scores.lppd(predicted, np.tile(y_test, copies), pointwise=True)
+    return np.reshape(each, (copies, -1)).mean(axis=1)
 
 
 shown = ("MAP", "deep ensemble", "mean field", "NUTS")
-under_shift = {name: scores_under_shift(comparison.draws[name]) for name in shown}
+under_shift = {n: scores_of(comparison.draws[n], images).reshape(3, 6) for n in shown}
 bnn.plots.plot_severity(np.arange(6), under_shift, score="log score (nats a row)")
 
 # %% [markdown]
@@ -198,15 +199,9 @@ bnn.plots.plot_severity(np.arange(6), under_shift, score="log score (nats a row)
 # %%
 dead = np.flatnonzero(x.std(0) == 0)
 levels = np.arange(6)
-lit = []
-for level in levels:
-    images = x_test.copy()
-    images[:, dead] += 0.5 * level
-    lit.append(images)
-under_light = {
-    name: [bnn.scores.lppd(bnn.predict(None, comparison.draws[name], i), y_test) for i in lit]
-    for name in shown
-}
+lit = np.stack([x_test] * len(levels))
+lit[:, :, dead] += 0.5 * levels[:, None, None]
+under_light = {n: scores_of(comparison.draws[n], np.concatenate(lit)) for n in shown}
 print(f"{len(dead)} dead pixels: {dead}")
 ax = bnn.plots.plot_severity(levels, under_light, score="log score (nats a row)")
 ax.set_xlabel("light in the dead pixels, in steps of 0.5 (of 16)")

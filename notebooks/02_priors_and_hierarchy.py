@@ -124,7 +124,7 @@ y = standard(table.target)
 relevance = priors.ByPath(
     {
         "Dense_0.kernel": priors.Hierarchical.width(0.3, unit=2.0),
-        "*": priors.Hierarchical.width(0.5, group=2.0),
+        "*": priors.Hierarchical.width(0.5, group=2.0, groups="layer"),
     }
 )
 model = model_of(4, relevance, noise=0.7)
@@ -216,17 +216,15 @@ for useful in names[:4]:
 # The log evidence, log p(y), is the log score of the prior before it has seen any row.
 # `bnn.ParallelTempering` runs a ladder of chains from prior to posterior, whose swaps cross
 # modes, and gives the evidence with its error. We ask on a problem small enough to be quick:
-# forty rows, one input, three hidden units, one precision a layer.
+# forty rows, one input, three hidden units; either the scale of all weights is fixed, or that of
+# the first layer is learned.
 
 # %%
 few = np.random.default_rng(1).permutation(len(y))[:40]
 bmi = x[few, :1]
 target = y[few]
-candidates = {
-    "Normal(0.1)": priors.Normal(0.1),
-    "Normal(10)": priors.Normal(10.0),
-    "Hierarchical": priors.Hierarchical(groups="layer"),
-}
+learned = {"Dense_0.kernel": priors.Hierarchical(), "*": priors.Normal(1.0)}
+candidates = {"Normal(10)": priors.Normal(10.0), "learned": priors.ByPath(learned)}
 for name, prior in candidates.items():
     tempering = bnn.MCMC(
         bnn.ParallelTempering(model_of(3, prior, noise=0.8), num_rungs=7),
@@ -239,7 +237,7 @@ for name, prior in candidates.items():
     tempering.run(jax.random.key(3), bmi, target)
     found = tempering.tempering
     print(
-        f"{name:12s} log evidence "
+        f"{name:10s} log evidence "
         + " and ".join(
             f"{value:.2f} ± {error:.2f}"
             for value, error in zip(found.log_evidence, found.log_evidence_error)
@@ -253,9 +251,10 @@ for name, prior in candidates.items():
 # trips, nothing has come down from the prior. Differences of a nat or two are worth little; one
 # of five is worth a factor of a hundred and fifty.
 #
-# Evidence punishes both ends. Too small a scale cannot bend, too large a one spreads its bets
-# over wild functions. The hierarchical prior pays a little for not knowing the scale and is never
-# far from the best: that is what it is for. Check it against what is printed above.
+# Evidence punishes what a prior wastes. A scale that is too large spreads its bets over wild
+# functions; one that is too small cannot bend (try `priors.Normal(0.1)`). A prior that learns its
+# scale pays a little for not knowing it and is never far from the best: that is what it is for.
+# Check it against what is printed above.
 #
 # ## Where to go on
 #

@@ -150,9 +150,9 @@ def one(folder: Any, size: Size, problem: str, method: str, seed: int):
     ):
         found = summarize(values, tail=False)
         row |= {
-            f"{label}_max_rhat": float(np.max(found.rhat)),
-            f"{label}_min_ess": float(np.min(found.ess_bulk)),
-            f"{label}_median_ess": float(np.median(found.ess_bulk)),
+            f"{label}_max_rhat": float(np.nanmax(found.rhat)),
+            f"{label}_min_ess": float(np.nanmin(found.ess_bulk)),
+            f"{label}_median_ess": float(np.nanmedian(found.ess_bulk)),
         }
         for kind in ("min", "median"):
             ess = row[f"{label}_{kind}_ess"]

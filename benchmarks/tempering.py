@@ -8,7 +8,7 @@ from the draws' own effective sizes; in addition the evidence and the round trip
 a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
 SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 
-    python benchmarks/tempering.py rdata [--coordinates centered] [--sweeps 9000] [--steps 400]
+    python benchmarks/tempering.py rdata [--coordinates centered] [--sweeps 9000] [--length 2]
         [--checkpoint FOLDER] [--quick]
 """
 
@@ -30,11 +30,14 @@ from numpyro_bnn.rhat import rhat
 EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "fbm"
 CHAINS = 4
+# What the library allows a trajectory.
+MOST_STEPS = 1024
 
 
 def sampler(problem, options):
     model = bnn.parameterize(fbm.model_of(problem, MLPByFeatures), options.coordinates)
-    kernel = HMC(model, num_steps=options.steps, trajectory_length=None)
+    length = None if options.steps else options.length
+    kernel = HMC(model, num_steps=options.steps, trajectory_length=length)
     disk = {}
     if options.checkpoint is not None:
         disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}
@@ -49,8 +52,11 @@ def sampler(problem, options):
 
 
 def sampled(problem, options, x, y):
-    """The run, and the CPU seconds of all the processes that worked on it."""
-    mcmc, before = sampler(problem, options), 0.0
+    """The run, and the CPU seconds of all the processes that worked on it.
+
+    :return: the run, all of them, and those after warm-up, NaN where checkpoints were written.
+    """
+    mcmc, before, kept = sampler(problem, options), 0.0, float("nan")
     begin = time.process_time()
     clock = options.checkpoint and options.checkpoint.with_suffix(".seconds")
     if clock and clock.is_file():
@@ -58,13 +64,17 @@ def sampled(problem, options, x, y):
     try:
         if options.checkpoint is not None and options.checkpoint.exists():
             mcmc.resume(x, y)
-        else:
+        elif options.checkpoint is not None:
             mcmc.run(jax.random.key(options.seed), x, y)
+        else:
+            mcmc.warmup(jax.random.key(options.seed), x, y)
+            kept = time.process_time()
+            mcmc.run(mcmc.post_warmup_state.rng_key, x, y)
     finally:
         seconds = before + time.process_time() - begin
         if clock:
             clock.write_text(str(seconds))
-    return mcmc, seconds
+    return mcmc, seconds, time.process_time() - kept
 
 
 def effective(draws):
@@ -73,7 +83,10 @@ def effective(draws):
 
 
 def speed_rows(problem, shared, scalars, predictions, seconds):
-    """Worst effective draws per CPU second, warm-up and compilation included, beside FBM's."""
+    """Worst effective draws per CPU second: of kept sweeps beside FBM's of its own, and of all.
+
+    :param seconds: all, and after warm-up.
+    """
     reference = json.loads((shared / "reference_open.json").read_text()).get(problem)
     known = {}
     if reference is not None:
@@ -87,8 +100,10 @@ def speed_rows(problem, shared, scalars, predictions, seconds):
         "predictions": float(effective(predictions).min()),
     }
     for name, value in found.items():
-        row = {"quantity": f"worst_ess_per_cpu_second_{name}", "mean": f"{value / seconds:.4g}"}
+        own = f"worst_ess_per_cpu_second_{name}"
+        row = {"quantity": own, "mean": f"{value / seconds[1]:.4g}"}
         yield row | ({"reference": f"{known[name]:.4g}"} if known else {})
+        yield {"quantity": f"{own}_of_all", "mean": f"{value / seconds[0]:.4g}"}
 
 
 def ladder_rows(mcmc, options, seconds):
@@ -96,7 +111,11 @@ def ladder_rows(mcmc, options, seconds):
     found = mcmc.tempering
     rungs = found.likelihood_powers.shape[1]
     kept = mcmc.get_extra_fields(group_by_chain=True)["swap_probs"].shape[1]
-    gradients = (mcmc.num_warmup + kept) * CHAINS * (rungs - 1) * options.steps
+    step_size = np.asarray(mcmc.last_state.adaptation.step_size)
+    steps = np.full_like(step_size, options.steps or 0)
+    if options.steps is None:
+        steps = np.clip(options.length / step_size, 1, MOST_STEPS).astype(int)
+    gradients = int(kept * steps.sum())
     for chain in range(CHAINS):
         values = (v[chain] for v in (found.log_evidence, found.log_evidence_error))
         value, error = (f"{v:.5g}" for v in values)
@@ -107,10 +126,12 @@ def ladder_rows(mcmc, options, seconds):
         "round_trips": int(found.round_trips.sum()),
         "round_trips_fewest": int(found.round_trips.min()),
         "sweeps_kept": kept,
-        "steps_a_sweep": options.steps,
-        "gradients": gradients,
-        "cpu_seconds": f"{seconds:.1f}",
-        "microseconds_a_gradient": f"{1e6 * seconds / gradients:.3g}",
+        "steps_on_first_rung": f"{steps[:, 0].mean():.4g}",
+        "steps_on_last_rung": f"{steps[:, -1].mean():.4g}",
+        "gradients_kept": gradients,
+        "cpu_seconds": f"{seconds[0]:.1f}",
+        "cpu_seconds_kept": f"{seconds[1]:.1f}",
+        "microseconds_a_gradient": f"{1e6 * seconds[1] / gradients:.3g}",
     }
     yield from ({"quantity": name, "mean": value} for name, value in numbers.items())
 
@@ -133,7 +154,10 @@ def parser():
     made.add_argument("problem", choices=EXAMPLES)
     made.add_argument("--quick", action="store_true", help="150 sweeps, nothing stored")
     made.add_argument("--sweeps", type=int, default=9000, help="after a third as many of warm-up")
-    made.add_argument("--steps", type=int, default=400, help="leapfrog steps of a trajectory")
+    made.add_argument("--steps", type=int, help="leapfrog steps of every trajectory")
+    made.add_argument(
+        "--length", type=float, default=2.0, help="of a trajectory, where steps are not given"
+    )
     made.add_argument("--rungs", type=int, help="default: by a pilot run")
     made.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
     made.add_argument("--thin", type=int, default=5, help="of draws that predictions are made of")
@@ -148,12 +172,12 @@ def parser():
 def main(argv=None):
     options = parser().parse_args(argv)
     if options.quick:
-        options.sweeps, options.steps, options.thin = 150, min(options.steps, 50), 1
+        options.sweeps, options.steps, options.thin = 150, options.steps or 50, 1
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
     )
     x, y, *test = fbm.data_of(options.problem, options.shared)
-    mcmc, seconds = sampled(options.problem, options, x, y)
+    mcmc, *seconds = sampled(options.problem, options, x, y)
     rows = rows_of(options.problem, mcmc, seconds, test, options)
     fbm.show(rows)
     if not options.quick:

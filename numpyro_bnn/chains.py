@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import nested_attrgetter
 
@@ -20,6 +21,13 @@ from numpyro_bnn.placement import Placement
 
 State = Any
 Draws = Any
+# What diagnoses of HMC and NUTS look at.
+_HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_state.step_size")
+
+
+def fields_of(kernel: MCMCKernel) -> tuple[str, ...]:
+    """Fields of its state that a kernel's run keeps, besides the draws."""
+    return (*kernel.default_fields, *(_HMC_FIELDS if isinstance(kernel, HMC) else ()))
 
 
 class Arguments(NamedTuple):

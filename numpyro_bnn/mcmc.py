@@ -14,7 +14,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
-from numpyro_bnn.chains import Arguments, Programs
+from numpyro_bnn.chains import Arguments, Programs, fields_of
 from numpyro_bnn.checkpoints import Progress, Start
 from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
@@ -435,9 +435,7 @@ class MCMC(NumPyroMCMC):
         self, static: tuple, extra_fields: tuple[str, ...], size: int, one_by_one: bool
     ) -> Programs:
         prefix = f"~{self._sample_field}."
-        fields = (self._sample_field, *self._default_fields, *extra_fields)
-        if isinstance(self.sampler, HMC):
-            fields += _HMC_FIELDS
+        fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
         removed = tuple(f.removeprefix(prefix) for f in fields if f.startswith(prefix))
         collected = tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix)))
         key = (static, collected, removed, size)
@@ -466,7 +464,3 @@ class MCMC(NumPyroMCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
-
-
-# What diagnoses of HMC and NUTS look at.
-_HMC_FIELDS = ("potential_energy", "energy", "accept_prob", "num_steps", "adapt_state.step_size")

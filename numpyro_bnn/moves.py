@@ -22,6 +22,7 @@ from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditio
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
+from numpyro_bnn.chains import fields_of
 from numpyro_bnn.gibbs import PrecisionGibbs, centered_model
 from numpyro_bnn.inverse_gaussian import sample_log
 from numpyro_bnn.levels import Level, levels_of
@@ -29,6 +30,7 @@ from numpyro_bnn.observations import unwrapped
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.redraw import redrawn
 from numpyro_bnn.scale_mixture import GammaScaleMixture
+from numpyro_bnn.sgmcmc.state import SGMCMCState
 from numpyro_bnn.start import own_coordinates
 from numpyro_bnn.structure import structure_of
 
@@ -249,7 +251,7 @@ class Interleaved(MCMCKernel):
 
     @property
     def default_fields(self) -> tuple[str, ...]:
-        return self.kernel.default_fields
+        return fields_of(self.kernel)
 
     def get_diagnostics_str(self, state: Any) -> str:
         return self.kernel.get_diagnostics_str(state)
@@ -316,16 +318,23 @@ def placed(kernel: MCMCKernel, state: Any, values: Values, bound: Bound) -> Any:
     args, kwargs = bound.args, bound.kwargs
     if not isinstance(kernel, Gibbs):
         z = own_coordinates(Potential(kernel.model, args, kwargs), values)
-        return kernel.refresh(state._replace(**{kernel.sample_field: z}), args, kwargs)
+        return kernel.refresh(_at(z, state, kernel), args, kwargs)
     states: list[Any] = []
     merged: Values = {}
     for (part, _), own in zip(kernel.blocks, state.block_states):
         z = _native(part, getattr(own, part.sample_field), values, bound)
         others = {name: value for name, value in values.items() if name not in z}
-        own = own._replace(**{part.sample_field: z})
-        states.append(part.refresh(own, args, with_conditioning(kwargs, others)))
+        own = part.refresh(_at(z, own, part), args, with_conditioning(kwargs, others))
+        states.append(own)
         merged |= z
     return state._replace(z=merged, block_states=tuple(states))
+
+
+def _at(z: Values, state: Any, kernel: MCMCKernel) -> Any:
+    """A state at another position; a momentum does not depend on it, and stays."""
+    if isinstance(state, SGMCMCState):
+        return state._replace(dynamics=state.dynamics._replace(position=z))
+    return state._replace(**{kernel.sample_field: z})
 
 
 def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:

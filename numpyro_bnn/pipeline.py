@@ -12,6 +12,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn.approximate import deep_ensemble, map_estimate
+from numpyro_bnn.chains import fields_of
 from numpyro_bnn.comparison import Comparison, judged
 from numpyro_bnn.diagnostics import Report, diagnose, rhat
 from numpyro_bnn.draws import Draws, draws_of
@@ -264,7 +265,7 @@ def _sampled(
         thinning=thinning,
         progress_bar=progress_bar,
     )
-    if isinstance(kernel, HMC) or "num_steps" in kernel.default_fields:
+    if "num_steps" in fields_of(kernel):
         mcmc.warmup(key, data.x, data.y, init_params=starts, collect_warmup=True)
         steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
         mcmc.run(mcmc.post_warmup_state.rng_key, data.x, data.y)

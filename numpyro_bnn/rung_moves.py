@@ -1,7 +1,9 @@
 """How a state moves on its rung: NumPyro's HMC or NUTS, by the functions that those are made of.
 
 A move takes an energy function of a flat vector, so that all rungs of all chains go through one
-``jax.vmap``, each with its own step size and diagonal metric.
+``jax.vmap``, each with its own step size and diagonal metric. Where trajectories differ in their number
+of steps, the longest would keep all others waiting; a processor without lanes to fill takes the rungs in
+turn.
 """
 
 from collections.abc import Callable
@@ -89,6 +91,27 @@ class Inner(NamedTuple):
             kernel._target_accept_prob,
         )
 
+    def move_all(
+        self,
+        potential_of: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
+        powers: jax.Array,
+        *given: jax.Array,
+    ) -> Moved:
+        """One trajectory on every rung.
+
+        :param potential_of: U of a rung, from its likelihood power.
+        :param powers: of the rungs.
+        :param given: what :meth:`move` takes besides, rung by rung.
+        """
+
+        def one(power: jax.Array, *own: jax.Array) -> Moved:
+            return self.move(potential_of(power), *own)
+
+        alike = self.num_steps is not None and not self.doubling
+        if alike or jax.default_backend() != "cpu":
+            return jax.vmap(one)(powers, *given)
+        return lax.map(lambda rung: one(*rung), (powers, *given))
+
     def move(
         self,
         potential_fn: Callable[[jax.Array], jax.Array],
@@ -122,10 +145,12 @@ class Inner(NamedTuple):
             )
             accept_prob = tree.sum_accept_probs / tree.num_proposals
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
-        step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
         steps: Any = self.num_steps
-        if self.trajectory_length is not None and steps is None:
-            steps = jnp.clip(self.trajectory_length / step, 1, _MOST_STEPS).astype(jnp.int32)
+        if steps is None:
+            # What spreads the step spreads the length too: no rung comes back to where it was.
+            wanted = jnp.asarray(self.trajectory_length) / step_size
+            steps = jnp.clip(wanted, 1, _MOST_STEPS).astype(jnp.int32)
+        step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
         end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass, s), start)
         before, after = (
             s.potential_energy + euclidean_kinetic_energy(inverse_mass, s.r) for s in (start, end)

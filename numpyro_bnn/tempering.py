@@ -88,7 +88,9 @@ class ParallelTempering(MCMCKernel):
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
     steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
-    rungs to forget (Neal's rdata wants 400 steps), and warm-up for them to see all modes. Non-centred
+    rungs to forget, and warm-up for them to see all modes. Where rungs differ much in their step sizes
+    (by a factor of 500 on Neal's rdata), give the kernel a `trajectory_length`, about 2 in units of the
+    adapted metric: each rung then takes the steps that it needs for it, at most 1024. Non-centred
     hierarchical priors (the default) make the rungs near the prior easy. A run without round trips, or
     whose replicas differ in log evidence, gets no verdict from ``diagnose``; no run is proved right by
     them, so compare with one in other coordinates: ``diagnose(run, x, second=other)``.
@@ -96,7 +98,8 @@ class ParallelTempering(MCMCKernel):
     :param model: a NumPyro model whose latent sites all have proper priors.
     :param kernel: how a rung moves: ``HMC`` (100 steps of jittered size) or ``NUTS`` (trees of depth
         7), or one of them over the same model, whose `num_steps`, `trajectory_length`,
-        `max_tree_depth` and `target_accept_prob` are taken.
+        `max_tree_depth` and `target_accept_prob` are taken. On a CPU the rungs take their turns
+        where trajectories differ in their number of steps; elsewhere all wait for the longest.
     :param num_rungs: rungs from prior to posterior, both included; ``"auto"``: twice the
         communication barrier and one, from a pilot run that :class:`~numpyro_bnn.MCMC` makes
         before its chains begin (200 sweeps, more than once where the barrier is high).
@@ -249,15 +252,15 @@ class ParallelTempering(MCMCKernel):
         unravel = ravel_pytree(state.z)[1]
         flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
 
-        def move(power: jax.Array, *given: jax.Array) -> Any:
-            def tempered(position: jax.Array) -> jax.Array:
-                prior, likelihood = potential.energies(unravel(position))
-                return prior + power * likelihood
-
-            return self._inner.move(tempered, *given)
+        def tempered(power: jax.Array, position: jax.Array) -> jax.Array:
+            prior, likelihood = potential.energies(unravel(position))
+            return prior + power * likelihood
 
         keys = jax.random.split(key_moves, powers.size - 1)
-        moved = jax.vmap(move)(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass)
+        moved = self._inner.move_all(
+            lambda power: partial(tempered, power),
+            *(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass),
+        )
         positions = jax.vmap(unravel)(moved.position)
         redraw = precision_redraw(potential)
         if redraw is not None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro import handlers
-from numpyro.infer import HMC
+from numpyro.infer import HMC, NUTS
 from scipy import stats
 
 import numpyro_bnn as bnn
@@ -96,12 +96,19 @@ def test_rescaled_units_keep_the_law(activation):
     assert_law_is_kept(values)
 
 
+COMPOSED = {
+    "HMC": lambda model: bnn.neal(model, HMC, step_size=0.1, num_steps=3, adapt_step_size=False),
+    "WindowedHMC": lambda model: bnn.neal(model, step_size=0.1, num_steps=3, window=1),
+}
+
+
 @pytest.mark.slow
-def test_moves_after_each_step_of_a_composition_agree_with_its_state():
+@pytest.mark.parametrize("name", COMPOSED)
+def test_moves_after_each_step_of_a_composition_agree_with_its_state(name):
     """The precisions of a linear model in a chain with moves; what is cached belongs to the values."""
     model = model_with(jax.nn.relu)
     y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
-    inner = bnn.neal(model, HMC, step_size=0.1, num_steps=3, adapt_step_size=False)
+    inner = COMPOSED[name](model)
     kernel = Interleaved(inner, [RidgeScaling(0.3), RESCALING])
     mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=5, num_chains=2, progress_bar=False)
     starts = bnn.optimize(
@@ -170,3 +177,26 @@ def test_moves_that_do_not_fit_are_refused():
         other.init(jax.random.key(0), 0, None, (X, jnp.zeros((2, 2))), {})
     with pytest.raises(TypeError, match="expected a kernel over a model, got 'NUTS'"):
         Interleaved("NUTS", [])
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(bnn.MAMS, marks=pytest.mark.slow), bnn.BAOAB])
+def test_moves_after_a_kernel_of_this_package(kernel):
+    """Its position is where the moves left it, with the energy that belongs to it."""
+    model = model_with(jax.nn.relu)
+    y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
+    moved = Interleaved(kernel(model, step_size=1e-3), [RidgeScaling(0.3), RESCALING])
+    mcmc = bnn.MCMC(moved, num_warmup=0, num_samples=5, num_chains=1, progress_bar=False)
+    potential = bnn.potential_of(model, X, y)
+    starts = potential.unconstrain(potential.prior_draw(jax.random.key(1)))
+    mcmc.run(jax.random.key(0), X, y, init_params=starts)
+    z = mcmc.last_state.z
+    # Steps of a thousandth would leave the scale of a layer where it was.
+    assert max(float(jnp.max(jnp.abs(z[name] - starts[name]))) for name in starts) > 0.05
+    if kernel is bnn.MAMS:
+        energy = jax.jit(potential)(z)
+        np.testing.assert_allclose(mcmc.last_state.potential_energy, energy, rtol=1e-4)
+
+
+def test_fields_of_hmc_are_kept_with_moves_around_it():
+    kernel = Interleaved(NUTS(model_with(jnp.tanh)), [PrecisionRedraw()])
+    assert {"diverging", "num_steps", "energy"} <= set(kernel.default_fields)

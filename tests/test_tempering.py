@@ -18,6 +18,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import ladder, priors
 from numpyro_bnn.draws import draws_of
 from numpyro_bnn.potential import Potential
+from numpyro_bnn.rung_moves import Inner
 from numpyro_bnn.stepping_stones import log_evidence_of, tempering_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -141,8 +142,8 @@ def hierarchy():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "inner",
-    [hmc(hierarchical, 6), NUTS],
-    ids=["HMC", "NUTS"],
+    [hmc(hierarchical, 6), HMC(hierarchical, trajectory_length=1.5), NUTS],
+    ids=["HMC", "HMC of a length", "NUTS"],
 )
 def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
     data, evidence, mean = hierarchy
@@ -164,6 +165,25 @@ def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
     assert "No verdict: the log evidence of the two runs" in report.explanation
     stats = bnn.to_inference_data(mcmc)["sample_stats"]
     assert stats["swap_probs"].shape == (2, 2000, 6)
+
+
+@pytest.mark.parametrize("kernel", [HMC(two_modes, trajectory_length=1.0), NUTS(two_modes)])
+def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
+    """A trajectory of a length takes the steps that its rung's step size asks for."""
+    step_size = jnp.array([0.5, 0.1, 0.013, 1e-9])
+    keys = jax.random.split(jax.random.key(0), 4)
+    given = (jnp.ones((4, 2)), keys, step_size, jnp.ones((4, 2)))
+    found = {}
+    for backend in ("cpu", "gpu"):
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, "default_backend", lambda backend=backend: backend)
+            inner = Inner.of(kernel, two_modes)
+            found[backend] = inner.move_all(
+                lambda power: lambda z: power * jnp.sum(z**2), jnp.arange(1.0, 5.0), *given
+            )
+    jax.tree.map(lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *found.values())
+    if not isinstance(kernel, NUTS):
+        assert found["cpu"].num_steps.tolist() == [2, 10, 76, 1024]
 
 
 def test_energies_are_those_of_the_prior_and_of_the_likelihood():

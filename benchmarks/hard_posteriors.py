@@ -9,7 +9,7 @@ whose R-hat is above 1.05 and how much of the variance of their prediction lies 
 far the two samplers are apart in means, in joint Monte Carlo errors.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python benchmarks/hard_posteriors.py
-        [--minutes 20] [--quick | --toy] [--data FOLDER] [--output FOLDER]
+        [--minutes 20] [--problems NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
 
 The mark was a worst R-hat of 1.05 (functions, yacht and airfoil) and of 1.01 (functions and
 precisions, digits). Sources are those of `mixing.py`.
@@ -42,7 +42,7 @@ from numpyro_bnn.rhat import mcse_mean
 LIMIT = 1.05
 TEST_ROWS = 200
 PAIRS = {
-    "digits": ("NUTS, non-centred", "Gibbs, HMC, moves"),
+    "digits": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
     "yacht": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
     "airfoil": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
 }
@@ -252,8 +252,10 @@ TABLE = {
 def main(argv=None) -> None:
     made = parser(__doc__)
     made.add_argument("--minutes", type=float, help="of every run (default: 20)")
+    made.add_argument("--problems", nargs="+", choices=PAIRS, help="default: all")
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
+    size = size._replace(problems=tuple(asked.problems or size.problems))
     minutes = asked.minutes or size.minutes
     study = Study("hard_posteriors", ["problem", "method", "draws"], asked)
     study.run(cells(size), lambda problem, method: both(asked.data, problem, size, minutes)[method])

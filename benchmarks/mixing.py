@@ -165,12 +165,12 @@ def one(folder: Any, size: Size, problem: str, method: str, seed: int):
 
 
 def cells(size: Size):
-    for problem in size.gradients:
-        names = [*METHODS][: size.methods]
-        # Rungs cost more gradients than a short form has.
-        names += [TEMPERING] if size.methods is None else []
-        for method in names:
-            for seed in size.seeds:
+    names = [*METHODS][: size.methods]
+    # Rungs cost more gradients than a short form has.
+    names += [TEMPERING] if size.methods is None else []
+    for seed in size.seeds:
+        for problem in size.gradients:
+            for method in names:
                 yield {"problem": problem, "method": method, "seed": seed}
 
 

@@ -6,8 +6,14 @@ import math
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from numpyro.infer.gibbs import Gibbs
+from numpyro.util import nested_attrgetter
+
+import numpyro_bnn as bnn
+from numpyro_bnn.chains import fields_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 if not BENCHMARKS.is_dir():
@@ -43,6 +49,30 @@ def test_a_study_runs_and_computes_every_cell_once(name, shared, tmp_path):
         assert (tmp_path / f"{name}.{ending}").stat().st_size > 100
     script(name).main(given)
     assert (tmp_path / f"{name}.csv").read_text() == text
+
+
+METHODS = script("hierarchical_posteriors").METHODS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_sampler_of_hierarchies_takes_a_step(name, shared):
+    """Traced, not computed: kernel, coordinates and moves fit, and the fields that runs keep are there."""
+    hard = script("hierarchical_posteriors")
+    given = hard.posterior(shared / "data", "yacht", 30)
+    kernel = hard.kernel_of(METHODS[name], given, 10)
+    args = given.split.x, given.split.y
+    potential = bnn.potential_of(kernel.model, *args)
+
+    def one(key):
+        start = potential.prior_draw(key)
+        if not isinstance(getattr(kernel, "kernel", kernel), Gibbs):
+            start = potential.unconstrain(start)
+        state = kernel.sample(kernel.init(key, 10, start, args, {}), args, {})
+        return nested_attrgetter(kernel.sample_field, *fields_of(kernel))(state)
+
+    position, *_ = jax.eval_shape(one, jax.random.key(0))
+    assert position
 
 
 def test_relevance_of_columns_is_that_of_their_weights():

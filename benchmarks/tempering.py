@@ -128,7 +128,7 @@ def ladder_rows(mcmc, options, seconds):
         "sweeps_kept": kept,
         "steps_on_first_rung": f"{steps[:, 0].mean():.4g}",
         "steps_on_last_rung": f"{steps[:, -1].mean():.4g}",
-        "gradients_kept": gradients,
+        "gradients": gradients,
         "cpu_seconds": f"{seconds[0]:.1f}",
         "cpu_seconds_kept": f"{seconds[1]:.1f}",
         "microseconds_a_gradient": f"{1e6 * seconds[1] / gradients:.3g}",

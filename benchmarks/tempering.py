@@ -2,9 +2,10 @@
 
 The models, priors and data of `fbm.py`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
 that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
-in one set of coordinates; run it in two, since no run of one kind can show that it is right. What
-`fbm.py` tells of a route is stored beside its rows in `results/fbm.csv`, with Monte Carlo errors
-from the draws' own effective sizes; in addition the evidence and the round trips. With `--checkpoint`
+in one set of coordinates; run it in two, or with trees in place of HMC (`--nuts`), since no run of
+one kind can show that it is right. What `fbm.py` tells of a route is stored beside its rows in
+`results/fbm.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
+evidence and the round trips. With `--checkpoint`
 a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
 SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 
@@ -22,7 +23,7 @@ import fbm
 import jax
 import numpy as np
 from by_features import MLPByFeatures
-from numpyro.infer import HMC
+from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.rhat import rhat
@@ -37,7 +38,9 @@ MOST_STEPS = 1024
 def sampler(problem, options):
     model = bnn.parameterize(fbm.model_of(problem, MLPByFeatures), options.coordinates)
     length = None if options.steps else options.length
-    kernel = HMC(model, num_steps=options.steps, trajectory_length=length)
+    kernel: HMC = HMC(model, num_steps=options.steps, trajectory_length=length)
+    if options.nuts:
+        kernel = NUTS(model, max_tree_depth=10)
     disk = {}
     if options.checkpoint is not None:
         disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}
@@ -106,15 +109,22 @@ def speed_rows(problem, shared, scalars, predictions, seconds):
         yield {"quantity": f"{own}_of_all", "mean": f"{value / seconds[0]:.4g}"}
 
 
+def steps_of(mcmc, options):
+    """Leapfrog steps of a trajectory (chain, rung), after warm-up."""
+    if options.nuts:
+        return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
+    step_size = np.asarray(mcmc.last_state.adaptation.step_size)
+    if options.steps is not None:
+        return np.full(step_size.shape, options.steps)
+    return np.clip(options.length / step_size, 1, MOST_STEPS).astype(int)
+
+
 def ladder_rows(mcmc, options, seconds):
     """What the ladder tells, and what it cost."""
     found = mcmc.tempering
     rungs = found.likelihood_powers.shape[1]
     kept = mcmc.get_extra_fields(group_by_chain=True)["swap_probs"].shape[1]
-    step_size = np.asarray(mcmc.last_state.adaptation.step_size)
-    steps = np.full_like(step_size, options.steps or 0)
-    if options.steps is None:
-        steps = np.clip(options.length / step_size, 1, MOST_STEPS).astype(int)
+    steps = steps_of(mcmc, options)
     gradients = int(kept * steps.sum())
     for chain in range(CHAINS):
         values = (v[chain] for v in (found.log_evidence, found.log_evidence_error))
@@ -126,18 +136,22 @@ def ladder_rows(mcmc, options, seconds):
         "round_trips": int(found.round_trips.sum()),
         "round_trips_fewest": int(found.round_trips.min()),
         "sweeps_kept": kept,
-        "steps_on_first_rung": f"{steps[:, 0].mean():.4g}",
         "steps_on_last_rung": f"{steps[:, -1].mean():.4g}",
-        "gradients": gradients,
         "cpu_seconds": f"{seconds[0]:.1f}",
         "cpu_seconds_kept": f"{seconds[1]:.1f}",
-        "microseconds_a_gradient": f"{1e6 * seconds[1] / gradients:.3g}",
     }
+    # What trees take on the rungs above the last is not kept.
+    if not options.nuts:
+        numbers |= {
+            "steps_on_hottest_rung": f"{steps[:, 0].mean():.4g}",
+            "gradients": gradients,
+            "microseconds_a_gradient": f"{1e6 * seconds[1] / gradients:.3g}",
+        }
     yield from ({"quantity": name, "mean": value} for name, value in numbers.items())
 
 
 def rows_of(problem, mcmc, seconds, test, options):
-    route = f"tempering {options.coordinates}"
+    route = f"tempering {options.coordinates}{' NUTS' if options.nuts else ''}"
     draws = {n: np.asarray(v) for n, v in mcmc.get_samples(group_by_chain=True).items()}
     densities, predictions = fbm.test_densities(problem, draws, *test, options.thin)
     scalars = fbm.scalars_of(problem, draws)
@@ -158,6 +172,7 @@ def parser():
     made.add_argument(
         "--length", type=float, default=2.0, help="of a trajectory, where steps are not given"
     )
+    made.add_argument("--nuts", action="store_true", help="in place of HMC, up to 1023 steps")
     made.add_argument("--rungs", type=int, help="default: by a pilot run")
     made.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
     made.add_argument("--thin", type=int, default=5, help="of draws that predictions are made of")

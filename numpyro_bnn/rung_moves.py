@@ -21,6 +21,8 @@ _LOW, _HIGH = 0.3, 1.2
 # Steps for the stiffest part of a posterior, which few states are in at any time.
 _TARGET = 0.9
 _LARGEST_ERROR = 1000.0
+# In units of the adapted metric, where a quarter of a turn is 1.6.
+_LENGTH = 2.0
 _MOST_STEPS = 1024
 
 
@@ -63,7 +65,7 @@ class Inner(NamedTuple):
         :raises ValueError: for a kernel over another model, or a dense metric.
         """
         if kernel is HMC:
-            kernel = HMC(model, num_steps=100, trajectory_length=None, target_accept_prob=_TARGET)
+            kernel = HMC(model, trajectory_length=_LENGTH, target_accept_prob=_TARGET)
         elif kernel is NUTS:
             kernel = NUTS(model, max_tree_depth=7, target_accept_prob=_TARGET)
         if not isinstance(kernel, HMC):

@@ -88,18 +88,18 @@ class ParallelTempering(MCMCKernel):
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
     steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
-    rungs to forget, and warm-up for them to see all modes. Where rungs differ much in their step sizes
-    (by a factor of 500 on Neal's rdata), give the kernel a `trajectory_length`, about 2 in units of the
-    adapted metric: each rung then takes the steps that it needs for it, at most 1024. Non-centred
-    hierarchical priors (the default) make the rungs near the prior easy. A run without round trips, or
-    whose replicas differ in log evidence, gets no verdict from ``diagnose``; no run is proved right by
-    them, so compare with one in other coordinates: ``diagnose(run, x, second=other)``.
+    rungs to forget, and warm-up for them to see all modes. Rungs differ in their step sizes (by a factor
+    of 500 on Neal's rdata): of a trajectory whose length is given, each takes the steps that it needs for
+    it, at most 1024. Non-centred hierarchical priors (the default) make the rungs near the prior easy. A
+    run without round trips, or whose replicas differ in log evidence, gets no verdict from ``diagnose``;
+    no run is proved right by them, so compare with one in other coordinates or with another kernel:
+    ``diagnose(run, x, second=other)``.
 
     :param model: a NumPyro model whose latent sites all have proper priors.
-    :param kernel: how a rung moves: ``HMC`` (100 steps of jittered size) or ``NUTS`` (trees of depth
-        7), or one of them over the same model, whose `num_steps`, `trajectory_length`,
-        `max_tree_depth` and `target_accept_prob` are taken. On a CPU the rungs take their turns
-        where trajectories differ in their number of steps; elsewhere all wait for the longest.
+    :param kernel: how a rung moves: ``HMC`` (trajectories of length 2 in units of the adapted metric,
+        steps of jittered size) or ``NUTS`` (trees of depth 7), or one of them over the same model,
+        whose `num_steps`, `trajectory_length`, `max_tree_depth` and `target_accept_prob` are taken. On a
+        CPU rungs take turns where trajectories differ in steps; elsewhere all wait for the longest.
     :param num_rungs: rungs from prior to posterior, both included; ``"auto"``: twice the
         communication barrier and one, from a pilot run that :class:`~numpyro_bnn.MCMC` makes
         before its chains begin (200 sweeps, more than once where the barrier is high).

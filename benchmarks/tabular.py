@@ -6,7 +6,8 @@ methods also with four layers of 16, which published figures are of. RMSE and me
 density (lppd) of the standardised test targets, the worst R-hat and the median over test rows of the
 R-hat of the predicted mean, and seconds, of the wall and of all cores. The share of each method is
 stated, not equalised: `--budget` scales the draws of all samplers. Tables above 5000 rows get samplers
-with minibatches, and one of all rows; what NUTS would take there is printed.
+with minibatches, and one of all rows; what NUTS would take there is printed. The longest methods run
+for the first seed only.
 
 Beside them: `bde` from PyPI (its own defaults for 16-16 networks; `--bde-python` names an
 interpreter that has it), scikit-learn's gradient boosting, and a Gaussian process on at most 2000
@@ -49,6 +50,8 @@ MEMBERS = 8
 # Above so many rows, samplers see minibatches of so many.
 MANY, BATCH = 5000, 500
 TREE_DEPTH = 8
+# What takes more than five CPU-minutes on some tables, and runs once.
+LONG = ("hierarchical, tempering", "all rows, MCLMC")
 # What short forms run.
 SHORT = {
     "quick": ("MAP", "deep ensemble", "Laplace", "MCLMC", "NUTS", "gradient boosting"),
@@ -396,6 +399,8 @@ def main(argv=None):
             names = [*approximations(0, {}), *samplers(1.0, len(parts.fit[1]), {}), *OTHERS]
             if not full:
                 names = [method for method in names if method in SHORT[given.size]]
+            if seed != seeds[0]:
+                names = [method for method in names if method not in LONG]
             names += ["bde"] if given.bde_python else []
             cells = [
                 {"table": name, "seed": seed, "method": method}

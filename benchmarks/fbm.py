@@ -7,7 +7,8 @@ log sigma of every group, test scores and, where the reference has them, predict
 case; z is the difference in joint Monte Carlo standard errors. rdata has two modes, compared apart too.
 
     python benchmarks/fbm.py --shared ../shared/fbm [--problems rdata cdata] [--routes gibbs noncentered]
-        [--chains 16] [--warmup 1000] [--samples 2000] [--steps 100] [--quick]
+        [--chains 16] [--warmup 1000] [--samples 2000] [--steps 100]
+        [--persistence 0.95] [--every 10] [--quick]
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from by_features import MLPByFeatures
 from numpyro.infer import HMC
 from numpyro.infer.util import log_likelihood
 
@@ -40,6 +42,8 @@ COLUMNS = (
     "z",
 )
 ROUTES = ("gibbs", "noncentered", "centered", "collapsed")
+# What the reference has for each test case.
+PREDICTED = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}
 MINOR = 0.3  # sigma of the hidden biases above which a draw of rdata is in its minor mode
 
 group = partial(priors.Hierarchical.width, group=0.5)
@@ -101,10 +105,12 @@ def data_of(problem, shared):
 
 
 def sample(problem, route, x, y, options):
-    """Draws of all sites by chain, and the seconds that sampling took."""
-    model = model_of(problem)
+    """Draws of all sites by chain, and the CPU seconds: all, and after warm-up."""
+    model = model_of(problem, MLPByFeatures)
     if route == "gibbs":
-        kernel = bnn.neal(model, num_steps=options.steps, window=min(10, options.steps // 2))
+        window = min(10, options.steps // 2)
+        persistence = options.persistence
+        kernel = bnn.neal(model, num_steps=options.steps, window=window, persistence=persistence)
     else:
         settings = {"num_steps": options.steps, "trajectory_length": None}
         kernel = HMC(bnn.parameterize(model, route), target_accept_prob=0.9, **settings)
@@ -122,15 +128,19 @@ def sample(problem, route, x, y, options):
     mcmc = bnn.MCMC(
         kernel,
         num_warmup=options.warmup,
-        num_samples=options.samples,
+        num_samples=options.samples * options.every,
+        thinning=options.every,
         num_chains=options.chains,
         chain_method=jax.vmap,
         progress_bar=False,
     )
-    begin = time.perf_counter()
-    mcmc.run(jax.random.key(0), x, y, init_params=starts)
+    begin = time.process_time()
+    mcmc.warmup(jax.random.key(0), x, y, init_params=starts)
+    kept = time.process_time()
+    mcmc.run(mcmc.post_warmup_state.rng_key, x, y)
     draws = jax.block_until_ready(mcmc.get_samples(group_by_chain=True))
-    return draws, time.perf_counter() - begin
+    end = time.process_time()
+    return draws, (end - begin, end - kept)
 
 
 def scalars_of(problem, draws):
@@ -254,7 +264,7 @@ def case_rows(problem, route, predictions, shared):
     row = {"problem": problem, "route": route}
     worst = np.asarray(rhat(predictions)).max()
     rows = [row | {"quantity": "predictions_max_rhat", "mean": f"{worst:.4g}"}]
-    name = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}.get(problem)
+    name = PREDICTED.get(problem)
     if name is None:
         return rows
     with np.load(shared / "predictions_open.npz") as file:
@@ -265,6 +275,35 @@ def case_rows(problem, route, predictions, shared):
         row | {"quantity": "predictions_max_abs_z", "mean": f"{np.abs(z).max():.3g}"},
         row | {"quantity": "predictions_share_above_3", "mean": f"{np.mean(np.abs(z) > 3):.3g}"},
     ]
+
+
+def effective(draws):
+    """Effective number of draws of every scalar, by the error that is stored of it."""
+    return draws.std((0, 1)) ** 2 / mcse_mean(draws) ** 2
+
+
+def speed_rows(problem, scalars, predictions, seconds, options):
+    """Worst effective draws per CPU second: of kept sweeps beside FBM's of its own, and of all.
+
+    :param seconds: all, and after warm-up.
+    """
+    reference = json.loads((options.shared / "reference_open.json").read_text()).get(problem)
+    known = {}
+    if reference is not None:
+        known["log_sigma"] = min(v["ess_per_cpu_second"] for v in reference["log_sigma"].values())
+        name = PREDICTED[problem]
+        with np.load(options.shared / "predictions_open.npz") as file:
+            worst = np.min(file[f"{name}_sd"] ** 2 / file[f"{name}_mcse"] ** 2)
+        known["predictions"] = worst / reference["cpu_seconds_kept"]
+    found = {
+        "log_sigma": min(float(effective(v)) for v in scalars.values()),
+        "predictions": float(effective(predictions).min()),
+    }
+    for name, value in found.items():
+        own = f"worst_ess_per_cpu_second_{name}"
+        row = {"quantity": own, "mean": f"{value / seconds[1]:.4g}"}
+        yield row | ({"reference": f"{known[name]:.4g}"} if known else {})
+        yield {"quantity": f"{own}_of_all", "mean": f"{value / seconds[0]:.4g}"}
 
 
 def show(rows):
@@ -297,6 +336,10 @@ def main():
     parser.add_argument(
         "--thin", type=int, default=10, help="of draws that predictions are made of"
     )
+    parser.add_argument("--every", type=int, default=1, help="trajectories to a draw that is kept")
+    parser.add_argument(
+        "--persistence", type=float, default=0.0, help="of momenta between trajectories of Gibbs"
+    )
     parser.add_argument("--quick", action="store_true", help="a few draws, nothing stored")
     options = parser.parse_args()
     if options.quick:
@@ -309,12 +352,12 @@ def main():
             scalars = scalars_of(problem, draws)
             tested = test_densities(problem, draws, x_test, y_test, options.thin)
             rows = rows_of(problem, route, scalars, *tested, y_test, options)
-            count = options.chains * (options.warmup + options.samples) * options.steps
-            cost = {"seconds": f"{seconds:.1f}", "gradients": count}
-            rows += [
-                {"problem": problem, "route": route, "quantity": name, "mean": value}
-                for name, value in cost.items()
-            ]
+            count = options.chains * options.samples * options.every * options.steps
+            cost = {"cpu_seconds": f"{seconds[0]:.1f}", "cpu_seconds_kept": f"{seconds[1]:.1f}"}
+            cost |= {"gradients": count, "steps": options.steps}
+            more = [{"quantity": name, "mean": value} for name, value in cost.items()]
+            more += speed_rows(problem, scalars, tested[1], seconds, options)
+            rows += [{"problem": problem, "route": route} | row for row in more]
             show(rows)
             if not options.quick:
                 store(rows)

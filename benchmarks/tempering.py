@@ -14,7 +14,6 @@ SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 """
 
 import argparse
-import json
 import platform
 import time
 from pathlib import Path
@@ -80,35 +79,6 @@ def sampled(problem, options, x, y):
     return mcmc, seconds, time.process_time() - kept
 
 
-def effective(draws):
-    """Effective number of draws of every scalar, by the error that is stored of it."""
-    return draws.std((0, 1)) ** 2 / fbm.mcse_mean(draws) ** 2
-
-
-def speed_rows(problem, shared, scalars, predictions, seconds):
-    """Worst effective draws per CPU second: of kept sweeps beside FBM's of its own, and of all.
-
-    :param seconds: all, and after warm-up.
-    """
-    reference = json.loads((shared / "reference_open.json").read_text()).get(problem)
-    known = {}
-    if reference is not None:
-        known["log_sigma"] = min(v["ess_per_cpu_second"] for v in reference["log_sigma"].values())
-        name = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}[problem]
-        with np.load(shared / "predictions_open.npz") as file:
-            worst = np.min(file[f"{name}_sd"] ** 2 / file[f"{name}_mcse"] ** 2)
-        known["predictions"] = worst / reference["cpu_seconds_kept"]
-    found = {
-        "log_sigma": min(float(effective(v)) for v in scalars.values()),
-        "predictions": float(effective(predictions).min()),
-    }
-    for name, value in found.items():
-        own = f"worst_ess_per_cpu_second_{name}"
-        row = {"quantity": own, "mean": f"{value / seconds[1]:.4g}"}
-        yield row | ({"reference": f"{known[name]:.4g}"} if known else {})
-        yield {"quantity": f"{own}_of_all", "mean": f"{value / seconds[0]:.4g}"}
-
-
 def steps_of(mcmc, options):
     """Leapfrog steps of a trajectory (chain, rung), after warm-up."""
     if options.nuts:
@@ -159,7 +129,8 @@ def rows_of(problem, mcmc, seconds, test, options):
     worst = max(float(rhat(v)) for v in scalars.values())
     more = [{"quantity": "log_sigma_max_rhat", "mean": f"{worst:.4g}"}]
     more += ladder_rows(mcmc, options, seconds)
-    more += speed_rows(problem, options.shared, scalars, predictions, seconds)
+    speed = fbm.speed_rows(problem, scalars, predictions, seconds, options)
+    more += speed
     return rows + [{"problem": problem, "route": route} | row for row in more]
 
 

@@ -42,7 +42,7 @@ from numpyro_bnn.rhat import mcse_mean
 LIMIT = 1.05
 TEST_ROWS = 200
 PAIRS = {
-    "digits": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
+    "digits": ("HMC, non-centred, long, moves", "HMC, collapsed, long"),
     "yacht": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
     "airfoil": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
 }
@@ -60,7 +60,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size(tuple(PAIRS), 20.0, 500, 100, 200, 0),
+    "full": Size(tuple(PAIRS), 20.0, 200, 50, 100, 0),
     "quick": Size(("yacht",), 0.5, 50, 20, 50, 100),
     "toy": Size(("yacht",), 0.01, 8, 8, 5, 30),
 }

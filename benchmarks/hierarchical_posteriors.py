@@ -33,12 +33,16 @@ class Method(NamedTuple):
     fixed: float | None = None
 
 
-def nuts(target: float) -> Callable:
-    return lambda model, steps: NUTS(model, max_tree_depth=8, target_accept_prob=target)
+def nuts(target: float, depth: int = 8) -> Callable:
+    return lambda model, steps: NUTS(model, max_tree_depth=depth, target_accept_prob=target)
 
 
 def hmc(model: Callable, steps: int) -> HMC:
     return HMC(model, num_steps=steps, trajectory_length=None, target_accept_prob=0.9)
+
+
+def long_hmc(model: Callable, steps: int) -> HMC:
+    return HMC(model, num_steps=5 * steps, trajectory_length=None)
 
 
 def neal(model: Callable, steps: int) -> Any:
@@ -55,6 +59,9 @@ METHODS = {
     "NUTS, collapsed": Method("collapsed", nuts(0.95)),
     "HMC, non-centred": Method("noncentered", hmc, fixed=1.0),
     "HMC, non-centred, moves": Method("noncentered", hmc, moves=True, fixed=1.0),
+    "NUTS, non-centred, depth 10, moves": Method("noncentered", nuts(0.9, 10), moves=True),
+    "HMC, non-centred, long, moves": Method("noncentered", long_hmc, moves=True, fixed=5.0),
+    "HMC, collapsed, long": Method("collapsed", long_hmc, fixed=5.0),
     "Gibbs, HMC, moves": Method("centered", neal, moves=True, fixed=1.0),
     "MAMS, collapsed": Method("collapsed", lambda model, _: bnn.MAMS(model)),
     "MCLMC, non-centred": Method("noncentered", lambda model, _: bnn.MCLMC(model), fixed=0.0),

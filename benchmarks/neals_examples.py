@@ -90,7 +90,7 @@ def line(problem, route, rows):
     z, evidence = from_reference(rows), log_evidence(rows)
     worst = worst_rhat(rows)
     score = rows["test_log_predictive"]
-    trips = mean(rows, "round_trips")
+    trips, gradients = (mean(rows, what) for what in ("round_trips", "gradients"))
     return {
         "example": problem,
         "route": route,
@@ -101,7 +101,7 @@ def line(problem, route, rows):
         "largest z": f"{max(map(abs, z.values())):.1f}" if z else "",
         "log evidence": "" if evidence is None else f"{evidence[0]:.2f} ± {evidence[2]:.2f}",
         "round trips": "" if np.isnan(trips) else f"{trips:.0f}",
-        "gradients": f"{mean(rows, 'gradients'):.2g}",
+        "gradients": "" if np.isnan(gradients) else f"{gradients:.2g}",
     }
 
 
@@ -177,7 +177,12 @@ def figure(found):
         plots_style.label_axes(ax, "", "mean of log σ, ± 2 Monte Carlo errors")
         ax.set_xticks(at, [q.removeprefix("log_sigma_") for q in names], rotation=30)
         ax.set_title(f"{problem} (open: not converged)", fontsize="medium")
-        ax.legend(frameon=False, fontsize="x-small")
+    shown = {}
+    for ax in axes[0]:
+        shown |= {label: handle for handle, label in zip(*ax.get_legend_handles_labels())}
+    drawing.legend(
+        shown.values(), shown, loc="outside lower center", ncols=len(shown), frameon=False
+    )
     return drawing
 
 

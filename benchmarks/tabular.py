@@ -27,25 +27,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC, NUTS
 from real_data import table
 from scipy.stats import norm
 from study import Study, parser
+from tabular_report import TABLES, picture, summary, wide
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import rhat
 from numpyro_bnn.potential import Potential
 
-TABLES = ("yacht", "energy", "concrete", "airfoil", "bikesharing", "protein")
-# Published lppd of standardised targets: bde (four layers of 16), deep ensembles beside it, and
-# microcanonical Langevin ensembles.
-MARKS = {
-    "published, bde": {"airfoil": 0.9126, "bikesharing": 0.7315},
-    "published, deep ensemble": {"airfoil": -0.176, "bikesharing": 0.455},
-    "published, microcanonical": {"airfoil": 0.28, "bikesharing": 0.132, "energy": 2.018},
-}
 MEMBERS = 8
 # Above so many rows, samplers see minibatches of so many.
 MANY, BATCH = 5000, 500
@@ -304,77 +296,6 @@ def compute(given, budget, most):
         yield {"table": table, "seed": seed, "method": method} | found | {"CPU seconds": spent}
 
     return one
-
-
-def summary(rows):
-    """One line a table and method: means over seeds, errors of the lppd, the best lppd in bold."""
-    lines = []
-    for name in TABLES:
-        found = [row for row in rows if row["table"] == name]
-        methods = dict.fromkeys(row["method"] for row in found)
-        scores = {m: [r["lppd"] for r in found if r["method"] == m] for m in methods}
-        best = max(methods, key=lambda m: np.mean(scores[m])) if methods else None
-        for m in methods:
-            own = [row for row in found if row["method"] == m]
-            lppd = f"{np.mean(scores[m]):.3f}"
-            if len(own) > 1:
-                lppd += f" ± {np.std(scores[m], ddof=1) / len(own) ** 0.5:.3f}"
-            lines.append(
-                {
-                    "table": name,
-                    "method": m,
-                    "RMSE": float(np.mean([row["rmse"] for row in own])),
-                    "lppd": f"**{lppd}**" if m == best else lppd,
-                    "worst R-hat": float(np.max([row["worst rhat"] for row in own])),
-                    "median R-hat": float(np.median([row["median rhat"] for row in own])),
-                    "CPU seconds": float(np.mean([row["CPU seconds"] for row in own])),
-                    "seeds": len(own),
-                }
-            )
-    return lines
-
-
-def wide(rows):
-    """The same for people in a hurry: lppd by method and table, and what it took."""
-    names = [name for name in TABLES if any(row["table"] == name for row in rows)]
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    cells = {(r["method"], r["table"]): r["lppd"] for r in summary(rows)}
-    yield "| " + " | ".join(["method", *names, "median R-hat", "CPU seconds"]) + " |"
-    yield "| " + " | ".join(["---"] * (len(names) + 3)) + " |"
-    for method in methods:
-        own = [row for row in rows if row["method"] == method]
-        hats = [row["median rhat"] for row in own if np.isfinite(row["median rhat"])]
-        shown = [str(cells.get((method, name), "")) for name in names]
-        shown.append(f"{min(hats):.2f} to {max(hats):.2f}" if hats else "")
-        spent = [row["CPU seconds"] for row in own]
-        shown.append(f"{min(spent):.0f} to {max(spent):.0f}")
-        yield "| " + " | ".join([method, *shown]) + " |"
-    for method, marks in MARKS.items():
-        shown = [f"{marks[name]:.3f}" if name in marks else "" for name in names]
-        yield "| " + " | ".join([method, *shown, "", ""]) + " |"
-
-
-def picture(rows):
-    """lppd of every method, seed by seed; one panel a table."""
-    names = [name for name in TABLES if any(row["table"] == name for row in rows)]
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    with plt.rc_context({"font.size": 8}):
-        figure, axes = plt.subplots(
-            1, len(names), figsize=(3 * len(names), 4), sharey=True, squeeze=False
-        )
-        for axis, name in zip(axes[0], names):
-            own = [row for row in rows if row["table"] == name]
-            axis.plot(
-                [row["lppd"] for row in own], [methods.index(row["method"]) for row in own], "o"
-            )
-            # A method that failed would squeeze all others together.
-            low, high = np.quantile([row["lppd"] for row in own], [0.1, 1.0])
-            axis.set_xlim(low - 0.3 * (high - low), high + 0.1 * (high - low))
-            axis.set_title(name)
-            axis.set_xlabel("lppd")
-        axes[0, 0].set_yticks(range(len(methods)), methods)
-        axes[0, 0].invert_yaxis()
-    return figure
 
 
 def main(argv=None):

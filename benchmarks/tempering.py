@@ -26,12 +26,11 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from numpyro_bnn.rhat import rhat
+from numpyro_bnn.rung_moves import Inner
 
 EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "fbm"
 CHAINS = 4
-# What the library allows a trajectory.
-MOST_STEPS = 1024
 
 
 def sampler(problem, options):
@@ -83,10 +82,9 @@ def steps_of(mcmc, options):
     """Leapfrog steps of a trajectory (chain, rung), after warm-up."""
     if options.nuts:
         return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
-    step_size = np.asarray(mcmc.last_state.adaptation.step_size)
-    if options.steps is not None:
-        return np.full(step_size.shape, options.steps)
-    return np.clip(options.length / step_size, 1, MOST_STEPS).astype(int)
+    step_size = mcmc.last_state.adaptation.step_size
+    inner = Inner.of(mcmc.sampler.kernel, mcmc.sampler.model)
+    return np.broadcast_to(inner.steps(step_size), step_size.shape)
 
 
 def ladder_rows(mcmc, options, seconds):
@@ -95,7 +93,6 @@ def ladder_rows(mcmc, options, seconds):
     rungs = found.likelihood_powers.shape[1]
     kept = mcmc.get_extra_fields(group_by_chain=True)["swap_probs"].shape[1]
     steps = steps_of(mcmc, options)
-    gradients = int(kept * steps.sum())
     for chain in range(CHAINS):
         values = (v[chain] for v in (found.log_evidence, found.log_evidence_error))
         value, error = (f"{v:.5g}" for v in values)
@@ -112,6 +109,7 @@ def ladder_rows(mcmc, options, seconds):
     }
     # What trees take on the rungs above the last is not kept.
     if not options.nuts:
+        gradients = int(kept * steps.sum())
         numbers |= {
             "steps_on_hottest_rung": f"{steps[:, 0].mean():.4g}",
             "gradients": gradients,

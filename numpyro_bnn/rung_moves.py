@@ -93,6 +93,13 @@ class Inner(NamedTuple):
             kernel._target_accept_prob,
         )
 
+    def steps(self, step_size: jax.Array) -> Any:
+        """Leapfrog steps of a trajectory of HMC: a number where it is fixed, else like the step size."""
+        if self.num_steps is not None:
+            return self.num_steps
+        wanted = jnp.asarray(self.trajectory_length) / step_size
+        return jnp.clip(wanted, 1, _MOST_STEPS).astype(jnp.int32)
+
     def move_all(
         self,
         potential_of: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
@@ -147,11 +154,8 @@ class Inner(NamedTuple):
             )
             accept_prob = tree.sum_accept_probs / tree.num_proposals
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
-        steps: Any = self.num_steps
-        if steps is None:
-            # What spreads the step spreads the length too: no rung comes back to where it was.
-            wanted = jnp.asarray(self.trajectory_length) / step_size
-            steps = jnp.clip(wanted, 1, _MOST_STEPS).astype(jnp.int32)
+        steps = self.steps(step_size)
+        # What spreads the step spreads the length too: no rung comes back to where it was.
         step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
         end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass, s), start)
         before, after = (

@@ -1,8 +1,8 @@
 """How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
 
 Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
-airfoil: the posteriors of `mixing.py`, four chains, each sampled twice, by methods that share neither
-coordinates nor kernel. After every doubling of the budget: the worst and the median R-hat of the
+airfoil: the posteriors of `mixing.py`, four chains, each sampled twice, in other coordinates or by
+another kernel. After every doubling of the budget: the worst and the median R-hat of the
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
 gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
 whose R-hat is above 1.05 and how much of the variance of their prediction lies between chains; and how
@@ -28,6 +28,7 @@ from hierarchical_posteriors import (
     METHODS,
     Posterior,
     functions,
+    gradients_of,
     kernel_of,
     log_precisions,
     posterior,
@@ -43,8 +44,8 @@ LIMIT = 1.05
 TEST_ROWS = 200
 PAIRS = {
     "digits": ("HMC, non-centred, long, moves", "HMC, collapsed, long"),
-    "yacht": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
-    "airfoil": ("NUTS, non-centred, moves", "Gibbs, HMC, moves"),
+    "yacht": ("tempering, HMC, non-centred", "NUTS, non-centred, depth 10, moves"),
+    "airfoil": ("tempering, HMC, non-centred", "NUTS, non-centred, depth 10, moves"),
 }
 
 
@@ -99,7 +100,7 @@ def pieces(kernel: Any, given: Posterior, size: Size) -> Iterator[tuple[Found, f
             np.asarray(predictions.log_prob(y_test), np.float64),
         )
         extra = mcmc.get_extra_fields()
-        steps = float(np.sum(extra["num_steps"])) / CHAINS if "num_steps" in extra else math.nan
+        steps = size.draws * gradients_of(mcmc) if "num_steps" in extra else math.nan
         yield found, steps, time.perf_counter() - begin
 
 

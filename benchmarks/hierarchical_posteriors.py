@@ -41,6 +41,11 @@ def hmc(model: Callable, steps: int) -> HMC:
     return HMC(model, num_steps=steps, trajectory_length=None, target_accept_prob=0.9)
 
 
+def ladder(model: Callable, steps: int) -> bnn.ParallelTempering:
+    # In full 33 rungs: on yacht the communication barrier is about half of that.
+    return bnn.ParallelTempering(model, num_rungs=max(4, steps // 3))
+
+
 def long_hmc(model: Callable, steps: int) -> HMC:
     return HMC(model, num_steps=5 * steps, trajectory_length=None)
 
@@ -66,6 +71,7 @@ METHODS = {
     "MAMS, collapsed": Method("collapsed", lambda model, _: bnn.MAMS(model)),
     "MCLMC, non-centred": Method("noncentered", lambda model, _: bnn.MCLMC(model), fixed=0.0),
     "MCLMC, collapsed": Method("collapsed", lambda model, _: bnn.MCLMC(model), fixed=0.0),
+    "tempering, HMC, non-centred": Method("noncentered", ladder),
 }
 
 
@@ -88,7 +94,9 @@ def posterior(folder: Any, name: str, rows: int) -> Posterior:
         x = (digits.data / 16).astype(np.float32)
         given = train_test_split(x, digits.target, test_size=0.2, random_state=0)
         x, x_test, y, y_test = given
-        model = bnn.classification(bnn.MLP([16], 10), bnn.priors.Hierarchical(1.0, 1.0), x, y)
+        model = bnn.classification(
+            MLPByFeatures((16,), 10), bnn.priors.Hierarchical(1.0, 1.0), x, y
+        )
         return Posterior(model, real_data.Split(x, y, x_test, y_test), 0)
     width = functools.partial(bnn.priors.Hierarchical.width, 1.0, group=0.5)
     prior = bnn.priors.ByPath({"*.bias": width(), "*.kernel": width(scale_by_fan_in=True)})
@@ -122,6 +130,13 @@ def kernel_of(method: Method, given: Posterior, steps: int) -> Any:
     ]
     between = [moves.RidgeScaling(), moves.PrecisionRedraw(), *rescalings]
     return moves.Interleaved(kernel, between)
+
+
+def gradients_of(mcmc: bnn.MCMC) -> float:
+    """Gradients a step of a chain, by what a run kept; of all rungs where there is a ladder."""
+    if isinstance(mcmc.sampler, bnn.ParallelTempering):
+        return float(tempering.steps_of(mcmc).sum(1).mean())
+    return float(np.mean(mcmc.get_extra_fields()["num_steps"]))
 
 
 def functions(values: Any) -> np.ndarray:

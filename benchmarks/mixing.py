@@ -12,7 +12,7 @@ Printed and stored, by posterior and method: worst R-hat of the log precisions a
 test rows (logits, means); effective draws of both by 1000 gradients and by second, of the worst scalar
 and of the median one; log score, and that of the best and of the worst chain alone, which tell how
 far chains are apart. Warm-up is as long for all in steps of the kernel; neither it nor compilation is in
-the counts, except that warm-up of tempering is in its seconds.
+the counts.
 Differences below a factor of four were seen between seeds of the same method.
 
     python benchmarks/mixing.py [--quick | --toy] [--data FOLDER] [--output FOLDER]
@@ -31,11 +31,11 @@ from hierarchical_posteriors import (
     METHODS,
     Posterior,
     functions,
+    gradients_of,
     kernel_of,
     log_precisions,
     posterior,
 )
-from numpyro.infer import HMC
 from runs import sampler
 from sampling_runs import publish, scores_of_chains, select, starts
 from study import Row, Study, parser
@@ -66,10 +66,6 @@ SIZES = {
 }
 
 
-TEMPERING = "tempering, HMC, non-centred"
-RUNGS = 16
-
-
 def sampled(kernel: Any, given: Posterior, seed: int, size: Size, cost: float | None, budget: int):
     """A run of as many gradients a chain as asked for, its gradients and its seconds.
 
@@ -82,7 +78,7 @@ def sampled(kernel: Any, given: Posterior, seed: int, size: Size, cost: float | 
     mcmc.run(jax.random.key(seed), x, y, init_params=begin)
     state = mcmc.last_state
     if cost is None:
-        cost = float(np.mean(mcmc.get_extra_fields()["num_steps"]))
+        cost = gradients_of(mcmc)
     mcmc.thinning = thinning = max(1, round(budget / cost / size.draws))
     draws = max(8, round(budget / cost / thinning))
     mcmc.num_samples = draws * thinning
@@ -112,36 +108,13 @@ def timed(mcmc: bnn.MCMC, *args: Any) -> float:
     return time.perf_counter() - begin - (sum(compiling()) - before)
 
 
-def tempered(given: Posterior, seed: int, size: Size, budget: int):
-    """The same by parallel tempering."""
-    steps = 2 * size.steps
-    model = bnn.parameterize(given.model, "noncentered")
-    kernel = HMC(model, num_steps=steps, trajectory_length=None)
-    rungs = RUNGS if budget > 10_000 else 4
-    sweeps = max(8, budget // (steps * rungs))
-    thinning = max(1, sweeps // size.draws)
-    mcmc = bnn.MCMC(
-        bnn.ParallelTempering(model, kernel, num_rungs=rungs),
-        num_warmup=max(20, sweeps // 2),
-        num_samples=sweeps // thinning * thinning,
-        thinning=thinning,
-        num_chains=CHAINS,
-        progress_bar=False,
-    )
-    seconds = timed(mcmc, jax.random.key(seed), given.split.x, given.split.y)
-    return mcmc, sweeps * steps * rungs, seconds
-
-
 def one(folder: Any, size: Size, problem: str, method: str, seed: int):
     """The row of a run."""
     given, budget = posterior(folder, problem, size.rows), size.gradients[problem]
-    if method == TEMPERING:
-        mcmc, gradients, seconds = tempered(given, seed, size, budget)
-    else:
-        which = METHODS[method]
-        cost = None if which.fixed is None else max(1.0, which.fixed * size.steps)
-        kernel = kernel_of(which, given, size.steps)
-        mcmc, gradients, seconds = sampled(kernel, given, seed, size, cost, budget)
+    which = METHODS[method]
+    cost = None if which.fixed is None else max(1.0, which.fixed * size.steps)
+    kernel = kernel_of(which, given, size.steps)
+    mcmc, gradients, seconds = sampled(kernel, given, seed, size, cost, budget)
     predictions = bnn.predict(None, mcmc, given.split.x_test)
     row: Row = {"gradients": gradients, "sampling_seconds": seconds}
     for label, values in (
@@ -166,8 +139,6 @@ def one(folder: Any, size: Size, problem: str, method: str, seed: int):
 
 def cells(size: Size):
     names = [*METHODS][: size.methods]
-    # Rungs cost more gradients than a short form has.
-    names += [TEMPERING] if size.methods is None else []
     for seed in size.seeds:
         for problem in size.gradients:
             for method in names:

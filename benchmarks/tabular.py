@@ -21,6 +21,7 @@ import os
 import subprocess
 import tempfile
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -28,11 +29,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from by_features import MLPByFeatures
 from numpyro.infer import HMC, NUTS
 from real_data import table
 from scipy.stats import norm
 from study import Study, parser
-from tabular_report import TABLES, picture, summary, wide
+from tabular_report import TABLES, gains, picture, summary, wide
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import rhat
@@ -63,7 +65,7 @@ def network(prior, layers=2):
     """The model of all methods, around one prior."""
 
     def model(x, y=None):
-        net = bnn.random_module("net", bnn.MLP([16] * layers, 2, jax.nn.relu), prior, x[:1])
+        net = bnn.random_module("net", MLPByFeatures((16,) * layers, 2, jax.nn.relu), prior, x[:1])
         bnn.likelihoods.heteroscedastic(net, y, x=x)
 
     return model
@@ -220,12 +222,16 @@ def boosting(parts):
 
 def process(parts):
     """An anisotropic RBF kernel and noise, on at most 2000 rows."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
     x, y = (np.asarray(part[:2000], np.float64) for part in parts.fit)
     kernel = ConstantKernel() * RBF(np.ones(x.shape[1])) + WhiteKernel(0.1)
-    gaussian = GaussianProcessRegressor(kernel, random_state=0).fit(x, y)
+    with warnings.catch_warnings():
+        # A length scale at its bound is that of a column which does not matter.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        gaussian = GaussianProcessRegressor(kernel, random_state=0).fit(x, y)
     mean, scale = gaussian.predict(np.asarray(parts.test[0], np.float64), return_std=True)
     return by_density(mean, scale, np.asarray(parts.test[1]))
 
@@ -330,7 +336,7 @@ def main(argv=None):
             ]
             study.run(cells, compute(given, given.budget if full else 0.25, most))
     study.table(summary(study.rows))
-    print("\n".join(wide(study.rows)))
+    print("\n".join([*wide(study.rows), *gains(study.rows)]))
     study.figure(picture(study.rows))
 
 

@@ -14,18 +14,26 @@ MARKS = {
 
 
 def summary(rows):
-    """One line a table and method: means over seeds, errors of the lppd, the best lppd in bold."""
+    """One line a table and method: means over seeds, errors of the lppd, the best lppd in bold.
+
+    A method with fewer seeds than others says how many, and is not compared: splits differ by more
+    than methods do.
+    """
     lines = []
     for name in TABLES:
         found = [row for row in rows if row["table"] == name]
         methods = dict.fromkeys(row["method"] for row in found)
         scores = {m: [r["lppd"] for r in found if r["method"] == m] for m in methods}
-        best = max(methods, key=lambda m: np.mean(scores[m])) if methods else None
+        most = max(map(len, scores.values()), default=0)
+        full = [m for m in methods if len(scores[m]) == most]
+        best = max(full, key=lambda m: np.mean(scores[m]), default=None)
         for m in methods:
             own = [row for row in found if row["method"] == m]
             lppd = f"{np.mean(scores[m]):.3f}"
             if len(own) > 1:
                 lppd += f" ± {np.std(scores[m], ddof=1) / len(own) ** 0.5:.3f}"
+            if len(own) < most:
+                lppd += f" ({len(own)} of {most})"
             lines.append(
                 {
                     "table": name,
@@ -59,6 +67,26 @@ def wide(rows):
     for method, marks in MARKS.items():
         shown = [f"{marks[name]:.3f}" if name in marks else "" for name in names]
         yield "| " + " | ".join([method, *shown, "", ""]) + " |"
+
+
+def gains(rows, over="deep ensemble"):
+    """What every method gains over another on the same splits, in nats a row of the test."""
+    for name in TABLES:
+        base = {r["seed"]: r["lppd"] for r in rows if (r["table"], r["method"]) == (name, over)}
+        found = []
+        for method in dict.fromkeys(row["method"] for row in rows):
+            own = [
+                row["lppd"] - base[row["seed"]]
+                for row in rows
+                if (row["table"], row["method"]) == (name, method) and row["seed"] in base
+            ]
+            if method != over and len(own) == len(base) > 1:
+                found.append((np.mean(own), np.std(own, ddof=1) / len(own) ** 0.5, method))
+        listed = (
+            f"{method} {mean:+.2f} ± {error:.2f}" for mean, error, method in sorted(found)[::-1]
+        )
+        if found:
+            yield f"{name}, gain over {over} on the same {len(base)} splits: {', '.join(listed)}."
 
 
 def picture(rows):

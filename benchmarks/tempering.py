@@ -78,12 +78,12 @@ def sampled(problem, options, x, y):
     return mcmc, seconds, time.process_time() - kept
 
 
-def steps_of(mcmc, options):
-    """Leapfrog steps of a trajectory (chain, rung), after warm-up."""
-    if options.nuts:
-        return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
+def steps_of(mcmc):
+    """Leapfrog steps of a trajectory (chain, rung), after warm-up; of trees, on the last rung."""
     step_size = mcmc.last_state.adaptation.step_size
     inner = Inner.of(mcmc.sampler.kernel, mcmc.sampler.model)
+    if inner.doubling:
+        return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
     return np.broadcast_to(inner.steps(step_size), step_size.shape)
 
 
@@ -92,7 +92,7 @@ def ladder_rows(mcmc, options, seconds):
     found = mcmc.tempering
     rungs = found.likelihood_powers.shape[1]
     kept = mcmc.get_extra_fields(group_by_chain=True)["swap_probs"].shape[1]
-    steps = steps_of(mcmc, options)
+    steps = steps_of(mcmc)
     for chain in range(CHAINS):
         values = (v[chain] for v in (found.log_evidence, found.log_evidence_error))
         value, error = (f"{v:.5g}" for v in values)

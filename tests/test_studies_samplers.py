@@ -176,3 +176,42 @@ def test_scale_of_a_family_is_an_argument_of_its_model(benchmark, shared):
                 expected = 3 / 8 * width(value) * jnp.sum(value**2) - value.size * np.log(2)
                 np.testing.assert_allclose(second[name] - first[name], expected, rtol=1e-4)
         np.testing.assert_allclose(second["y"], first["y"])
+
+
+@pytest.mark.slow
+def test_tables_run_and_are_kept(benchmark, shared, tmp_path, capsys):
+    pytest.importorskip("matplotlib").use("Agg")
+    script = benchmark("tabular")
+    arguments = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]
+    script.main(arguments)
+    first = (tmp_path / "tabular.csv").read_text()
+    rows = list(csv.DictReader(first.splitlines()))
+    assert [row["method"] for row in rows] == list(script.SHORT["toy"])
+    # A point has no R-hat, and a process no draws.
+    assert np.isfinite([float(row[name]) for row in rows for name in ("rmse", "lppd")]).all()
+    assert all((tmp_path / f"tabular.{kind}").stat().st_size for kind in ("md", "png"))
+    capsys.readouterr()
+    script.main(arguments)
+    assert (tmp_path / "tabular.csv").read_text() == first
+    assert f"{len(rows)} rows are there, and kept" in capsys.readouterr().out
+
+
+def test_methods_are_compared_on_the_same_splits(benchmark):
+    report = benchmark("tabular_report")
+    scores = {"deep ensemble": (1.0, 3.0), "NUTS": (1.5, 3.7), "once": (9.0,)}
+    fixed = {"table": "yacht", "rmse": 0.1, "worst rhat": np.nan, "median rhat": np.nan}
+    rows = [
+        fixed | {"seed": seed, "method": method, "lppd": value, "CPU seconds": 2.0}
+        for method, values in scores.items()
+        for seed, value in enumerate(values, 1)
+    ]
+    shown = {row["method"]: row["lppd"] for row in report.summary(rows)}
+    # The one split of the third is not set beside two of the others.
+    assert shown == {
+        "deep ensemble": "2.000 ± 1.000",
+        "NUTS": "**2.600 ± 1.100**",
+        "once": "9.000 (1 of 2)",
+    }
+    (line,) = report.gains(rows)
+    assert line == "yacht, gain over deep ensemble on the same 2 splits: NUTS +0.60 ± 0.10."
+    assert "| NUTS | **2.600 ± 1.100** |  | 2 to 2 |" in list(report.wide(rows))

@@ -224,7 +224,9 @@ def draw(rows: list[Row]):
                     minutes, excess, "o" + style, color=color_at(ax, i), label=text, markersize=3
                 )
         ax.axhline(LIMIT - 1, color="0.5", linewidth=1)
-        ax.set(xscale="log", yscale="log")
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.set_yscale("log")
         ax.set_title(name, fontsize=10)
         label_axes(ax, "minutes", "worst R-hat – 1")
         ax.legend(frameon=False, fontsize=6)

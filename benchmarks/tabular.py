@@ -9,10 +9,11 @@ stated, not equalised: `--budget` scales the draws of all samplers. Tables above
 with minibatches, and one of all rows; what NUTS would take there is printed. The longest methods run
 for the first seed only.
 
-Beside them: `bde` from PyPI (its own defaults for 16-16 networks; `--bde-python` names an
-interpreter that has it), scikit-learn's gradient boosting, and a Gaussian process on at most 2000
-rows. The marks are those that were published for bde and for microcanonical Langevin ensembles
-(Sommer et al. 2025), on other splits.
+Beside them: `bde` (`pip install sklearn-contrib-bde`; `--bde-python` names an interpreter that has
+it) with the settings of its README for two layers and those of its published figures for four,
+scikit-learn's gradient boosting, and a Gaussian process on at most 2000 rows. The marks are those
+that were published for bde and for microcanonical Langevin ensembles (Sommer et al. 2025), on other
+splits.
 
     python benchmarks/tabular.py [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
 """
@@ -45,7 +46,7 @@ MEMBERS = 8
 MANY, BATCH = 5000, 500
 TREE_DEPTH = 8
 # What takes more than five CPU-minutes on some tables, and runs once.
-LONG = ("hierarchical, tempering", "all rows, MCLMC")
+LONG = ("hierarchical, tempering", "all rows, MCLMC", "four layers, bde")
 # What short forms run.
 SHORT = {
     "quick": ("MAP", "deep ensemble", "Laplace", "MCLMC", "NUTS", "gradient boosting"),
@@ -242,22 +243,42 @@ OTHERS = {"gradient boosting": boosting, "Gaussian process": process}
 _BDE = """
 import sys, numpy as np
 from bde import BdeRegressor
+from bde.loss import GaussianNLL
 parts = np.load(sys.argv[1])
-model = BdeRegressor(hidden_layers=[16, 16], n_members=8, seed=int(sys.argv[2]))
+model = BdeRegressor(loss=GaussianNLL(), **eval(sys.argv[2]))
 model.fit(parts["x"], parts["y"])
 np.save(sys.argv[3], np.asarray(model.predict(parts["x_test"], raw=True)))
 """
+# Of two layers as its README has it, of four as its published figures have it.
+BDE = {
+    "bde": {
+        "hidden_layers": [16, 16],
+        "n_members": 8,
+        "epochs": 200,
+        "patience": 10,
+        "warmup_steps": 5000,
+        "n_samples": 2000,
+        "n_thinning": 2,
+    },
+    "four layers, bde": {
+        "hidden_layers": [16] * 4,
+        "n_members": 10,
+        "epochs": 1200,
+        "patience": 20,
+        "warmup_steps": 50_000,
+        "n_samples": 1000,
+        "n_thinning": 10,
+    },
+}
 
 
-def bde(python, seed, parts):
-    """`bde` in its own process; it makes its own validation split of the rows that it is given."""
+def bde(python, settings, parts):
+    """`bde` in its own process, from the rows that samplers get; some of them stop its optimisation."""
     with tempfile.TemporaryDirectory() as folder:
         data, raw = Path(folder) / "data.npz", Path(folder) / "raw.npy"
-        x, y = (np.concatenate([a, b]) for a, b in zip(parts.fit, parts.validate))
-        np.savez(data, x=x, y=y, x_test=parts.test[0])
-        done = subprocess.run(
-            [python, "-c", _BDE, data, str(seed), raw], capture_output=True, text=True, check=False
-        )
+        np.savez(data, x=parts.fit[0], y=parts.fit[1], x_test=parts.test[0])
+        command = [python, "-c", _BDE, data, repr(settings), raw]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"bde failed:\n{done.stderr[-2000:]}")
         return np.load(raw)
@@ -292,8 +313,9 @@ def compute(given, budget, most):
         num_rows = len(parts.fit[1])
         named = approximations(num_rows, quiet) | samplers(budget, num_rows, quiet)
         begin = cpu_seconds()
-        if method == "bde":
-            found = scored_bde(bde(given.bde_python, seed, parts), parts.test[1])
+        if method in BDE:
+            raw = bde(given.bde_python, BDE[method] | {"seed": seed}, parts)
+            found = scored_bde(raw, parts.test[1])
         elif method in OTHERS:
             found = OTHERS[method](parts)
         else:
@@ -310,7 +332,7 @@ def main(argv=None):
     options.add_argument("--seeds", nargs="+", type=int)
     options.add_argument("--methods", nargs="+", help="default: all")
     options.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
-    options.add_argument("--bde-python", help="an interpreter with bde")
+    options.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
     given = options.parse_args(argv)
     full = given.size == "full"
     tables = given.tables or (TABLES if full else ["yacht"])
@@ -326,9 +348,10 @@ def main(argv=None):
             names = [*approximations(0, {}), *samplers(1.0, len(parts.fit[1]), {}), *OTHERS]
             if not full:
                 names = [method for method in names if method in SHORT[given.size]]
+            if full and given.bde_python:
+                names += BDE
             if seed != seeds[0]:
                 names = [method for method in names if method not in LONG]
-            names += ["bde"] if given.bde_python else []
             cells = [
                 {"table": name, "seed": seed, "method": method}
                 for method in given.methods or names

@@ -42,9 +42,7 @@ def hmc(model: Callable, steps: int) -> HMC:
 
 
 def ladder(model: Callable, steps: int) -> bnn.ParallelTempering:
-    # In full 33 rungs, the steps of all in one program.
-    kernel = HMC(model, num_steps=steps, trajectory_length=None, target_accept_prob=0.9)
-    return bnn.ParallelTempering(model, kernel, num_rungs=max(4, steps // 3))
+    return bnn.ParallelTempering(model, hmc(model, steps), num_rungs=max(4, steps // 3))
 
 
 def long_hmc(model: Callable, steps: int) -> HMC:

@@ -18,6 +18,7 @@ splits.
     python benchmarks/tabular.py [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
 """
 
+import json
 import os
 import subprocess
 import tempfile
@@ -49,7 +50,7 @@ TREE_DEPTH = 8
 LONG = ("hierarchical, tempering", "all rows, MCLMC", "four layers, bde")
 # What short forms run.
 SHORT = {
-    "quick": ("MAP", "deep ensemble", "Laplace", "MCLMC", "NUTS", "gradient boosting"),
+    "quick": ("MAP", "deep ensemble", "Laplace", "MCLMC", "NUTS", "gradient boosting", "bde"),
     "toy": ("MAP", "MCLMC", "gradient boosting", "Gaussian process"),
 }
 
@@ -241,11 +242,11 @@ OTHERS = {"gradient boosting": boosting, "Gaussian process": process}
 
 
 _BDE = """
-import sys, numpy as np
+import json, sys, numpy as np
 from bde import BdeRegressor
 from bde.loss import GaussianNLL
 parts = np.load(sys.argv[1])
-model = BdeRegressor(loss=GaussianNLL(), **eval(sys.argv[2]))
+model = BdeRegressor(loss=GaussianNLL(), **json.loads(sys.argv[2]))
 model.fit(parts["x"], parts["y"])
 np.save(sys.argv[3], np.asarray(model.predict(parts["x_test"], raw=True)))
 """
@@ -277,7 +278,7 @@ def bde(python, settings, parts):
     with tempfile.TemporaryDirectory() as folder:
         data, raw = Path(folder) / "data.npz", Path(folder) / "raw.npy"
         np.savez(data, x=parts.fit[0], y=parts.fit[1], x_test=parts.test[0])
-        command = [python, "-c", _BDE, data, repr(settings), raw]
+        command = [python, "-c", _BDE, data, json.dumps(settings), raw]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"bde failed:\n{done.stderr[-2000:]}")
@@ -346,10 +347,9 @@ def main(argv=None):
             if not small:
                 print(f"{name}: NUTS would take up to {nuts_hours(parts):.1f} hours; not run.")
             names = [*approximations(0, {}), *samplers(1.0, len(parts.fit[1]), {}), *OTHERS]
+            names += BDE if given.bde_python else ()
             if not full:
                 names = [method for method in names if method in SHORT[given.size]]
-            if full and given.bde_python:
-                names += BDE
             if seed != seeds[0]:
                 names = [method for method in names if method not in LONG]
             cells = [

@@ -58,8 +58,8 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(
-        {"rdata": 200_000, "digits": 40_000, "yacht": 100_000, "airfoil": 40_000},
-        *((0, 1), 100, 400, 1000, 0, None),
+        {"rdata": 200_000, "digits": 20_000, "yacht": 100_000, "airfoil": 20_000},
+        *((0,), 100, 200, 1000, 0, None),
     ),
     "quick": Size({"rdata": 4000, "yacht": 2000}, (0,), 50, 50, 100, 200, 6),
     "toy": Size({"yacht": 60}, (0,), 5, 8, 12, 30, 2),

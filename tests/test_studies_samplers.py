@@ -196,6 +196,15 @@ def test_tables_run_and_are_kept(benchmark, shared, tmp_path, capsys):
     assert f"{len(rows)} rows are there, and kept" in capsys.readouterr().out
 
 
+def test_a_method_that_tables_do_not_know_is_refused(benchmark, tmp_path, capsys):
+    pytest.importorskip("matplotlib").use("Agg")
+    # bde needs an interpreter of its own.
+    arguments = ["--toy", "--output", str(tmp_path), "--methods", "NUTS", "HCM", "bde"]
+    with pytest.raises(SystemExit):
+        benchmark("tabular").main(arguments)
+    assert "['HCM', 'bde'] are not among ['MAP'" in capsys.readouterr().err
+
+
 def test_methods_are_compared_on_the_same_splits(benchmark):
     report = benchmark("tabular_report")
     scores = {"deep ensemble": (1.0, 3.0), "NUTS": (1.5, 3.7), "once": (9.0,)}

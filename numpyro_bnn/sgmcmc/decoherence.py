@@ -19,6 +19,8 @@ _LARGEST_CHANGE = 2.0
 # Decoherence time by integrated autocorrelation time.
 _SHARE = 0.4
 _BLOCKS = 10
+# Of a block, above which a time says only that it is long.
+_RESOLVED = 0.5
 
 
 class Learned(NamedTuple):
@@ -49,7 +51,8 @@ class Decoherence:
 
     After the second third of warm-up :math:`1/\gamma` is the typical standard deviation in the
     metric; over the last, ten block means give the integrated autocorrelation time of every
-    parameter, and :math:`1/\gamma = 0.4\, h\, \bar\tau` in the end (section 4.2).
+    parameter, and :math:`1/\gamma = 0.4\, h\, \bar\tau` in the end (section 4.2). Where ten blocks
+    are too short to tell, it is at least what it was.
 
     :param energy_variance: target of Var[ΔE]/D; the step is left alone where None.
     :param finds_friction: whether the friction is set.
@@ -101,7 +104,10 @@ class Decoherence:
         scale = jnp.sqrt(jnp.where(seen, variance, 1.0) / size(position))
         chosen = jnp.where((at == -1) & seen, 1 / scale, adaptation.friction)
         steps = _autocorrelation_time(learned, length)
-        chosen = jnp.where(at + 1 == third, 1 / (_SHARE * adaptation.step_size * steps), chosen)
+        found = 1 / (_SHARE * adaptation.step_size * steps)
+        # A chain that is slower than its blocks looks as if it took one block.
+        found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
+        chosen = jnp.where(at + 1 == third, found, chosen)
         friction = chosen.astype(adaptation.friction.dtype)
         return adaptation._replace(averaging=learned, friction=friction)
 
@@ -126,8 +132,7 @@ class Decoherence:
         units = total(lambda x, w, v: jnp.zeros_like(x) + jnp.log(v / w), position, before, after)
         new = learned._replace(weight=all_weights, error=errors * change**6)
         factor = change * jnp.exp(-0.5 * units / size(position))
-        friction = adaptation.friction / factor if self.finds_friction else adaptation.friction
-        return adaptation._replace(step_size=step_size * factor, friction=friction, averaging=new)
+        return adaptation._replace(step_size=step_size * factor, averaging=new)
 
 
 def _with_draw(

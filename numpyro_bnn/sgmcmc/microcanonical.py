@@ -25,6 +25,9 @@ from numpyro_bnn.sgmcmc.metropolis import Metropolis
 from numpyro_bnn.sgmcmc.state import SGMCMCState
 
 Model = Callable | None
+# Until warm-up knows better: momenta forget over a standard deviation of every parameter. Much faster,
+# and a chain would diffuse to where it should be instead of going there.
+_FIRST_FRICTION = 1.0
 
 
 class MCLMC(SGMCMC):
@@ -72,7 +75,7 @@ class MCLMC(SGMCMC):
             potential_fn,
             dynamics=Isokinetic(),
             step_size=step_size,
-            friction=friction,
+            friction=_FIRST_FRICTION if friction is None and step_size == "auto" else friction,
             preconditioner=_learned_unless(preconditioner, step_size),
             **ingredients,
         )

@@ -6,6 +6,8 @@ Tolerances are 5 Monte Carlo standard errors, from means over independent chains
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
@@ -203,13 +205,12 @@ def test_its_law_is_close_to_the_target_by_as_much(tuned):
     assert abs(squares.mean() - 1) < 5 * error
 
 
-def test_decoherence_is_a_share_of_the_autocorrelation_time():
-    """Positions of a known autocorrelation: an AR(1), whose time is (1 + ρ)/(1 - ρ) = 9."""
-    num_warmup, size, correlation = 6000, 300, 0.8
+def frictions(step_size, correlation, num_warmup=6000, size=300):
+    """Of a warm-up over positions of a known autocorrelation, an AR(1)."""
     rule = Decoherence(energy_variance=None, finds_friction=True)
     zero = jnp.zeros(())
-    position = jnp.zeros(size)
-    start = Adaptation(jnp.asarray(0.5), zero, rule.init(position), zero, None)
+    position = jax.random.normal(jax.random.key(1), (size,))
+    start = Adaptation(jnp.asarray(step_size), zero, rule.init(position), zero, None)
 
     @jax.jit
     def run(key):
@@ -224,10 +225,43 @@ def test_decoherence_is_a_share_of_the_autocorrelation_time():
         steps = (jnp.arange(num_warmup), jax.random.split(key, num_warmup))
         return jax.lax.scan(step, (start, position), steps)[1]
 
-    friction = np.asarray(run(jax.random.key(0)))
-    second_third = 1 / friction[num_warmup * 2 // 3]
+    return np.asarray(run(jax.random.key(0)))
+
+
+def test_decoherence_is_a_share_of_the_autocorrelation_time():
+    """Which is (1 + ρ)/(1 - ρ) = 9."""
+    friction = frictions(step_size=0.5, correlation=0.8)
+    second_third = 1 / friction[4000]
     np.testing.assert_allclose(second_third, 2.0, rtol=0.05)  # standard deviation in the metric
     np.testing.assert_allclose(1 / friction[-1], 0.4 * 0.5 * 9, rtol=0.1)
+
+
+def test_a_chain_slower_than_its_blocks_keeps_its_decoherence():
+    """A time of 4000 steps, and blocks of 200: they would say 0.4, a diffusion."""
+    friction = frictions(step_size=0.005, correlation=0.9995)
+    assert 0.5 < 1 / friction[4000] < 2.1
+    assert friction[-1] == friction[4000]
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_momenta_do_not_forget_while_a_chain_looks_for_its_step(batch_size):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)), jnp.float32)
+
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", 20):
+            rows, target = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal(rows @ w, 0.05), obs=target)
+
+    data = (x, x @ jnp.ones(3))
+    kernel = bnn.MCLMC(model, batch_size=batch_size)
+    state = kernel.init(jax.random.key(0), 60, model_args=data)
+    step = jax.jit(lambda state: kernel.sample(state, data, {}))
+    first = float(state.adaptation.step_size)
+    for _ in range(30):
+        assert float(state.adaptation.friction) == 1.0
+        state = step(state)
+    assert float(state.adaptation.step_size) != first
 
 
 def test_a_first_step_out_of_bounds_is_taken_back():

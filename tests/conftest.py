@@ -11,7 +11,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before workers start: ArviZ 0.22 writes the day to a file, which two of them would read half written.
+# Before workers start: ArviZ 0.23.0 writes the day to a file, which two of them would read half written.
 import arviz  # noqa: F401
 import jax
 import pytest

@@ -343,8 +343,8 @@ def main(argv=None):
     options.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
     options.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
     given = options.parse_args(argv)
-    known = [*approximations(0, {}), *samplers(1.0, 0, {}), "all rows, MCLMC", *OTHERS]
-    known += BDE if given.bde_python else ()
+    either = samplers(1.0, 0, {}) | samplers(1.0, MANY + 1, {})
+    known = [*approximations(0, {}), *either, *OTHERS, *(BDE if given.bde_python else ())]
     unknown = [method for method in given.methods or () if method not in known]
     if unknown:
         options.error(f"--methods: {unknown} are not among {known}; bde needs --bde-python.")

@@ -103,6 +103,7 @@ def begin_adaptation(
     dynamics: Dynamics,
     friction: float | None,
     follow: bool,
+    lasting: bool,
 ) -> Adaptation:
     """The step size to begin with, and the friction that goes with it.
 
@@ -110,6 +111,8 @@ def begin_adaptation(
     :param friction: given one, or None: 0.1 / step_size, a momentum that keeps nine tenths
         a step.
     :param follow: whether the step is to follow the curvature in warm-up.
+    :param lasting: whether a momentum is to last for a unit of time at least, where no friction
+        is given.
     """
     real = jnp.result_type(float)
     curvature, direction = jnp.full((), jnp.nan, real), None
@@ -120,10 +123,11 @@ def begin_adaptation(
     step_size = jnp.asarray(step_size, real)
     init, _ = dual_averaging()
     averaging = init(jnp.log(10 * step_size))
-    friction = 0.1 / step_size if friction is None else friction
+    by_step = 0.1 / step_size
+    first = jnp.minimum(by_step, 1.0) if lasting else by_step
     return Adaptation(
         step_size,
-        jnp.asarray(friction, real),
+        jnp.asarray(first if friction is None else friction, real),
         averaging,
         jnp.asarray(curvature, real),
         direction,
@@ -135,14 +139,14 @@ def followed(
     product: Callable[[PyTree], PyTree],
     inverse_mass: PyTree,
     dynamics: Dynamics,
-    friction: float | None,
+    by_step: bool,
 ) -> Adaptation:
     """The step size after one more look at the curvature, in the metric that now holds.
 
     A larger curvature counts at once, a smaller one after some fifty steps.
 
     :param product: the Hessian of U, or of a minibatch's, times a vector.
-    :param friction: given one, or None, see :func:`begin_adaptation`.
+    :param by_step: whether the friction goes with the step size, as 0.1 / step_size.
     """
     direction, grown = _power_step(product, inverse_mass, adaptation.direction)
     fading = _MEMORY * adaptation.curvature + (1 - _MEMORY) * grown
@@ -150,7 +154,7 @@ def followed(
     step_size = _stable_step(dynamics, curvature, direction).astype(adaptation.step_size.dtype)
     new = adaptation._replace(
         step_size=step_size,
-        friction=0.1 / step_size if friction is None else adaptation.friction,
+        friction=0.1 / step_size if by_step else adaptation.friction,
         curvature=curvature,
         direction=direction,
     )

@@ -2,8 +2,11 @@
 
 Common arguments (see :class:`~numpyro_bnn.sgmcmc.kernel.SGMCMC`): ``model`` or
 ``potential_fn``, ``step_size``, ``batch_size``, ``temperature``, ``gradient``,
-``preconditioner``, ``plate``. A learning rate lr on the mean loss of N rows corresponds to
-ε = 2 lr/N for SGLD, PSGLD and MALA, and to h = √(lr/N) for the momentum methods, so ε = 2h².
+``preconditioner``, ``plate``. Where no ``friction`` is given, SGHMC, BAOAB and SGNHT with
+``step_size="auto"`` and all rows find it in warm-up, from the autocorrelation; elsewhere it is
+0.1 / step_size, which bounds how much the noise of minibatches heats. A learning rate lr on the
+mean loss of N rows corresponds to ε = 2 lr/N for SGLD, PSGLD and MALA, and to h = √(lr/N) for the
+momentum methods, so ε = 2h².
 """
 
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from numpyro_bnn.sgmcmc.gradients import check_batch_size, minibatch
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
 from numpyro_bnn.sgmcmc.splitting import Splitting
+from numpyro_bnn.sgmcmc.underdamped import Underdamped
 
 Model = Callable | None
 
@@ -94,7 +98,7 @@ class PSGLD(SGMCMC):
         )
 
 
-class SGHMC(SGMCMC):
+class SGHMC(Underdamped):
     """Stochastic-gradient Hamiltonian Monte Carlo with friction, momentum first.
 
     :param step_size: time step h.
@@ -127,7 +131,7 @@ class SGHMC(SGMCMC):
         )
 
 
-class BAOAB(SGMCMC):
+class BAOAB(Underdamped):
     """Underdamped Langevin dynamics in the BAOAB splitting: the recommended default.
 
     The position's law is exact on Gaussian targets at any stable step with full gradients, and
@@ -148,7 +152,7 @@ class BAOAB(SGMCMC):
         )
 
 
-class SGNHT(SGMCMC):
+class SGNHT(Underdamped):
     """Stochastic-gradient Nosé-Hoover thermostat: absorbs minibatch noise of unknown size.
 
     :param step_size: time step h.

@@ -1,4 +1,4 @@
-"""What an unadjusted microcanonical chain learns in warm-up: its step, and how fast to forget."""
+"""What an unadjusted chain with momentum learns in warm-up: how fast to forget, and its step."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

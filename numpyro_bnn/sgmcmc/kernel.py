@@ -72,7 +72,8 @@ class SGMCMC(MCMCKernel):
     :param gradient: an estimator of :mod:`~numpyro_bnn.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
     :param preconditioner: see :mod:`~numpyro_bnn.sgmcmc.preconditioners`; default identity.
-    :param friction: per unit time; 0.1 / step_size at the start where None.
+    :param friction: per unit time; 0.1 / step_size at the start where None, or what the sampler
+        finds in warm-up (:class:`~numpyro_bnn.sgmcmc.underdamped.Underdamped`).
     :param gradient_noise: known variance of the gradient, taken off the noise that is added.
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta; never where None.
@@ -82,6 +83,8 @@ class SGMCMC(MCMCKernel):
     """
 
     sample_field = "z"
+    # Whether momenta may last longer than ten steps where no friction is given.
+    _lasting = False
 
     def __init__(
         self,
@@ -202,6 +205,7 @@ class SGMCMC(MCMCKernel):
             self.dynamics,
             self._friction,
             follow=self._follows_curvature,
+            lasting=self._lasting,
         )
         settings = self._settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
         value, gradient, estimator = self._look(rows, z, estimator)
@@ -326,7 +330,8 @@ class SGMCMC(MCMCKernel):
             metric = self.preconditioner.inverse_mass_matrix(learned)
 
             def follow() -> Adaptation:
-                return followed(adaptation, product, metric, self.dynamics, self._friction)
+                by_step = self._friction is None and not self._lasting
+                return followed(adaptation, product, metric, self.dynamics, by_step)
 
             adaptation = where_needed(warming, follow, adaptation)
         settings = self._settings(state.count, adaptation, learned)

@@ -11,18 +11,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from numpyro.util import is_prng_key
 
 from numpyro_bnn.checks import check_positive
 from numpyro_bnn.sgmcmc import preconditioners
-from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.sgmcmc.checks import check_all_rows
 from numpyro_bnn.sgmcmc.decoherence import Decoherence
-from numpyro_bnn.sgmcmc.gradients import Rows, check_batch_size
+from numpyro_bnn.sgmcmc.gradients import check_batch_size
 from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
 from numpyro_bnn.sgmcmc.state import SGMCMCState
+from numpyro_bnn.sgmcmc.underdamped import Underdamped
 
 Model = Callable | None
 # Until warm-up knows better: momenta forget over a standard deviation of every parameter. Much faster,
@@ -30,7 +29,7 @@ Model = Callable | None
 _FIRST_FRICTION = 1.0
 
 
-class MCLMC(SGMCMC):
+class MCLMC(Underdamped):
     r"""Microcanonical Langevin Monte Carlo: unadjusted, one gradient a step.
 
     With ``step_size="auto"`` and all rows, warm-up looks for the step at which the variance of
@@ -90,57 +89,22 @@ class MCLMC(SGMCMC):
         return (*super().default_fields, *(() if self._some_rows else ("energy_error",)))
 
     @property
-    def _some_rows(self) -> bool:
-        return self.gradient.batch_size is not None
-
-    @property
     def _follows_curvature(self) -> bool:
         return self._some_rows
 
-    def init(
-        self,
-        rng_key: jax.Array,
-        num_warmup: int,
-        init_params: Any = None,
-        model_args: tuple = (),
-        model_kwargs: dict | None = None,
-    ) -> SGMCMCState:
-        state = super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
-        if not is_prng_key(rng_key):
-            # Each chain came through here by itself.
-            return state
-        learned = self._tuning.init(state.z)
-        return state._replace(adaptation=state.adaptation._replace(averaging=learned))
-
-    def _step(self, rows: Rows, state: SGMCMCState) -> SGMCMCState:
-        still = state.dynamics._replace(work=jnp.zeros_like(state.dynamics.work))
-        after = super()._step(rows, state._replace(dynamics=still))
-        error = after.potential_energy - state.potential_energy + after.dynamics.work
-        error = error.astype(state.energy_error.dtype)
+    def _learned(self, before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
+        work = after.dynamics.work
+        after = after._replace(dynamics=after.dynamics._replace(work=jnp.zeros_like(work)))
+        error = after.potential_energy - before.potential_energy + work
+        error = error.astype(before.energy_error.dtype)
         if not self._some_rows:
             after = after._replace(energy_error=error)
-        if not self._tuning.learns:
-            return after
-        warming = state.i < self._num_warmup
-        # A first guess of the step that is too large for the energy to be a number is taken back.
-        lost = warming & ~jnp.isfinite(error)
-        back = state._replace(rng_key=after.rng_key, adaptation=after.adaptation)
-        after = jax.tree.map(lambda old, new: jnp.where(lost, old, new), back, after)
-
-        def learn() -> Any:
-            metrics = [
-                self.preconditioner.inverse_mass_matrix(s.preconditioner) for s in (state, after)
-            ]
-            return self._tuning.update(
-                after.adaptation,
-                error / state.temperature,
-                after.z,
-                metrics,
-                state.i,
-                self._num_warmup,
-            )
-
-        return after._replace(adaptation=where_needed(warming, learn, after.adaptation))
+        if self._tuning.learns:
+            # A first guess of the step that is too large for the energy to be a number is taken back.
+            lost = (before.i < self._num_warmup) & ~jnp.isfinite(error)
+            back = before._replace(rng_key=after.rng_key, adaptation=after.adaptation)
+            after = jax.tree.map(lambda old, new: jnp.where(lost, old, new), back, after)
+        return self._tuned(before, after, error / before.temperature)
 
 
 class MAMS(SGMCMC):

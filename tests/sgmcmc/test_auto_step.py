@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import linen as nn
+from numpyro.diagnostics import effective_sample_size
 
 import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, preconditioners
@@ -174,15 +175,20 @@ def test_the_curvature_is_the_largest_eigenvalue_in_the_metric():
 def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
     zero = jnp.zeros(3)
 
-    def first(method, friction=None):
-        return begin_adaptation(
-            QUADRATIC, zero, 1.0, jax.random.key(0), None, method, friction, follow=True
-        )
+    def first(method, friction=None, lasting=False, rows=QUADRATIC):
+        key = jax.random.key(0)
+        return begin_adaptation(rows, zero, 1.0, key, None, method, friction, True, lasting)
 
     h = first(Splitting("BAOA"))
     np.testing.assert_allclose(h.step_size, 0.25 * 2 / 10, rtol=1e-4)
     np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
     np.testing.assert_allclose(first(Splitting("BAOA"), 7.0).friction, 7.0)
+    # A momentum that lasts keeps at least nine tenths a step, and lasts for a unit of time.
+    np.testing.assert_allclose(first(Splitting("BAOA"), lasting=True).friction, 1.0)
+    broad = Rows(lambda z: 1e-4 * QUADRATIC.potential(z))
+    h = first(Splitting("BAOA"), lasting=True, rows=broad)
+    np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
+    h = first(Splitting("BAOA"))
     np.testing.assert_allclose(first(Langevin()).step_size, h.step_size**2, rtol=1e-4)
     walk = first(RandomWalk()).step_size
     np.testing.assert_allclose(walk, h.step_size / np.sqrt(3), rtol=1e-4)
@@ -191,22 +197,23 @@ def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
 def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
     zero, method = jnp.zeros(3), Splitting("BAOA")
     state = begin_adaptation(
-        QUADRATIC, zero, 1.0, jax.random.key(0), None, method, None, follow=True
+        QUADRATIC, zero, 1.0, jax.random.key(0), None, method, None, follow=True, lasting=False
     )
     first = float(state.step_size)
 
     def product(scale):
         return lambda vector: scale * HESSIAN @ vector
 
-    up = followed(state, product(9.0), 1.0, method, None)
+    up = followed(state, product(9.0), 1.0, method, by_step=True)
     np.testing.assert_allclose(up.step_size, first / 3, rtol=1e-4)
     np.testing.assert_allclose(up.friction * up.step_size, 0.1, rtol=1e-5)
-    down = followed(up, product(1.0), 1.0, method, None)
+    assert followed(state, product(9.0), 1.0, method, by_step=False).friction == state.friction
+    down = followed(up, product(1.0), 1.0, method, by_step=True)
     assert up.step_size < down.step_size < 1.02 * up.step_size
     for _ in range(600):
-        down = followed(down, product(1.0), 1.0, method, None)
+        down = followed(down, product(1.0), 1.0, method, by_step=True)
     np.testing.assert_allclose(down.step_size, first, rtol=1e-2)
-    lost = followed(state, product(jnp.nan), 1.0, method, None)
+    lost = followed(state, product(jnp.nan), 1.0, method, by_step=True)
     assert lost.step_size == state.step_size
 
 
@@ -266,6 +273,43 @@ def test_the_momentum_keeps_its_law_when_the_metric_changes():
     by_step = values.mean(0)
     assert by_step[:20].max() < 1.5
     assert by_step.max() < 2.0, by_step
+
+
+STIFF = jnp.array([1e4] * 6 + [1.0] * 6)
+
+
+@pytest.mark.parametrize("method", [bnn.BAOAB, bnn.SGHMC, bnn.SGNHT])
+def test_with_all_rows_momenta_last_as_long_as_the_broad_scales(method):
+    """Ten steps are a twentieth of them: at a friction of 0.1 / step_size, which is 20, a chain
+    diffuses, and takes 2·20/0.005 steps for a draw in place of 2·1.4/0.005.
+    """
+    mcmc = MCMC(
+        method(potential_fn=lambda z: 0.5 * jnp.sum(STIFF * z**2), step_size="auto"),
+        num_warmup=3000,
+        num_samples=9000,
+        num_chains=8,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros((8, 12)))
+    friction = np.asarray(mcmc.last_state.adaptation.friction)
+    assert np.all((friction > 0.5) & (friction < 3)), friction
+    broad = np.asarray(mcmc.get_samples(group_by_chain=True))[..., 6:]
+    variances = (broad**2).mean((1, 2))
+    assert abs(variances.mean() - 1) < 4 * variances.std(ddof=1) / np.sqrt(8)
+    # 8 · 9000/560 is 129.
+    assert np.asarray(effective_sample_size(broad)).min() > 60
+
+
+def test_minibatches_do_not_heat_momenta_that_last():
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", 1000, subsample_size=None):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=numpyro.subsample(y, event_dim=0))
+
+    kernel = bnn.BAOAB(model, step_size="auto", batch_size=10)
+    state = kernel.init(jax.random.key(0), 100, None, (jnp.zeros(1000),), {})
+    np.testing.assert_allclose(state.adaptation.friction * state.step_size, 0.1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", [bnn.MALA, bnn.BAOAB, bnn.RandomWalk])

@@ -14,6 +14,8 @@ from numpyro_bnn.sgmcmc.preconditioners import Moments
 _MEMORY = 149 / 151
 # How far from the target, in log step size, an error still says something.
 _TRUST = 1.5
+# Roundings of U, of its largest float, that an energy error may have.
+_ROUNDINGS = 4
 # The step may at most double, or halve, from one step to the next.
 _LARGEST_CHANGE = 2.0
 # Decoherence time by integrated autocorrelation time.
@@ -47,7 +49,8 @@ class Decoherence:
     The variance of the energy error of a step grows as :math:`h^6`, so each squared error
     suggests a step; suggestions are averaged with a weight that falls with the distance from the
     target (Robnik et al. 2023, section 4.1). When the metric changes the step changes by the
-    mean change of its units.
+    mean change of its units. An error that is of the size of the rounding of U says nothing: far
+    out, where U is a million and more in single precision, it would shrink the step for ever.
 
     After the second third of warm-up :math:`1/\gamma` is the typical standard deviation in the
     metric; over the last, ten block means give the integrated autocorrelation time of every
@@ -76,6 +79,7 @@ class Decoherence:
         self,
         adaptation: Adaptation,
         energy_error: jax.Array,
+        energy: jax.Array,
         position: PyTree,
         metrics: list[PyTree],
         i: jax.Array,
@@ -84,13 +88,16 @@ class Decoherence:
         """After one step of warm-up.
 
         :param energy_error: of the step, over the temperature; not finite is the worst.
+        :param energy: U after the step, over the temperature.
         :param position: after the step.
         :param metrics: inverse mass matrices before and after the step.
         :param i: steps before this one.
         :param num_warmup: steps of warm-up.
         """
         if self.energy_variance is not None:
-            excess = energy_error**2 / (size(position) * self.energy_variance) + 1e-8
+            rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
+            target = size(position) * self.energy_variance + rounding**2
+            excess = energy_error**2 / target + 1e-8
             adaptation = self._resized(adaptation, excess, position, metrics)
         third = num_warmup // 3
         length = third // _BLOCKS

@@ -65,8 +65,15 @@ class Underdamped(SGMCMC):
             metrics = [
                 self.preconditioner.inverse_mass_matrix(s.preconditioner) for s in (before, after)
             ]
+            energy = after.potential_energy / before.temperature
             return self._tuning.update(
-                after.adaptation, energy_error, after.z, metrics, before.i, self._num_warmup
+                after.adaptation,
+                energy_error,
+                energy,
+                after.z,
+                metrics,
+                before.i,
+                self._num_warmup,
             )
 
         warming = before.i < self._num_warmup

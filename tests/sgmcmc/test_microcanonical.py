@@ -219,7 +219,7 @@ def frictions(step_size, correlation, num_warmup=6000, size=300):
             i, key = inputs
             noise = jax.random.normal(key, (size,)) * np.sqrt(1 - correlation**2)
             position = correlation * position + noise
-            adaptation = rule.update(adaptation, zero, position, [0.25, 0.25], i, num_warmup)
+            adaptation = rule.update(adaptation, zero, zero, position, [0.25, 0.25], i, num_warmup)
             return (adaptation, position), adaptation.friction
 
         steps = (jnp.arange(num_warmup), jax.random.split(key, num_warmup))
@@ -234,6 +234,21 @@ def test_decoherence_is_a_share_of_the_autocorrelation_time():
     second_third = 1 / friction[4000]
     np.testing.assert_allclose(second_third, 2.0, rtol=0.05)  # standard deviation in the metric
     np.testing.assert_allclose(1 / friction[-1], 0.4 * 0.5 * 9, rtol=0.1)
+
+
+def test_a_start_whose_energy_floats_round_to_whole_nats_is_left():
+    """A step there is off by a nat at any size; to shrink it until it is not would be to stay."""
+    stiff = jnp.array([1e4, 1e4, 100.0, 1.0, 1.0])
+    mcmc = MCMC(
+        bnn.MCLMC(potential_fn=lambda z: 0.5 * jnp.sum(stiff * z**2)),
+        num_warmup=20_000, num_samples=3000, num_chains=4, chain_method="vectorized",
+        progress_bar=False,
+    )  # fmt: skip
+    start = jnp.full((4, 5), 40.0)
+    assert np.spacing(np.float32(0.5 * 20_102 * 40**2)) == 1.0
+    mcmc.run(jax.random.key(0), init_params=start)
+    squares = (np.asarray(mcmc.get_samples(group_by_chain=True)) ** 2 * stiff).mean((1, 2))
+    assert abs(squares.mean() - 1) < 4 * squares.std(ddof=1) / 2 + 0.02, squares
 
 
 def test_a_chain_slower_than_its_blocks_keeps_its_decoherence():

@@ -111,7 +111,9 @@ class MAMS(SGMCMC):
     r"""Metropolis-adjusted microcanonical sampling: exact at any step size, with all rows.
 
     A fresh direction, a trajectory of random length without friction, and a decision by the
-    total energy.
+    total energy. Begin near the typical set (:func:`~numpyro_bnn.optimization.optimize`, as
+    ``fit`` does): where the energy is in the millions, rounding in single precision rejects
+    trajectories at any step, which then shrinks without end, and the chain stays.
 
     :param step_size: time step h; ``"auto"`` aims at `target_accept_prob`.
     :param trajectory_length: mean duration of a trajectory, in the units of the step size: with

@@ -306,8 +306,10 @@ class Moments(NamedTuple):
         """Of the positions of both together."""
         n, m = self.size, other.size
         both = jnp.maximum(n + m, 1)
+        # The quotient first: n m of a long warm-up is too large for 32 bits.
+        weight = n * (m / both)
         return map_like(
-            lambda s, t, a, b: (s + t + (a - b) ** 2 * (n * m / both)) / jnp.maximum(both - 1, 1),
+            lambda s, t, a, b: (s + t + (a - b) ** 2 * weight) / jnp.maximum(both - 1, 1),
             self.scatter,
             other.scatter,
             self.mean,

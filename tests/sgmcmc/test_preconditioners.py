@@ -166,6 +166,22 @@ def test_warmup_variance_is_that_of_the_last_windows(count, used):
             np.testing.assert_allclose(got[key], (used * v + 5 * overall) / (used + 5), rtol=1e-10)
 
 
+def test_warmup_variance_of_very_many_positions():
+    # Two windows whose lengths have a product beyond 32 bits.
+    preconditioner, count = from_warmup(), 170_000
+    positions = np.linspace(0, 5, count) + np.random.default_rng(0).normal(size=count)
+
+    def step(state, x):
+        return preconditioner.update(state, x, x, True), None
+
+    begin = preconditioner.init(np.float32(0))
+    state, _ = jax.lax.scan(step, begin, np.float32(positions))
+    assert int(state.old.size) * int(state.new.size) > 2**31
+    used = positions[65_504:]
+    variance = preconditioner.inverse_mass_matrix(state)
+    np.testing.assert_allclose(variance, used.var(ddof=1), rtol=1e-3)
+
+
 def test_warmup_variance_is_the_identity_until_it_knows():
     preconditioner = from_warmup(8)
     few, still = run(preconditioner, draws(7)), run(preconditioner, [POSITION] * 20)

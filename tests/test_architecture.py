@@ -37,6 +37,7 @@ effective_size
 predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics
+inference_groups
 storage inference_data plots*
 tables job* pipeline recipe
 __main__

@@ -168,7 +168,7 @@ def test_log_likelihood_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -
     draws, x = make_draws(), X
     y = np.asarray(x @ np.ones(2), np.float32)
     whole = to_inference_data(draws, x, y)["log_likelihood"]["y"].values
-    monkeypatch.setattr("numpyro_bnn.inference_data._BLOCK", 1)
+    monkeypatch.setattr("numpyro_bnn.inference_groups._BLOCK", 1)
     alone = to_inference_data(draws, x, y, posterior_predictive=False, batch_size=7)
     np.testing.assert_allclose(alone["log_likelihood"]["y"].values, whole, rtol=1e-5)
     mean = np.einsum("cdk,rk->cdr", draws["w"], x)

@@ -1,5 +1,6 @@
 """What can be wrong with a run: models that HMC would get wrong, starts without energy, explosions."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
+from numpyro.util import find_stack_level
 
 from numpyro_bnn.host_rows import sources_in
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
@@ -90,7 +92,32 @@ def check_energy(fit: Fit, energy: Any, z: Any) -> None:
     )
 
 
-def exploded(state: Any) -> dict[int, str]:
+def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
+    """Why chains failed, by chain.
+
+    :param state: of the kernel, after the last step.
+    :param bad: first draw of a chain that is not finite.
+    """
+    return _exploded(state) | {chain: f"draw {i} is not finite" for chain, i in bad.items()}
+
+
+def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
+    """Say which chains are left out, and why.
+
+    :param failed: at least one chain.
+    :raises RuntimeError: if no other chain is left.
+    """
+    reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
+    advice = "Use a smaller step size, or start from `bnn.optimize`."
+    if len(failed) == num_chains:
+        raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
+    warnings.warn(
+        f"Left out {len(failed)} of {num_chains} chains ({reasons}). {advice}",
+        stacklevel=find_stack_level(),
+    )
+
+
+def _exploded(state: Any) -> dict[int, str]:
     """Chains that a kernel, or a block of Gibbs, has frozen."""
     left_out = {}
     for part in (state, *getattr(state, "block_states", ())):

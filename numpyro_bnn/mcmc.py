@@ -20,11 +20,12 @@ from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.faults import (
     check_energy,
-    exploded,
+    failed_chains,
     first_bad_draws,
     refuse_host_rows,
     refuse_sites_of_host_rows,
     refuse_subsampling,
+    warn_of_failed,
 )
 from numpyro_bnn.fingerprint import Facts, describe, environment
 from numpyro_bnn.placement import Placement
@@ -406,18 +407,10 @@ class MCMC(NumPyroMCMC):
 
     def _leave_out_failed(self, bad: dict[int, int]) -> None:
         """Drop chains with non-finite draws: they must never be averaged in."""
-        self.left_out = exploded(self._last_state)
-        self.left_out |= {chain: f"draw {first} is not finite" for chain, first in bad.items()}
+        self.left_out = failed_chains(self._last_state, bad)
         if not self.left_out:
             return
-        reasons = "; ".join(f"chain {chain}: {why}" for chain, why in self.left_out.items())
-        advice = "Use a smaller step size, or start from `bnn.optimize`."
-        if len(self.left_out) == self.num_chains:
-            raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
-        warnings.warn(
-            f"Left out {len(self.left_out)} of {self.num_chains} chains ({reasons}). {advice}",
-            stacklevel=find_stack_level(),
-        )
+        warn_of_failed(self.left_out, self.num_chains)
         good = np.setdiff1d(np.arange(self.num_chains), list(self.left_out))
         self._states = jax.tree.map(
             lambda x: x.take_chains(good) if isinstance(x, StoredArray) else x[good], self._states

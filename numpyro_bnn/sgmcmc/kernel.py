@@ -47,7 +47,7 @@ from numpyro_bnn.sgmcmc.movements import Settings
 from numpyro_bnn.sgmcmc.noise import normal_like, normals_like
 from numpyro_bnn.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.sgmcmc.schedules import Cyclical, as_schedule
-from numpyro_bnn.sgmcmc.state import SGMCMCState, freeze, record
+from numpyro_bnn.sgmcmc.state import SGMCMCState, begun, freeze, record
 from numpyro_bnn.sgmcmc.targets import rows_of, start_of
 
 PyTree = Any
@@ -213,30 +213,7 @@ class SGMCMC(MCMCKernel):
         dynamics = self.dynamics.init(z, noise, settings, gradient)
         if self._metropolis is not None and self._metropolis.caches_gradient:
             dynamics = dynamics._replace(gradient=gradient)
-        real = jnp.result_type(float)
-        nan = jnp.full((), jnp.nan, real)
-        state = SGMCMCState(
-            i=jnp.zeros((), jnp.int32),
-            count=jnp.zeros((), jnp.int32),
-            dynamics=dynamics,
-            estimator=estimator,
-            preconditioner=preconditioner,
-            adaptation=adaptation,
-            potential_energy=jnp.asarray(value, real),
-            step_size=jnp.asarray(settings.step_size, real),
-            temperature=jnp.asarray(settings.temperature, real),
-            accept_prob=jnp.ones((), real),
-            mean_accept_prob=jnp.ones((), real),
-            num_steps=jnp.ones((), jnp.int32),
-            energy_error=nan,
-            grad_norm=nan,
-            kinetic_temperature=nan,
-            configurational_temperature=nan,
-            kinetic_temperatures=jax.tree.map(lambda _: nan, z),
-            configurational_temperatures=jax.tree.map(lambda _: nan, z),
-            exploded_at=jnp.full((), -1, jnp.int32),
-            rng_key=rng_key,
-        )
+        state = begun(dynamics, estimator, preconditioner, adaptation, rng_key)
         return record(state, dynamics, value, gradient, z, settings)
 
     def _look(self, rows: Rows, z: PyTree, estimator: Any) -> tuple[jax.Array, PyTree, Any]:

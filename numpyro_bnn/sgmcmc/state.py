@@ -69,6 +69,42 @@ class SGMCMCState(NamedTuple):
         return self.dynamics.position
 
 
+def begun(
+    dynamics: DynamicsState,
+    estimator: Any,
+    preconditioner: Any,
+    adaptation: Adaptation,
+    rng_key: jax.Array,
+) -> SGMCMCState:
+    """The state before the first step; :func:`record` fills in what users look at."""
+    real = jnp.result_type(float)
+    zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
+    nan = jnp.full((), jnp.nan, real)
+    by_site = jax.tree.map(lambda _: nan, dynamics.position)
+    return SGMCMCState(
+        i=zero,
+        count=zero,
+        dynamics=dynamics,
+        estimator=estimator,
+        preconditioner=preconditioner,
+        adaptation=adaptation,
+        potential_energy=nan,
+        step_size=nan,
+        temperature=nan,
+        accept_prob=jnp.ones((), real),
+        mean_accept_prob=jnp.ones((), real),
+        num_steps=one,
+        energy_error=nan,
+        grad_norm=nan,
+        kinetic_temperature=nan,
+        configurational_temperature=nan,
+        kinetic_temperatures=by_site,
+        configurational_temperatures=by_site,
+        exploded_at=-one,
+        rng_key=rng_key,
+    )
+
+
 def record(
     state: SGMCMCState,
     dynamics: DynamicsState,

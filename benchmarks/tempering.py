@@ -2,7 +2,7 @@
 
 The models, priors and data of `fbm.py`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
 that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
-in one set of coordinates; run it in two, or with trees in place of HMC (`--nuts`), since no run of
+in one set of coordinates; run it in two, or with another kernel on the rungs (`--inner nuts`), since no run of
 one kind can show that it is right. What `fbm.py` tells of a route is stored beside its rows in
 `results/fbm.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
 evidence and the round trips. With `--checkpoint`
@@ -36,9 +36,11 @@ CHAINS = 4
 def sampler(problem, options):
     model = bnn.parameterize(fbm.model_of(problem, MLPByFeatures), options.coordinates)
     length = None if options.steps else options.length
-    kernel: HMC = HMC(model, num_steps=options.steps, trajectory_length=length)
-    if options.nuts:
+    kernel = HMC(model, num_steps=options.steps, trajectory_length=length)
+    if options.inner == "nuts":
         kernel = NUTS(model, max_tree_depth=10)
+    elif options.inner == "mams":
+        kernel = bnn.MAMS(model, max_num_steps=1023, target_accept_prob=0.9)
     disk = {}
     if options.checkpoint is not None:
         disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}
@@ -82,7 +84,7 @@ def steps_of(mcmc):
     """Leapfrog steps of a trajectory (chain, rung), after warm-up; of trees, on the last rung."""
     step_size = mcmc.last_state.adaptation.step_size
     inner = Inner.of(mcmc.sampler.kernel, mcmc.sampler.model)
-    if inner.doubling:
+    if inner.max_tree_depth is not None:
         return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
     return np.broadcast_to(inner.steps(step_size), step_size.shape)
 
@@ -108,7 +110,7 @@ def ladder_rows(mcmc, options, seconds):
         "cpu_seconds_kept": f"{seconds[1]:.1f}",
     }
     # What trees take on the rungs above the last is not kept.
-    if not options.nuts:
+    if options.inner != "nuts":
         gradients = int(kept * steps.sum())
         numbers |= {
             "steps_on_hottest_rung": f"{steps[:, 0].mean():.4g}",
@@ -119,7 +121,8 @@ def ladder_rows(mcmc, options, seconds):
 
 
 def rows_of(problem, mcmc, seconds, test, options):
-    route = f"tempering {options.coordinates}{' NUTS' if options.nuts else ''}"
+    inner = "" if options.inner == "hmc" else f" {options.inner.upper()}"
+    route = f"tempering {options.coordinates}{inner}"
     draws = {n: np.asarray(v) for n, v in mcmc.get_samples(group_by_chain=True).items()}
     densities, predictions = fbm.test_densities(problem, draws, *test, options.thin)
     scalars = fbm.scalars_of(problem, draws)
@@ -141,7 +144,9 @@ def parser():
     made.add_argument(
         "--length", type=float, default=2.0, help="of a trajectory, where steps are not given"
     )
-    made.add_argument("--nuts", action="store_true", help="in place of HMC, up to 1023 steps")
+    made.add_argument(
+        "--inner", choices=("hmc", "nuts", "mams"), default="hmc", help="what moves a rung"
+    )
     made.add_argument("--rungs", type=int, help="default: by a pilot run")
     made.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
     made.add_argument("--thin", type=int, default=5, help="of draws that predictions are made of")

@@ -1,4 +1,4 @@
-"""How a state moves on its rung: NumPyro's HMC or NUTS, by the functions that those are made of.
+"""How a state moves on its rung: HMC, NUTS or MAMS, by the functions that those are made of.
 
 A move takes an energy function of a flat vector, so that all rungs of all chains go through one
 ``jax.vmap``, each with its own step size and diagonal metric. Where trajectories differ in their number
@@ -14,6 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocity_verlet
+
+from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
+from numpyro_bnn.sgmcmc.metropolis import Metropolis
+from numpyro_bnn.sgmcmc.microcanonical import MAMS
+from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings
 
 # The step of each trajectory is spread around its size, so that none returns to where it began time
 # after time, and that where the posterior bends more than elsewhere some are short enough.
@@ -44,22 +49,22 @@ class Moved(NamedTuple):
 class Inner(NamedTuple):
     """What is taken from the kernel that moves each rung.
 
-    - **doubling** - whether trajectories end at a U-turn (NUTS)
-    - **num_steps** - steps of a trajectory; None where its length is given
-    - **trajectory_length** - step size times number of steps
-    - **max_tree_depth** - of NUTS
     - **target_accept_prob** - that step sizes are adapted to
+    - **num_steps** - of HMC, steps of a trajectory; None where its length is given
+    - **trajectory_length** - step size times number of steps, of MAMS their mean
+    - **max_tree_depth** - of NUTS, whose trajectories end at a U-turn
+    - **random_length** - of MAMS, whose number of steps is drawn for each trajectory
     """
 
-    doubling: bool
-    num_steps: int | None
-    trajectory_length: float | None
-    max_tree_depth: int
     target_accept_prob: float
+    num_steps: int | None = None
+    trajectory_length: float | None = None
+    max_tree_depth: int | None = None
+    random_length: Metropolis | None = None
 
     @classmethod
     def of(cls, kernel: Any, model: Callable) -> "Inner":
-        """The settings of a kernel over `model`; of the classes HMC and NUTS, our own.
+        """The settings of a kernel over `model`; of the classes HMC, NUTS and MAMS, our own.
 
         :raises TypeError: for other kernels.
         :raises ValueError: for a kernel over another model, or a dense metric.
@@ -68,10 +73,12 @@ class Inner(NamedTuple):
             kernel = HMC(model, trajectory_length=_LENGTH, target_accept_prob=_TARGET)
         elif kernel is NUTS:
             kernel = NUTS(model, max_tree_depth=7, target_accept_prob=_TARGET)
-        if not isinstance(kernel, HMC):
+        elif kernel is MAMS:
+            kernel = MAMS(model, max_num_steps=_MOST_STEPS, target_accept_prob=_TARGET)
+        if not isinstance(kernel, (HMC, MAMS)):
             raise TypeError(
-                f"ParallelTempering: kernel must be HMC or NUTS, or one of them over the same model "
-                f"with settings of its own, got {kernel!r}. Give for example "
+                "ParallelTempering: kernel must be HMC, NUTS or MAMS, or one of them over the same "
+                f"model with settings of its own, got {kernel!r}. Give for example "
                 "`kernel=HMC(model, num_steps=100, trajectory_length=None)`."
             )
         if kernel.model is not model:
@@ -79,26 +86,28 @@ class Inner(NamedTuple):
                 "ParallelTempering: kernel is over another model than the one that is tempered. Give "
                 "both the same function."
             )
+        target = kernel._target_accept_prob
+        if isinstance(kernel, MAMS):
+            rule = kernel._metropolis
+            assert rule is not None
+            return cls(target, trajectory_length=rule.trajectory_length, random_length=rule)
         if kernel._dense_mass:
             raise ValueError(
                 "ParallelTempering: the metric of every rung is diagonal, got dense_mass="
                 f"{kernel._dense_mass!r}. Leave it out."
             )
-        depth = kernel._max_tree_depth
-        return cls(
-            isinstance(kernel, NUTS),
-            kernel._num_steps,
-            kernel._trajectory_length,
-            max(depth) if isinstance(depth, tuple) else depth,
-            kernel._target_accept_prob,
-        )
+        if isinstance(kernel, NUTS):
+            depth = kernel._max_tree_depth
+            return cls(target, max_tree_depth=max(depth) if isinstance(depth, tuple) else depth)
+        return cls(target, kernel._num_steps, kernel._trajectory_length)
 
     def steps(self, step_size: jax.Array) -> Any:
-        """Leapfrog steps of a trajectory of HMC: a number where it is fixed, else like the step size."""
+        """Steps of a trajectory of HMC, a number where it is fixed; of one of MAMS, their mean."""
         if self.num_steps is not None:
             return self.num_steps
         wanted = jnp.asarray(self.trajectory_length) / step_size
-        return jnp.clip(wanted, 1, _MOST_STEPS).astype(jnp.int32)
+        most = _MOST_STEPS if self.random_length is None else self.random_length.num_steps
+        return jnp.clip(wanted, 1, most).astype(jnp.int32)
 
     def move_all(
         self,
@@ -116,8 +125,7 @@ class Inner(NamedTuple):
         def one(power: jax.Array, *own: jax.Array) -> Moved:
             return self.move(potential_of(power), *own)
 
-        alike = self.num_steps is not None and not self.doubling
-        if alike or jax.default_backend() != "cpu":
+        if self.num_steps is not None or jax.default_backend() != "cpu":
             return jax.vmap(one)(powers, *given)
         return lax.map(lambda rung: one(*rung), (powers, *given))
 
@@ -137,11 +145,16 @@ class Inner(NamedTuple):
         :param step_size: in units of the metric.
         :param inverse_mass: diagonal, like the position.
         """
-        begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
         key_momentum, key_step, key_choice = jax.random.split(rng_key, 3)
         noise = jax.random.normal(key_momentum, position.shape, position.dtype)
+        if self.random_length is not None:
+            settings = Settings(step_size, inverse_mass_matrix=inverse_mass)
+            steps = self.random_length.draw_num_steps(key_step, step_size)
+            end, error = _isokinetic(potential_fn, position, noise, settings, steps)
+            return _judged(position, end, error, steps, key_choice)
+        begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
         start = begin(position, noise / jnp.sqrt(inverse_mass))
-        if self.doubling:
+        if self.max_tree_depth is not None:
             tree = build_tree(
                 update,
                 euclidean_kinetic_energy,
@@ -161,13 +174,36 @@ class Inner(NamedTuple):
         before, after = (
             s.potential_energy + euclidean_kinetic_energy(inverse_mass, s.r) for s in (start, end)
         )
-        error = after - before
-        error = jnp.where(jnp.isnan(error), jnp.inf, error)
-        accept_prob = jnp.exp(jnp.minimum(-error, 0.0))
-        accepted = jax.random.uniform(key_choice) < accept_prob
-        return Moved(
-            jnp.where(accepted, end.z, position),
-            accept_prob,
-            error > _LARGEST_ERROR,
-            jnp.asarray(steps, jnp.int32),
-        )
+        return _judged(position, end.z, after - before, steps, key_choice)
+
+
+def _isokinetic(
+    potential_fn: Callable, position: jax.Array, noise: jax.Array, settings: Settings, steps: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Where a trajectory of momenta of constant size ends, and its energy error."""
+    method, look = Isokinetic(friction=False), jax.value_and_grad(potential_fn)
+    energy, gradient = look(position)
+    start = method.init(position, noise, settings, gradient)._replace(gradient=gradient)
+
+    def step(_: int, carry: tuple[DynamicsState, jax.Array]) -> tuple[DynamicsState, jax.Array]:
+        state = method.advance(carry[0], (), settings)
+        value, gradient = look(state.position)
+        return method.complete(state, gradient, (), settings), value
+
+    end, value = lax.fori_loop(0, steps, step, (start, energy))
+    return end.position, value - energy + end.work
+
+
+def _judged(
+    position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, rng_key: jax.Array
+) -> Moved:
+    """The end of a trajectory, or where it began."""
+    error = jnp.where(jnp.isnan(error), jnp.inf, error)
+    accept_prob = jnp.exp(jnp.minimum(-error, 0.0))
+    accepted = jax.random.uniform(rng_key) < accept_prob
+    return Moved(
+        jnp.where(accepted, end, position),
+        accept_prob,
+        error > _LARGEST_ERROR,
+        jnp.asarray(steps, jnp.int32),
+    )

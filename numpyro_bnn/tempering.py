@@ -1,8 +1,8 @@
 """Parallel tempering: a sampler that crosses modes, and tells the evidence.
 
 A ladder of copies of the chain goes from the prior to the posterior by the power of the likelihood.
-On the first rung every sweep draws from the prior afresh; all others move by HMC or NUTS; then
-neighbours change places (:mod:`~numpyro_bnn.ladder`). A state that comes all the way down from the
+On the first rung every sweep draws from the prior afresh; all others move by HMC, NUTS or MAMS;
+then neighbours change places (:mod:`~numpyro_bnn.ladder`). A state that comes all the way down from the
 prior owes nothing to the mode in which the last one was: that is how modes get their masses. All
 rungs move in one ``jax.vmap``; the chains of ``MCMC`` are independent replicas of the whole ladder.
 """
@@ -97,9 +97,11 @@ class ParallelTempering(MCMCKernel):
 
     :param model: a NumPyro model whose latent sites all have proper priors.
     :param kernel: how a rung moves: ``HMC`` (trajectories of length 2 in units of the adapted metric,
-        steps of jittered size) or ``NUTS`` (trees of depth 7), or one of them over the same model,
-        whose `num_steps`, `trajectory_length`, `max_tree_depth` and `target_accept_prob` are taken. On a
-        CPU rungs take turns where trajectories differ in steps; elsewhere all wait for the longest.
+        steps of jittered size), ``NUTS`` (trees of depth 7) or ``MAMS`` (momenta of constant size,
+        trajectories of random length, π/2 on average), or one of them over the same model, whose
+        `num_steps`, `trajectory_length`, `max_num_steps`, `max_tree_depth` and `target_accept_prob` are
+        taken. Where trajectories differ in steps, rungs take turns on a CPU; elsewhere all wait for the
+        longest.
     :param num_rungs: rungs from prior to posterior, both included; ``"auto"``: twice the
         communication barrier and one, from a pilot run that :class:`~numpyro_bnn.MCMC` makes
         before its chains begin (200 sweeps, more than once where the barrier is high).

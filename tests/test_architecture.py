@@ -22,9 +22,9 @@ hierarchy observations
 parameters structure
 priors families hazards modules potential site_dims linearization
 ready start chains draws stepping_stones
-marginal perturbation ladder rung_moves redraw
+marginal perturbation ladder redraw
 rung_adaptation
-likelihoods sgmcmc sgmcmc.* tempering gibbs moves
+likelihoods sgmcmc sgmcmc.* rung_moves tempering gibbs moves
 descent
 curvature
 faults fingerprint drawfiles

@@ -142,8 +142,8 @@ def hierarchy():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "inner",
-    [hmc(hierarchical, 6), HMC(hierarchical, trajectory_length=1.5), NUTS],
-    ids=["HMC", "HMC of a length", "NUTS"],
+    [hmc(hierarchical, 6), HMC(hierarchical, trajectory_length=1.5), NUTS, bnn.MAMS],
+    ids=["HMC", "HMC of a length", "NUTS", "MAMS"],
 )
 def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
     data, evidence, mean = hierarchy
@@ -167,7 +167,9 @@ def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
     assert stats["swap_probs"].shape == (2, 2000, 6)
 
 
-@pytest.mark.parametrize("kernel", [HMC(two_modes, trajectory_length=1.0), NUTS(two_modes)])
+@pytest.mark.parametrize(
+    "kernel", [HMC(two_modes, trajectory_length=1.0), NUTS(two_modes), bnn.MAMS(two_modes)]
+)
 def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
     """A trajectory of a length takes the steps that its rung's step size asks for."""
     step_size = jnp.array([0.5, 0.1, 0.013, 1e-9])
@@ -182,8 +184,30 @@ def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
                 lambda power: lambda z: power * jnp.sum(z**2), jnp.arange(1.0, 5.0), *given
             )
     jax.tree.map(lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *found.values())
-    if not isinstance(kernel, NUTS):
+    if type(kernel) is HMC:
         assert found["cpu"].num_steps.tolist() == [2, 10, 76, 1024]
+
+
+def test_a_rung_of_momenta_of_constant_size_keeps_its_law():
+    """Draws of a Gaussian stay draws of it, whatever the metric and however crude the step."""
+    scale = jnp.array([0.5, 1.0, 3.0])
+    settings = {"trajectory_length": 2.0, "max_num_steps": 6, "target_accept_prob": 0.8}
+    inner = Inner.of(bnn.MAMS(two_modes, **settings), two_modes)
+    assert inner.target_accept_prob == 0.8
+    assert inner.steps(jnp.array([0.1, 1.0])).tolist() == [6, 2]
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    begin = scale * jax.random.normal(jax.random.key(1), (len(keys), 3))
+
+    def move(z, key):
+        energy = lambda z: 0.5 * jnp.sum((z / scale) ** 2)  # noqa: E731
+        return inner.move(energy, z, key, jnp.array(0.7), jnp.array([1.0, 0.5, 4.0]))
+
+    moved = jax.jit(jax.vmap(move))(begin, keys)
+    assert 0.5 < moved.accept_prob.mean() < 0.95
+    assert set(np.asarray(moved.num_steps).tolist()) == {1, 2, 3, 4, 5, 6}
+    squares = np.asarray((moved.position / scale) ** 2)
+    np.testing.assert_array_less(abs(squares.mean(0) - 1), 4 * np.sqrt(2 / len(keys)))
+    assert np.corrcoef(np.asarray(begin)[:, 1], np.asarray(moved.position)[:, 1])[0, 1] < 0.7
 
 
 def test_energies_are_those_of_the_prior_and_of_the_likelihood():
@@ -403,7 +427,7 @@ def test_settings_that_make_no_sense_are_refused():
     for number in (1, 2.5, True, "many"):
         with pytest.raises(ValueError, match=f"'auto' or a whole number from 2, got {number!r}"):
             tempering(two_modes, num_rungs=number)
-    with pytest.raises(TypeError, match="kernel must be HMC or NUTS, or one of them"):
+    with pytest.raises(TypeError, match="kernel must be HMC, NUTS or MAMS, or one of them"):
         tempering(two_modes, kernel=bnn.MALA(two_modes, step_size=0.1))
     with pytest.raises(ValueError, match="over another model than the one that is tempered"):
         tempering(two_modes, kernel=HMC(hierarchical))

@@ -2,8 +2,8 @@
 
 The models, priors and data of `fbm.py`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
 that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
-in one set of coordinates; run it in two, or with another kernel on the rungs (`--inner nuts`), since no run of
-one kind can show that it is right. What `fbm.py` tells of a route is stored beside its rows in
+in one set of coordinates; run it in two, or with another kernel on the rungs (`--inner nuts`), since
+no run of one kind can show that it is right. What `fbm.py` tells of a route is stored beside its rows in
 `results/fbm.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
 evidence and the round trips. With `--checkpoint`
 a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,

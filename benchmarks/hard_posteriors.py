@@ -43,10 +43,12 @@ from numpyro_bnn.rhat import mcse_mean
 LIMIT = 1.05
 TEST_ROWS = 200
 PAIRS = {
-    "digits": ("HMC, non-centred, long, moves", "HMC, collapsed, long"),
-    "yacht": ("tempering, HMC, non-centred", "NUTS, non-centred, depth 10, moves"),
-    "airfoil": ("tempering, HMC, non-centred", "NUTS, non-centred, depth 10, moves"),
+    "digits": ("HMC, non-centred, long, moves", "MCLMC, non-centred"),
+    "yacht": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
+    "airfoil": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
 }
+# Trajectories' worth of steps between draws of a kernel of one gradient a step.
+APART = 5
 
 
 class Size(NamedTuple):
@@ -75,15 +77,18 @@ class Found(NamedTuple):
     log_prob: np.ndarray
 
 
-def pieces(kernel: Any, given: Posterior, size: Size) -> Iterator[tuple[Found, float, float]]:
+def pieces(
+    kernel: Any, given: Posterior, size: Size, thinning: int
+) -> Iterator[tuple[Found, float, float]]:
     """One piece after the other of the same chains, with its gradients a chain and the seconds so far."""
     begin = time.perf_counter()
     x, y = given.split.x, given.split.y
     x_test, y_test = given.split.x_test[:TEST_ROWS], given.split.y_test[:TEST_ROWS]
     mcmc = bnn.MCMC(
         kernel,
-        num_warmup=size.warmup,
-        num_samples=size.draws,
+        num_warmup=size.warmup * thinning,
+        num_samples=size.draws * thinning,
+        thinning=thinning,
         num_chains=CHAINS,
         progress_bar=False,
     )
@@ -152,10 +157,12 @@ def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list
     """Rows at every doubling of the number of pieces, and all draws."""
     which = METHODS[method]
     kernel = kernel_of(which, given, size.steps)
+    thinning = 1 if which.fixed != 0 else APART * size.steps
+    known = size.draws * thinning * max(1.0, (which.fixed or 0) * size.steps)
     parts, rows, gradients = [], [], 0.0
-    for number, (part, steps, seconds) in enumerate(pieces(kernel, given, size), 1):
+    for number, (part, steps, seconds) in enumerate(pieces(kernel, given, size, thinning), 1):
         parts.append(part)
-        gradients += size.draws * size.steps if math.isnan(steps) else steps
+        gradients += known if math.isnan(steps) else steps
         done = seconds > 60 * minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)

@@ -185,7 +185,8 @@ def samplers(budget, num_rows, quiet):
         return max(100, int(number * budget))
 
     batch = {"batch_size": BATCH} if num_rows > MANY else {}
-    unadjusted = {"number": draws(400), **batch}
+    thinned = {"thinning": 50}
+    unadjusted = {"number": draws(400), **thinned, **batch}
     found = {
         "BAOAB": recipe("baoab", models[0], **unadjusted),
         "MCLMC": recipe("mclmc", models[0], **unadjusted),
@@ -193,14 +194,16 @@ def samplers(budget, num_rows, quiet):
         "hierarchical, MCLMC": recipe("mclmc", models[1], **unadjusted),
     }
     if num_rows > MANY:
-        return found | {"all rows, MCLMC": recipe("mclmc", models[0], draws(200))}
+        return found | {"all rows, MCLMC": recipe("mclmc", models[0], draws(200), **thinned)}
     nuts = partial(NUTS, target_accept_prob=0.9, max_tree_depth=TREE_DEPTH)
     mams = partial(bnn.MAMS, trajectory_length=3.0)
     # The error of a step that bde accepts, 200 times ours, with its share of warm-up.
     rough = partial(bnn.MCLMC, energy_variance=0.1)
     return found | {
-        "MCLMC, rough": recipe(rough, models[0], draws(250)),
-        "four layers, MCLMC, rough": recipe(rough, deep, draws(400), num_warmup=draws(1600)),
+        "MCLMC, rough": recipe(rough, models[0], draws(250), **thinned),
+        "four layers, MCLMC, rough": recipe(
+            rough, deep, draws(400), num_warmup=draws(1600), **thinned
+        ),
         "MAMS": recipe(mams, models[0], draws(200)),
         "NUTS": recipe(nuts, models[0], draws(200)),
         "hierarchical, NUTS": recipe(nuts, models[1], draws(200)),

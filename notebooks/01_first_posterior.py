@@ -91,8 +91,8 @@ for name, draws in mcmc.get_samples().items():
 # ## The same in two lines
 #
 # `bnn.regression` is this model with the units of the data kept inside. `bnn.fit` does all the
-# rest: it optimises one start a chain, runs NUTS from each, and judges the draws, here at a grid
-# of inputs.
+# rest: it optimises one start a chain, samples from each, and judges the draws, here at a grid of
+# inputs. Its own choice of sampler is `MCLMC`; NUTS, asked for by name, is what you may know.
 
 # %%
 model = bnn.regression(bnn.MLP([8], 1), bnn.priors.FanIn())
@@ -101,6 +101,7 @@ fitted = bnn.fit(
     model,
     x,
     y,
+    kernel="nuts",
     x_test=grid,
     num_chains=4,
     num_warmup=300,

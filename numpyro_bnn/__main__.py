@@ -51,18 +51,17 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--kernel",
         choices=("nuts", "hmc", "mams", "ggmc", "mclmc", "baoab"),
-        default="nuts",
-        help="default: nuts; baoab is not corrected for its step size, the others are exact",
+        help="default: mclmc, and nuts after `compare`; mclmc and baoab are not corrected for their "
+        "step size, the others are exact",
     )
     add("--chains", type=_positive, default=4, metavar="N", help="default: 4")
-    add("--warmup", type=_positive, default=200, metavar="N", help="warm-up steps; default: 200")
+    add("--warmup", type=_positive, default=200, metavar="N", help="draws of warm-up; default: 200")
     add("--samples", type=_positive, default=300, metavar="N", help="draws a chain; default: 300")
     add(
         "--max-tree-depth",
         type=_positive,
-        default=8,
         metavar="N",
-        help="at most 2^N - 1 gradients a draw; default: 8",
+        help="of nuts, hmc, mams and ggmc: at most 2^N - 1 gradients a draw; default: 8",
     )
     add("--test-fraction", type=_fraction, default=0.25, metavar="F", help="default: 0.25")
     add("--seed", type=int, default=0, metavar="N", help="default: 0")
@@ -131,6 +130,7 @@ def main(argv: list[str] | None = None) -> int:
             f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
             f"{table.x.shape[1]} inputs"
         )
+        depth = parsed.max_tree_depth
         options = job.Options(
             hidden=tuple(parsed.hidden),
             prior=parsed.prior,
@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
             num_chains=parsed.chains,
             num_warmup=parsed.warmup,
             num_samples=parsed.samples,
-            max_tree_depth=parsed.max_tree_depth,
+            settings={} if depth is None else {"max_tree_depth": depth},
             test_fraction=parsed.test_fraction,
             seed=parsed.seed,
         )

@@ -5,7 +5,7 @@ the best of the starts (MAP), their average (a deep ensemble with as many member
 and the posterior average.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -38,22 +38,21 @@ class Options(NamedTuple):
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`numpyro_bnn.recipe.KERNELS`
-    - **num_chains**, **num_warmup**, **num_samples** - of the sampler
-    - **max_tree_depth** - at most ``2**max_tree_depth - 1`` gradients a draw
-    - **target_accept_prob** - of NUTS and HMC
+    - **kernel** - a key of :data:`numpyro_bnn.recipe.KERNELS`; where None what
+      :func:`~numpyro_bnn.recipe.fit` takes, and for a comparison NUTS
+    - **num_chains**, **num_warmup**, **num_samples** - of the sampler, in draws
+    - **settings** - of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
     - **seed** - of everything random
     """
 
     hidden: tuple[int, ...] = (16,)
     prior: str = "hierarchical"
-    kernel: str = "nuts"
+    kernel: str | None = None
     num_chains: int = 4
     num_warmup: int = 200
     num_samples: int = 300
-    max_tree_depth: int = 8
-    target_accept_prob: float = 0.9
+    settings: Mapping[str, Any] = {}
     test_fraction: float = 0.25
     seed: int = 0
 
@@ -123,8 +122,7 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         num_samples=options.num_samples,
         x_test=x_test,
         progress_bar=progress_bar,
-        max_tree_depth=options.max_tree_depth,
-        target_accept_prob=options.target_accept_prob,
+        **options.settings,
     )
     members, spent = fitted.ensemble, fitted.seconds
     best = int(np.argmin(members.stats["potential_energy"]))
@@ -183,12 +181,7 @@ def compare_methods(
         for name in (methods or default_methods(model, options.num_chains, len(train)))
         if name != "hmc"
     }
-    chosen["hmc"], _ = kernel_named(
-        options.kernel,
-        model,
-        max_tree_depth=options.max_tree_depth,
-        target_accept_prob=options.target_accept_prob,
-    )
+    chosen["hmc"], _ = kernel_named(options.kernel or "nuts", model, **options.settings)
     return compare(
         model,
         (table.x[train], table.y[train], table.x[test], table.y[test]),

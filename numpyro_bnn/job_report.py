@@ -118,9 +118,11 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         "",
         f"{len(outcome.train)} training and {len(outcome.test)} test rows, {table.x.shape[1]} inputs. "
         f"Network {table.x.shape[1]}-{'-'.join(map(str, options.hidden))}-"
-        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. Sampler: {options.kernel}, "
+        f"{len(table.classes) or 1} (tanh), prior: {options.prior}. "
+        f"Sampler: {type(outcome.mcmc.sampler).__name__}, "
         f"{options.num_chains} chains of "
-        f"{options.num_warmup} warm-up steps and {options.num_samples} draws, seed {options.seed}.",
+        f"{outcome.mcmc.num_warmup} steps of warm-up and {options.num_samples} draws, "
+        f"{outcome.mcmc.thinning} steps each, seed {options.seed}.",
         "",
         "## Scores on the test rows",
         "",

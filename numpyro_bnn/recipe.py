@@ -9,7 +9,7 @@ connectedness the key to feasible sample-based inference in Bayesian neural netw
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -29,35 +29,52 @@ from numpyro_bnn.stacking import stack
 from numpyro_bnn.structure import check_key
 
 # Of samplers that take one gradient a step.
-_STEPS_A_DRAW = 50
-# Name: (kernel over a model, steps to a draw that is kept).
-KERNELS: dict[str, tuple[Callable[..., MCMCKernel], int]] = {
-    "nuts": (
-        lambda model, depth, target: NUTS(model, max_tree_depth=depth, target_accept_prob=target),
-        1,
-    ),
+_STEPS_A_DRAW = 100
+# What mixed best on the posteriors of benchmarks/mixing.py, and predicted best in benchmarks/tabular.py.
+DEFAULT = "mclmc"
+
+
+class Recipe(NamedTuple):
+    """A sampler by name.
+
+    - **make** - the kernel, over a model and with the settings
+    - **settings** - names and defaults
+    - **thinning** - steps to a draw that is kept
+    """
+
+    make: Callable[..., MCMCKernel]
+    settings: dict[str, Any]
+    thinning: int = 1
+
+
+_DEPTH: dict[str, Any] = {"max_tree_depth": 8}
+_BOTH = {**_DEPTH, "target_accept_prob": 0.9}
+KERNELS: dict[str, Recipe] = {
+    "nuts": Recipe(NUTS, _BOTH),
     # A quarter of NUTS's longest trajectory, in fixed number.
-    "hmc": (
-        lambda model, depth, target: HMC(
+    "hmc": Recipe(
+        lambda model, max_tree_depth, target_accept_prob: HMC(
             model,
-            num_steps=max(1, 2**depth // 4),
+            num_steps=max(1, 2**max_tree_depth // 4),
             trajectory_length=None,
-            target_accept_prob=target,
+            target_accept_prob=target_accept_prob,
         ),
-        1,
+        _BOTH,
     ),
-    "mams": (
-        lambda model, depth, target: MAMS(
-            model, max_num_steps=2**depth - 1, target_accept_prob=target
+    "mams": Recipe(
+        lambda model, max_tree_depth, target_accept_prob: MAMS(
+            model, max_num_steps=2**max_tree_depth - 1, target_accept_prob=target_accept_prob
         ),
-        1,
+        _BOTH,
     ),
-    "ggmc": (
-        lambda model, depth, target: GGMC(model, step_size="auto", num_steps=max(1, 2**depth // 4)),
-        1,
+    "ggmc": Recipe(
+        lambda model, max_tree_depth: GGMC(
+            model, step_size="auto", num_steps=max(1, 2**max_tree_depth // 4)
+        ),
+        _DEPTH,
     ),
-    "mclmc": (lambda model, depth, target: MCLMC(model), _STEPS_A_DRAW),
-    "baoab": (lambda model, depth, target: BAOAB(model, step_size="auto"), _STEPS_A_DRAW),
+    "mclmc": Recipe(MCLMC, {}, _STEPS_A_DRAW),
+    "baoab": Recipe(lambda model: BAOAB(model, step_size="auto"), {}, _STEPS_A_DRAW),
 }
 # Rows above which a pass over all of them for every gradient costs more than it brings.
 _MANY_ROWS = 20_000
@@ -101,23 +118,25 @@ class Fit:
         return f"Fit({kernel}, {self.report.verdict}; {spent})"
 
 
-def kernel_named(
-    name: str, model: Callable, *, max_tree_depth: int = 8, target_accept_prob: float = 0.9
-) -> tuple[MCMCKernel, int]:
+def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKernel, int]:
     """A sampler with the defaults of the recipe, and its steps to a draw that is kept.
 
     :param name: a key of :data:`KERNELS`.
     :param model: what to sample.
-    :param max_tree_depth: at most ``2**max_tree_depth - 1`` gradients a draw.
-    :param target_accept_prob: of NUTS, HMC and MAMS.
-    :raises ValueError: for another name.
+    :param settings: `max_tree_depth`, of NUTS, HMC, MAMS and GGMC: at most
+        ``2**max_tree_depth - 1`` gradients a draw; `target_accept_prob`, of NUTS, HMC and MAMS.
+    :raises ValueError: for another name, and for a setting that the sampler does not have.
     """
     if name not in KERNELS:
         raise ValueError(
             f"fit: kernel must be one of {sorted(KERNELS)} or a kernel over the model, got {name!r}."
         )
-    make, thinning = KERNELS[name]
-    return make(model, max_tree_depth, target_accept_prob), thinning
+    recipe = KERNELS[name]
+    for unknown in sorted(set(settings) - set(recipe.settings)):
+        having = sorted(other for other, its in KERNELS.items() if unknown in its.settings)
+        known = f"{having} have it: name one of them as `kernel`" if having else "Leave it out"
+        raise ValueError(f"fit: {unknown} is not a setting of the kernel {name!r}. {known}.")
+    return recipe.make(model, **(recipe.settings | settings)), recipe.thinning
 
 
 def fit(
@@ -147,19 +166,21 @@ def fit(
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param y: targets, one a row.
     :param key: random key; default ``jax.random.key(0)``.
-    :param kernel: a key of :data:`KERNELS` or a kernel over the model; default: NUTS, and with
-        minibatches, or more than 20,000 rows, BAOAB on minibatches.
+    :param kernel: a key of :data:`KERNELS` or a kernel over the model; default: MCLMC, and with
+        minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps that
+        nothing corrects, which leaves a small bias (:class:`~numpyro_bnn.sgmcmc.microcanonical.MCLMC`
+        states its own); ``"nuts"``, ``"hmc"``, ``"mams"`` and ``"ggmc"`` have none.
     :param num_chains: members and chains.
     :param num_warmup: draws of warm-up.
     :param num_samples: draws a chain that are kept.
-    :param thinning: steps to a draw; default: 50 of the unadjusted samplers, 1 of all others.
+    :param thinning: steps to a draw; default: 100 of the unadjusted samplers, 1 of all others.
     :param batch_size: rows in a minibatch, of optimisation and sampling.
     :param combine: ``"average"``: all chains alike, as the posterior asks where chains mix;
         ``"stack"``: chains weighted by how well they predict rows that were held out.
     :param validation: share of the rows held out for stacking.
     :param x_test: inputs at which predictions are judged; default: training inputs, at most 1000.
     :param progress_bar: show progress.
-    :param options: of :func:`kernel_named`.
+    :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
     :raises ValueError: for an unknown kernel, rows of x and y that differ in number, or a share
         out of range.
@@ -243,16 +264,16 @@ def _sampler(
         unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
         return kernel, _STEPS_A_DRAW if unadjusted else 1
     if batch_size is None:
-        return kernel_named("nuts" if kernel is None else kernel, model, **options)
+        return kernel_named(DEFAULT if kernel is None else kernel, model, **options)
     minibatched = {"baoab": BAOAB, "mclmc": MCLMC}
     name = "baoab" if kernel is None else kernel
+    kernel_named(name, model, **options)
     if name not in minibatched:
-        kernel_named(name, model, **options)
         raise ValueError(
             f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
             f"{sorted(minibatched)}, or leave batch_size out."
         )
-    return minibatched[name](model, step_size="auto", batch_size=batch_size), KERNELS[name][1]
+    return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW
 
 
 def _num_rows(x: Any, y: Any) -> int:

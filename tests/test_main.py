@@ -34,7 +34,7 @@ def _report(folder, target, *options):
     output, printed = folder / "report", io.StringIO()
     arguments = [_table(folder), "--target", target, "--output", str(output), *SHORT, *options]
     with contextlib.redirect_stdout(printed):
-        assert main([*arguments, "--max-tree-depth", "3"]) == 0
+        assert main(arguments) == 0
     return output, printed.getvalue()
 
 
@@ -66,7 +66,8 @@ def test_a_table_becomes_a_report(regression):
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["nuts", "ggmc"])
 def test_a_table_of_classes_becomes_a_report(kernel, tmp_path):
-    written = _report(tmp_path, "sold", "--kernel", kernel, "--prior", "fan-in")
+    short = ["--kernel", kernel, "--max-tree-depth", "3"]
+    written = _report(tmp_path, "sold", *short, "--prior", "fan-in")
     frame = _assert_reported(*written, "reliability.png")
     np.testing.assert_allclose(frame[["p(no)", "p(yes)"]].sum(axis=1), 1, atol=1e-5)
     assert set(frame["predicted"]) <= {"yes", "no"}
@@ -87,6 +88,7 @@ def test_the_posterior_is_readable_by_arviz(regression):
     [
         (["absent.csv", "--target", "y"], "There is no file absent.csv"),
         (["digits", "--target", "y"], "--target and --task belong to a CSV"),
+        (["--max-tree-depth", "3"], "max_tree_depth is not a setting of the kernel 'mclmc'"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):

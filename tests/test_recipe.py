@@ -27,7 +27,8 @@ def fitted(kernel=None, **options):
 def test_the_whole_way():
     result = fitted()
     assert isinstance(result, Fit)
-    assert isinstance(result.mcmc.sampler, NUTS)
+    assert isinstance(result.mcmc.sampler, bnn.MCLMC)
+    assert result.mcmc.thinning == 100
     assert set(result.seconds) == {"optimise", "sample", "judge"}
     # Every member of the ensemble is at the mode, which a Gaussian posterior has at its mean.
     members = linear_gaussian.weights(result.ensemble)
@@ -42,7 +43,7 @@ def test_the_whole_way():
     assert result.report.predictions.num_scalars == len(Y) + 1  # One noise at all rows.
     predictions = result.predict(X[:3])
     assert predictions.mean.shape == (2, 200, 3)
-    assert repr(result).startswith(f"Fit(NUTS, {result.report.verdict}; optimise ")
+    assert repr(result).startswith(f"Fit(MCLMC, {result.report.verdict}; optimise ")
 
 
 def test_what_takes_a_run_takes_what_fit_returned(tmp_path):
@@ -61,16 +62,16 @@ def test_it_prints_its_report(capsys):
 
 @pytest.mark.parametrize(
     "name",
-    ["mclmc", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mams", "hmc", "ggmc", "baoab"))],
+    ["nuts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mams", "hmc", "ggmc", "baoab"))],
 )
 def test_every_kernel_by_name_samples_the_posterior(name):
-    options = {"num_warmup": 40, "num_samples": 60} if KERNELS[name][1] > 1 else {}
+    options = {"num_warmup": 40, "num_samples": 60} if KERNELS[name].thinning > 1 else {}
     result = fitted(name, **options)
     draws = linear_gaussian.weights(result.draws)
     error = np.sqrt(np.diag(np.linalg.inv(PRECISION)) / result.report.weights.min_ess)
     # The unadjusted samplers have a bias of their own, far below a standard deviation.
     spread = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
-    slack = 0.1 * spread if KERNELS[name][1] > 1 else 0.0
+    slack = 0.1 * spread if KERNELS[name].thinning > 1 else 0.0
     np.testing.assert_array_less(np.abs(draws.mean((0, 1)) - MEAN), 5 * error + slack)
     np.testing.assert_allclose(draws.std((0, 1)), spread, rtol=0.35)
 
@@ -111,6 +112,13 @@ def test_stacked_chains_and_rows_that_nothing_was_fitted_to():
     [
         ({"kernel": "gibbs"}, "one of .*'nuts'.* got 'gibbs'"),
         ({"kernel": "nuts", "batch_size": 5}, "'nuts' uses all rows.*'baoab', 'mclmc'"),
+        (
+            {"max_tree_depth": 4},
+            "not a setting of the kernel 'mclmc'.*'ggmc', 'hmc', 'mams', 'nuts'",
+        ),
+        ({"max_tree_depth": 4, "batch_size": 5}, "not a setting of the kernel 'baoab'"),
+        ({"kernel": "ggmc", "target_accept_prob": 0.9}, r"\['hmc', 'mams', 'nuts'\] have it"),
+        ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* Leave it out"),
         ({"combine": "vote"}, '"average" or "stack", got \'vote\''),
         ({"combine": "stack", "validation": 0.0}, "share of rows to hold out.*0.0 of 20"),
         ({"y": Y[:-1]}, r"same positive number of rows, got \[19, 20\]"),

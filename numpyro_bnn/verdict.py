@@ -78,6 +78,9 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
         said += _limits_kept(numbers, evidence, limits)
         said += _relabelled(evidence)
         said += _what_chains_do(evidence)
+        # Only kernels that take steps by a discretisation keep temperatures.
+        if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
+            said.append(_UNCORRECTED)
     if evidence.num_chains == 1:
         said.append(
             "One chain only: its R-hat compares its two halves, and one chain cannot see other "
@@ -207,6 +210,10 @@ def _relabelled(evidence: Evidence) -> list[str]:
 
 # The share of the variance between chains that is left where matching units explains nothing.
 _HARDLY_LESS = 0.9
+_UNCORRECTED = (
+    "No step was accepted or rejected: the bias of the step size is in all chains alike, and no R-hat "
+    "can show it; compare with a smaller step, or with NUTS (second_opinion)."
+)
 _NO_PREDICTIONS = (
     "No predictions were given, and the weights of a network do not say whether its functions "
     "have converged; give inputs to predict at."

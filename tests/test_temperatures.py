@@ -90,3 +90,16 @@ def test_small_and_uncertain_differences_are_let_pass(value, spread):
         "configurational_temperature": value + spread * rng.normal(size=(4, 300)),
     }
     assert warnings_of(read(stats, (4, 300))) == []
+
+
+def test_a_bias_that_no_chain_can_show_is_named():
+    draws = np.random.default_rng(2).normal(size=(4, 300, 2))
+    stats = {"configurational_temperature": 1 + 0.05 * draws[..., 0]}
+
+    def says(sample_stats):
+        report = diagnose_draws({"w": draws}, draws, sample_stats=sample_stats)
+        return "No step was accepted or rejected" in report.explanation
+
+    assert says(stats)
+    assert not says(stats | {"accept_prob": np.full((4, 300), 0.9)})
+    assert not says(None)

@@ -43,7 +43,7 @@ from numpyro_bnn.rhat import mcse_mean
 LIMIT = 1.05
 TEST_ROWS = 200
 PAIRS = {
-    "digits": ("HMC, non-centred, long, moves", "MCLMC, non-centred"),
+    "digits": ("HMC, non-centred, long, moves", "MCLMC, non-centred, small steps"),
     "yacht": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
     "airfoil": ("tempering, HMC, non-centred", "NUTS, non-centred, depth 10, moves"),
 }

@@ -70,6 +70,9 @@ METHODS = {
     "MAMS, collapsed": Method("collapsed", lambda model, _: bnn.MAMS(model)),
     "MCLMC, non-centred": Method("noncentered", lambda model, _: bnn.MCLMC(model), fixed=0.0),
     "MCLMC, collapsed": Method("collapsed", lambda model, _: bnn.MCLMC(model), fixed=0.0),
+    "MCLMC, non-centred, small steps": Method(
+        "noncentered", lambda model, _: bnn.MCLMC(model, energy_variance=1e-5), fixed=0.0
+    ),
     "tempering, HMC, non-centred": Method("noncentered", ladder),
 }
 

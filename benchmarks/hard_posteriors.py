@@ -218,7 +218,7 @@ def draw(rows: list[Row]):
 
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(
-        1, len(names), figsize=(1 + 3.6 * len(names), 3.6), layout="constrained", squeeze=False
+        1, len(names), figsize=(1 + 3.6 * len(names), 4.2), layout="constrained", squeeze=False
     )
     for ax, name in zip(axes[0], names):
         for i, method in enumerate(PAIRS[name]):
@@ -236,7 +236,7 @@ def draw(rows: list[Row]):
         ax.set_yscale("log")
         ax.set_title(name, fontsize=10)
         label_axes(ax, "minutes", "worst R-hat – 1")
-        ax.legend(frameon=False, fontsize=6)
+        ax.legend(frameon=False, fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     return figure
 
 

@@ -276,6 +276,11 @@ def _sampler(
             f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
             f"{sorted(minibatched)}, or leave batch_size out."
         )
+    if options:
+        raise ValueError(
+            f"fit: {sorted(options)} are settings of {name!r} over all rows, where batch_size="
+            f"{batch_size} sets the step by the curvature. Leave one of them out."
+        )
     return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW
 
 

@@ -62,7 +62,10 @@ def test_it_prints_its_report(capsys):
 
 @pytest.mark.parametrize(
     "name",
-    ["nuts", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mams", "hmc", "ggmc", "baoab"))],
+    [
+        *("mclmc", "nuts"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("mams", "hmc", "ggmc", "baoab")),
+    ],
 )
 def test_every_kernel_by_name_samples_the_posterior(name):
     options = {"num_warmup": 40, "num_samples": 60} if KERNELS[name].thinning > 1 else {}
@@ -117,6 +120,10 @@ def test_stacked_chains_and_rows_that_nothing_was_fitted_to():
             "not a setting of the kernel 'mclmc'.*'ggmc', 'hmc', 'mams', 'nuts'",
         ),
         ({"max_tree_depth": 4, "batch_size": 5}, "not a setting of the kernel 'baoab'"),
+        (
+            {"kernel": "mclmc", "batch_size": 5, "energy_variance": 0.1},
+            r"\['energy_variance'\] are settings of 'mclmc' over all rows.*batch_size=5",
+        ),
         ({"kernel": "ggmc", "target_accept_prob": 0.9}, r"\['hmc', 'mams', 'nuts'\] have it"),
         ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* Leave it out"),
         ({"combine": "vote"}, '"average" or "stack", got \'vote\''),

@@ -9,7 +9,7 @@ evidence and the round trips. With `--checkpoint`
 a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
 SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 
-    python benchmarks/tempering.py rdata [--coordinates centered] [--sweeps 9000] [--length 2]
+    python benchmarks/tempering.py rdata [--coordinates centered] [--sweeps 9000] [--length 1]
         [--checkpoint FOLDER] [--quick]
 """
 
@@ -40,7 +40,7 @@ def sampler(problem, options):
     if options.inner == "nuts":
         kernel = NUTS(model, max_tree_depth=10)
     elif options.inner == "mams":
-        kernel = bnn.MAMS(model, max_num_steps=1023, target_accept_prob=0.9)
+        kernel = bnn.MAMS(model, max_num_steps=512, target_accept_prob=0.9)
     disk = {}
     if options.checkpoint is not None:
         disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}
@@ -81,12 +81,12 @@ def sampled(problem, options, x, y):
 
 
 def steps_of(mcmc):
-    """Leapfrog steps of a trajectory (chain, rung), after warm-up; of trees, on the last rung."""
+    """Leapfrog steps of a sweep (chain, rung), after warm-up; of trees, on the last rung."""
     step_size = mcmc.last_state.adaptation.step_size
     inner = Inner.of(mcmc.sampler.kernel, mcmc.sampler.model)
     if inner.max_tree_depth is not None:
         return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
-    return np.broadcast_to(inner.steps(step_size), step_size.shape)
+    return np.asarray(inner.steps(step_size) * inner.times(step_size))
 
 
 def ladder_rows(mcmc, options, seconds):
@@ -142,7 +142,7 @@ def parser():
     made.add_argument("--sweeps", type=int, default=9000, help="after a third as many of warm-up")
     made.add_argument("--steps", type=int, help="leapfrog steps of every trajectory")
     made.add_argument(
-        "--length", type=float, default=2.0, help="of a trajectory, where steps are not given"
+        "--length", type=float, default=1.0, help="of a trajectory, where steps are not given"
     )
     made.add_argument(
         "--inner", choices=("hmc", "nuts", "mams"), default="hmc", help="what moves a rung"

@@ -26,17 +26,21 @@ _LOW, _HIGH = 0.3, 1.2
 # Steps for the stiffest part of a posterior, which few states are in at any time.
 _TARGET = 0.9
 _LARGEST_ERROR = 1000.0
-# In units of the adapted metric, where a quarter of a turn is 1.6.
-_LENGTH = 2.0
-_MOST_STEPS = 1024
+# In units of the adapted metric, where a quarter of a turn is 1.6; more sweeps are worth more.
+_LENGTH = 1.0
+_MOST_STEPS = 512
+# Rungs whose trajectories are short move up to so often in a sweep, for a share of what the longest
+# one costs: near the prior that is next to nothing, and it is there that states forget their modes.
+_MOST_TIMES = 8
+_SHARE = 4
 
 
 class Moved(NamedTuple):
     """Where a state went.
 
     - **position** - flat vector
-    - **accept_prob** - of the trajectory, for the step size to follow
-    - **diverging** - whether the energy error was beyond all bounds
+    - **accept_prob** - of its trajectories, on average, for the step size to follow
+    - **diverging** - whether an energy error was beyond all bounds
     - **num_steps** - gradients
     """
 
@@ -109,25 +113,69 @@ class Inner(NamedTuple):
         most = _MOST_STEPS if self.random_length is None else self.random_length.num_steps
         return jnp.clip(wanted, 1, most).astype(jnp.int32)
 
+    def times(self, step_size: jax.Array) -> jax.Array:
+        """Trajectories of each rung in a sweep (…, rung): more than one where they are cheap."""
+        if self.num_steps is not None or self.max_tree_depth is not None:
+            return jnp.ones(step_size.shape, jnp.int32)
+        steps = self.steps(step_size)
+        return jnp.clip(steps.max(-1, keepdims=True) // (_SHARE * steps), 1, _MOST_TIMES)
+
     def move_all(
         self,
         potential_of: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
         powers: jax.Array,
-        *given: jax.Array,
+        positions: jax.Array,
+        rng_keys: jax.Array,
+        step_size: jax.Array,
+        inverse_mass: jax.Array,
     ) -> Moved:
-        """One trajectory on every rung.
+        """One trajectory on every rung, or several, see :meth:`times`.
 
         :param potential_of: U of a rung, from its likelihood power.
         :param powers: of the rungs.
-        :param given: what :meth:`move` takes besides, rung by rung.
+        :param positions: where they are (rung, parameter).
+        :param rng_keys: one for each.
+        :param step_size: of each, in units of its metric.
+        :param inverse_mass: of each, diagonal, like the positions.
         """
+        times = self.times(step_size)
 
-        def one(power: jax.Array, *own: jax.Array) -> Moved:
-            return self.move(potential_of(power), *own)
+        def one(power: jax.Array, times: jax.Array, *own: jax.Array) -> Moved:
+            return self._move_on(potential_of(power), times, *own)
 
+        given = (powers, times, positions, rng_keys, step_size, inverse_mass)
         if self.num_steps is not None or jax.default_backend() != "cpu":
-            return jax.vmap(one)(powers, *given)
-        return lax.map(lambda rung: one(*rung), (powers, *given))
+            return jax.vmap(one)(*given)
+        return lax.map(lambda rung: one(*rung), given)
+
+    def _move_on(
+        self,
+        potential_fn: Callable,
+        times: jax.Array,
+        position: jax.Array,
+        rng_key: jax.Array,
+        step_size: jax.Array,
+        inverse_mass: jax.Array,
+    ) -> Moved:
+        """So many trajectories, one after the other."""
+        if self.num_steps is not None or self.max_tree_depth is not None:
+            return self.move(potential_fn, position, rng_key, step_size, inverse_mass)
+
+        def more(i: int, so_far: Moved) -> Moved:
+            key = jax.random.fold_in(rng_key, i)
+            # Side by side with others that have trajectories left, those beyond cost nothing.
+            new = self.move(
+                potential_fn, so_far.position, key, step_size, inverse_mass, going=i < times
+            )
+            return Moved(
+                new.position,
+                so_far.accept_prob + new.accept_prob / times,
+                so_far.diverging | new.diverging,
+                so_far.num_steps + new.num_steps,
+            )
+
+        none = (jnp.zeros((), position.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        return lax.fori_loop(0, times, more, Moved(position, *none))
 
     def move(
         self,
@@ -136,6 +184,7 @@ class Inner(NamedTuple):
         rng_key: jax.Array,
         step_size: jax.Array,
         inverse_mass: jax.Array,
+        going: jax.Array | bool = True,
     ) -> Moved:
         """One trajectory; it leaves exp(-U) as it is.
 
@@ -144,12 +193,13 @@ class Inner(NamedTuple):
         :param rng_key: for momentum and decisions.
         :param step_size: in units of the metric.
         :param inverse_mass: diagonal, like the position.
+        :param going: False for no steps at all, of HMC and MAMS.
         """
         key_momentum, key_step, key_choice = jax.random.split(rng_key, 3)
         noise = jax.random.normal(key_momentum, position.shape, position.dtype)
         if self.random_length is not None:
             settings = Settings(step_size, inverse_mass_matrix=inverse_mass)
-            steps = self.random_length.draw_num_steps(key_step, step_size)
+            steps = going * self.random_length.draw_num_steps(key_step, step_size)
             end, error = _isokinetic(potential_fn, position, noise, settings, steps)
             return _judged(position, end, error, steps, key_choice)
         begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
@@ -167,7 +217,7 @@ class Inner(NamedTuple):
             )
             accept_prob = tree.sum_accept_probs / tree.num_proposals
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
-        steps = self.steps(step_size)
+        steps = going * self.steps(step_size)
         # What spreads the step spreads the length too: no rung comes back to where it was.
         step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
         end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass, s), start)

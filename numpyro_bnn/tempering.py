@@ -80,7 +80,7 @@ class ParallelTempering(MCMCKernel):
 
     Rung k targets p(θ) p(y | θ)^b_k, 0 = b_0 < … < b_K = 1. What is tempered is every observed site
     and factor; priors never are. A sweep draws the first rung from the prior, moves every other rung
-    by a trajectory, draws hierarchical precisions anew given the weights, and swaps neighbours, even
+    by trajectories, draws hierarchical precisions anew given the weights, and swaps neighbours, even
     and odd pairs in turn (Syed et al. 2022, *JRSS B* 84(2)). Warm-up adapts the ladder to equal
     rejection, and a step size and a diagonal metric for every rung; all are frozen after it. The log
     evidence log p(y) comes from stepping stones (Xie et al. 2011): ``mcmc.log_evidence``,
@@ -90,13 +90,13 @@ class ParallelTempering(MCMCKernel):
     steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
     rungs to forget, and warm-up for them to see all modes. Rungs differ in their step sizes (by a factor
     of 500 on Neal's rdata): of a trajectory whose length is given, each takes the steps that it needs for
-    it, at most 1024. Non-centred hierarchical priors (the default) make the rungs near the prior easy. A
-    run without round trips, or whose replicas differ in log evidence, gets no verdict from ``diagnose``;
-    no run is proved right by them, so compare with one in other coordinates or with another kernel:
-    ``diagnose(run, x, second=other)``.
+    it, at most 512, and rungs that need few move up to eight times a sweep. Non-centred hierarchical
+    priors (the default) make the rungs near the prior easy. A run without round trips, or whose replicas
+    differ in log evidence, gets no verdict from ``diagnose``; no run is proved right by them, so compare
+    with one in other coordinates or with another kernel: ``diagnose(run, x, second=other)``.
 
     :param model: a NumPyro model whose latent sites all have proper priors.
-    :param kernel: how a rung moves: ``HMC`` (trajectories of length 2 in units of the adapted metric,
+    :param kernel: how a rung moves: ``HMC`` (trajectories of length 1 in units of the adapted metric,
         steps of jittered size), ``NUTS`` (trees of depth 7) or ``MAMS`` (momenta of constant size,
         trajectories of random length, π/2 on average), or one of them over the same model, whose
         `num_steps`, `trajectory_length`, `max_num_steps`, `max_tree_depth` and `target_accept_prob` are

@@ -47,7 +47,7 @@ class TemperingState(NamedTuple):
     - **i** - sweeps so far, warm-up included
     - **z** - position on the posterior's rung, unconstrained, by site
     - **potential_energy** - U there, in nats
-    - **accept_prob**, **diverging**, **num_steps** - of the last trajectory on that rung
+    - **accept_prob**, **diverging**, **num_steps** - mean, any and sum of the last sweep's on that rung
     - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
     - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,)
     - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
@@ -243,7 +243,7 @@ class ParallelTempering(MCMCKernel):
     def sample(
         self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
     ) -> TemperingState:
-        """One sweep: a prior draw, a trajectory on every other rung, and swaps."""
+        """One sweep: a prior draw, trajectories on every other rung, and swaps."""
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         return self._sweep(Potential(self._model, model_args, model_kwargs), state)

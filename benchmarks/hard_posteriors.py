@@ -45,7 +45,7 @@ TEST_ROWS = 200
 PAIRS = {
     "digits": ("HMC, non-centred, long, moves", "MCLMC, non-centred, small steps"),
     "yacht": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
-    "airfoil": ("tempering, HMC, non-centred", "NUTS, non-centred, depth 10, moves"),
+    "airfoil": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
 }
 # Trajectories' worth of steps between draws of a kernel of one gradient a step.
 APART = 5

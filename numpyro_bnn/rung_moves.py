@@ -78,7 +78,8 @@ class Inner(NamedTuple):
         elif kernel is NUTS:
             kernel = NUTS(model, max_tree_depth=7, target_accept_prob=_TARGET)
         elif kernel is MAMS:
-            kernel = MAMS(model, max_num_steps=_MOST_STEPS, target_accept_prob=_TARGET)
+            # Its numbers of steps are spread up to twice their mean.
+            kernel = MAMS(model, max_num_steps=2 * _MOST_STEPS, target_accept_prob=_TARGET)
         if not isinstance(kernel, (HMC, MAMS)):
             raise TypeError(
                 "ParallelTempering: kernel must be HMC, NUTS or MAMS, or one of them over the same "

@@ -98,10 +98,10 @@ class ParallelTempering(MCMCKernel):
     :param model: a NumPyro model whose latent sites all have proper priors.
     :param kernel: how a rung moves: ``HMC`` (trajectories of length 1 in units of the adapted metric,
         steps of jittered size), ``NUTS`` (trees of depth 7) or ``MAMS`` (momenta of constant size,
-        trajectories of random length, π/2 on average), or one of them over the same model, whose
-        `num_steps`, `trajectory_length`, `max_num_steps`, `max_tree_depth` and `target_accept_prob` are
-        taken. Where trajectories differ in steps, rungs take turns on a CPU; elsewhere all wait for the
-        longest.
+        trajectories of random length, π/2 on average, at most 1024 steps), or one of them over the
+        same model, whose `num_steps`, `trajectory_length`, `max_num_steps`, `max_tree_depth` and
+        `target_accept_prob` are taken. Where trajectories differ in steps, rungs take turns on a CPU;
+        elsewhere all wait for the longest.
     :param num_rungs: rungs from prior to posterior, both included; ``"auto"``: twice the
         communication barrier and one, from a pilot run that :class:`~numpyro_bnn.MCMC` makes
         before its chains begin (200 sweeps, more than once where the barrier is high).

@@ -168,8 +168,11 @@ def figure(found):
             ax.errorbar(at, reference, error, fmt="_", color="black", markersize=26, label="FBM")
         for i, (route, rows) in enumerate(mine.items()):
             filled = worst_rhat(rows) <= RHAT
-            look = {"color": plots_style.color_at(ax, styles[route])}
-            look |= {"marker": plots_style.MARKERS[styles[route] % 6], "linestyle": "none"}
+            number, markers = styles[route], plots_style.MARKERS
+            # Where colours begin again, markers are one further.
+            marker = markers[(number + number // len(markers)) % len(markers)]
+            look = {"color": plots_style.color_at(ax, number), "marker": marker}
+            look |= {"linestyle": "none"}
             look |= {} if filled else {"markerfacecolor": "none"}
             values, errors = np.array([(rows[q]["mean"], 2 * rows[q]["mcse"]) for q in names]).T
             shift = 0.12 * (i - (len(mine) - 1) / 2)

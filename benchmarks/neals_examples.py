@@ -168,11 +168,11 @@ def figure(found):
             ax.errorbar(at, reference, error, fmt="_", color="black", markersize=26, label="FBM")
         for i, (route, rows) in enumerate(mine.items()):
             filled = worst_rhat(rows) <= RHAT
-            number, markers = styles[route], plots_style.MARKERS
-            # Where colours begin again, markers are one further.
-            marker = markers[(number + number // len(markers)) % len(markers)]
-            look = {"color": plots_style.color_at(ax, number), "marker": marker}
-            look |= {"linestyle": "none"}
+            color, marker = (
+                plots_style.color_at(ax, styles[route]),
+                plots_style.marker_at(styles[route]),
+            )
+            look = {"color": color, "marker": marker, "linestyle": "none"}
             look |= {} if filled else {"markerfacecolor": "none"}
             values, errors = np.array([(rows[q]["mean"], 2 * rows[q]["mcse"]) for q in names]).T
             shift = 0.12 * (i - (len(mine) - 1) / 2)

@@ -40,7 +40,7 @@ def sampler(problem, options):
     if options.inner == "nuts":
         kernel = NUTS(model, max_tree_depth=10)
     elif options.inner == "mams":
-        kernel = bnn.MAMS(model, max_num_steps=1024, target_accept_prob=0.9)
+        kernel = bnn.MAMS
     disk = {}
     if options.checkpoint is not None:
         disk = {"checkpoint": options.checkpoint, "checkpoint_every": options.every}

@@ -11,12 +11,12 @@ from matplotlib.lines import Line2D
 
 from numpyro_bnn import scores
 from numpyro_bnn.plots_style import (
-    MARKERS,
     axes_or_new,
     color_at,
     foreground,
     label_axes,
     line_style,
+    marker_at,
 )
 
 
@@ -153,7 +153,7 @@ def plot_decision_boundary(
             each.scatter(
                 *x[inside].T,
                 s=22,
-                marker=MARKERS[k % len(MARKERS)],
+                marker=marker_at(k),
                 color=color_at(each, k),
                 edgecolors=foreground(each),
                 linewidths=0.6,
@@ -343,7 +343,7 @@ def plot_score_against_time(
                 "error) of one length."
             )
         style = line_style(ax, index)
-        marker = MARKERS[index % len(MARKERS)]
+        marker = marker_at(index)
         ax.plot(*parts[:2], marker=marker, markersize=4.5, linewidth=1.5, label=name, **style)
         if len(parts) == 3:
             low, high = parts[1] - parts[2], parts[1] + parts[2]
@@ -390,7 +390,7 @@ def plot_severity(
             )
         style = line_style(ax, index)
         middle = np.median(np.atleast_2d(values), 0)
-        marker = MARKERS[index % len(MARKERS)]
+        marker = marker_at(index)
         ax.plot(severity, middle, marker=marker, markersize=5, linewidth=1.5, label=name, **style)
         if values.ndim == 2:
             low, high = np.quantile(values, [0.25, 0.75], axis=0)

@@ -50,6 +50,11 @@ def color_at(ax: Axes, index: int) -> str:
     return colors[index % len(colors)]
 
 
+def marker_at(index: int) -> str:
+    """The marker of this number; where colours begin again it is one further."""
+    return MARKERS[(index + index // len(PALETTE)) % len(MARKERS)]
+
+
 def line_style(ax: Axes, index: int) -> dict[str, Any]:
     """Colour and dashes of the line of this number."""
     dashes = _DASHES[index // len(PALETTE) % len(_DASHES)]

@@ -106,6 +106,11 @@ class Inner(NamedTuple):
             return cls(target, max_tree_depth=max(depth) if isinstance(depth, tuple) else depth)
         return cls(target, kernel._num_steps, kernel._trajectory_length)
 
+    @property
+    def of_a_length(self) -> bool:
+        """Whether a trajectory has a length, and takes the steps that a rung needs for it."""
+        return self.num_steps is None and self.max_tree_depth is None
+
     def steps(self, step_size: jax.Array) -> Any:
         """Steps of a trajectory of HMC, a number where it is fixed; of one of MAMS, their mean."""
         if self.num_steps is not None:
@@ -116,7 +121,7 @@ class Inner(NamedTuple):
 
     def times(self, step_size: jax.Array) -> jax.Array:
         """Trajectories of each rung in a sweep (…, rung): more than one where they are cheap."""
-        if self.num_steps is not None or self.max_tree_depth is not None:
+        if not self.of_a_length:
             return jnp.ones(step_size.shape, jnp.int32)
         steps = self.steps(step_size)
         return jnp.clip(steps.max(-1, keepdims=True) // (_SHARE * steps), 1, _MOST_TIMES)
@@ -159,12 +164,12 @@ class Inner(NamedTuple):
         inverse_mass: jax.Array,
     ) -> Moved:
         """So many trajectories, one after the other."""
-        if self.num_steps is not None or self.max_tree_depth is not None:
+        if not self.of_a_length:
             return self.move(potential_fn, position, rng_key, step_size, inverse_mass)
 
         def more(i: int, so_far: Moved) -> Moved:
             key = jax.random.fold_in(rng_key, i)
-            # Side by side with others that have trajectories left, those beyond cost nothing.
+            # Side by side with others that have trajectories left, those beyond cost a gradient.
             new = self.move(
                 potential_fn, so_far.position, key, step_size, inverse_mass, going=i < times
             )

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 import numpyro_bnn as bnn
 from numpyro_bnn import plots, scores
-from numpyro_bnn.plots_style import PALETTE_ON_DARK
+from numpyro_bnn.plots_style import PALETTE_ON_DARK, color_at, marker_at
 from numpyro_bnn.sgmcmc.schedules import cyclical, polynomial
 
 pytestmark = [
@@ -319,6 +319,8 @@ def test_many_lines_stay_apart() -> None:
     ax = plots.plot_score_against_time(curves)
     styles = {(each.get_color(), each.get_linestyle()) for each in ax.get_lines()}
     assert len(styles) == 9
+    points = {(color_at(ax, i), marker_at(i)) for i in range(36)}
+    assert len(points) == 36
 
 
 def test_trace_of_each_chain() -> None:

@@ -190,7 +190,7 @@ def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
 
 
 def test_a_rung_that_moves_often_keeps_its_law_and_forgets_where_it_was():
-    """Eight short trajectories of a Gaussian beside a long one: draws again, of nearly no correlation."""
+    """Eight short trajectories of a Gaussian beside a long one: draws again, and eight times forgotten."""
     inner = Inner.of(HMC(two_modes, trajectory_length=0.5), two_modes)
     step_size, keys = jnp.array([0.5, 0.01]), jax.random.split(jax.random.key(0), 20_000)
     assert inner.times(step_size).tolist() == [8, 1]
@@ -206,7 +206,8 @@ def test_a_rung_that_moves_often_keeps_its_law_and_forgets_where_it_was():
     error = np.sqrt(1 / len(keys))
     squares = np.asarray(moved.position**2).mean(0)[:, 0]
     np.testing.assert_array_less(abs(squares - 1), 4 * np.sqrt(2) * error)
-    # A step of a length h spread over 0.3 to 1.2 of its size leaves the mean of its cosine.
+    # A length spread over 0.3 to 1.2 of its size leaves the mean of its cosine; one leapfrog step of it
+    # is a little less than that turn.
     once = np.sin(0.5 * np.array([0.3, 1.2])) / 0.5
     kept = np.diff(once)[0] / 0.9
     left = [np.corrcoef(begin[:, k, 0], moved.position[:, k, 0])[0, 1] for k in (0, 1)]

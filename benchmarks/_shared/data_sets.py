@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
+# Beside the checkout.
+SHARED = Path(__file__).resolve().parents[3] / "shared"
+FOLDER = SHARED / "data"
 
 
 class Split(NamedTuple):

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import real_data
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
 from numpyro_bnn import diagnostics, priors
 
 HIDDEN, SCALE, SMALL = 50, 0.1, 1e-4
@@ -131,7 +131,7 @@ class Task(NamedTuple):
     seed: int
 
     @classmethod
-    def of(cls, prior: str, data: real_data.Split, length: Length, seed: int) -> "Task":
+    def of(cls, prior: str, data: data_sets.Split, length: Length, seed: int) -> "Task":
         """The model under a prior."""
         pixels = pixels_under(prior, data.x)
         return cls(pixels, data.x @ pixels.root, data.y, length, seed)

@@ -1,4 +1,4 @@
-"""What the studies of samplers share: problems, runs of all chains at once, and how a run is judged."""
+"""Networks on data sets, runs of all their chains at once, and how such a run is judged."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,19 +8,80 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import numpyro.distributions as dist
-import real_data
 from numpyro.infer import HMC
 from scipy.special import logsumexp
-from study import Row, Study
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.study import Row, Study
+
+RHAT_LIMIT, ESS_LIMIT = 1.01, 400
+NOT_JUDGED = dict.fromkeys(("worst R-hat", "median R-hat", "least ESS", "converged"), "")
+
+
+def sampler(
+    kernel: Any,
+    num_chains: int,
+    num_warmup: int,
+    num_samples: int,
+    thinning: int = 1,
+    **options: Any,
+) -> bnn.MCMC:
+    """A run to come.
+
+    :param num_samples: draws a chain that are kept.
+    :param thinning: steps to each of them.
+    :param options: of ``bnn.MCMC``.
+    """
+    return bnn.MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples * thinning,
+        thinning=thinning,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+        **options,
+    )
+
+
+def sampled(kernel: Any, key: jax.Array, *args: Any, starts: Any, **settings: Any) -> bnn.MCMC:
+    """A finished run.
+
+    :param starts: what ``bnn.optimize`` gives; as many chains as it has.
+    :param settings: of :func:`sampler`.
+    """
+    mcmc = sampler(kernel, len(next(iter(starts.values()))), **settings)
+    mcmc.run(key, *args, init_params=starts)
+    jax.block_until_ready(mcmc.last_state)
+    return mcmc
+
+
+def convergence(values: Any) -> Row:
+    """R-hat and ESS of function values (chain, draw, …), constants left out, and a word.
+
+    Modes of an ensemble are no chain: one draw each has no R-hat, and the cells stay empty.
+
+    :param values: an array, or a dict of them.
+    """
+    named = values if isinstance(values, Mapping) else {"functions": np.asarray(values)}
+    chains, draws = next(iter(named.values())).shape[:2]
+    if chains < 2 or draws < 4:
+        return dict(NOT_JUDGED)
+    space = bnn.diagnostics.diagnose_draws(predictions=named).predictions
+    return {
+        "worst R-hat": space.max_rhat,
+        "median R-hat": space.median_rhat,
+        "least ESS": space.min_ess,
+        "converged": "yes" if space.within(RHAT_LIMIT, ESS_LIMIT) else "no",
+    }
 
 
 class Problem(NamedTuple):
     """A network, its prior and its data."""
 
     model: Callable
-    split: real_data.Split
+    split: data_sets.Split
 
     @property
     def has_classes(self) -> bool:
@@ -48,11 +109,11 @@ def network(name: str, hidden: list[int], prior: Any, activation: Callable) -> C
 
 def load(
     folder: Path | None, name: str, num_rows: int = 0, num_test: int = 0, split: int = 0
-) -> real_data.Split:
+) -> data_sets.Split:
     """`num_rows` random images of MNIST, or the first rows of a split of a UCI table (0: all)."""
     if name == "mnist":
-        return real_data.mnist(folder, num_rows, num_test, seed=split)
-    data = real_data.uci(folder, name, split)
+        return data_sets.mnist(folder, num_rows, num_test, seed=split)
+    data = data_sets.uci(folder, name, split)
     rows = slice(0, num_rows or None)
     return data._replace(x=data.x[rows], y=data.y[rows])
 
@@ -73,7 +134,7 @@ def problem(
 
 
 def starts(
-    model: Callable, data: real_data.Split, seed: int, num_chains: int, num_steps: int
+    model: Callable, data: data_sets.Split, seed: int, num_chains: int, num_steps: int
 ) -> Any:
     """Where chains begin: one optimum each."""
     return bnn.optimize(

@@ -1,41 +1,68 @@
-"""A study: cells computed once each and kept at once, a table and a figure of all of them."""
+"""What makes a program a study: its options, the files that it stores, the command that runs it.
+
+A study takes its options from :func:`parser` and keeps what it measures in :class:`Results`. A
+:class:`Study` does more: its cells are computed once each and kept at once, so that one that was
+interrupted goes on, with a table and a figure of all of them.
+
+Studies are modules of the package ``benchmarks``, run from the root of the checkout::
+
+    python -m benchmarks.mixing.which_sampler --quick
+"""
 
 import argparse
 import csv
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-from stored import RESULTS
+import numpy as np
 from tqdm import tqdm
 
+ROOT = Path(__file__).resolve().parents[2]
 Row = dict[str, Any]
-# Where the full size, `--quick` and `--toy` differ, a script looks its settings up by these names.
-SIZES = ("full", "quick", "toy")
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
-    """The options that all studies share; a script adds its own."""
+def parser(doc: str, *, toy: bool = True) -> argparse.ArgumentParser:
+    """The options that all studies share; a study adds its own.
+
+    :param doc: docstring of the study, which ``--help`` shows.
+    :param toy: whether there is a size of seconds beside the full one and ``--quick``.
+    :return: a parser that gives ``size`` ("full", "quick" or "toy"), ``data`` and ``output``.
+    """
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     size = made.add_mutually_exclusive_group()
     size.add_argument(
-        "--quick", dest="size", action="store_const", const="quick", help="at most three minutes"
+        "--quick", dest="size", action="store_const", const="quick", help="a short form of minutes"
     )
-    size.add_argument(
-        "--toy", dest="size", action="store_const", const="toy", help="seconds: does it run at all?"
-    )
+    if toy:
+        size.add_argument(
+            "--toy", dest="size", action="store_const", const="toy", help="a check of seconds"
+        )
     made.set_defaults(size="full")
     made.add_argument("--data", type=Path, help="the folder of data sets (default: ../shared/data)")
     made.add_argument(
-        "--output", type=Path, help="where results go (default: results, or results/SIZE)"
+        "--output",
+        type=Path,
+        help="where results go (default: the folder results beside the study, or results/SIZE)",
     )
     return made
+
+
+def command(source: str, *arguments: Any) -> list[str]:
+    """The command that runs a study in a process of its own, with :data:`ROOT` as its folder.
+
+    :param source: ``__file__`` of the study.
+    :param arguments: of its command line.
+    """
+    module = ".".join(Path(source).resolve().relative_to(ROOT).with_suffix("").parts)
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 def machine() -> str:
@@ -45,31 +72,70 @@ def machine() -> str:
     return f"{cores} cores, {device}, JAX {jax.__version__}, Python {platform.python_version()}"
 
 
-class Study:
+class Results:
+    """The files of a study: ``results/NAME.csv`` beside ``NAME.py``, or ``NAME_PART.csv``.
+
+    Every stored file thus says which study it is of. Short forms keep theirs in folders of their
+    own, ``results/quick`` and ``results/toy``.
+
+    :param source: ``__file__`` of the study.
+    :param given: what :func:`parser` gave: ``size`` and ``output``.
+    :param part: of a study that stores more than one table.
+    """
+
+    def __init__(self, source: str, given: argparse.Namespace, part: str = "") -> None:
+        own = Path(source).resolve()
+        self.name = f"{own.stem}_{part}" if part else own.stem
+        stored = own.parent / "results"
+        self.folder: Path = given.output or (
+            stored if given.size == "full" else stored / given.size
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, ending: str) -> Path:
+        """The file with this ending, ``"csv"`` or ``"png"``."""
+        return self.folder / f"{self.name}.{ending}"
+
+    def write_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write ``NAME.csv`` anew, one line a row; its columns are those of the first."""
+        with self.path("csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def write_values(self, values: Iterable[tuple[str, Any]]) -> None:
+        """Write ``NAME.csv`` anew, one line for each value and what it is."""
+        self.write_rows([{"what": what, "value": value} for what, value in values])
+
+    def figure(self, figure: Any, dpi: int = 150) -> None:
+        """Store a Matplotlib figure as ``NAME.png``."""
+        figure.savefig(self.path("png"), dpi=dpi, bbox_inches="tight")
+
+
+class Study(Results):
     """Rows of ``NAME.csv``, one for each cell: the columns ``keys`` say which.
 
     A row is appended as soon as it is known and not computed again, so that a study that was
-    interrupted goes on. Short forms keep theirs in a folder of their own.
+    interrupted goes on.
 
-    :param name: of the files.
+    :param source: ``__file__`` of the study, of whose name the files are.
     :param keys: the columns that name a cell.
     :param given: what :func:`parser` gave: ``size`` and ``output``.
+    :param part: of a study that stores more than one table.
     """
 
-    def __init__(self, name: str, keys: Sequence[str], given: argparse.Namespace) -> None:
-        self.name, self.keys = name, tuple(keys)
-        self.folder = given.output or (RESULTS if given.size == "full" else RESULTS / given.size)
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self, source: str, keys: Sequence[str], given: argparse.Namespace, part: str = ""
+    ) -> None:
+        super().__init__(source, given, part)
+        self.keys = tuple(keys)
         self.rows: list[Row] = []
-        if self._csv.is_file():
-            with self._csv.open(newline="") as file:
+        stored = self.path("csv")
+        if stored.is_file():
+            with stored.open(newline="") as file:
                 self.rows = [_numbers(row) for row in csv.DictReader(file)]
-            print(f"{self._csv.name}: {len(self.rows)} rows are there, and kept")
+            print(f"{stored.name}: {len(self.rows)} rows are there, and kept")
         print(machine())
-
-    @property
-    def _csv(self) -> Path:
-        return self.folder / f"{self.name}.csv"
 
     def run(
         self, cells: Iterable[Mapping[str, Any]], compute: Callable[..., Iterable[Row]]
@@ -101,10 +167,10 @@ class Study:
             raise KeyError(f"{self.name}: rows lack {missing}, of the keys {self.keys}.")
         if self.rows and (other := set(found[0]) ^ set(self.rows[0])):
             raise KeyError(
-                f"{self._csv} has other columns than this script ({sorted(other)}); move it away."
+                f"{self.path('csv')} has other columns than this study ({sorted(other)}); move it away."
             )
         new = not self.rows
-        with self._csv.open("a", newline="") as file:
+        with self.path("csv").open("a", newline="") as file:
             writer = csv.DictWriter(file, list(self.rows[0] if self.rows else found[0]))
             if new:
                 writer.writeheader()
@@ -117,11 +183,7 @@ class Study:
         lines = [columns, ["---"] * len(columns), *([_short(r[c]) for c in columns] for r in rows)]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         print(text)
-        (self.folder / f"{self.name}.md").write_text(f"{text}\n\n{self._made_on()}\n")
-
-    def figure(self, figure: Any) -> None:
-        """Store a Matplotlib figure as ``NAME.png``."""
-        figure.savefig(self.folder / f"{self.name}.png", dpi=150, bbox_inches="tight")
+        self.path("md").write_text(f"{text}\n\n{self._made_on()}\n")
 
     def publish(
         self, rows: Sequence[Mapping[str, Any]], findings: Iterable[str], figure: Any
@@ -157,3 +219,19 @@ def _short(value: Any) -> str:
     text = str(value)
     # A curve that is kept in a cell.
     return text if len(text) <= 80 else f"{text[:40]} …"
+
+
+def as_text(values: Any) -> str:
+    """Numbers of a curve or a surface as the text of one cell, four digits each."""
+    return " ".join(f"{v:.4g}" for v in np.ravel(np.asarray(values, np.float64)))
+
+
+def from_text(text: Any) -> np.ndarray:
+    """The numbers that :func:`as_text` wrote."""
+    return np.array(str(text).split(), np.float64)
+
+
+def without(rows: Sequence[Row], *columns: str) -> list[Row]:
+    """Rows for a table: without these columns, and without seconds and the machine."""
+    hidden = {"seconds", "machine", *columns}
+    return [{k: v for k, v in row.items() if k not in hidden} for row in rows]

@@ -1,14 +1,14 @@
 """CIFAR-10 with the network of the HMC study (Izmailov et al. 2021): predictions of many methods.
 
-    python benchmarks/cifar10.py pack --to packed            # parts that travel to a GPU machine
-    python benchmarks/cifar10.py run sgld baoab --data packed --chains 3 --vectorized
-    python benchmarks/cifar10.py judge
-    python benchmarks/cifar10.py speed [--peak 989]          # images a second, cost of a step
-    python benchmarks/cifar10.py cost [--tflops 10]          # on paper
-    python benchmarks/cifar10.py --toy                       # every method, tiny, then the judge
+    python -m benchmarks.cifar10 pack --to packed            # parts that travel to a GPU machine
+    python -m benchmarks.cifar10 run sgld baoab --data packed --chains 3 --vectorized
+    python -m benchmarks.cifar10 judge
+    python -m benchmarks.cifar10 speed [--peak 989]          # images a second, cost of a step
+    python -m benchmarks.cifar10 cost [--tflops 10]          # on paper
+    python -m benchmarks.cifar10 --toy                       # every method, tiny, then the judge
 
 `run` can be stopped at any time (Ctrl-C, SIGTERM, a kill) and called again: it goes on. Results are
-``results/cifar10/<method>.npz``.
+``benchmarks/cifar10/results/<method>.npz``.
 """
 
 import argparse
@@ -16,17 +16,18 @@ import csv
 from pathlib import Path
 
 import jax
-from cifar10_approximations import APPROXIMATIONS
-from cifar10_cost import HEAD as COST
-from cifar10_cost import costs
-from cifar10_data import FOLDER, Data, load, pack
-from cifar10_judge import judge
-from cifar10_methods import SAMPLERS, MeanField, Swag, Training
-from cifar10_network import ResNet
-from cifar10_runs import run
-from cifar10_setup import Setup
-from cifar10_speed import HEAD as SPEED
-from cifar10_speed import Timing, circumstances, measure
+
+from benchmarks.cifar10.approximations import APPROXIMATIONS
+from benchmarks.cifar10.cost import HEAD as COST
+from benchmarks.cifar10.cost import costs
+from benchmarks.cifar10.data import FOLDER, Data, load, pack
+from benchmarks.cifar10.judge import judge
+from benchmarks.cifar10.methods import SAMPLERS, MeanField, Swag, Training
+from benchmarks.cifar10.network import ResNet
+from benchmarks.cifar10.runs import run
+from benchmarks.cifar10.setup import Setup
+from benchmarks.cifar10.speed import HEAD as SPEED
+from benchmarks.cifar10.speed import Timing, circumstances, measure
 
 HERE = Path(__file__).parent
 METHODS = (*APPROXIMATIONS, *SAMPLERS)
@@ -40,7 +41,7 @@ def toy(setup: Setup) -> Setup:
         batch_size=64,
         epochs=min(setup.epochs, 8),
         training=Training(epochs=2, segments=2, members=2),
-        swag=Swag(burnin=1, snapshots=3, rank=2, draws=2),
+        swag=Swag(warmup=1, snapshots=3, rank=2, draws=2),
         mean_field=MeanField(epochs=2, draws=2),
         samplers={
             name: method._replace(cycle=None if method.cycle is None else 2)
@@ -51,13 +52,13 @@ def toy(setup: Setup) -> Setup:
 
 def setup_of(given: argparse.Namespace) -> Setup:
     """What the methods share, from the command line."""
-    size = "toy" if given.toy else "cifar10"
+    runs, results = HERE / "runs", HERE / "results"
     setup = Setup(
         load(given.data),
         ResNet(tuple(given.filters), given.blocks, given.dtype),
         given.batch_size,
-        given.runs or HERE / "runs" / size,
-        given.out or HERE / "results" / size,
+        given.runs or (runs / "toy" if given.toy else runs / "full"),
+        given.out or (results / "toy" if given.toy else results),
         given.epochs,
         given.chains,
         "vectorized" if given.vectorized else "parallel",

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import optax
-from cifar10_methods import CURVATURE_EPOCHS, LAPLACE_DRAWS
-from cifar10_network import posterior_of
-from cifar10_setup import Setup
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10.methods import CURVATURE_EPOCHS, LAPLACE_DRAWS
+from benchmarks.cifar10.network import posterior_of
+from benchmarks.cifar10.setup import Setup
 
 # Of the dense layer, the only one: found by itself it would have to be seen outside the loop over
 # chunks of images.
@@ -94,7 +94,7 @@ def _swag(setup: Setup) -> bnn.Draws:
         num_snapshots=settings.snapshots,
         rank=settings.rank,
         rate=settings.step,
-        num_burnin=settings.burnin * setup.epoch,
+        num_burnin=settings.warmup * setup.epoch,
         thinning=setup.epoch,
         num_steps=0,
         init_params=_weights(mode),

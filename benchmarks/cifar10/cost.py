@@ -7,9 +7,9 @@ not counted: a few operations a parameter, against thousands in a gradient.
 
 from typing import NamedTuple
 
-from cifar10_methods import CURVATURE_EPOCHS, LAPLACE_DRAWS, gradients_of, plan_of
-from cifar10_setup import Setup
-from cifar10_speed import flops_of_gradient, flops_of_logits
+from benchmarks.cifar10.methods import CURVATURE_EPOCHS, LAPLACE_DRAWS, gradients_of, plan_of
+from benchmarks.cifar10.setup import Setup
+from benchmarks.cifar10.speed import flops_of_gradient, flops_of_logits
 
 HEAD = ("method", "epochs", "gradients", "draws", "exaflops", "share_of_predictions", "hours")
 # Images whose logits are counted at a time.
@@ -40,7 +40,7 @@ def work_of(name: str, setup: Setup) -> Work:
     epochs, draws = {
         "sgd": (mode, 1),
         "deep_ensemble": (mode * setup.training.members, setup.training.members),
-        "swag": (mode + swag.burnin + swag.snapshots, swag.draws),
+        "swag": (mode + swag.warmup + swag.snapshots, swag.draws),
         "laplace_last_layer": (mode + CURVATURE_EPOCHS, LAPLACE_DRAWS),
         "mean_field": (mean_field.epochs, mean_field.draws),
     }[name]

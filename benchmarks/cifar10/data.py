@@ -19,7 +19,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
+from benchmarks._shared import data_sets
+
+FOLDER = data_sets.FOLDER / "cifar10"
 SIZES = {"train": 40_960, "test": 10_000}
 CLASSES = 10
 MEAN, SCALE = (0.49, 0.48, 0.44), 0.2

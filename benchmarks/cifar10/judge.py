@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from cifar10_setup import Result
 
+from benchmarks.cifar10.setup import Result
 from numpyro_bnn import scores
 
 # Probabilities below the smallest that float16 holds were stored as 0.
@@ -78,7 +78,7 @@ def probabilities(stored: np.ndarray) -> np.ndarray:
 def judge(folder: Path, y: np.ndarray, exact: np.ndarray) -> Judgement:
     """Judge every result in a folder.
 
-    :param folder: of files that :meth:`cifar10_setup.Result.save` wrote.
+    :param folder: of files that :meth:`benchmarks.cifar10.setup.Result.save` wrote.
     :param y: test labels.
     :param exact: test images whose pixels are the original ones.
     :raises FileNotFoundError: if there is no result.
@@ -88,7 +88,7 @@ def judge(folder: Path, y: np.ndarray, exact: np.ndarray) -> Judgement:
     if not paths:
         raise FileNotFoundError(
             f"cifar10: {folder} holds no results (<method>.npz). Run methods first: "
-            "`cifar10.py run sgd`."
+            "`python -m benchmarks.cifar10 run sgd`."
         )
     found = {path.stem: Result.load(path) for path in paths}
     for name, result in found.items():

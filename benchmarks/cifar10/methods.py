@@ -86,13 +86,13 @@ class Swag(NamedTuple):
 
     - **step** - constant; plain descent at half of what training moves at the start, where
       momentum makes its step ten times as effective
-    - **burnin** - epochs before the first iterate
+    - **warmup** - epochs before the first iterate
     - **snapshots**, **rank** - iterates, one an epoch, and those of the low-rank half
     - **draws** - from the Gaussian
     """
 
     step: float = 1.5e-6
-    burnin: int = 5
+    warmup: int = 5
     snapshots: int = 40
     rank: int = 20
     draws: int = 100

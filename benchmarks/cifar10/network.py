@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from cifar10_data import CLASSES, standardized
 from flax import linen as nn
 from jax import lax
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10.data import CLASSES, standardized
 
 # Variance of every parameter a priori.
 PRIOR_VARIANCE = 1 / 5

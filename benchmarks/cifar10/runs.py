@@ -2,8 +2,8 @@
 
 Samplers are checkpointed by the package and stream the test probabilities of each draw, never its
 weights, to disk; all else keeps a file for each finished part
-(:mod:`cifar10_approximations`). What comes out is a :class:`cifar10_setup.Result`, in a file of
-its own.
+(:mod:`benchmarks.cifar10.approximations`). What comes out is a
+:class:`~benchmarks.cifar10.setup.Result`, in a file of its own.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from cifar10_approximations import APPROXIMATIONS, trained
-from cifar10_methods import Sampling, gradients_of, kernel_of, plan_of
-from cifar10_network import posterior_of
-from cifar10_setup import Result, Setup
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10.approximations import APPROXIMATIONS, trained
+from benchmarks.cifar10.methods import Sampling, gradients_of, kernel_of, plan_of
+from benchmarks.cifar10.network import posterior_of
+from benchmarks.cifar10.setup import Result, Setup
 
 # Test images whose R-hat is computed: of all of them it would need all draws in memory.
 _JUDGED = 500
@@ -29,7 +29,7 @@ _BLOCK = 50
 def run(name: str, setup: Setup) -> Path:
     """One method, from where it stands to its file of results.
 
-    :param name: of :data:`cifar10_methods.METHODS`.
+    :param name: of :data:`benchmarks.cifar10.__main__.METHODS`.
     :return: the file; the method is not run where that has its last draw, by these settings.
     """
     suffix = f"_{setup.chains}_chains" if name in setup.samplers and setup.chains > 1 else ""

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from cifar10_data import Data, standardized
-from cifar10_methods import SAMPLERS, MeanField, Sampling, Swag, Training
-from cifar10_network import ResNet
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10.data import Data, standardized
+from benchmarks.cifar10.methods import SAMPLERS, MeanField, Sampling, Swag, Training
+from benchmarks.cifar10.network import ResNet
 
 
 class Setup(NamedTuple):

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from cifar10_data import Data, standardized
-from cifar10_methods import SAMPLERS, kernel_of
-from cifar10_network import PRIOR_VARIANCE, ResNet, posterior_of
 from jax import lax
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10.data import Data, standardized
+from benchmarks.cifar10.methods import SAMPLERS, kernel_of
+from benchmarks.cifar10.network import PRIOR_VARIANCE, ResNet, posterior_of
 
 HEAD = (
     *("contender", "chains", "batch_size", "seconds_a_step", "images_a_second", "ratio"),

@@ -7,8 +7,8 @@ the draws of process 0. With `--checkpoint` a run that was killed goes on where 
 started again. `launch_slurm.sh` and `launch_kubernetes.yaml` start it on a cluster; by
 hand, on one machine:
 
-    python benchmarks/distributed.py --coordinator localhost:9876 --processes 2 --process 0 &
-    python benchmarks/distributed.py --coordinator localhost:9876 --processes 2 --process 1
+    python -m benchmarks.large_runs.distributed --coordinator localhost:9876 --processes 2 --process 0 &
+    python -m benchmarks.large_runs.distributed --coordinator localhost:9876 --processes 2 --process 1
 """
 
 import argparse
@@ -52,8 +52,10 @@ def timed(mcmc, draws, arrays):
     return mcmc.num_chains * draws * leapfrogs / seconds
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--coordinator", help="host:port of process 0; SLURM knows it by itself")
     parser.add_argument("--processes", type=int)
     parser.add_argument("--process", type=int)
@@ -66,7 +68,7 @@ def main():
     parser.add_argument("--kernel", default="HMC", choices=("HMC", "BAOAB"))
     parser.add_argument("--checkpoint", help="folder that all processes share")
     parser.add_argument("--out", help="file for the draws of process 0")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     if given.distributed or given.coordinator:
         # For processes on CPUs; others have their own way.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

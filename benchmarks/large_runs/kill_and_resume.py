@@ -7,7 +7,7 @@ a process that nobody disturbed; after every kill, the draws that the last check
 be in the store. A second part makes the disk full (a limit on the size of files) and cuts a chunk
 short.
 
-    python benchmarks/soak.py [--kills 25] [--quick]
+    python -m benchmarks.large_runs.kill_and_resume [--kills 25] [--quick]
 """
 
 import argparse
@@ -31,9 +31,9 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
-from stored import write_figures
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import ROOT, Results, command, parser
 
 ROWS, FEATURES, HIDDEN = 400, 8, 16
 KERNELS = ("NUTS", "BAOAB", "Gibbs")
@@ -96,14 +96,15 @@ def work(name, folder, num_samples):
 
 
 def start(name, folder, num_samples, limit=None):
-    command = [sys.executable, __file__, "--work", name, str(folder), str(num_samples)]
+    work = command(__file__, "--work", name, folder, num_samples)
 
     def cap():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     return subprocess.Popen(
-        command,
+        work,
+        cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -206,18 +207,17 @@ def faults(folder, num_samples):
     ]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=25, help="kills of each kernel")
-    parser.add_argument("--quick", action="store_true", help="two kills, NUTS alone")
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+def main(argv=None):
+    made = parser(__doc__, toy=False)
+    made.add_argument("--kills", type=int, default=25, help="kills of each kernel")
+    made.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    given = made.parse_args(argv)
     if given.work:
         name, folder, num_samples = given.work
         work(name, Path(folder), int(num_samples))
         return
     kills, names, num_samples = given.kills, KERNELS, 3000
-    if given.quick:
+    if given.size == "quick":
         kills, names, num_samples = 2, ("NUTS",), 400
     rng = random.Random(1)
     rows = []
@@ -239,8 +239,7 @@ def main():
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
     for what, value in rows:
         print(f"{what:<70} {value}")
-    if not given.quick:
-        write_figures("soak", rows)
+    Results(__file__, given).write_values(rows)
     if not all(value for what, value in rows if isinstance(value, bool)):
         sys.exit("A run did not survive.")
 

@@ -5,4 +5,5 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=4
 #SBATCH --time=24:00:00
-srun python benchmarks/distributed.py --distributed --groups 2 --chains 4 --checkpoint run --out draws.npz
+# Submit it from the root of the checkout: `sbatch benchmarks/large_runs/launch_slurm.sh`.
+srun python -m benchmarks.large_runs.distributed --distributed --groups 2 --chains 4 --checkpoint run --out draws.npz

@@ -1,6 +1,6 @@
 """Leapfrogs a second against devices and processes, and what the largest published run would take.
 
-`distributed.py` runs by itself for each placement, on as many cores as it has devices: rows shared
+`distributed` runs by itself for each placement, on as many cores as it has devices: rows shared
 out along the axis "data", or chains along the axis "chain". Efficiency is the speed over that of
 one device on one core, divided by the devices. Placements take turns; medians over the turns.
 
@@ -8,23 +8,20 @@ On paper: Izmailov et al. (2021, section 3 and appendix A) ran three chains of 2
 70,248 leapfrogs, 61 million epochs of 40,960 images, on 512 TPU cores. Floating-point operations
 and bytes of a gradient of that network are counted by the compiler, its speed measured here.
 
-    python benchmarks/scaling.py [--quick | --toy]
+    python -m benchmarks.large_runs.scaling [--quick | --toy]
 
 Every turn of a placement is kept as soon as it is known: an interrupted study goes on.
 """
 
 import os
-import pathlib
 import socket
 import statistics
 import subprocess
-import sys
 import time
 
-from stored import write_rows
-from study import Study, parser
+from benchmarks._shared.study import ROOT, Results, Study, command, parser
+from benchmarks.large_runs import distributed
 
-HERE = pathlib.Path(__file__).parent
 IMAGES, EPOCHS = 40_960, 3 * 290 * 70_248
 # Name, processes, devices of each, groups of devices (the rest of them share rows).
 PLACEMENTS = [
@@ -50,15 +47,15 @@ def leapfrogs(processes, devices, groups, rows, draws):
     started = []
     for process in range(processes):
         cores = str(process) if processes > 1 else f"0-{devices - 1}"
-        command = ["taskset", "-c", cores, sys.executable, str(HERE / "distributed.py")]
-        command += ["--rows", str(rows), "--draws", str(draws), "--groups", str(groups)]
+        arguments = ["--rows", rows, "--draws", draws, "--groups", groups]
         if processes > 1:
-            command += ["--coordinator", f"localhost:{port}", "--processes", str(processes)]
-            command += ["--process", str(process)]
+            arguments += ["--coordinator", f"localhost:{port}", "--processes", processes]
+            arguments += ["--process", process]
         flags = f"--xla_force_host_platform_device_count={devices}"
         started.append(
             subprocess.Popen(
-                command,
+                ["taskset", "-c", cores, *command(distributed.__file__, *arguments)],
+                cwd=ROOT,
                 env=os.environ | {"XLA_FLAGS": flags},
                 stdout=subprocess.PIPE,
                 text=True,
@@ -66,7 +63,7 @@ def leapfrogs(processes, devices, groups, rows, draws):
         )
     printed = [process.communicate()[0] for process in started]
     if any(process.returncode for process in started):
-        raise RuntimeError(f"distributed.py failed with {processes} processes × {devices} devices")
+        raise RuntimeError(f"distributed failed with {processes} processes × {devices} devices")
     return float(printed[0].split()[-1])
 
 
@@ -94,8 +91,9 @@ def published_run(batch_size, repeats=3):
     import jax
     import jax.numpy as jnp
     import numpy as np
-    from cifar10_network import ResNet
-    from cifar10_speed import energy_by_hand
+
+    from benchmarks.cifar10.network import ResNet
+    from benchmarks.cifar10.speed import energy_by_hand
 
     network = ResNet()
     x = jnp.asarray(np.random.default_rng(0).integers(0, 256, (batch_size, 32, 32, 3), np.uint8))
@@ -142,11 +140,11 @@ def draw(rows):
     return figure
 
 
-def main():
-    given = parser(__doc__).parse_args()
+def main(argv=None):
+    given = parser(__doc__).parse_args(argv)
     rows, draws, turns, batch_size = SETTINGS[given.size]
     by_name = {name: place for name, *place in PLACEMENTS}
-    study = Study("scaling", ("placement", "turn"), given)
+    study = Study(__file__, ("placement", "turn"), given)
     study.run(
         [{"placement": name, "turn": turn} for turn in range(turns) for name in by_name],
         lambda placement, turn: [
@@ -159,8 +157,7 @@ def main():
     paper = published_run(batch_size)
     for key, value in paper.items():
         print(f"  {key:<36}{value:>14.4g}")
-    if given.size == "full":
-        write_rows("published_run", [paper])
+    Results(__file__, given, "published_run").write_rows([paper])
 
 
 if __name__ == "__main__":

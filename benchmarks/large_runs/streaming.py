@@ -6,7 +6,7 @@
 - Seconds of `MCMC.run` for HMC on 60,000 rows of 784 features against a bare compiled loop over
   the kernel, interleaved; and how many programs a second run compiles.
 
-    python benchmarks/streaming.py [--quick] [--part overhead throughput memory] [--folder WHERE]
+    python -m benchmarks.large_runs.streaming [--quick] [--part overhead throughput memory] [--folder WHERE]
 """
 
 import argparse
@@ -15,7 +15,6 @@ import platform
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,10 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from numpyro.infer import HMC
-from stored import RESULTS, write_figures
-from study import Study
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import ROOT, Results, Study, command, parser
 
 HIDDEN, FEATURES, EVERY = 160, 60, 1000
 PARAMETERS = (FEATURES + 2) * HIDDEN + 1  # 9921
@@ -59,15 +57,8 @@ def sampler(num_samples, **disk):
 
 def peak_memory(num_samples, dtype, folder):
     """MiB resident at most, in a fresh process."""
-    command = [
-        sys.executable,
-        __file__,
-        "--work",
-        str(num_samples),
-        dtype,
-        str(folder / "run.zarr"),
-    ]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    work = command(__file__, "--work", num_samples, dtype, folder / "run.zarr")
+    said = subprocess.run(work, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     shutil.rmtree(folder / "run.zarr")
     return float(said)
 
@@ -79,8 +70,8 @@ def work(num_samples, dtype, path):
     print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
 
 
-def memory(folder, quick):
-    numbers = [1000, 3000] if quick else [10**3, 10**4, 10**5, 10**6]
+def memory(folder, given):
+    numbers = [1000, 3000] if given.size == "quick" else [10**3, 10**4, 10**5, 10**6]
     rows = []
     for number in numbers:
         # Half precision, so that a million draws take 20 GB of disk.
@@ -88,12 +79,11 @@ def memory(folder, quick):
             (f"peak memory with {number} draws, MiB", peak_memory(number, "float16", folder))
         )
     peaks = [peak for _, peak in rows]
-    if not quick:
-        draw_memory(numbers, peaks)
+    Results(__file__, given, "memory").figure(drawn(numbers, peaks), dpi=120)
     return [*rows, ("largest over smallest", max(peaks) / min(peaks))]
 
 
-def draw_memory(numbers, peaks):
+def drawn(numbers, peaks):
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
@@ -103,13 +93,12 @@ def draw_memory(numbers, peaks):
     axes.semilogx(dense, kept, "--", color="grey", label="were float32 draws kept, computed")
     axes.set(ylim=(0, 3 * max(peaks)), xlabel="draws", ylabel="peak memory, MiB")
     axes.legend()
-    RESULTS.mkdir(exist_ok=True)
-    figure.savefig(RESULTS / "streaming_memory.png", dpi=120)
+    return figure
 
 
-def throughput(folder, quick):
+def throughput(folder, given):
     """Turns of runs in memory and on disk; each turn is kept, so that pieces of it add up."""
-    number, turns = (3000, 3) if quick else (20_000, 5)
+    number, turns = (3000, 3) if given.size == "quick" else (20_000, 5)
     kinds = {
         "in memory": {},
         "streamed": {"draws": folder / "a.zarr"},
@@ -134,8 +123,7 @@ def throughput(folder, quick):
             yield {"kind": name, "draws a second": number / timed(name)}
 
     warm = {}
-    given = argparse.Namespace(size="quick" if quick else "full", output=None)
-    study = Study("streaming_turns", ("turn", "kind"), given)
+    study = Study(__file__, ("turn", "kind"), given, part="turns")
     study.run([{"turn": turn} for turn in range(turns)], speeds)
     seen = {name: [r["draws a second"] for r in study.rows if r["kind"] == name] for name in kinds}
     rows = [(f"{name}, draws a second", statistics.median(v)) for name, v in seen.items()]
@@ -150,8 +138,8 @@ def softmax(x, y=None):
     bnn.likelihoods.categorical(net, y, x=x)
 
 
-def overhead(quick):
-    rows, num_samples, repeats = (6000, 4, 3) if quick else (60_000, 4, 7)
+def overhead(folder, given):
+    rows, num_samples, repeats = (6000, 4, 3) if given.size == "quick" else (60_000, 4, 7)
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(rows, 784)), jnp.float32)
     y = jnp.asarray(rng.integers(0, 10, rows))
@@ -197,20 +185,15 @@ def overhead(quick):
     ]
 
 
-PARTS = {
-    "overhead": lambda folder, quick: overhead(quick),
-    "throughput": throughput,
-    "memory": memory,
-}
+PARTS = {"overhead": overhead, "throughput": throughput, "memory": memory}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few draws and repeats")
-    parser.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
-    parser.add_argument("--folder", help="where draws go while they are measured")
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+def main(argv=None):
+    made = parser(__doc__, toy=False)
+    made.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
+    made.add_argument("--folder", type=Path, help="where draws go while they are measured")
+    made.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    given = made.parse_args(argv)
     if given.work:
         num_samples, dtype, path = given.work
         work(int(num_samples), dtype, path)
@@ -218,11 +201,10 @@ def main():
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores")
     for part in given.part:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            rows = PARTS[part](Path(folder), given.quick)
+            rows = PARTS[part](Path(folder).resolve(), given)
         for what, value in rows:
             print(f"{what:<60} {value:12.4f}", flush=True)
-        if not given.quick:
-            write_figures(f"streaming_{part}", rows)
+        Results(__file__, given, part).write_values(rows)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ Gaussian, the mean and the one furthest off; also with the energy variance that 
 at. BlackJAX gets its own tuning, with a diagonal metric, on the same potential energy, in its leapfrog
 and in its default integrator of two gradients a step.
 
-    python benchmarks/microcanonical.py [--quick]
+    python -m benchmarks.mixing.against_blackjax [--quick]
 """
 
-import argparse
 import platform
 from functools import partial
 
@@ -24,9 +23,9 @@ import numpyro.distributions as dist
 from flax import linen as nn
 from numpyro.infer import NUTS
 from sklearn.datasets import load_breast_cancer, load_diabetes
-from stored import write_rows
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import Results, parser
 from numpyro_bnn.diagnostics import ess, rhat
 
 CHAINS = 4
@@ -206,16 +205,15 @@ def rows_of(name, potential, starts, functions, truth, num_gradients):
             yield row(f"{sampler}, BlackJAX, {label}", positions, gradients, truth)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the gradients")
-    quick = parser.parse_args().quick
+def main(argv=None):
+    options = parser(__doc__, toy=False).parse_args(argv)
+    num_gradients = 20_000 if options.size == "full" else 2000
     print(
         f"JAX {jax.__version__}, BlackJAX {blackjax.__version__}, Python {platform.python_version()}"
     )
     table = []
     for name, potential, starts, functions, truth in targets():
-        for row in rows_of(name, potential, starts, functions, truth, 2000 if quick else 20_000):
+        for row in rows_of(name, potential, starts, functions, truth, num_gradients):
             row.pop("of")
             table.append(row)
             print(
@@ -225,8 +223,7 @@ def main():
                 f"R-hat {row['worst R-hat']:.3f}",
                 flush=True,
             )
-    if not quick:
-        write_rows("microcanonical", table)
+    Results(__file__, options).write_rows(table)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ of the mean and between predictive samples, 1-Wasserstein in standard deviations
 over test rows, calibration, gradients in passes over all rows, seconds with compilation, and
 whether predictions have converged. With the log score, the rank correlation of closeness and score.
 
-    python benchmarks/agreement_table.py [--quick]
+    python -m benchmarks.mixing.against_hmc [--quick]
 
 After table 4 and figure 8 of Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network
 posteriors really like?* (2021); the methods are cited where the library has them.
@@ -27,12 +27,21 @@ import jax
 import numpy as np
 import optax
 from numpyro.infer import HMC
-from runs import convergence, sampled
-from sampling_runs import hmc, leapfrogs, means, problem, publish, select, starts
 from scipy.stats import spearmanr
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import (
+    convergence,
+    hmc,
+    leapfrogs,
+    means,
+    problem,
+    publish,
+    sampled,
+    select,
+    starts,
+)
+from benchmarks._shared.study import Row, Study, parser
 from numpyro_bnn.comparison import judged
 from numpyro_bnn.sgmcmc import preconditioners, schedules
 
@@ -52,7 +61,7 @@ SIZES = {
     "quick": (("boston",), 4, 40, 100, 500, 2000, 100, 5, (0,)),
     "toy": (("boston",), 2, 4, 8, 8, 16, 8, 2, (0,)),
 }
-# Early, as in function_space.py.
+# Early, as in `function_space`.
 ADAM_STEPS = {"full": 300, "quick": 300, "toy": 20}
 # Of the RMSprop metric, in units of the gradient of the mean loss.
 EPS = 0.1
@@ -328,7 +337,7 @@ TABLE = {
 
 def main(argv=None) -> None:
     asked = parser(__doc__).parse_args(argv)
-    study = Study("agreement_table", ["problem", "method", "seed"], asked)
+    study = Study(__file__, ["problem", "method", "seed"], asked)
     study.run(
         cells(asked.size),
         lambda problem, method, seed: one_method(asked.data, asked.size, problem, method, seed),

@@ -7,10 +7,9 @@ Monte Carlo errors. And the bias of plain SGLD on the logistic regression as its
 against the stationary covariance of its linearisation (a discrete Lyapunov equation with the
 covariance of the minibatch noise, averaged over the posterior).
 
-    python benchmarks/sgmcmc_agreement.py [--quick]
+    python -m benchmarks.mixing.against_long_nuts [--quick]
 """
 
-import argparse
 import platform
 import time
 
@@ -19,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import runs
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 from numpyro.infer import NUTS
 from scipy.linalg import solve_discrete_lyapunov
 from sklearn.datasets import load_breast_cancer, load_diabetes
-from stored import RESULTS, write_rows
 
 import numpyro_bnn as bnn
+from benchmarks._shared import sampled_runs
+from benchmarks._shared.study import Results, parser
 from numpyro_bnn.diagnostics import ess, mcse_mean, rhat
 
 CHAINS = 8
@@ -76,7 +75,7 @@ def sampled(kernel, num_warmup, num_samples, thinning, x, y, starts):
     """A finished run, and its seconds."""
     numbers = {"num_warmup": num_warmup, "num_samples": num_samples, "thinning": thinning}
     begin = time.perf_counter()
-    mcmc = runs.sampled(kernel, jax.random.key(1), x, y, starts=starts, **numbers)
+    mcmc = sampled_runs.sampled(kernel, jax.random.key(1), x, y, starts=starts, **numbers)
     return mcmc, time.perf_counter() - begin
 
 
@@ -209,7 +208,7 @@ def bias(model, batch_size, x, y, x_test, reference, quick):
     return rows
 
 
-def figure(rows, path):
+def figure(rows):
     import matplotlib
 
     matplotlib.use("Agg")
@@ -246,7 +245,7 @@ def figure(rows, path):
         axis.set_minor_formatter(NullFormatter())
         axis.set_ticks(values, labels=[f"{value:g}" for value in values])
     ax.legend(frameon=False)
-    fig.savefig(path, dpi=120)
+    return fig
 
 
 def show(rows):
@@ -256,10 +255,9 @@ def show(rows):
             print(f"  {key:<40}{value if isinstance(value, (str, int)) else f'{value:.4g}':>14}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the steps")
-    quick = parser.parse_args().quick
+def main(argv=None):
+    options = parser(__doc__, toy=False).parse_args(argv)
+    quick = options.size == "quick"
     print(f"JAX {jax.__version__}, Python {platform.python_version()}")
     x, y, x_test = table(load_breast_cancer)
     first, reference = agreement(
@@ -268,14 +266,13 @@ def main():
     show([first])
     rows = bias(logistic, 32, x, y, x_test, reference, quick)
     show(rows)
-    if not quick:
-        write_rows("sgld_bias", rows)
-        figure(rows, RESULTS / "sgld_bias.png")
+    of_bias = Results(__file__, options, "sgld_bias")
+    of_bias.write_rows(rows)
+    of_bias.figure(figure(rows), dpi=120)
     x, y, x_test = table(load_diabetes)
     second, _ = agreement("10-4-1", network, OneHiddenLayer(), 64, 0.005, 5.0, x, y, x_test, quick)
     show([second])
-    if not quick:
-        write_rows("sgmcmc_agreement", [first, second])
+    Results(__file__, options).write_rows([first, second])
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ the whitened norms is known whatever the data are,
 
 so that the variance along the ridge that a sampler reaches can be held against the exact one.
 
-`gaussian_process_limit.py` is the other half of the question.
+`benchmarks.priors.gaussian_process_limit` is the other half of the question.
 
-    python benchmarks/flat_directions.py [--quick]
+    python -m benchmarks.mixing.flat_directions [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cells import without
 from numpyro.infer import HMC
-from real_data import uci
-from runs import sampled
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import uci
+from benchmarks._shared.sampled_runs import sampled
+from benchmarks._shared.study import Row, Study, parser, without
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import mcse_mean
 from numpyro_bnn.draws import draws_of
@@ -236,7 +235,7 @@ def picture(rows: Sequence[Row]):
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("flat_directions", ("table", "width", "activation"), options)
+    study = Study(__file__, ("table", "width", "activation"), options)
     study.run(
         [
             {"table": table, "width": width, "activation": activation}

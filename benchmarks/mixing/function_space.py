@@ -10,7 +10,7 @@ stored, by problem:
 - the log score of 1, 2, … chains, with all their draws and with as many draws in all as one chain;
 - trajectories of length πα/2 against shorter ones with as many gradients (tables only).
 
-    python benchmarks/function_space.py [--quick]
+    python -m benchmarks.mixing.function_space [--quick]
 
 Source: Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network posteriors really
 like?* (2021), sections 4 and 5. Theirs are the whole data sets, 512 TPU cores, three chains;
@@ -22,12 +22,22 @@ import math
 
 import jax
 import numpy as np
-from runs import convergence, sampled
-from sampling_runs import hmc, leapfrogs, problem, publish, score, scores_of_chains, select, starts
 from scipy.special import logsumexp
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import (
+    convergence,
+    hmc,
+    leapfrogs,
+    problem,
+    publish,
+    sampled,
+    score,
+    scores_of_chains,
+    select,
+    starts,
+)
+from benchmarks._shared.study import Row, Study, parser
 
 # R-hat - 1, below and above which values are counted in the outermost bins.
 BINS = np.geomspace(1e-3, 10, 41)
@@ -260,7 +270,7 @@ TABLE = {
 
 def main(argv=None) -> None:
     given = parser(__doc__).parse_args(argv)
-    study = Study("function_space", ["problem", "trajectory", "what", "chains"], given)
+    study = Study(__file__, ["problem", "trajectory", "what", "chains"], given)
     names = list(SIZES[given.size])
     cells = [{"problem": n, "trajectory": t} for n in names for t in SIZES[given.size][n][-1]]
     study.run(

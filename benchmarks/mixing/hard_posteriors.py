@@ -1,18 +1,18 @@
 """How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
 
 Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
-airfoil: the posteriors of `mixing.py`, four chains, each sampled twice, in other coordinates or by
+airfoil: the posteriors of `which_sampler`, four chains, each sampled twice, in other coordinates or by
 another kernel. After every doubling of the budget: the worst and the median R-hat of the
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
 gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
 whose R-hat is above 1.05 and how much of the variance of their prediction lies between chains; and how
 far the two samplers are apart in means, in joint Monte Carlo errors.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python benchmarks/hard_posteriors.py
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.hard_posteriors
         [--minutes 20] [--problems NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
 
 The mark was a worst R-hat of 1.05 (functions, yacht and airfoil) and of 1.01 (functions and
-precisions, digits). Sources are those of `mixing.py`.
+precisions, digits). Sources are those of `which_sampler`.
 """
 
 import functools
@@ -23,7 +23,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from hierarchical_posteriors import (
+
+import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import publish, scores_of_chains, select, starts
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     METHODS,
     Posterior,
@@ -33,10 +37,6 @@ from hierarchical_posteriors import (
     log_precisions,
     posterior,
 )
-from sampling_runs import publish, scores_of_chains, select, starts
-from study import Row, Study, parser
-
-import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import summarize
 from numpyro_bnn.rhat import mcse_mean
 
@@ -267,7 +267,7 @@ def main(argv=None) -> None:
     size = SIZES[asked.size]
     size = size._replace(problems=tuple(asked.problems or size.problems))
     minutes = asked.minutes or size.minutes
-    study = Study("hard_posteriors", ["problem", "method", "draws"], asked)
+    study = Study(__file__, ["problem", "method", "draws"], asked)
     study.run(cells(size), lambda problem, method: both(asked.data, problem, size, minutes)[method])
     publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
 

@@ -4,17 +4,16 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import fbm
 import jax
 import numpy as np
-import real_data
-import tempering
-from by_features import MLPByFeatures
 from numpyro.infer import HMC, NUTS
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks.neal import posteriors, tempering
 from numpyro_bnn import moves
 
 CHAINS = 4
@@ -81,7 +80,7 @@ class Posterior(NamedTuple):
     """A model, its data and the layers whose relu units can be rescaled."""
 
     model: Callable
-    split: real_data.Split
+    split: data_sets.Split
     relu_layers: int
 
 
@@ -89,8 +88,8 @@ class Posterior(NamedTuple):
 def posterior(folder: Any, name: str, rows: int) -> Posterior:
     """One of the posteriors; with at most so many rows (0: all)."""
     if name == "rdata":
-        parts = fbm.data_of("rdata", tempering.SHARED)
-        return Posterior(fbm.model_of("rdata", MLPByFeatures), real_data.Split(*parts), 0)
+        parts = posteriors.data_of("rdata", posteriors.SHARED)
+        return Posterior(posteriors.model_of("rdata", MLPByFeatures), data_sets.Split(*parts), 0)
     if name == "digits":
         digits = load_digits()
         x = (digits.data / 16).astype(np.float32)
@@ -99,7 +98,7 @@ def posterior(folder: Any, name: str, rows: int) -> Posterior:
         model = bnn.classification(
             MLPByFeatures((16,), 10), bnn.priors.Hierarchical(1.0, 1.0), x, y
         )
-        return Posterior(model, real_data.Split(x, y, x_test, y_test), 0)
+        return Posterior(model, data_sets.Split(x, y, x_test, y_test), 0)
     width = functools.partial(bnn.priors.Hierarchical.width, 1.0, group=0.5)
     prior = bnn.priors.ByPath({"*.bias": width(), "*.kernel": width(scale_by_fan_in=True)})
     noise = bnn.likelihoods.Precision.width(0.1, common=0.5)
@@ -108,16 +107,16 @@ def posterior(folder: Any, name: str, rows: int) -> Posterior:
         net = bnn.random_module("net", MLPByFeatures((16, 16), 1, jax.nn.relu), prior, x[:1])
         bnn.likelihoods.gaussian(lambda some: net(some).squeeze(-1), y, x=x, noise=noise)
 
-    return Posterior(model, standardised(*real_data.table(folder, name), rows), 2)
+    return Posterior(model, standardised(*data_sets.table(folder, name), rows), 2)
 
 
-def standardised(x: np.ndarray, y: np.ndarray, rows: int) -> real_data.Split:
+def standardised(x: np.ndarray, y: np.ndarray, rows: int) -> data_sets.Split:
     """Four fifths of a table, or `rows` of them, to learn from, in units of their own."""
     x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=0)
     x, y = x[: rows or None], y[: rows or None]
     units = [(part.mean(0), np.where(part.std(0) > 0, part.std(0), 1.0)) for part in (x, y)]
     parts = ((x, 0), (y, 1), (x_test, 0), (y_test, 1))
-    return real_data.Split(*(np.float32((p - units[i][0]) / units[i][1]) for p, i in parts))
+    return data_sets.Split(*(np.float32((p - units[i][0]) / units[i][1]) for p, i in parts))
 
 
 def kernel_of(method: Method, given: Posterior, steps: int) -> Any:

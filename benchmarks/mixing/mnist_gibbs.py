@@ -15,7 +15,7 @@ a fixed step. Error and log score on the test rows by epoch, of the last draw an
 the later half of the draws so far (both chains); precisions beside their conditional means. A cell that
 is interrupted goes on from its checkpoint.
 
-    python benchmarks/mnist_gibbs.py [--quick | --toy] [--temperature 1] [--mass 1]
+    python -m benchmarks.mixing.mnist_gibbs [--quick | --toy] [--temperature 1] [--mass 1]
 
 Source of the scheme: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), section 3.2; of the
 other sampler: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014).
@@ -29,11 +29,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import real_data
-from mnist_posteriors import convergence, quality, said_of
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.mnist_posteriors import convergence, quality, said_of
+from benchmarks._shared.study import Row, Study, parser
 from numpyro_bnn import preconditioners, priors
 
 CONCENTRATION = RATE = 1.0
@@ -172,7 +172,7 @@ def cell(
     wanted: Task, source: Path | None, folder: Path, method: str, temperature: float, mass: float
 ) -> Iterator[Row]:
     """A row for every sweep of one method on one task."""
-    data = real_data.mnist(source, wanted.rows, wanted.tests, digits=wanted.digits)
+    data = data_sets.mnist(source, wanted.rows, wanted.tests, digits=wanted.digits)
     found = draws(wanted, method, temperature, mass, data, folder)
     facts = convergence(found["probs"][:, wanted.sweeps // 2 :]) | {"rows": len(data.x)}
     # A rejected trajectory leaves the weights, and with them every conditional mean.
@@ -276,7 +276,7 @@ def main(argv: list[str] | None = None) -> None:
     made.add_argument("--mass", type=float, default=1.0, help="of the momenta, σ²")
     given = made.parse_args(argv)
     keys = ("task", "method", "temperature", "mass", "epoch")
-    study = Study("mnist_gibbs", keys, given)
+    study = Study(__file__, keys, given)
     own = {"temperature": given.temperature, "mass": given.mass}
     cells = [{"task": t, "method": m, **own} for t in TASKS[given.size] for m in METHODS]
     unfinished = study.folder / "mnist_gibbs_runs"

@@ -4,12 +4,11 @@ A 64-16-10 network on the handwritten digits and a 30-10-2 network on the breast
 (Wisconsin diagnostic, UCI), one Gamma precision for each array of weights, four chains from
 optimised starts. NUTS and BAOAB get about as many passes over the rows; of NUTS there is also a
 run that stops after 20 + 100 transitions of shallow trees, whose verdict must be "not converged".
-Reports are printed and stored in `results/reports.txt`, the numbers in `results/reports.csv`.
+Reports are printed and stored in `results/verdicts.txt`, the numbers in `results/verdicts.csv`.
 
-    XLA_FLAGS=--xla_force_host_platform_device_count=2 python benchmarks/reports.py [--quick]
+    XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.verdicts [--quick]
 """
 
-import argparse
 import platform
 import time
 
@@ -18,9 +17,9 @@ import numpy as np
 from numpyro.infer import NUTS
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
-from stored import RESULTS, write_rows
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import Results, parser
 
 NUM_CHAINS = 4
 
@@ -84,23 +83,21 @@ def sampled(table, hidden, quick):
         )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the draws")
-    quick = parser.parse_args().quick
+def main(argv=None):
+    options = parser(__doc__, toy=False).parse_args(argv)
+    results = Results(__file__, options)
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
     )
     rows, texts = [], []
     for table, hidden in (("breast cancer", 10), ("digits", 16)):
-        for report, row in sampled(table, hidden, quick):
+        for report, row in sampled(table, hidden, options.size == "quick"):
             title = f"{row['data']}, {row['sampler']}: {row['seconds']:.0f} s, log score "
             texts.append(f"{title}{row['log score']:.4f}, error {row['error']:.4f}\n\n{report}\n")
             rows.append(row)
             print(texts[-1], flush=True)
-            if not quick:
-                write_rows("reports", rows)
-                (RESULTS / "reports.txt").write_text("\n".join(texts))
+            results.write_rows(rows)
+            results.path("txt").write_text("\n".join(texts))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Parameterisation × kernel × moves at equal numbers of gradients a chain, four chains. The posteriors:
 
-- *rdata*: Neal's 1-8-1 network on 100 rows, with his priors (`fbm.py`), where a mode of mass 0.04 and
-  narrow tails are missed easily;
+- *rdata*: Neal's 1-8-1 network on 100 rows, with his priors (`benchmarks.neal.posteriors`), where a
+  mode of mass 0.04 and narrow tails are missed easily;
 - *digits*: 64-16-10, Gamma(1, 1) precisions for each array;
 - *yacht* and *airfoil*: 16-16 relu networks, precisions around the scales of fan-in, noise with a
   precision.
@@ -15,7 +15,7 @@ far chains are apart. Warm-up gets half as many gradients again, and 200 steps o
 neither it nor compilation is in the counts.
 Differences below a factor of four were seen between seeds of the same method.
 
-    python benchmarks/mixing.py [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.mixing.which_sampler [--quick | --toy] [--data FOLDER] [--output FOLDER]
 
 The kernels and moves are cited where the library has them. Tempering counts the gradients of all rungs.
 """
@@ -26,7 +26,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from hierarchical_posteriors import (
+
+import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import publish, sampler, scores_of_chains, select, starts
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     METHODS,
     Posterior,
@@ -36,11 +40,6 @@ from hierarchical_posteriors import (
     log_precisions,
     posterior,
 )
-from runs import sampler
-from sampling_runs import publish, scores_of_chains, select, starts
-from study import Row, Study, parser
-
-import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import summarize
 
 # Gradients of warm-up, as a share of those counted.
@@ -276,7 +275,7 @@ TABLE = {
 def main(argv=None) -> None:
     asked = parser(__doc__).parse_args(argv)
     size = SIZES[asked.size]
-    study = Study("mixing", ["problem", "method", "seed"], asked)
+    study = Study(__file__, ["problem", "method", "seed"], asked)
     study.run(cells(size), functools.partial(one, asked.data, size))
     publish(study, worst_of_seeds(study.rows), TABLE, findings(study.rows), draw(study.rows))
 

@@ -6,12 +6,11 @@ route is a parameterisation with HMC, or Gibbs for the precisions and HMC for th
 log sigma of every group, test scores and, where the reference has them, predictions case by
 case; z is the difference in joint Monte Carlo standard errors. rdata has two modes, compared apart too.
 
-    python benchmarks/fbm.py --shared ../shared/fbm [--problems rdata cdata] [--routes gibbs noncentered]
+    python -m benchmarks.neal.posteriors [--problems rdata cdata] [--routes gibbs noncentered]
         [--chains 16] [--warmup 1000] [--samples 2000] [--steps 100]
         [--persistence 0.95] [--every 10] [--quick]
 """
 
-import argparse
 import csv
 import json
 import time
@@ -21,15 +20,17 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from by_features import MLPByFeatures
 from numpyro.infer import HMC
 from numpyro.infer.util import log_likelihood
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.study import Results, parser
 from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.rhat import mcse_mean, rhat
 
-RESULTS = Path(__file__).parent / "results" / "fbm.csv"
+SHARED = data_sets.SHARED / "fbm"
 COLUMNS = (
     "problem",
     "route",
@@ -311,38 +312,40 @@ def show(rows):
         print(*(row.get(name, "") for name in COLUMNS), sep="  ", flush=True)
 
 
-def store(rows):
-    """Replace what is stored of the same problems and routes."""
+def store(rows, options):
+    """Replace what is stored of the same problems and routes, by this study or by `tempering`."""
     done = {(row["problem"], row["route"]) for row in rows}
+    results = Results(__file__, options)
     kept = []
-    if RESULTS.exists():
-        with RESULTS.open() as file:
+    if results.path("csv").exists():
+        with results.path("csv").open() as file:
             kept = [r for r in csv.DictReader(file) if (r["problem"], r["route"]) not in done]
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
-        writer.writeheader()
-        writer.writerows([*kept, *rows])
+    blank = dict.fromkeys(COLUMNS, "")
+    results.write_rows([blank | row for row in (*kept, *rows)])
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shared", type=Path, required=True, help="folder of data and reference")
-    parser.add_argument("--problems", nargs="+", default=["rdata", "cdata"])
-    parser.add_argument("--routes", nargs="+", default=["gibbs", "noncentered"], choices=ROUTES)
-    parser.add_argument("--chains", type=int, default=16)
-    parser.add_argument("--warmup", type=int, default=1000)
-    parser.add_argument("--samples", type=int, default=2000)
-    parser.add_argument("--steps", type=int, default=100, help="leapfrog steps of a trajectory")
-    parser.add_argument(
-        "--thin", type=int, default=10, help="of draws that predictions are made of"
-    )
-    parser.add_argument("--every", type=int, default=1, help="trajectories to a draw that is kept")
-    parser.add_argument(
+def options_of(doc):
+    """The options that the studies of these posteriors share."""
+    made = parser(doc, toy=False)
+    made.add_argument("--shared", type=Path, default=SHARED, help="folder of data and reference")
+    return made
+
+
+def main(argv=None):
+    made = options_of(__doc__)
+    made.add_argument("--problems", nargs="+", default=["rdata", "cdata"])
+    made.add_argument("--routes", nargs="+", default=["gibbs", "noncentered"], choices=ROUTES)
+    made.add_argument("--chains", type=int, default=16)
+    made.add_argument("--warmup", type=int, default=1000)
+    made.add_argument("--samples", type=int, default=2000)
+    made.add_argument("--steps", type=int, default=100, help="leapfrog steps of a trajectory")
+    made.add_argument("--thin", type=int, default=10, help="of draws that predictions are made of")
+    made.add_argument("--every", type=int, default=1, help="trajectories to a draw that is kept")
+    made.add_argument(
         "--persistence", type=float, default=0.0, help="of momenta between trajectories of Gibbs"
     )
-    parser.add_argument("--quick", action="store_true", help="a few draws, nothing stored")
-    options = parser.parse_args()
-    if options.quick:
+    options = made.parse_args(argv)
+    if options.size == "quick":
         options.chains, options.warmup, options.samples, options.steps = 4, 50, 100, 10
         options.thin = 1
     for problem in options.problems:
@@ -359,8 +362,7 @@ def main():
             more += speed_rows(problem, scalars, tested[1], seconds, options)
             rows += [{"problem": problem, "route": route} | row for row in more]
             show(rows)
-            if not options.quick:
-                store(rows)
+            store(rows, options)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,26 @@
 """Radford Neal's examples as a story: what each route finds, what his program found, and at what cost.
 
-Nothing is sampled here: the rows of `results/fbm.csv`, which `fbm.py` and `tempering.py` have stored,
+Nothing is sampled here: the rows of `results/posteriors.csv`, which `posteriors` and `tempering` have stored,
 become one table (a line for each example and route), one figure (mean log σ of every group, with
 two Monte Carlo errors, beside the reference where there is one) and the findings that are printed. A
 route is compared with the reference, and routes with one another, in joint Monte Carlo errors. A
 route whose worst R-hat of log σ or of predictions is above 1.05 is called not converged, whatever
 its means are.
 
-    python benchmarks/neals_examples.py [--rows FILE] [--output FOLDER]
+    python -m benchmarks.neal.story [--rows FILE] [--output FOLDER]
 """
 
-import argparse
 import csv
 from itertools import combinations
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from stored import RESULTS
 
+from benchmarks._shared.study import Results, parser
 from numpyro_bnn import plots_style
 
+STORED = Path(__file__).parent / "results" / "posteriors.csv"
 PROBLEMS = ("rdata", "cdata", "bdata", "odata", "surv")
 RHAT = 1.05
 COMPARED = ("log_sigma_", "test_log_predictive", "minor_mode_mass")
@@ -190,20 +190,18 @@ def figure(found):
 
 
 def main(argv=None):
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--rows", type=Path, default=RESULTS / "fbm.csv")
-    options.add_argument("--output", type=Path, default=RESULTS)
-    given = options.parse_args(argv)
-    found = read(given.rows)
-    given.output.mkdir(parents=True, exist_ok=True)
+    made = parser(__doc__, toy=False)
+    made.add_argument("--rows", type=Path, default=STORED, help="what the other studies stored")
+    given = made.parse_args(argv)
+    found, results = read(given.rows), Results(__file__, given)
     lines = [line(problem, route, rows) for (problem, route), rows in found.items()]
     table = [list(lines[0]), ["---"] * len(lines[0]), *(list(each.values()) for each in lines)]
     said = list(findings(found))
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
     print(text, *said, sep="\n")
     listed = "\n".join(f"- {sentence}" for sentence in said)
-    (given.output / "neals_examples.md").write_text(f"{text}\n\n{listed}\n")
-    figure(found).savefig(given.output / "neals_examples.png", dpi=150, bbox_inches="tight")
+    results.path("md").write_text(f"{text}\n\n{listed}\n")
+    results.figure(figure(found))
 
 
 if __name__ == "__main__":

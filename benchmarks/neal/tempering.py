@@ -1,40 +1,38 @@
 """Parallel tempering on Neal's examples, from the prior, with the log evidence.
 
-The models, priors and data of `fbm.py`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
+The models, priors and data of `posteriors`: rdata (with a minor mode of 0.040 ± 0.016 of the posterior
 that other samplers miss or never leave), cdata, bdata, odata and surv. Four replicas of the ladder
 in one set of coordinates; run it in two, or with another kernel on the rungs (`--inner nuts`), since
-no run of one kind can show that it is right. What `fbm.py` tells of a route is stored beside its rows in
-`results/fbm.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
+no run of one kind can show that it is right. What `posteriors` tells of a route is stored beside its rows in
+`results/posteriors.csv`, with Monte Carlo errors from the draws' own effective sizes; in addition the
 evidence and the round trips. With `--checkpoint`
 a run that ends early goes on from there when called again, and one that is interrupted (Ctrl-C,
 SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 
-    python benchmarks/tempering.py rdata [--coordinates centered] [--sweeps 9000] [--length 1]
+    python -m benchmarks.neal.tempering rdata [--coordinates centered] [--sweeps 9000] [--length 1]
         [--checkpoint FOLDER] [--quick]
 """
 
-import argparse
 import platform
 import time
 from pathlib import Path
 
-import fbm
 import jax
 import numpy as np
-from by_features import MLPByFeatures
 from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks.neal import posteriors
 from numpyro_bnn.rhat import rhat
 from numpyro_bnn.rung_moves import Inner
 
 EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "fbm"
 CHAINS = 4
 
 
 def sampler(problem, options):
-    model = bnn.parameterize(fbm.model_of(problem, MLPByFeatures), options.coordinates)
+    model = bnn.parameterize(posteriors.model_of(problem, MLPByFeatures), options.coordinates)
     length = None if options.steps else options.length
     kernel = HMC(model, num_steps=options.steps, trajectory_length=length)
     if options.inner == "nuts":
@@ -124,21 +122,20 @@ def rows_of(problem, mcmc, seconds, test, options):
     inner = "" if options.inner == "hmc" else f" {options.inner.upper()}"
     route = f"tempering {options.coordinates}{inner}"
     draws = {n: np.asarray(v) for n, v in mcmc.get_samples(group_by_chain=True).items()}
-    densities, predictions = fbm.test_densities(problem, draws, *test, options.thin)
-    scalars = fbm.scalars_of(problem, draws)
-    rows = fbm.rows_of(problem, route, scalars, densities, predictions, test[1], options)
+    densities, predictions = posteriors.test_densities(problem, draws, *test, options.thin)
+    scalars = posteriors.scalars_of(problem, draws)
+    rows = posteriors.rows_of(problem, route, scalars, densities, predictions, test[1], options)
     worst = max(float(rhat(v)) for v in scalars.values())
     more = [{"quantity": "log_sigma_max_rhat", "mean": f"{worst:.4g}"}]
     more += ladder_rows(mcmc, options, seconds)
-    speed = fbm.speed_rows(problem, scalars, predictions, seconds, options)
+    speed = posteriors.speed_rows(problem, scalars, predictions, seconds, options)
     more += speed
     return rows + [{"problem": problem, "route": route} | row for row in more]
 
 
-def parser():
-    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    made.add_argument("problem", choices=EXAMPLES)
-    made.add_argument("--quick", action="store_true", help="150 sweeps, nothing stored")
+def options_of(argv=None):
+    made = posteriors.options_of(__doc__)
+    made.add_argument("problem", nargs="?", choices=EXAMPLES, default="rdata")
     made.add_argument("--sweeps", type=int, default=9000, help="after a third as many of warm-up")
     made.add_argument("--steps", type=int, help="leapfrog steps of every trajectory")
     made.add_argument(
@@ -154,23 +151,21 @@ def parser():
     made.add_argument("--checkpoint", type=Path, help="folder to go on from")
     made.add_argument("--every", type=int, default=100, help="sweeps between checkpoints")
     made.add_argument("--progress", action="store_true", help="show progress bars")
-    made.add_argument("--shared", type=Path, default=SHARED, help="folder of data and reference")
-    return made
+    return made.parse_args(argv)
 
 
 def main(argv=None):
-    options = parser().parse_args(argv)
-    if options.quick:
+    options = options_of(argv)
+    if options.size == "quick":
         options.sweeps, options.steps, options.thin = 150, options.steps or 50, 1
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.device_count()} devices"
     )
-    x, y, *test = fbm.data_of(options.problem, options.shared)
+    x, y, *test = posteriors.data_of(options.problem, options.shared)
     mcmc, *seconds = sampled(options.problem, options, x, y)
     rows = rows_of(options.problem, mcmc, seconds, test, options)
-    fbm.show(rows)
-    if not options.quick:
-        fbm.store(rows)
+    posteriors.show(rows)
+    posteriors.store(rows, options)
 
 
 if __name__ == "__main__":

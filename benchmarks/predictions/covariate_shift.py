@@ -6,9 +6,9 @@ inputs that no training row has (pixels that are always zero; principal componen
 the data say nothing, so that weights keep their prior spread in the posterior and are zero at MAP; a
 shift along them then adds noise to every draw and leaves MAP alone.
 
-Here: MNIST, a 784-50-10 relu network (`mnist_posteriors.py`), MAP, a deep ensemble and HMC under
-each of three priors. Test images under six corruptions at five severities
-(`corruptions.py`), and under shifts made for the purpose: uniform noise on the dead pixels and, for
+Here: MNIST, a 784-50-10 relu network (`benchmarks._shared.mnist_posteriors`), MAP, a deep ensemble and
+HMC under each of three priors. Test images under six corruptions at five severities (`corruptions`),
+and under shifts made for the purpose: uniform noise on the dead pixels and, for
 comparison, on as many others; Gaussian steps of one length along the principal components that have no
 variance in the training rows, and along as many of most variance.
 
@@ -16,7 +16,7 @@ Printed: error and log score of every method by severity, whether chains agree o
 clean images, root mean square weights of dead and of other pixels over the prior scale α, and what
 follows from them.
 
-    python benchmarks/covariate_shift.py [--quick | --toy]
+    python -m benchmarks.predictions.covariate_shift [--quick | --toy]
 """
 
 import math
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import real_data
-from corruptions import CORRUPTIONS, SEVERITIES, along, corrupted, on_pixels
-from mnist_posteriors import (
+
+import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.mnist_posteriors import (
     SCALE,
     Fitted,
     Length,
@@ -39,9 +40,8 @@ from mnist_posteriors import (
     said_of,
     three,
 )
-from study import Row, Study, parser
-
-import numpyro_bnn as bnn
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.predictions.corruptions import CORRUPTIONS, SEVERITIES, along, corrupted, on_pixels
 from numpyro_bnn.plots_style import legend_above
 
 LENGTHS = {
@@ -65,7 +65,7 @@ def null_and_first(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return null, directions[: min(len(null), len(directions) - len(null))]
 
 
-def shifts(data: real_data.Split) -> Iterator[tuple[str, int, np.ndarray]]:
+def shifts(data: data_sets.Split) -> Iterator[tuple[str, int, np.ndarray]]:
     """Kind, severity and test images of every shift, some made from the training images."""
     dead = data.x.max(0) == 0
     null, first = null_and_first(data.x)
@@ -103,7 +103,7 @@ def mechanism(fitted: Fitted, x: np.ndarray) -> Row:
 
 def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterator[Row]:
     """All methods under one prior, on every shift at every severity."""
-    data = real_data.mnist(folder, lengths.rows, lengths.tests, seed=seed)
+    data = data_sets.mnist(folder, lengths.rows, lengths.tests, seed=seed)
     kinds, severities, images = zip(*shifts(data))
     for method, fitted in three(Task.of(prior, data, lengths, seed)):
         clean, *others = fitted.probs(data.x_test, *images)
@@ -215,7 +215,7 @@ def _sizes(ax: Any, rows: list[Row]) -> None:
 def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     lengths = LENGTHS[given.size]
-    study = Study("covariate_shift", ("method", "prior", "seed", "kind", "severity"), given)
+    study = Study(__file__, ("method", "prior", "seed", "kind", "severity"), given)
     cells = [{"prior": p, "seed": seed} for seed in range(SEEDS[given.size]) for p in PRIORS]
     study.run(cells, lambda **c: cell(lengths, given.data, **c))
     study.publish(list(summary(study.rows)), findings(study.rows), figure(study.rows))

@@ -12,7 +12,7 @@ the network; HMC's own distance from it is the Monte Carlo error. `step_size_bia
 of the logistic regression's weights over the exact one as the step grows (1: no bias), averaged
 over the coordinates in which the exact covariance is the identity.
 
-    python benchmarks/decision_boundary.py [--quick]
+    python -m benchmarks.predictions.decision_boundary [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,15 +20,14 @@ from functools import cache
 
 import jax
 import numpy as np
-from cells import as_text, from_text, without
 from numpyro.infer import HMC
-from quadrature import Nodes, nodes_of
-from runs import convergence, sampled
 from scipy.special import expit
 from sklearn.datasets import make_moons
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import convergence, sampled
+from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
+from benchmarks.predictions.quadrature import Nodes, nodes_of
 from numpyro_bnn import scores
 from numpyro_bnn.diagnostics import mcse_mean
 
@@ -331,12 +330,12 @@ def picture_of_bias(rows: Sequence[Row]):
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("decision_boundary", ("model", "method"), options)
+    study = Study(__file__, ("model", "method"), options)
     study.run(
         [{"model": model, "method": name} for model in MODELS for name in size["methods"]],
         lambda model, method: boundary(model, method, options.size),
     )
-    second = Study("step_size_bias", ("method", "step"), options)
+    second = Study(__file__, ("method", "step"), options, part="step_size")
     cells = [{"method": m, "step": s} for s in BIASES[: size["biases"]] for m in size["biased"]]
     second.run(cells, lambda method, step: bias(method, step, size))
     study.table(without(study.rows, "surface"))

@@ -1,14 +1,14 @@
 """Which method knows that an image is no digit? MNIST against Fashion-MNIST, noise and turned digits.
 
-A 784-50-10 relu network on a subset of MNIST (`mnist_posteriors.py`) with the prior N(0, α²): MAP, a
-deep ensemble, the posterior by HMC, mean field, SWAG; and the posterior under EmpCov, whose weights are
+A 784-50-10 relu network on a subset of MNIST (`benchmarks._shared.mnist_posteriors`) with the prior
+N(0, α²): MAP, a deep ensemble, the posterior by HMC, mean field, SWAG; and the posterior under EmpCov, whose weights are
 zero along directions that no training row has, to see whether they are what detects. Unfamiliar
 images: test images of Fashion-MNIST (far), digits in strong noise and digits turned by 60° (near;
-`corruptions.py` at severity 5). Detection is by the entropy of the averaged probabilities and by the mutual
+`corruptions` at severity 5). Detection is by the entropy of the averaged probabilities and by the mutual
 information of label and weights (AUROC: 1 separates, 0.5 is chance; a single network has no mutual
 information, hence 0.5). Accuracy, log score and calibration on the familiar images stand beside.
 
-    python benchmarks/out_of_distribution.py [--quick | --toy]
+    python -m benchmarks.predictions.out_of_distribution [--quick | --toy]
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import real_data
-from corruptions import corrupted
-from mnist_posteriors import Fitted, Length, Task, convergence, mean_of, quality, said_of, three
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.mnist_posteriors import (
+    Fitted,
+    Length,
+    Task,
+    convergence,
+    mean_of,
+    quality,
+    said_of,
+    three,
+)
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.predictions.corruptions import corrupted
 
 LENGTHS = {
     "full": Length(1000, 1000, 1000, 3, 40, 100),
@@ -44,7 +53,7 @@ SCORES = ("entropy", "mutual information")
 def unfamiliar(kind: str, digits: np.ndarray, folder: Path | None) -> np.ndarray:
     """As many images as there are digits, of a kind that was not trained on."""
     if kind == "Fashion-MNIST":
-        return real_data.fashion(folder, len(digits))
+        return data_sets.fashion(folder, len(digits))
     return corrupted(digits, kind, 5)
 
 
@@ -61,7 +70,7 @@ def fits(task: Task, prior: str) -> Iterator[tuple[str, Fitted]]:
 def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterator[Row]:
     """How well each method under a prior tells each kind of image from digits."""
     # Half of the test images are familiar, the other half are those that are corrupted.
-    data = real_data.mnist(folder, lengths.rows, 2 * lengths.tests, seed=seed)
+    data = data_sets.mnist(folder, lengths.rows, 2 * lengths.tests, seed=seed)
     inside = data._replace(x_test=data.x_test[: lengths.tests], y_test=data.y_test[: lengths.tests])
     others = data._replace(x_test=data.x_test[lengths.tests :], y_test=data.y_test[lengths.tests :])
     strange = [unfamiliar(kind, others.x_test, folder) for kind in UNFAMILIAR]
@@ -149,7 +158,7 @@ def figure(rows: list[Row]) -> Any:
 def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     lengths = LENGTHS[given.size]
-    study = Study("out_of_distribution", ("method", "prior", "seed", "unfamiliar"), given)
+    study = Study(__file__, ("method", "prior", "seed", "unfamiliar"), given)
     cells = [
         {"prior": prior, "seed": seed}
         for seed in range(SEEDS[given.size])

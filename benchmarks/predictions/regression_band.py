@@ -9,20 +9,19 @@ function in the gap, beyond the data and at the data, coverage of 90 % intervals
 score, and the Wasserstein distance to HMC between predictive samples, beside that between two
 halves of HMC's own chains. Means over data sets drawn anew.
 
-    python benchmarks/regression_band.py [--quick]
+    python -m benchmarks.predictions.regression_band [--quick]
 """
 
 from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
-from cells import as_text, from_text
 from numpyro.infer import HMC
-from runs import convergence, sampled
 from scipy.stats import norm
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import convergence, sampled
+from benchmarks._shared.study import Row, Study, as_text, from_text, parser
 from numpyro_bnn import scores
 
 NOISE, GAP, EDGE, HIDDEN, ROWS, BATCH = 0.1, (-0.3, 0.4), 1.0, 16, 60, 20
@@ -205,7 +204,7 @@ def picture(rows: Sequence[Row]):
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("regression_band", ("seed", "method"), options)
+    study = Study(__file__, ("seed", "method"), options)
     study.run(
         ({"seed": seed} for seed in range(size["seeds"])), lambda seed: cell(seed=seed, size=size)
     )

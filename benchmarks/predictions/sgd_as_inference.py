@@ -9,7 +9,7 @@ theory says: Mandt's Lyapunov equation for small steps, and its form for the ste
 linear regression with the noise that grows away from the optimum, exact). Predictions: their sd
 over HMC's, the Wasserstein distance to HMC's, log score on test rows.
 
-    python benchmarks/sgd_as_inference.py [--quick]
+    python -m benchmarks.predictions.sgd_as_inference [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +17,20 @@ from functools import cache
 
 import jax
 import numpy as np
-from cells import without
 from numpyro.infer import HMC
-from real_data import Split, uci
-from runs import convergence, sampled
 from scipy.special import expit
 from scipy.stats import norm
-from sgd_theory import Setting, of_linear_regression, of_small_steps, of_this_step
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import Split, uci
+from benchmarks._shared.sampled_runs import convergence, sampled
+from benchmarks._shared.study import Row, Study, parser, without
+from benchmarks.predictions.sgd_theory import (
+    Setting,
+    of_linear_regression,
+    of_small_steps,
+    of_this_step,
+)
 from numpyro_bnn import scores
 from numpyro_bnn.diagnostics import mcse_mean
 from numpyro_bnn.draws import draws_of
@@ -187,7 +191,7 @@ class Problem:
             return np.log(np.where(y == 1, functions, 1 - functions))
         return norm.logpdf(y, functions, NOISE[self.name])
 
-    def sgd(self, rate, num_samples: int, num_burnin: int) -> bnn.Draws:
+    def sgd(self, rate, num_samples: int, num_warmup: int) -> bnn.Draws:
         return bnn.constant_sgd(
             self.model,
             jax.random.key(2),
@@ -196,7 +200,7 @@ class Problem:
             num_samples=num_samples,
             num_members=self.size["chains"],
             rate=rate,
-            num_burnin=num_burnin,
+            num_burnin=num_warmup,
             num_steps=self.size["training"],
             progress_bar=False,
         )
@@ -316,7 +320,7 @@ def picture(rows: Sequence[Row]):
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("sgd_as_inference", ("model", "method", "multiple"), options)
+    study = Study(__file__, ("model", "method", "multiple"), options)
     problem = cache(lambda name: Problem(name, size, options.data))
     study.run(
         [{"model": model, "method": name} for model in size["models"] for name in METHODS],

@@ -15,7 +15,7 @@ scikit-learn's gradient boosting, and a Gaussian process on at most 2000 rows. T
 that were published for bde and for microcanonical Langevin ensembles (Sommer et al. 2025), on other
 splits.
 
-    python benchmarks/tabular.py [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
+    python -m benchmarks.predictions.tabular [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
 """
 
 import json
@@ -31,14 +31,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from by_features import MLPByFeatures
 from numpyro.infer import HMC, NUTS
-from real_data import table
 from scipy.stats import norm
-from study import Study, parser
-from tabular_report import TABLES, gains, picture, summary, wide
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import table
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.study import Study, parser
+from benchmarks.predictions.tabular_report import TABLES, gains, picture, summary, wide
 from numpyro_bnn.diagnostics import rhat
 from numpyro_bnn.potential import Potential
 
@@ -355,7 +355,7 @@ def main(argv=None):
     tables = given.tables or (TABLES if full else ["yacht"])
     seeds = given.seeds or ([1, 2, 3, 4, 5] if full else [1])
     most = None if full else {"quick": 300, "toy": 60}[given.size]
-    study = Study("tabular", ("table", "seed", "method"), given)
+    study = Study(__file__, ("table", "seed", "method"), given)
     for seed in seeds:
         for name in tables:
             parts = split(given.data, name, seed, most)

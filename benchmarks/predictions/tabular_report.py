@@ -1,4 +1,4 @@
-"""The tables and the figure of `tabular.py`, from its rows."""
+"""The tables and the figure of `tabular`, from its rows."""
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -19,7 +19,7 @@ Printed and stored: the log score, its difference from T = 1 with the standard e
 R-hat of the test predictions, and the kinetic temperature over the one asked for, which minibatch
 noise would raise.
 
-    python benchmarks/cold_posteriors.py [--quick]
+    python -m benchmarks.priors.cold_posteriors [--quick]
 
 Sources: Wenzel et al., *How good is the Bayes posterior in deep neural networks really?* (2020);
 Izmailov et al., *What are Bayesian neural network posteriors really like?* (2021), section 7;
@@ -36,13 +36,21 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.handlers import scale
-from real_data import mnist
-from runs import convergence, sampler
-from sampling_runs import means, paired, publish, score, select, starts
 from scipy.special import logsumexp
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import mnist
+from benchmarks._shared.sampled_runs import (
+    convergence,
+    means,
+    paired,
+    publish,
+    sampler,
+    score,
+    select,
+    starts,
+)
+from benchmarks._shared.study import Row, Study, parser
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MODES = ("plain", "shifts", "labels")
@@ -264,7 +272,7 @@ TABLE = {
 
 def main(argv=None) -> None:
     asked = parser(__doc__).parse_args(argv)
-    study = Study("cold_posteriors", ["mode", "seed", "scored", "temperature"], asked)
+    study = Study(__file__, ["mode", "seed", "scored", "temperature"], asked)
     seeds = SIZES[asked.size][-2]
     study.run(
         [{"mode": mode, "seed": seed} for seed in seeds for mode in MODES],

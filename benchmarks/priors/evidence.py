@@ -14,7 +14,7 @@ Printed: evidence and lppd of each model; Spearman's rank correlation of the two
 error (models and blocks of test rows drawn again, evidences moved by their errors); and what
 choosing by evidence loses against the best model on the test rows, paired over ten blocks of them.
 
-    python benchmarks/evidence.py [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.priors.evidence [--quick | --toy] [--data FOLDER] [--output FOLDER]
 """
 
 from typing import NamedTuple
@@ -23,12 +23,12 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import HMC
-from real_data import Split
 from scipy.stats import spearmanr
-from small_tables import ACTIVATIONS, few_rows, prior_named, regression_model
-from study import Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import Split
+from benchmarks._shared.study import Study, parser
+from benchmarks.priors.small_tables import ACTIVATIONS, few_rows, prior_named, regression_model
 from numpyro_bnn import plots_style
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.stepping_stones import doubts
@@ -249,7 +249,7 @@ def figure(rows):
 def main(argv=None):
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("evidence", KEYS, options)
+    study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
     study.publish(table(study.rows), findings(study.rows), figure(study.rows))
 

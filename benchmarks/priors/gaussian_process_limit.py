@@ -13,7 +13,7 @@ sd of the function on a grid against the exact ones, in units of the exact sd, b
 Carlo errors: a gap below its error says nothing. `gap` is what is left when the expected square of
 the error is taken off.
 
-    python benchmarks/gaussian_process_limit.py [--quick]
+    python -m benchmarks.priors.gaussian_process_limit [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cells import as_text, from_text, without
 from flax import linen as nn
 from numpyro.infer import HMC
-from runs import convergence, sampled
 from scipy.linalg import cho_factor, cho_solve
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import convergence, sampled
+from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
 from numpyro_bnn.diagnostics import mcse_mean
 
 NOISE, WEIGHT, BIAS, OUT = 0.2, 4.0, 1.0, 1.0
@@ -199,7 +198,7 @@ def picture(rows: Sequence[Row]):
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("gaussian_process_limit", ("width",), options)
+    study = Study(__file__, ("width",), options)
     study.run([{"width": width} for width in size["widths"]], lambda width: cell(width, size))
     rows = sorted(study.rows, key=lambda row: row["width"])
     study.table(without(rows, "mean on the grid", "sd on the grid"))

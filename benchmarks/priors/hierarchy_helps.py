@@ -11,7 +11,7 @@ are added to three of the tables; how large the weights from them are, and what 
 Differences are paired over splits, with standard errors over splits within a table and over tables
 across them.
 
-    python benchmarks/hierarchy_helps.py [--quick | --toy] [--data FOLDER] [--output FOLDER]
+    python -m benchmarks.priors.hierarchy_helps [--quick | --toy] [--data FOLDER] [--output FOLDER]
 """
 
 from typing import NamedTuple
@@ -21,7 +21,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpyro.infer import NUTS
 from scipy.stats import kstest
-from small_tables import (
+
+import numpyro_bnn as bnn
+from benchmarks._shared.study import Study, parser
+from benchmarks.priors.small_tables import (
     ACTIVATIONS,
     PRIORS,
     few_rows,
@@ -30,9 +33,6 @@ from small_tables import (
     relevance,
     with_noise_columns,
 )
-from study import Study, parser
-
-import numpyro_bnn as bnn
 from numpyro_bnn import plots_style
 from numpyro_bnn.diagnostics import diagnose_draws
 
@@ -266,7 +266,7 @@ def figure(rows):
 def main(argv=None):
     options = parser(__doc__).parse_args(argv)
     size = SIZES[options.size]
-    study = Study("hierarchy_helps", KEYS, options)
+    study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
     study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
 

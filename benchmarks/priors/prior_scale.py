@@ -10,7 +10,7 @@ Printed and stored: log score, its difference from the hierarchical prior on the
 the standard error, error or RMSE, calibration, convergence of the predictions; and how wide a range
 of α stays within 0.02 nats of the best.
 
-    python benchmarks/prior_scale.py [--quick]
+    python -m benchmarks.priors.prior_scale [--quick]
 
 Figure 10 of Izmailov, Vikram, Hoffman and Wilson, *What are Bayesian neural network posteriors really
 like?* (2021), asks this of N(0, α²) alone; Neal, *Bayesian learning for neural networks* (1996), of
@@ -22,11 +22,22 @@ import math
 
 import jax
 from numpyro.infer import NUTS
-from runs import convergence, sampler
-from sampling_runs import leapfrogs, load, means, network, paired, publish, score, select, starts
-from study import Row, Study, parser
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import (
+    convergence,
+    leapfrogs,
+    load,
+    means,
+    network,
+    paired,
+    publish,
+    sampler,
+    score,
+    select,
+    starts,
+)
+from benchmarks._shared.study import Row, Study, parser
 
 FAMILIES = ("N(0, α²)", "N(0, α²/n)")
 HIERARCHICAL = "hierarchical"
@@ -217,7 +228,7 @@ TABLE = {
 
 def main(argv=None) -> None:
     asked = parser(__doc__).parse_args(argv)
-    study = Study("prior_scale", ["problem", "split", "family", "alpha"], asked)
+    study = Study(__file__, ["problem", "split", "family", "alpha"], asked)
     study.run(
         cells(asked.size),
         lambda problem, split, family, alpha: one_cell(

@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro.distributions as dist
-from by_features import MLPByFeatures
-from real_data import Split, uci
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import Split, uci
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from numpyro_bnn import priors
 
 # All hierarchies are around the same place: kernels at 1 / sqrt(fan-in), biases at 1.

@@ -1,13 +1,13 @@
 """Chains on two host devices against `jax.vmap`, and the memory of a long run.
 
-The 784-100-10 network of `sgmcmc_speed.py`, SGLD with minibatches of 100:
+The 784-100-10 network of `sgmcmc_steps`, SGLD with minibatches of 100:
 
 - two and four chains, one or two a device, against all of them in one `jax.vmap`, interleaved, and
   how many cores each keeps busy: `vmap` on one device uses threads too;
 - peak resident memory of a child process against the number of steps (the draws kept are one)
   and against the number of rows, beyond the bytes of the rows themselves.
 
-    python benchmarks/sgmcmc_chains.py [--quick]
+    python -m benchmarks.speed.chains_on_devices [--quick]
 """
 
 import argparse
@@ -15,17 +15,16 @@ import pathlib
 import platform
 import statistics
 import subprocess
-import sys
 import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from sgmcmc_speed import CLASSES, EPSILON, INPUTS, N, model
-from stored import write_figures
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import ROOT, Results, command, parser
+from benchmarks.speed.sgmcmc_steps import CLASSES, EPSILON, INPUTS, N, model
 
 BATCH = 100
 
@@ -71,8 +70,9 @@ def chains(num_chains: int, steps: int, repeats: int):
 
 def peak(steps: int, size: int) -> float:
     """Peak resident MiB of one process that runs `steps` over `size` rows."""
-    arguments = [sys.executable, __file__, "--child", str(steps), str(size)]
-    return float(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
+    asked = command(__file__, "--child", steps, size)
+    said = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return float(said)
 
 
 def child(steps: int, size: int) -> None:
@@ -114,12 +114,11 @@ def memory(quick: bool):
 PARTS = {"chains": speed, "memory": memory}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer steps and repeats")
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+def main(argv: list[str] | None = None) -> None:
+    made = parser(__doc__, toy=False)
+    made.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
+    made.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
+    options = made.parse_args(argv)
     if options.child:
         child(*options.child)
         return
@@ -129,11 +128,11 @@ def main() -> None:
     )
     for part in options.part:
         found = []
-        for what, value in PARTS[part](options.quick):
+        for what, value in PARTS[part](options.size != "full"):
             found.append((what, round(value, 4)))
             print(f"{what:<58}{value:>10.3f}", flush=True)
-        if not options.quick:
-            write_figures(f"sgmcmc_{part}", found)
+        # The speed is the study's first table, the memory its second.
+        Results(__file__, options, "" if part == "chains" else part).write_values(found)
 
 
 if __name__ == "__main__":

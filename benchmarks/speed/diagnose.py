@@ -2,21 +2,20 @@
 
 Draws are made up (independent around a random network; what `diagnose` does with them does not
 depend on it), predictions are made at 1000 rows, and the peak resident memory of the process is
-taken before and after. Stored in `results/diagnose_speed.csv`.
+taken before and after.
 
-    python benchmarks/diagnose_speed.py [--quick]
+    python -m benchmarks.speed.diagnose [--quick]
 """
 
-import argparse
 import platform
 import resource
 import time
 
 import jax
 import numpy as np
-from stored import write_rows
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import Results, parser
 from numpyro_bnn import diagnose
 
 NUM_CHAINS, NUM_ROWS, INPUTS, CLASSES = 8, 1000, 784, 10
@@ -39,10 +38,9 @@ def peak_gib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the draws")
-    num_draws = 100 if parser.parse_args().quick else 1000
+def main(argv=None):
+    options = parser(__doc__, toy=False).parse_args(argv)
+    num_draws = 1000 if options.size == "full" else 100
     rng = np.random.default_rng(1)
     x = rng.standard_normal((NUM_ROWS, INPUTS), dtype=np.float32)
     model = bnn.classification(bnn.MLP([100], CLASSES), bnn.priors.FanIn(), x, LABELS)
@@ -64,8 +62,7 @@ def main():
     print(report)
     for key, value in row.items():
         print(f"  {key:<24}{value:>12.4g}")
-    if num_draws == 1000:
-        write_rows("diagnose_speed", [row])
+    Results(__file__, options).write_rows([row])
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ The same 64-16-10 network on scikit-learn's digits, written with `random_module`
 plain NumPyro, sampled with trajectories of a fixed number of leapfrog steps, interleaved; and
 the time that a second `MCMC.run` takes beyond its sampling.
 
-    python benchmarks/overhead.py [--quick]
+    python -m benchmarks.speed.overhead [--quick]
 """
 
-import argparse
 import platform
 import statistics
 import time
@@ -19,9 +18,9 @@ import numpyro.distributions as dist
 from flax import linen as nn
 from numpyro.infer import HMC
 from sklearn.datasets import load_digits
-from stored import write_figures
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import Results, parser
 
 LEAPFROGS = 20
 
@@ -69,11 +68,9 @@ def seconds(run):
     return time.perf_counter() - begin
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    quick = parser.parse_args().quick
-    num_samples, repeats = (50, 3) if quick else (200, 11)
+def main(argv=None):
+    options = parser(__doc__, toy=False).parse_args(argv)
+    num_samples, repeats = (200, 11) if options.size == "full" else (50, 3)
     x, y = load_digits(return_X_y=True)
     x, y = jnp.asarray(x / 16, jnp.float32), jnp.asarray(y)
 
@@ -108,8 +105,7 @@ def main():
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {repeats} repeats")
     for label, value in rows:
         print(f"{label:<45} {value:10.4f}")
-    if not quick:
-        write_figures("overhead", rows)
+    Results(__file__, options).write_values(rows)
 
 
 if __name__ == "__main__":

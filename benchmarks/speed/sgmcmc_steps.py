@@ -9,10 +9,9 @@ process), so that drifts of the machine cancel in the ratios, of which the media
 - NumPyro's subsampling plate: a fresh minibatch by the seed handler inside the potential;
 - posteriors (PyTorch), where `--torch-python` names an interpreter that has it.
 
-    python benchmarks/sgmcmc_speed.py [--quick] [--torch-python PYTHON]
+    python -m benchmarks.speed.sgmcmc_steps [--quick] [--torch-python PYTHON]
 """
 
-import argparse
 import platform
 import statistics
 import subprocess
@@ -29,9 +28,9 @@ from flax import linen as nn
 from jax import lax
 from numpyro.handlers import seed, substitute
 from numpyro.infer.util import potential_energy
-from stored import write_rows
 
 import numpyro_bnn as bnn
+from benchmarks._shared.study import Results, parser
 
 N, INPUTS, HIDDEN, CLASSES = 60_000, 784, 100, 10
 EPSILON, H, FRICTION = 1e-6, 1e-3, 10.0
@@ -204,7 +203,7 @@ class Torch:
     """A child process with PyTorch that runs when asked."""
 
     def __init__(self, python: str, method: str, batch_size: int, steps: int) -> None:
-        worker = Path(__file__).with_name("sgmcmc_speed_torch.py")
+        worker = Path(__file__).with_name("sgmcmc_steps_torch.py")
         self.process = subprocess.Popen(
             [python, "-W", "ignore", str(worker), method, str(batch_size), str(steps)],
             stdin=subprocess.PIPE,
@@ -265,27 +264,26 @@ def compare(method: str, batch_size: int, steps: int, repeats: int, torch_python
         yield method, batch_size, name, round(micro, 1), round(ratio, 3)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer steps and repeats")
-    parser.add_argument("--torch-python", help="an interpreter with torch and posteriors")
-    options = parser.parse_args()
-    repeats = 3 if options.quick else 7
+def main(argv: list[str] | None = None) -> None:
+    made = parser(__doc__, toy=False)
+    made.add_argument("--torch-python", help="an interpreter with torch and posteriors")
+    options = made.parse_args(argv)
+    full = options.size == "full"
+    repeats = 7 if full else 3
     print(f"JAX {jax.__version__}, Python {platform.python_version()}, {jax.devices()[0].platform}")
     print(f"{'method':<7}{'batch':>6}  {'contender':<20}{'us a step':>11}{'ours / it':>11}")
     rows = []
     for method in ("SGLD", "SGHMC"):
         for batch_size in (100, 1000):
-            steps = (200 if options.quick else 1000) // (1 if batch_size == 100 else 2)
+            steps = (1000 if full else 200) // (1 if batch_size == 100 else 2)
             for row in compare(method, batch_size, steps, repeats, options.torch_python):
                 rows.append(row)
                 print(
                     f"{row[0]:<7}{row[1]:>6}  {row[2]:<20}{row[3]:>11.1f}{row[4]:>11.3f}",
                     flush=True,
                 )
-    if not options.quick:
-        head = ("method", "batch_size", "contender", "microseconds", "ratio_of_ours")
-        write_rows("sgmcmc_speed", [dict(zip(head, row)) for row in rows])
+    head = ("method", "batch_size", "contender", "microseconds", "ratio_of_ours")
+    Results(__file__, options).write_rows([dict(zip(head, row)) for row in rows])
 
 
 if __name__ == "__main__":

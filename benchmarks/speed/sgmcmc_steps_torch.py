@@ -1,6 +1,6 @@
-"""The PyTorch contender of `sgmcmc_speed.py`, for an interpreter with `torch` and `posteriors`.
+"""The PyTorch contender of `sgmcmc_steps.py`, for an interpreter with `torch` and `posteriors`.
 
-    python benchmarks/sgmcmc_speed_torch.py {SGLD,SGHMC} BATCH_SIZE STEPS
+    python benchmarks/speed/sgmcmc_steps_torch.py {SGLD,SGHMC} BATCH_SIZE STEPS
 
 Each line on standard input asks for one run, whose seconds it prints.
 """
@@ -13,7 +13,7 @@ import posteriors
 import torch
 
 N, INPUTS, HIDDEN, CLASSES = 60_000, 784, 100, 10
-EPSILON, H, FRICTION = 1e-6, 1e-3, 10.0  # as in sgmcmc_speed.py
+EPSILON, H, FRICTION = 1e-6, 1e-3, 10.0  # as in sgmcmc_steps.py
 
 
 def main(method: str, batch_size: int, steps: int) -> None:

@@ -20,12 +20,12 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 HERE = Path(__file__).parent
 
 
-def start(script, arguments, devices=2, errors=subprocess.PIPE):
-    """A process on CPU devices of its own."""
+def start(program, arguments, devices=2, errors=subprocess.PIPE):
+    """A process on CPU devices of its own: a program is a file, or "-m" and a module of the checkout."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, str(script), *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stderr=errors, text=True)
+    command = [sys.executable, *map(str, [*program, *arguments])]
+    return subprocess.Popen(command, cwd=HERE.parent, env=environment, stderr=errors, text=True)
 
 
 def finish(*started):
@@ -44,8 +44,8 @@ def free_port():
 def seen(request, tmp_path_factory):
     """What both processes saw, and the draws of the same run on one device here."""
     folder, port = tmp_path_factory.mktemp("processes"), free_port()
-    script = HERE / "one_of_two_processes.py"
-    finish(*[start(script, [port, process, folder, request.param]) for process in (0, 1)])
+    program = [HERE / "one_of_two_processes.py"]
+    finish(*[start(program, [port, process, folder, request.param]) for process in (0, 1)])
     one = sampler(request.param)
     one.run(jax.random.key(0), X, Y)
     files = [np.load(folder / f"{process}.npz") for process in (0, 1)]
@@ -97,20 +97,20 @@ def test_an_error_of_any_length_can_be_told(monkeypatch):
     assert Processes(several=True).first(lambda: "ü") == "ü"
 
 
-# -- the script for clusters -------------------------------------------------------------------
+# -- the program for clusters -------------------------------------------------------------------
 
 
 def distributed(out, processes, *more):
-    """The benchmark's script, started in several processes of two devices, or in one of one."""
-    script = HERE.parent / "benchmarks" / "distributed.py"
-    if not script.is_file():
+    """The program for clusters, started in several processes of two devices, or in one of one."""
+    program = ["-m", "benchmarks.large_runs.distributed"]
+    if not (HERE.parent / "benchmarks").is_dir():
         pytest.skip("the benchmarks are not beside the tests")
     arguments = ["--rows", 201, "--draws", 20, "--out", out, *more]
     if processes == 1:
-        return [start(script, arguments, devices=1)]
+        return [start(program, arguments, devices=1)]
     arguments += ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", processes]
     arguments += ["--groups", 2]
-    return [start(script, [*arguments, "--process", i]) for i in range(processes)]
+    return [start(program, [*arguments, "--process", i]) for i in range(processes)]
 
 
 def stored(out):

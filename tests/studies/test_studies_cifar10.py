@@ -10,20 +10,15 @@ from cifar10_toy import TINY, TOY, images
 from jax import lax
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10 import __main__ as cifar10
+from benchmarks.cifar10 import data, judge, methods, network, speed
+from benchmarks.cifar10.data import Data
+from benchmarks.cifar10.setup import Result
 from numpyro_bnn.sgmcmc.dynamics import Langevin, SemiImplicit
 from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings
 from numpyro_bnn.sgmcmc.splitting import Splitting
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-
-import cifar10  # noqa: E402
-import cifar10_data  # noqa: E402
-import cifar10_judge  # noqa: E402
-import cifar10_methods  # noqa: E402
-import cifar10_network  # noqa: E402
-import cifar10_speed  # noqa: E402
-from cifar10_data import Data  # noqa: E402
-from cifar10_setup import Result  # noqa: E402
 
 # ---- the network, from the words of the study in plain lax calls
 
@@ -60,9 +55,9 @@ def plain_logits(weights, x):
 @pytest.fixture(scope="module")
 def weights():
     """Weights of the full network, all of them away from 0 and 1."""
-    shapes = jax.eval_shape(
-        cifar10_network.ResNet().init, jax.random.key(0), jnp.zeros((1, 32, 32, 3))
-    )["params"]
+    shapes = jax.eval_shape(network.ResNet().init, jax.random.key(0), jnp.zeros((1, 32, 32, 3)))[
+        "params"
+    ]
     leaves, structure = jax.tree.flatten(shapes)
     rng = np.random.default_rng(1)
     drawn = [rng.normal(0, 0.2**0.5, leaf.shape).astype(np.float32) for leaf in leaves]
@@ -80,24 +75,23 @@ def test_the_parameters_are_those_of_the_study(weights):
 
 
 def test_logits_are_those_of_plain_lax_calls(weights):
-    x = cifar10_data.standardized(images(2).x)
+    x = data.standardized(images(2).x)
     expected = jax.jit(plain_logits)(weights, x)
-    found = jax.jit(cifar10_network.ResNet().apply)({"params": weights}, x)
+    found = jax.jit(network.ResNet().apply)({"params": weights}, x)
     assert np.abs(expected).max() > 0.5
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_half_precision_is_for_the_convolutions_only():
     """Weights and logits stay float32; rounding to 8 bits, once a layer, moves logits a little."""
-    x = cifar10_data.standardized(images(4).x)
-    network = TOY
-    half = cifar10_network.ResNet((4, 8, 16), 1, "bfloat16")
-    params = network.init(jax.random.key(0), x[:1])
+    x = data.standardized(images(4).x)
+    half = network.ResNet((4, 8, 16), 1, "bfloat16")
+    params = TOY.init(jax.random.key(0), x[:1])
     assert {v.dtype for v in jax.tree.leaves(half.init(jax.random.key(0), x[:1]))} == {x.dtype}
 
     @jax.jit
     def logits(params):
-        return network.apply(params, x), half.apply(params, x)
+        return TOY.apply(params, x), half.apply(params, x)
 
     exact, rounded = logits(params)
     assert rounded.dtype == exact.dtype == jnp.float32
@@ -108,10 +102,8 @@ def test_half_precision_is_for_the_convolutions_only():
 
 def test_pixels_are_standardised_by_colour():
     x = np.zeros((1, 1, 1, 3), np.uint8)
-    np.testing.assert_allclose(cifar10_data.standardized(x).ravel(), [-2.45, -2.4, -2.2], rtol=1e-6)
-    np.testing.assert_allclose(
-        cifar10_data.standardized(x + 255).ravel(), [2.55, 2.6, 2.8], rtol=1e-6
-    )
+    np.testing.assert_allclose(data.standardized(x).ravel(), [-2.45, -2.4, -2.2], rtol=1e-6)
+    np.testing.assert_allclose(data.standardized(x + 255).ravel(), [2.55, 2.6, 2.8], rtol=1e-6)
 
 
 # ---- the posterior
@@ -119,15 +111,15 @@ def test_pixels_are_standardised_by_colour():
 
 def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
     """Prior of variance 1/5 on all, likelihood scaled by N/B, in chunks that do not divide N."""
-    monkeypatch.setattr(cifar10_network, "CHUNK", 8)
-    data = images(20)
-    network = TINY
-    params = network.init(jax.random.key(0), cifar10_data.standardized(data.x[:1]))["params"]
-    model = cifar10_network.posterior_of(network)
-    x, y = jnp.asarray(data.x), jnp.asarray(data.y)
-    potential = bnn.potential_of(model, x, y, data.x[:3])
+    monkeypatch.setattr(network, "CHUNK", 8)
+    shown = images(20)
+    net = TINY
+    params = net.init(jax.random.key(0), data.standardized(shown.x[:1]))["params"]
+    model = network.posterior_of(net)
+    x, y = jnp.asarray(shown.x), jnp.asarray(shown.y)
+    potential = bnn.potential_of(model, x, y, shown.x[:3])
     z = bnn.from_params(params)
-    by_hand = cifar10_speed.energy_by_hand(network, 20)
+    by_hand = speed.energy_by_hand(net, 20)
     count = sum(v.size for v in z.values())
     constant = count / 2 * np.log(2 * np.pi / 5)
     rows = jnp.array([3, 11, 17, 4])
@@ -147,46 +139,46 @@ def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
 
 def test_order_and_pack(tmp_path):
     expected = sorted(range(50), key=lambda i: md5(b"train%d" % i).hexdigest())
-    assert cifar10_data.order("train", 50).tolist() == expected
-    data = Data(images(70), images(30, 1))
-    paths = cifar10_data.pack(data, tmp_path)
+    assert data.order("train", 50).tolist() == expected
+    whole = Data(images(70), images(30, 1))
+    paths = data.pack(whole, tmp_path)
     assert [p.name for p in paths] == ["train_part0.npz", "test_part0.npz"]
-    again = cifar10_data.load(tmp_path)
-    for one, other in zip(jax.tree.leaves(data), jax.tree.leaves(again)):
+    again = data.load(tmp_path)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(again)):
         np.testing.assert_array_equal(one, other)
     paths[1].unlink()
     with pytest.raises(FileNotFoundError, match="packed test images"):
-        cifar10_data.load(tmp_path)
+        data.load(tmp_path)
 
 
 def test_parts_that_are_missing_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(cifar10_data, "_PART", 16)
-    paths = cifar10_data.pack(Data(images(40), images(10)), tmp_path)
+    monkeypatch.setattr(data, "_PART", 16)
+    paths = data.pack(Data(images(40), images(10)), tmp_path)
     assert len(paths) == 4
     paths[1].unlink()
     with pytest.raises(FileNotFoundError, match="holds 24 of 40 packed train images"):
-        cifar10_data.load(tmp_path)
+        data.load(tmp_path)
 
 
 def test_absent_data(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"neither contact sheets .* --data"):
-        cifar10_data.load(tmp_path)
+        data.load(tmp_path)
 
 
 @pytest.mark.slow
 def test_sheets(shared):
     """Every image is at its place: labels and flags follow the order, as one sheet shows."""
-    data = cifar10_data.load(shared / "data" / "cifar10")
-    assert data.train.x.shape == (40_960, 32, 32, 3)
-    assert data.test.x.shape == (10_000, 32, 32, 3)
-    assert np.bincount(data.test.y).tolist() == [1000] * 10
-    assert (~data.test.exact).sum() == 20
+    whole = data.load(shared / "data" / "cifar10")
+    assert whole.train.x.shape == (40_960, 32, 32, 3)
+    assert whole.test.x.shape == (10_000, 32, 32, 3)
+    assert np.bincount(whole.test.y).tolist() == [1000] * 10
+    assert (~whole.test.exact).sum() == 20
     from PIL import Image
 
     with Image.open(shared / "data" / "cifar10" / "test_01.webp") as image:
         sheet = np.asarray(image.convert("RGB"))
-    place = np.flatnonzero(cifar10_data.order("test", 10_000) == 2500 + 53)[0]
-    np.testing.assert_array_equal(data.test.x[place], sheet[32:64, 3 * 32 : 4 * 32])
+    place = np.flatnonzero(data.order("test", 10_000) == 2500 + 53)[0]
+    np.testing.assert_array_equal(whole.test.x[place], sheet[32:64, 3 * 32 : 4 * 32])
 
 
 # ---- what the step sizes mean
@@ -195,16 +187,16 @@ def test_sheets(shared):
 def test_steps_are_those_of_the_study():
     """θ and m of the study's update from the conventions of this package, noise included."""
     step, momentum, noise, gradient = 3e-7, 0.9, 0.7, 1234.0
-    method = cifar10_methods.Sampling("SGHMC", step, momentum)
-    h = cifar10_methods.time_step(method, 40_960)
-    settings = Settings(step_size=h, friction=cifar10_methods.friction(method, 40_960))
+    method = methods.Sampling("SGHMC", step, momentum)
+    h = methods.time_step(method, 40_960)
+    settings = Settings(step_size=h, friction=methods.friction(method, 40_960))
     state = DynamicsState(jnp.array(0.3), jnp.array(0.5))
     after = SemiImplicit().complete(state, jnp.array(gradient), (jnp.array(noise),), settings)
     m = momentum * 0.5 - step**0.5 * gradient + (2 * (1 - momentum)) ** 0.5 * noise
     assert float(after.momentum) == pytest.approx(m, rel=1e-5)
     assert float(after.position) == pytest.approx(0.3 + step**0.5 * m, rel=1e-5)
     # Without momentum the same update is SGLD, at twice the step.
-    kernel = cifar10_methods.kernel_of(cifar10_methods.SAMPLERS["sgld"], lambda: None, 40_960, 80)
+    kernel = methods.kernel_of(methods.SAMPLERS["sgld"], lambda: None, 40_960, 80)
     assert float(kernel._step_size(0)) == pytest.approx(2e-6, rel=1e-5)
     langevin = Langevin().complete(
         DynamicsState(jnp.array(0.3)),
@@ -217,9 +209,9 @@ def test_steps_are_those_of_the_study():
 
 
 def test_baoab_keeps_the_momentum_asked_for():
-    method = cifar10_methods.SAMPLERS["baoab"]
-    h = cifar10_methods.time_step(method, 1)
-    settings = Settings(step_size=h, friction=cifar10_methods.friction(method, 1))
+    method = methods.SAMPLERS["baoab"]
+    h = methods.time_step(method, 1)
+    settings = Settings(step_size=h, friction=methods.friction(method, 1))
     state = DynamicsState(jnp.array(0.0), jnp.array(1.0))
     zero = jnp.array(0.0)
     after = Splitting("BAOA").complete(state, zero, (zero,), settings)
@@ -229,23 +221,23 @@ def test_baoab_keeps_the_momentum_asked_for():
 def test_a_cosine_begins_at_the_step_and_rmsprop_at_its_share():
     sizes = (40_960, 80)
     for name, peak in (("cyclical_sghmc", 3e-7), ("cyclical_sghmc_rmsprop", 3e-5 / 40_960)):
-        kernel = cifar10_methods.kernel_of(cifar10_methods.SAMPLERS[name], lambda: None, *sizes)
+        kernel = methods.kernel_of(methods.SAMPLERS[name], lambda: None, *sizes)
         assert float(kernel._step_size(0)) ** 2 == pytest.approx(peak, rel=1e-5)
         half = float(kernel._step_size(25 * 512)) ** 2
         assert half == pytest.approx(peak / 2, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", cifar10_methods.SAMPLERS)
+@pytest.mark.parametrize("name", methods.SAMPLERS)
 def test_plans_keep_to_the_budget(name):
-    method, sizes = cifar10_methods.SAMPLERS[name], (40_960, 80)
-    plan = cifar10_methods.plan_of(method, 1000, *sizes)
+    method, sizes = methods.SAMPLERS[name], (40_960, 80)
+    plan = methods.plan_of(method, 1000, *sizes)
     draws = plan.num_samples // plan.thinning
-    spent = cifar10_methods.gradients_of(method, plan, draws, *sizes) / 512
+    spent = methods.gradients_of(method, plan, draws, *sizes) / 512
     assert 945 < spent <= 1000
     assert plan.num_samples % plan.thinning == 0
     assert draws >= 150
     with pytest.raises(ValueError, match="too few for a draw"):
-        cifar10_methods.plan_of(method, 0.001, *sizes)
+        methods.plan_of(method, 0.001, *sizes)
 
 
 # ---- judging
@@ -266,9 +258,9 @@ def test_the_judge_scores_what_is_known(tmp_path):
     result_of(wrong).save(tmp_path / "some_wrong.npz")
     result_of(half, np.float32([[1.0, 1.2, np.nan]])).save(tmp_path / "unsure.npz")
     exact = np.arange(20) >= 5
-    found = cifar10_judge.judge(tmp_path, y, exact)
+    found = judge.judge(tmp_path, y, exact)
     assert found.names == ["right", "some_wrong", "unsure"]
-    by_name = {row[0]: dict(zip(cifar10_judge.HEAD, row)) for row in found.table}
+    by_name = {row[0]: dict(zip(judge.HEAD, row)) for row in found.table}
     assert by_name["some_wrong"]["accuracy"] == 0.75
     assert by_name["some_wrong"]["accuracy_exact"] == 1.0
     assert by_name["right"]["log_score"] == pytest.approx(0.0, abs=1e-4)
@@ -284,12 +276,12 @@ def test_the_judge_scores_what_is_known(tmp_path):
     found.save(tmp_path)
     assert (tmp_path / "pairs.csv").read_text().splitlines()[1] == "right,some_wrong,0.75,0.25"
     with pytest.raises(ValueError, match=r"predicts 20 test images, there are 3"):
-        cifar10_judge.judge(tmp_path, y[:3], exact[:3])
+        judge.judge(tmp_path, y[:3], exact[:3])
 
 
 def test_no_results(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no results"):
-        cifar10_judge.judge(tmp_path, np.zeros(3, int), np.ones(3, bool))
+        judge.judge(tmp_path, np.zeros(3, int), np.ones(3, bool))
 
 
 def test_unknown_method(capsys):

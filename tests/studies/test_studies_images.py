@@ -1,51 +1,12 @@
-"""The studies of MNIST images: their corruptions, priors and formulas, and that they run."""
-
-import csv
-import importlib
-import sys
-from pathlib import Path
+"""Studies of MNIST images: their corruptions, priors and scores."""
 
 import numpy as np
 import pytest
-from numpyro.handlers import seed, trace
 
-import numpyro_bnn as bnn
-from numpyro_bnn.levels import levels_of
+from benchmarks._shared import mnist_posteriors
+from benchmarks.predictions import corruptions, covariate_shift
 
-BENCHMARKS = Path(bnn.__file__).parents[1] / "benchmarks"
-if not (BENCHMARKS / "corruptions.py").exists():
-    pytest.skip("the benchmarks are not beside this package", allow_module_level=True)
-sys.path.insert(0, str(BENCHMARKS))
-
-import corruptions  # noqa: E402
-import covariate_shift  # noqa: E402
-import mnist_gibbs  # noqa: E402
-import mnist_posteriors  # noqa: E402
-
-SCRIPTS = ("mnist_gibbs", "covariate_shift", "out_of_distribution")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_a_study_runs_is_finite_and_computes_nothing_twice(
-    script, tmp_path, capsys, shared, quick_compile
-):
-    main = importlib.import_module(script).main
-    main(["--toy", "--output", str(tmp_path)])
-    kept = (tmp_path / f"{script}.csv").read_text()
-    for row in csv.DictReader(kept.splitlines()):
-        # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
-        judged = {k: v for k, v in row.items() if "R-hat" not in k}
-        assert not {"nan", "inf", "-inf"} & set(judged.values())
-    assert (tmp_path / f"{script}.md").stat().st_size > 100
-    assert (tmp_path / f"{script}.png").stat().st_size > 5000
-    capsys.readouterr()
-    main(["--toy", "--output", str(tmp_path)])
-    assert "rows are there, and kept" in capsys.readouterr().out
-    assert (tmp_path / f"{script}.csv").read_text() == kept
-
-
-# -- corruptions ------------------------------------------------------------------------------------
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +79,6 @@ def test_shifts_along_pixels_and_directions_stay_there_and_have_their_size(image
     assert abs(square.mean() - 9) < 4 * square.std() / np.sqrt(len(square))
 
 
-# -- priors, conditionals, averages ---------------------------------------------------------------------
-
-
 def test_a_root_of_empcov_squares_to_its_covariance(images):
     root = mnist_posteriors.pixels_under("EmpCov", images).root.astype(np.float64)
     moments = images.T.astype(np.float64) @ images / len(images)
@@ -141,25 +99,6 @@ def test_null_components_are_those_that_no_row_has():
     null, first = covariate_shift.null_and_first(x)
     assert (null.shape, first.shape) == ((8, 12), (4, 12))
     np.testing.assert_allclose(null @ x.T, 0, atol=1e-12)
-
-
-def test_the_conditional_mean_of_a_precision_is_that_of_the_library():
-    prior = bnn.priors.Hierarchical(mnist_gibbs.CONCENTRATION, mnist_gibbs.RATE)
-
-    def model():
-        prior.sample("net", {"kernel": (3, 4)})
-
-    sites = trace(seed(bnn.parameterize(model, "centered"), 0)).get_trace()
-    (level,) = levels_of(sites).values()
-    weights = np.asarray(sites["net/kernel"]["value"])
-    found = mnist_gibbs.conditional_mean((weights**2).sum(), weights.size)
-    np.testing.assert_allclose(found, level.conditional({"net/kernel": weights}).mean, rtol=1e-6)
-
-
-def test_the_average_is_over_the_later_half_so_far():
-    values = np.arange(10.0)[None, :, None]
-    means = [mnist_gibbs.later_half(values, i).item() for i in range(5)]
-    assert means == [0, 1, 1.5, 2.5, 3]
 
 
 def test_quality_and_excess_by_hand():

@@ -5,18 +5,13 @@ import pytest
 from cifar10_toy import TINY, TOY, images
 
 import numpyro_bnn as bnn
+from benchmarks.cifar10 import __main__ as cifar10
+from benchmarks.cifar10 import cost, data, network, runs, speed
+from benchmarks.cifar10.data import Data
+from benchmarks.cifar10.network import ResNet
+from benchmarks.cifar10.setup import Result, Setup
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-
-import cifar10  # noqa: E402
-import cifar10_cost  # noqa: E402
-import cifar10_data  # noqa: E402
-import cifar10_network  # noqa: E402
-import cifar10_runs  # noqa: E402
-import cifar10_speed  # noqa: E402
-from cifar10_data import Data  # noqa: E402
-from cifar10_network import ResNet  # noqa: E402
-from cifar10_setup import Result, Setup  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +42,22 @@ def tiny(toy, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cifar10.METHODS)
 def test_every_method_runs(tiny, name):
-    result = checked(cifar10_runs.run(name, tiny))
+    result = checked(runs.run(name, tiny))
     if name in tiny.samplers:
         assert result.epochs <= tiny.epochs + (2 if "control" in name else 0)
     # What is said on paper is what was done.
-    work = cifar10_cost.work_of(name, tiny)
+    work = cost.work_of(name, tiny)
     assert work.gradients == pytest.approx(result.gradient_evaluations)
     assert work.draws == result.num_draws
     # A second call finds the result and runs nothing.
-    assert Result.load(cifar10_runs.run(name, tiny)).seconds == result.seconds
+    assert Result.load(runs.run(name, tiny)).seconds == result.seconds
 
 
 @pytest.mark.slow
 def test_chains_together_on_one_device(tiny):
     """Two chains in one program: twice the draws, and an R-hat for every probability."""
     several = tiny._replace(chains=2, chain_method="vectorized")
-    path = cifar10_runs.run("sgld", several)
+    path = runs.run("sgld", several)
     assert path.name == "sgld_2_chains.npz"
     result = checked(path)
     draws = bnn.load(several.runs / "sgld_2_chains" / "draws.zarr", None)["probs"][:]
@@ -79,9 +74,9 @@ def test_chains_together_on_one_device(tiny):
 @pytest.mark.slow
 def test_half_precision_beside_single(tiny):
     """Files of their own, and predictions that differ, but not by much after two epochs."""
-    single = checked(cifar10_runs.run("sgd", tiny))
+    single = checked(runs.run("sgd", tiny))
     half = tiny._replace(network=ResNet((4,), 0, "bfloat16"))
-    path = cifar10_runs.run("sgd", half)
+    path = runs.run("sgd", half)
     assert path.name == "sgd_bfloat16.npz"
     gap = np.abs(checked(path).probs.astype(float) - single.probs.astype(float)).max()
     assert 0 < gap < 0.05
@@ -90,7 +85,7 @@ def test_half_precision_beside_single(tiny):
 @pytest.mark.slow
 def test_from_the_command_line(toy, tmp_path, capsys):
     """4-8-16 filters: packed data in, a result and the judge's table out."""
-    cifar10_data.pack(toy.data, tmp_path / "packed")
+    data.pack(toy.data, tmp_path / "packed")
     folders = ["--data", tmp_path / "packed", "--runs", tmp_path / "runs", "--out", tmp_path]
     cifar10.main(["run", "sgd", "--toy", *map(str, folders)])
     assert checked(tmp_path / "sgd.npz").epochs == 2
@@ -100,8 +95,8 @@ def test_from_the_command_line(toy, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_timings_have_a_row_for_every_contender(tiny):
-    timing = cifar10_speed.Timing((32, 64), 64, chains=(2,), steps=2, repeats=1, peak=1.0)
-    rows = cifar10_speed.measure(tiny.data, tiny.network, timing, progress=False)
+    timing = speed.Timing((32, 64), 64, chains=(2,), steps=2, repeats=1, peak=1.0)
+    rows = speed.measure(tiny.data, tiny.network, timing, progress=False)
     assert [row[:3] for row in rows] == [
         *(("gradient", 1, 32), ("gradient", 1, 64)),
         *(("sgld", 2, 64), ("baoab", 2, 64)),
@@ -112,7 +107,7 @@ def test_timings_have_a_row_for_every_contender(tiny):
 @pytest.mark.slow
 def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, monkeypatch):
     """The process dies after its first checkpoint; another goes on."""
-    whole = checked(cifar10_runs.run("sgld", tiny))
+    whole = checked(runs.run("sgld", tiny))
     cut = tiny._replace(safe_epochs=2, runs=tmp_path / "runs", results=tmp_path / "results")
     from numpyro_bnn.recording import Recorder
 
@@ -127,24 +122,24 @@ def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Recorder, "take", dies)
         with pytest.raises(OSError, match="taken away"):
-            cifar10_runs.run("sgld", cut)
+            runs.run("sgld", cut)
     assert taken
-    result = checked(cifar10_runs.run("sgld", cut))
+    result = checked(runs.run("sgld", cut))
     np.testing.assert_array_equal(result.probs, whole.probs)
 
 
 @pytest.mark.slow
 def test_modes_go_on_and_those_of_other_settings_are_refused(tiny):
-    path = cifar10_runs.run("sgd", tiny)
+    path = runs.run("sgd", tiny)
     whole = checked(path)
     assert whole.epochs == 2
     # Ended in its second segment: the first is read again.
     path.unlink()
     (tiny.runs / "modes" / "member0_segment1.npz").unlink()
-    np.testing.assert_array_equal(checked(cifar10_runs.run("sgd", tiny)).probs, whole.probs)
+    np.testing.assert_array_equal(checked(runs.run("sgd", tiny)).probs, whole.probs)
     other = tiny._replace(training=tiny.training._replace(epochs=3))
     with pytest.raises(ValueError, match="parts of a run with the settings"):
-        cifar10_runs.run("sgd", other)
+        runs.run("sgd", other)
 
 
 # ---- speed and cost
@@ -153,20 +148,19 @@ def test_modes_go_on_and_those_of_other_settings_are_refused(tiny):
 def test_rates_and_shares_of_timings():
     """Contenders of one second a step: numbers a reader can check by hand."""
     contenders = [
-        cifar10_speed.Contender("gradient", 1, 4, 8, print, 1.5),
-        cifar10_speed.Contender("gradient", 1, 8, 4, print, 2.5),
-        cifar10_speed.Contender("baoab", 3, 8, 4, print, 3.5),
+        speed.Contender("gradient", 1, 4, 8, print, 1.5),
+        speed.Contender("gradient", 1, 8, 4, print, 2.5),
+        speed.Contender("baoab", 3, 8, 4, print, 3.5),
     ]
-    timing = cifar10_speed.Timing((4, 8), 8, peak=1e-6)
+    timing = speed.Timing((4, 8), 8, peak=1e-6)
     times = [[9.0, 1.0, 0.5], [2.0, 2.0, 2.0], [7.2, 7.2, 1.0]]
     by_column = [
-        dict(zip(cifar10_speed.HEAD, row))
-        for row in cifar10_speed.rows_of(contenders, times, TINY, timing)
+        dict(zip(speed.HEAD, row)) for row in speed.rows_of(contenders, times, TINY, timing)
     ]
     assert [float(row["seconds_a_step"]) for row in by_column] == [1, 2, 7.2]
     assert [row["ratio"] for row in by_column] == ["", 1.0, 1.2]
     assert [float(row["images_a_second"]) for row in by_column] == [4, 4, 3.333]
-    flops = cifar10_speed.flops_of_gradient(TINY, 8)
+    flops = speed.flops_of_gradient(TINY, 8)
     assert float(by_column[2]["tflops"]) == pytest.approx(3 * flops / 7.2e12, rel=0.01)
     assert float(by_column[1]["share_of_peak"]) == pytest.approx(flops / 2e6, rel=0.01)
     assert by_column[2]["compile_seconds"] == "3.5"
@@ -188,11 +182,11 @@ def test_operations_are_those_of_the_convolutions():
     second = layer(32, 16, 32, 2) + 5 * layer(16, 32, 32) + layer(32, 16, 32, 2, 1)
     third = layer(16, 32, 64, 2) + 5 * layer(8, 64, 64) + layer(16, 32, 64, 2, 1)
     expected = first + stem + second + third + 2 * 640
-    network = cifar10_network.ResNet()
-    logits = cifar10_speed.flops_of_logits(network, 2) / 2
+    net = network.ResNet()
+    logits = speed.flops_of_logits(net, 2) / 2
     assert expected < logits < 1.05 * expected
     # Backwards every layer is a convolution for its input and one for its kernel.
-    gradient = cifar10_speed.flops_of_gradient(network, 2) / 2
+    gradient = speed.flops_of_gradient(net, 2) / 2
     assert 3 * expected - first < gradient < 1.1 * 3 * expected
 
 
@@ -200,13 +194,13 @@ def test_cost_on_paper(toy, tmp_path):
     """Passes over the data are those of the settings, and hours follow from a speed."""
     full = Setup(toy.data, TOY, 64, tmp_path, tmp_path, epochs=1000, chains=2)
     names = ["sgd", "deep_ensemble", "swag", "mean_field", "sgld"]
-    rows = cifar10_cost.costs(names, full, tflops=2.0)
-    by_name = {row[0]: dict(zip(cifar10_cost.HEAD, row)) for row in rows}
+    rows = cost.costs(names, full, tflops=2.0)
+    by_name = {row[0]: dict(zip(cost.HEAD, row)) for row in rows}
     assert [by_name[n]["epochs"] for n in names] == [500, 5000, 545, 300, 2000]
     assert by_name["sgd"]["gradients"] == 500 * 4
     assert by_name["deep_ensemble"]["draws"] == 10
-    operations = 2000 * cifar10_speed.flops_of_gradient(TOY, 64)
-    operations += cifar10_speed.flops_of_logits(TOY, 64)
+    operations = 2000 * speed.flops_of_gradient(TOY, 64)
+    operations += speed.flops_of_logits(TOY, 64)
     assert float(by_name["sgd"]["exaflops"]) * 1e18 == pytest.approx(operations, rel=0.01)
     assert float(by_name["sgd"]["hours"]) == pytest.approx(operations / 2e12 / 3600, rel=0.01)
 
@@ -215,4 +209,4 @@ def test_mean_over_draws_in_blocks():
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(10), (2, 120, 5)).astype(np.float16)
     expected = probs.astype(np.float64).mean((0, 1))
-    np.testing.assert_allclose(cifar10_runs.mean_of(probs), expected, atol=1e-3)
+    np.testing.assert_allclose(runs.mean_of(probs), expected, atol=1e-3)

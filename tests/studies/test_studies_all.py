@@ -1,0 +1,241 @@
+"""Every study: it is found, run and told in one way, and what it stored lies beside it under its name."""
+
+import ast
+import csv
+import importlib
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks._shared.study import ROOT, Results, Study, command, parser
+
+FOLDER = ROOT / "benchmarks"
+THEMES = sorted(path.parent for path in FOLDER.glob("*/__init__.py"))
+# Folders of studies; the others hold what these share.
+TOLD = [theme for theme in THEMES if theme.name != "_shared"]
+# Programs with a command line of their own: several commands, and one process of several.
+PROGRAMS = {"cifar10/__main__.py", "large_runs/distributed.py"}
+STORED = sorted(
+    path.relative_to(FOLDER)
+    for path in FOLDER.glob("*/results/*")
+    if path.is_file() and path.suffix != ".npz"
+)
+# What a study stores of several tables.
+PARTS = {"decision_boundary": ["", "step_size"]}
+
+
+def imports_of(path):
+    """Modules that a file takes names from, and the names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, {alias.name for alias in node.names}
+
+
+def is_study(path):
+    return any(
+        module == "benchmarks._shared.study" and "parser" in names
+        for module, names in imports_of(path)
+    )
+
+
+STUDIES = [path for theme in TOLD for path in sorted(theme.glob("*.py")) if is_study(path)]
+NAMED = [f"{path.parent.name}.{path.stem}" for path in STUDIES]
+
+
+def study(name):
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def test_the_weekly_run_finds_every_study():
+    weekly = (ROOT / ".ci" / "weekly").read_text()
+    pattern = re.search(r"\$\(grep -lE '([^']*)' benchmarks/\*/\*\.py\)", weekly)[1]
+    found = subprocess.run(
+        ["grep", "-lE", pattern, *FOLDER.glob("*/*.py")], capture_output=True, text=True, check=True
+    )
+    assert sorted(map(Path, found.stdout.split())) == sorted(STUDIES)
+    assert 'python -m "$study" --quick --output' in weekly
+    assert len(STUDIES) >= 29
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_study_says_how_it_is_run_and_asks_for_no_more(name, capsys):
+    """Its docstring has the command of its module; ``--quick`` alone is enough for a short form."""
+    if name == "mixing.against_blackjax":
+        pytest.importorskip("blackjax")
+    module = study(name)
+    assert f"python -m benchmarks.{name}" in module.__doc__
+    with pytest.raises(SystemExit, match="0"):
+        module.main(["--help"])
+    said = capsys.readouterr().out
+    for option in ("[--quick", "[--data DATA]", "[--output OUTPUT]"):
+        assert option in said
+    usage = said[: said.index("\n\n")]
+    # What stands outside of brackets is required.
+    while "[" in usage:
+        usage = re.sub(r"\[[^\[\]]*\]", "", usage)
+    assert len(usage.split()) == 2, usage
+
+
+@pytest.mark.parametrize("theme", TOLD, ids=lambda theme: theme.name)
+def test_the_page_of_a_theme_tells_each_of_its_studies(theme):
+    """A section each, with its command; and the folder says in code what it is about."""
+    page = (theme / "README.md").read_text()
+    sections = re.split(r"^## ", page, flags=re.M)[1:]
+    for path in sorted(theme.glob("*.py")):
+        relative = f"{theme.name}/{path.name}"
+        if path not in STUDIES and relative not in PROGRAMS:
+            continue
+        module = f"benchmarks.{theme.name}.{path.stem}".removesuffix(".__main__")
+        own = [part for part in sections if f"python -m {module}" in part]
+        assert own, f"{page[:40]!r} has no section with the command of {module}"
+        told = "\n".join(own)
+        if path in STUDIES:
+            for word in ("**Question.**", "**Setting.**", "**Result.**", "**Figure.**"):
+                assert word in told, f"{module}: its section lacks {word}"
+            assert "**What would change it.**" in told, module
+            assert re.search(r"\*\*Time\.\*\* .*(minute|second|hour)", told), module
+    assert ast.get_docstring(ast.parse((theme / "__init__.py").read_text()))
+    assert f"]({theme.name}/README.md)" in (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", STORED, ids=str)
+def test_a_stored_result_is_named_by_its_study_and_told_by_its_page(path):
+    theme = FOLDER / path.parts[0]
+    # CIFAR-10 is one program, whose commands store what they found.
+    commands = {"cifar10": ["speed", "cost"]}
+    owners = commands.get(theme.name) or [p.stem for p in STUDIES if p.parent == theme]
+    assert any(path.stem == name or path.stem.startswith(f"{name}_") for name in owners), path
+    assert f"results/{path.name}" in (theme / "README.md").read_text(), path
+
+
+def test_no_cell_of_a_page_is_long():
+    for page in FOLDER.rglob("README.md"):
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.startswith("|"):
+                longest = max(map(len, line.strip("|").split("|")))
+                assert longest <= 300, f"{page}:{number}: a cell of {longest} characters"
+
+
+def test_links_and_pictures_of_the_pages_are_there():
+    for page in FOLDER.rglob("README.md"):
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_what_is_shared_is_used_by_two_themes():
+    used = {}
+    for path in FOLDER.glob("*/*.py"):
+        for module, names in imports_of(path):
+            if module == "benchmarks._shared":
+                found = names
+            elif module.startswith("benchmarks._shared."):
+                found = {module.split(".")[2]}
+            else:
+                continue
+            for name in found:
+                used.setdefault(name, set()).add(path.parent.name)
+    shared = {p.stem for p in (FOLDER / "_shared").glob("*.py")} - {"__init__"}
+    lonely = {name for name in shared if len(used.get(name, set()) - {"_shared"}) < 2}
+    assert not lonely, f"{lonely} belong into the folder that uses them"
+
+
+# -- what makes a program a study -----------------------------------------------------------------
+
+
+def test_results_lie_beside_the_study_and_short_forms_apart(tmp_path):
+    source = tmp_path / "theme" / "which.py"
+    source.parent.mkdir()
+    for arguments, folder in (([], "results"), (["--quick"], "results/quick")):
+        given = parser("doc").parse_args(arguments)
+        assert Results(str(source), given).path("csv") == source.parent / folder / "which.csv"
+        part = Results(str(source), given, "memory")
+        assert part.path("png") == source.parent / folder / "which_memory.png"
+    given = parser("doc").parse_args(["--toy", "--output", str(tmp_path / "elsewhere")])
+    results = Results(str(source), given)
+    results.write_values([("a", 1), ("b, c", 2.5)])
+    with (tmp_path / "elsewhere" / "which.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows == [{"what": "a", "value": "1"}, {"what": "b, c", "value": "2.5"}]
+    with pytest.raises(SystemExit):
+        parser("doc", toy=False).parse_args(["--toy"])
+
+
+def test_a_study_that_was_interrupted_goes_on(tmp_path):
+    """Cells with rows are not computed again; rows of other columns are not mixed with them."""
+    given = parser("doc").parse_args(["--output", str(tmp_path)])
+    computed = []
+
+    def compute(x):
+        computed.append(x)
+        if x == 3:
+            raise KeyboardInterrupt
+        yield {"y": x**2}
+
+    with pytest.raises(KeyboardInterrupt):
+        Study("which.py", ["x"], given).run([{"x": x} for x in (1, 2, 3, 4)], compute)
+    again = Study("which.py", ["x"], given)
+    assert [(row["x"], row["y"]) for row in again.rows] == [(1, 1), (2, 4)]
+    again.run([{"x": x} for x in (1, 2, 4)], compute)
+    assert computed == [1, 2, 3, 4]
+    with pytest.raises(KeyError, match=r"which\.csv has other columns than this study \(\['z'\]\)"):
+        again.run([{"x": 5}], lambda x: [{"y": 1, "z": 2}])
+    other = Study("other.py", ["x", "kind"], given)
+    with pytest.raises(KeyError, match=r"other: rows lack \['kind'\]"):
+        other.run([{"x": 1}], lambda x: [{"y": 1}])
+
+
+def test_the_command_of_a_study_is_that_of_its_module():
+    source = FOLDER / "large_runs" / "streaming.py"
+    asked = command(str(source), "--work", 3, Path("a"))
+    assert asked[1:] == ["-m", "benchmarks.large_runs.streaming", "--work", "3", "a"]
+
+
+# -- every study with a toy size runs ---------------------------------------------------------------
+
+TOYS = [
+    name
+    for name, path in zip(NAMED, STUDIES)
+    if "toy=False" not in path.read_text() and name != "mixing.hard_posteriors"
+]
+
+
+def numbers_of(row):
+    """The numbers of a row, curves in cells included, without R-hat and the machine."""
+    for key, value in row.items():
+        # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
+        if key == "machine" or "rhat" in key.lower().replace("-", ""):
+            continue
+        for part in value.split():
+            try:
+                yield float(part)
+            except ValueError:
+                continue
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
+@pytest.mark.parametrize("name", TOYS)
+def test_a_study_runs_is_finite_and_computes_nothing_twice(
+    name, tmp_path, capsys, shared, quick_compile
+):
+    pytest.importorskip("matplotlib").use("Agg")
+    short = name.split(".")[1]
+    given = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]
+    study(name).main(given)
+    kept = {}
+    for part in PARTS.get(short, [""]):
+        stem = f"{short}_{part}" if part else short
+        kept[stem] = (tmp_path / f"{stem}.csv").read_text()
+        rows = list(csv.DictReader(kept[stem].splitlines()))
+        assert rows
+        assert all(math.isfinite(number) for row in rows for number in numbers_of(row))
+        assert (tmp_path / f"{stem}.md").stat().st_size > 100
+        assert (tmp_path / f"{stem}.png").stat().st_size > 5000
+    capsys.readouterr()
+    study(name).main(given)
+    assert "rows are there, and kept" in capsys.readouterr().out
+    assert kept == {stem: (tmp_path / f"{stem}.csv").read_text() for stem in kept}

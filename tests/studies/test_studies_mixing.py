@@ -1,0 +1,119 @@
+"""Studies of mixing: their samplers fit their posteriors, and their own arithmetic is right."""
+
+import jax
+import numpy as np
+import pytest
+from numpyro.handlers import seed, trace
+from numpyro.infer.gibbs import Gibbs
+from numpyro.util import nested_attrgetter
+from scipy.special import kve
+
+import numpyro_bnn as bnn
+from benchmarks.mixing import flat_directions, function_space, hierarchical_posteriors, mnist_gibbs
+from numpyro_bnn.chains import fields_of
+from numpyro_bnn.levels import levels_of
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+METHODS = hierarchical_posteriors.METHODS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_sampler_of_hierarchies_takes_a_step(name, shared):
+    """Traced, not computed: kernel, coordinates and moves fit, and the fields that runs keep are there."""
+    given = hierarchical_posteriors.posterior(shared / "data", "yacht", 30)
+    kernel = hierarchical_posteriors.kernel_of(METHODS[name], given, 10)
+    args = given.split.x, given.split.y
+    potential = bnn.potential_of(kernel.model, *args)
+
+    def one(key):
+        start = potential.prior_draw(key)
+        if not isinstance(getattr(kernel, "kernel", kernel), Gibbs):
+            start = potential.unconstrain(start)
+        state = kernel.sample(kernel.init(key, 10, start, args, {}), args, {})
+        return nested_attrgetter(kernel.sample_field, *fields_of(kernel))(state)
+
+    position, *_ = jax.eval_shape(one, jax.random.key(0))
+    assert position
+
+
+def test_chains_are_averaged_as_densities():
+    """Against all sets of neighbours, written out."""
+    log_prob = np.random.default_rng(0).normal(size=(3, 4, 5))
+    found = function_space.by_number_of_chains(log_prob)
+    density = np.exp(log_prob)
+    one = np.mean([np.log(density[c].mean(0)).mean() for c in range(3)])
+    pairs = [(0, 1), (1, 2), (2, 0)]
+    two = np.mean([np.log(density[list(p)].mean((0, 1))).mean() for p in pairs])
+    two_short = np.mean([np.log(density[list(p), ::2].mean((0, 1))).mean() for p in pairs])
+    three_short = np.log(density[:, ::3].mean((0, 1))).mean()
+    three = np.log(density.mean((0, 1))).mean()
+    np.testing.assert_allclose(found, [(1, one, one), (2, two, two_short), (3, three, three_short)])
+
+
+def test_histogram_counts_every_scalar_once():
+    rhat = np.array([0.99, 1.0, 1.02, 1.5, 40.0, np.nan])
+    counts = np.array(function_space.histogram(rhat).split(), int)
+    assert counts.sum() == 5
+    assert counts[0] == 2
+    assert counts[-1] == 1
+
+
+@pytest.mark.parametrize("difference", [0, 3, 7])
+def test_the_law_along_a_ridge_has_the_moments_of_a_bessel_integral(difference):
+    rho = np.array([0.01, 0.5, 4.0, 300.0])
+    mean, variance = flat_directions.along_ridge(rho, difference)
+    # exp(ν s - ρ cosh s), s = 2t, integrates to 2 K_ν(ρ): derivatives of its log by ν.
+    step, order = 1e-3, difference / 2
+    logs = [np.log(kve(order + k * step, rho)) for k in (-1, 0, 1)]
+    np.testing.assert_allclose(mean, (logs[2] - logs[0]) / (4 * step), atol=1e-5)
+    np.testing.assert_allclose(
+        variance, (logs[2] - 2 * logs[1] + logs[0]) / (4 * step**2), rtol=1e-4
+    )
+
+
+def test_prior_draws_have_the_exact_variance_along_their_ridges_and_squeezed_ones_have_not():
+    rng = np.random.default_rng(0)
+    draws = {
+        "net/Dense_0.kernel": rng.normal(size=(4, 1000, 3, 5)),
+        "net/Dense_0.bias": rng.normal(size=(4, 1000, 5)),
+        "net/Dense_1.kernel": rng.normal(size=(4, 1000, 5, 1)),
+    }
+    found = flat_directions.ridge(draws)
+    error = found["ridge: error of that"]
+    assert error < 0.03
+    assert abs(found["ridge: variance over the exact one"] - 1) < 4 * error
+    assert abs(found["ridge: mean off by, in sd"]) < 4 * found["ridge: its error"]
+    # One weight too many or too few in the Jacobian would not be seen as such a posterior.
+    moved = draws | {"net/Dense_1.kernel": 1.1 * draws["net/Dense_1.kernel"]}
+    found = flat_directions.ridge(moved)
+    assert abs(found["ridge: mean off by, in sd"]) > 4 * found["ridge: its error"]
+
+
+def test_units_that_no_row_switches_on_are_counted():
+    draws = {
+        "net/Dense_0.kernel": np.ones((2, 10, 1, 4)),
+        "net/Dense_0.bias": np.tile([-5.0, -5.0, 0.0, -0.5], (2, 10, 1)),
+    }
+    assert flat_directions.never_on(draws, np.linspace(-1, 1, 9)[:, None]) == 0.5
+
+
+def test_the_conditional_mean_of_a_precision_is_that_of_the_library():
+    prior = bnn.priors.Hierarchical(mnist_gibbs.CONCENTRATION, mnist_gibbs.RATE)
+
+    def model():
+        prior.sample("net", {"kernel": (3, 4)})
+
+    sites = trace(seed(bnn.parameterize(model, "centered"), 0)).get_trace()
+    (level,) = levels_of(sites).values()
+    weights = np.asarray(sites["net/kernel"]["value"])
+    found = mnist_gibbs.conditional_mean((weights**2).sum(), weights.size)
+    np.testing.assert_allclose(found, level.conditional({"net/kernel": weights}).mean, rtol=1e-6)
+
+
+def test_the_average_is_over_the_later_half_so_far():
+    values = np.arange(10.0)[None, :, None]
+    means = [mnist_gibbs.later_half(values, i).item() for i in range(5)]
+    assert means == [0, 1, 1.5, 2.5, 3]

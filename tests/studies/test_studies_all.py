@@ -96,7 +96,7 @@ def test_the_page_of_a_theme_tells_each_of_its_studies(theme):
             for word in ("**Question.**", "**Setting.**", "**Result.**", "**Figure.**"):
                 assert word in told, f"{module}: its section lacks {word}"
             assert "**What would change it.**" in told, module
-            assert re.search(r"\*\*Time\.\*\* .*(minute|second|hour)", told), module
+            assert re.search(r"\*\*Time\.\*\* .*(minute|second|hour)", told, re.I), module
     assert ast.get_docstring(ast.parse((theme / "__init__.py").read_text()))
     assert f"]({theme.name}/README.md)" in (FOLDER / "README.md").read_text()
 

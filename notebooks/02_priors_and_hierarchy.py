@@ -258,8 +258,8 @@ for name, prior in candidates.items():
 #
 # ## Where to go on
 #
-# - `benchmarks/README.md`: `tempering.py` and `fbm.py`, Neal's own examples, and what has not
-#   converged there.
+# - `benchmarks/neal/README.md`: `tempering` and `posteriors`, Neal's own examples, and what has
+#   not converged there.
 # - R. M. Neal, *Bayesian Learning for Neural Networks* (1996): wide networks, the hierarchy,
 #   Gibbs and HMC. D. MacKay, *Probable networks and plausible predictions* (1995): relevance and
 #   evidence. S. Syed and others, *Non-reversible parallel tempering* (2022). M. Betancourt and M.

@@ -308,8 +308,8 @@ print(comparison)
 #
 # ## Where to go on
 #
-# - `benchmarks/README.md`: *How far a large step is wrong* has SGLD's bias against theory,
-#   `sgmcmc_agreement.py` a long comparison, *Speed of a step* what a step costs.
+# - `benchmarks/mixing/README.md`: `against_long_nuts` is a long comparison and has SGLD's bias
+#   against theory. `benchmarks/speed/README.md`: *How fast is a step* says what one costs.
 # - M. Welling and Y. W. Teh, *Bayesian learning via stochastic gradient Langevin dynamics*
 #   (2011); T. Chen, E. Fox and C. Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014);
 #   B. Leimkuhler and C. Matthews, *Rational construction of stochastic numerical methods for

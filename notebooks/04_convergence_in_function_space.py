@@ -191,8 +191,8 @@ print(opinion.verdict)
 #
 # ## Where to go on
 #
-# - `benchmarks/README.md`: `reports.py` has the same six-line story on real tables, longer runs
-#   included; `diagnose_speed.py` says what a diagnosis of 79,510 weights costs.
+# - `benchmarks/mixing/README.md`: `verdicts` has the same six-line story on real tables, longer
+#   runs included. `benchmarks/speed/README.md`: what a diagnosis of 79,510 weights costs.
 # - P. Izmailov and others, *What are Bayesian neural network posteriors really like?* (2021):
 #   R-hat in weight and function space at full size. A. Vehtari and others, *Rank-normalization,
 #   folding, and localization: an improved R-hat* (2021). T. Papamarkou and others, *Challenges in

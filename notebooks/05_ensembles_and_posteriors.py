@@ -215,8 +215,8 @@ ax.set_xlabel("light in the dead pixels, in steps of 0.5 (of 16)")
 # ## Where to go on
 #
 # - `bnn.compare` from the terminal: `python -m numpyro_bnn compare diabetes`.
-#   `benchmarks/README.md` lists the longer studies; `tempering.py` and `fbm.py` ask the same of
-#   Neal's own problems.
+#   `benchmarks/README.md` lists the longer studies by theme; those of `benchmarks/neal` ask the
+#   same of Neal's own problems.
 # - B. Lakshminarayanan and others, *Deep ensembles* (2017); W. Maddox and others, *SWAG* (2019);
 #   S. Mandt and others, *Stochastic gradient descent as approximate Bayesian inference* (2017);
 #   T. Pearce and others, *Approximately Bayesian ensembling* (2020); E. Daxberger and others,

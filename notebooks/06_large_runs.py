@@ -237,12 +237,13 @@ print(f"largest difference of a weight: {difference(shared, whole):.1e}")
 # The same `mesh=` spans machines. Each process calls `jax.distributed.initialize()`, makes the
 # same sampler over a mesh of all devices, and calls `run` with the same arguments; `draws=` and
 # `checkpoint=` name folders that they share. A notebook is the wrong place for that.
-# `benchmarks/distributed.py` is the script, `launch_slurm.sh` and `launch_kubernetes.yaml` beside
-# it start it on a cluster.
+# `benchmarks/large_runs/distributed.py` is the program, `launch_slurm.sh` and
+# `launch_kubernetes.yaml` beside it start it on a cluster.
 #
 # ## Where to go on
 #
-# - README, *Runs that survive*. `benchmarks/README.md`: `soak.py` kills runs of three kernels
-#   again and again, `streaming.py` measures memory and time, `scaling.py` devices and processes.
+# - README, *Runs that survive*. `benchmarks/large_runs/README.md`: `kill_and_resume` kills runs
+#   of three kernels again and again, `streaming` measures memory and time, `scaling` devices and
+#   processes.
 # - The formats: [zarr](https://zarr.dev) for draws, [Orbax](https://orbax.readthedocs.io) for
 #   checkpoints.

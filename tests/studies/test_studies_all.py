@@ -120,10 +120,18 @@ def test_no_cell_of_a_page_is_long():
 
 
 def test_links_and_pictures_of_the_pages_are_there():
-    for page in FOLDER.rglob("README.md"):
+    """Those of the README too, which shows figures of studies and names them as THEME/STUDY."""
+    for page in [ROOT / "README.md", *FOLDER.rglob("README.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page}: {target}"
+    themes = "|".join(theme.name for theme in THEMES)
+    named = re.findall(
+        rf"`(?:benchmarks/)?((?:{themes})/\w+)(?:\.py)?`", (ROOT / "README.md").read_text()
+    )
+    assert len(named) > 20
+    for name in named:
+        assert (FOLDER / f"{name}.py").is_file(), name
 
 
 def test_what_is_shared_is_used_by_two_themes():

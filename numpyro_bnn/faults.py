@@ -13,8 +13,8 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn.host_rows import sources_in
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.sites import Structure
 from numpyro_bnn.start import Fit
-from numpyro_bnn.structure import Structure
 
 
 def refuse_subsampling(sampler: HMC, structure: Structure) -> None:

@@ -33,6 +33,7 @@ from numpyro_bnn.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.placement import rows_are_shared, taken_by_all
 from numpyro_bnn.structure import as_jax, structure_of
 from numpyro_bnn.summed import Rows, summed
+from numpyro_bnn.targets import check_targets
 
 Values = dict[str, jax.Array]
 
@@ -78,13 +79,16 @@ class Potential:
     :param model: a NumPyro model.
     :param args: its positional arguments; arrays, or pytrees of them, may be traced.
     :param kwargs: its keyword arguments.
-    :raises ValueError: if the model has no latent site, or a discrete one.
+    :raises ValueError: if the model has no latent site or a discrete one, or if values of an
+        observed site would be stretched or counted several times.
     """
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
         self.model = model
         self.args, self.kwargs = as_jax((args, kwargs or {}))
         self.structure = structure_of(model, self.args, self.kwargs)
+        # Here too, for kernels of this package in NumPyro's own MCMC.
+        check_targets(self.structure)
         if not self.structure.latent:
             raise ValueError("The model has no latent site: every sample site is observed.")
         discrete = [n for n in self.structure.latent if self.structure.sites[n].discrete]

@@ -18,7 +18,7 @@ from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
 from numpyro_bnn.levels import prior_means, typical_values
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.rules import fan_in
-from numpyro_bnn.structure import Structure
+from numpyro_bnn.sites import Structure
 
 
 def centered(potential: Potential) -> Potential:

@@ -18,8 +18,8 @@ ROWS = """
 checks rules processes placement host_rows summed inverse_gaussian gamma
 levels
 scale_mixture
-hierarchy observations
-parameters structure
+hierarchy observations sites
+parameters structure targets
 priors families hazards modules potential site_dims linearization
 ready start chains draws stepping_stones
 marginal perturbation ladder redraw

@@ -58,6 +58,12 @@ class Structure(NamedTuple):
     parameters: frozenset[str] = frozenset()
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what draws may give: sample sites, and parameters that are computed."""
+        computed = {name: self.deterministic[name] for name in self.parameters}
+        return {name: site.shape for name, site in self.sites.items()} | computed
+
+    @property
     def latent(self) -> list[str]:
         return [name for name, site in self.sites.items() if not site.observed]
 

@@ -8,6 +8,10 @@ scikit-learn are loaded when a function that needs them is called).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# ArviZ leaves a stand-in for NumPyro that is loaded on first use: a part of it that is imported before
+# the whole would be loaded twice.
+from numpyro import __version__ as _numpyro_version
+
 __version__ = "0.1.0"
 
 _HOME = {

@@ -161,6 +161,12 @@ class Programs:
         values[0] = postprocess(values[0])
         if self.record is not None:
             values[0] = self.record(values[0])
+        unknown = [site for site in self.removed if site not in values[0]]
+        if unknown:
+            raise ValueError(
+                f"MCMC: extra_fields leaves out the sites {unknown}, which are not among the draws: "
+                f"{list(values[0])}."
+            )
         if self.removed:
             values[0] = {k: v for k, v in values[0].items() if k not in self.removed}
         return dict(zip(self.fields, values))
@@ -209,7 +215,15 @@ def _field(state: State, name: str) -> Any:
     values = getattr(state, field, None)
     if isinstance(values, dict) and site in values:
         return values[site]
-    return nested_attrgetter(name)(state)
+    try:
+        return nested_attrgetter(name)(state)
+    except AttributeError as error:
+        # A state may be one of a kernel inside: "hmc_state.energy".
+        known = list(getattr(state, "_fields", ()))
+        raise ValueError(
+            f"MCMC: extra_fields names '{name}', which the state of the kernel does not have; it has "
+            f"{known}. Name one of these, or of their parts: 'adapt_state.step_size'."
+        ) from error
 
 
 def _key_of(state: State) -> jax.Array:

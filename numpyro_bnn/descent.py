@@ -22,7 +22,10 @@ from numpyro_bnn.draws import Draws
 from numpyro_bnn.marginal import Marginal, marginal_of
 from numpyro_bnn.potential import Values
 from numpyro_bnn.sgmcmc.gradients import Order, Rows, full, minibatch
+from numpyro_bnn.start import check_mapping
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
+from numpyro_bnn.subsampling import own_batch_size
+from numpyro_bnn.targets import check_arguments
 
 # Steps between looks at the energy: few enough to stop in time, enough to hide the look.
 _BLOCK = 100
@@ -105,7 +108,7 @@ class Descent:
     :param model: a NumPyro model.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
-    :param batch_size: rows in a minibatch; all rows where None.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
     :param order: how minibatches are taken, see :func:`numpyro_bnn.gradients.minibatch`.
     :param perturb: makes the model of one member from the model and the noise of that member.
     :raises ValueError: if the model has discrete latent sites or cannot be subsampled.
@@ -121,7 +124,9 @@ class Descent:
         order: Order = "permutation",
         perturb: Callable[[Callable, Any], Callable] | None = None,
     ) -> None:
-        begin_fit(model, args, kwargs)
+        structure = begin_fit(model, args, kwargs)
+        if batch_size is None:
+            batch_size = own_batch_size(owner, structure)
         self.owner = owner
         self.model = model
         self.kwargs = kwargs
@@ -146,6 +151,8 @@ class Descent:
 
     def begin(self, key: jax.Array, num_members: int, given: Values | None) -> Values:
         """Starts: prior draws, one a member, or what is given."""
+        if given is not None:
+            check_mapping(self.owner, given)
 
         @jax.jit
         def start(keys: jax.Array, given: Values, arrays: list[Any]) -> Values:
@@ -292,6 +299,7 @@ class _Best:
     """The parameters of each member under which held-out rows were most likely so far."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+        check_arguments(args, kwargs)
         arguments = Arguments.split(args, kwargs)
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.z: Values | None = None

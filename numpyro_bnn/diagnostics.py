@@ -38,6 +38,7 @@ from numpyro_bnn.modes import (
     distinct_functions,
     variance_parts,
 )
+from numpyro_bnn.prediction_sites import structure_at
 from numpyro_bnn.predictions import predict
 from numpyro_bnn.report import Numbers, Relabelling, Report, Space
 from numpyro_bnn.rhat import Summary, ebfmi, ess, mcse_mean, nested_rhat, rhat, summarize
@@ -342,6 +343,7 @@ def diagnose(
     second: Any = None,
     align_units: bool | None = None,
     batch_size: int = 1000,
+    site: str | None = None,
 ) -> Report:
     """Judge a run by its weights and by its predictions at given inputs.
 
@@ -353,6 +355,8 @@ def diagnose(
     :param align_units: whether to match hidden units across draws, which tells how much of the
         non-convergence of weights is relabelling; default: for up to 20,000 weights.
     :param batch_size: rows predicted at a time.
+    :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
+        likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
     :raises ValueError: without draws or a model.
 
@@ -361,14 +365,14 @@ def diagnose(
     'predictions_converged'
     """
     draws = draws_of(run, model, "diagnose")
-    weights, functions = _spaces_of(draws, x, batch_size)
+    weights, functions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
-    aligned = _aligned(draws, weights, x) if wanted and weights else None
+    aligned = _aligned(draws, weights, x, site) if wanted and weights else None
     other = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
-        values = _spaces_of(theirs, x, batch_size)
+        values = _spaces_of(theirs, x, batch_size, site)
         other = {"weights": values[0], "predictions": values[1], "sample_stats": theirs.stats}
     energy = draws.stats.get("potential_energy")
     exact = "num_steps" in draws.stats
@@ -389,19 +393,24 @@ def diagnose(
     return replace(report, sentences=(note, *report.sentences))
 
 
-def _aligned(draws: Draws, weights: Arrays, x: Any) -> Arrays | None:
+def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays | None:
     """Weights with their hidden units matched; None for a network without any, or for NaN."""
     if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in weights.values()):
         return None
-    layers = find_hidden_layers(draws, jax.tree.map(lambda leaf: leaf[:_ROWS_TRIED], x))
+    structure = None if draws.model is None else structure_at(draws.model, x)
+    if structure and any(
+        structure.sites[name].plates for name in structure.latent if name in draws
+    ):
+        return None  # latent values of single rows: predictions of some rows need all of them
+    layers = find_hidden_layers(draws, jax.tree.map(lambda leaf: leaf[:_ROWS_TRIED], x), site=site)
     return align(weights, layers) if layers else None
 
 
-def _spaces_of(draws: Draws, x: Any, batch_size: int) -> tuple[Arrays, Arrays]:
+def _spaces_of(draws: Draws, x: Any, batch_size: int, site: str | None) -> tuple[Arrays, Arrays]:
     """Weights and precisions of a run, without what merely stands for them, and predictions."""
     weights = {
         name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()
         if _is_precision(name) or not is_auxiliary(name)
     }
-    return weights, predict(None, draws, x, batch_size=batch_size).values
+    return weights, predict(None, draws, x, batch_size=batch_size, site=site).values

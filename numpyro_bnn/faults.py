@@ -1,27 +1,34 @@
 """What can be wrong with a run: models that HMC would get wrong, starts without energy, explosions."""
 
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import HMC
+from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedHMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import find_stack_level
 
 from numpyro_bnn.host_rows import sources_in
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.sites import Structure
 from numpyro_bnn.start import Fit
-from numpyro_bnn.structure import Structure
+from numpyro_bnn.tempering import ParallelTempering
+
+# Kernels of NumPyro that look at all rows; HMCECS is an HMCGibbs that does not.
+_ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
 
 
-def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
-    """Refuse HMC over a model that subsamples: one minibatch would stand for all data.
+def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
+    """Refuse a model that subsamples under a kernel that would take one minibatch for all data.
 
     :raises ValueError: naming the plate.
     """
+    if isinstance(sampler, HMCECS) or not isinstance(sampler, (*_ON_ALL_ROWS, ParallelTempering)):
+        return
     for name, (size, subsample_size) in structure.plates.items():
         if subsample_size < size:
             kernel = type(sampler).__name__
@@ -31,6 +38,20 @@ def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
                 "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
                 "`batch_size=`."
             )
+
+
+def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
+    """Refuse discrete latent sites under HMC where NumPyro cannot sum them out.
+
+    :raises ValueError: naming them.
+    """
+    discrete = [name for name in structure.latent if structure.sites[name].discrete]
+    if discrete and isinstance(sampler, HMC) and find_spec("funsor") is None:
+        raise ValueError(
+            f"{type(sampler).__name__}: the latent site(s) {discrete} are discrete, and summing them "
+            "out needs the package `funsor`, which is not installed. Install it (`pip install "
+            "funsor`), sum them out in the model, or sample them with NumPyro's DiscreteHMCGibbs."
+        )
 
 
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:

@@ -24,7 +24,7 @@ from numpyro.primitives import Messenger, apply_stack
 from numpyro_bnn.checks import check_positive
 from numpyro_bnn.gamma import Gamma
 from numpyro_bnn.levels import Array, Child, Level
-from numpyro_bnn.rules import Prior, Shape, Shapes, fan_in, site_name, source_axis
+from numpyro_bnn.rules import Prior, Shape, Shapes, fan_in, parameter, site_name, source_axis
 from numpyro_bnn.scale_mixture import GammaScaleMixture, drawn_back
 
 Parameterization = Literal["noncentered", "centered", "collapsed"]
@@ -270,7 +270,7 @@ def _precisions(
             Gamma(k, k).expand(units).to_event(len(units)),
             infer={"hierarchy": _Standardized(above)},
         )
-        return numpyro.deterministic(level.site, base * above)
+        return parameter(level.site, base * above)
     rate = level.rate if level.parent is None else k / above
     law = Gamma(k, rate).expand(units).to_event(len(units))
     return numpyro.sample(level.site, law, infer={"hierarchy": level})
@@ -290,7 +290,7 @@ def _integrated(
         law = GammaScaleMixture(given.concentration, given.rate, sizes[array.site], array)
         values[array.site] = weights[array.site] = numpyro.sample(array.site, law)
     drawn = drawn_back(level.site, level.conditional(values), list(weights.values()))
-    return weights, numpyro.deterministic(level.site, drawn)
+    return weights, parameter(level.site, drawn)
 
 
 def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) -> jax.Array:
@@ -304,7 +304,7 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
     if parameterization != "noncentered":
         return numpyro.sample(array.site, law(scale))
     base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": _Standardized(scale)})
-    return numpyro.deterministic(array.site, base * scale)
+    return parameter(array.site, base * scale)
 
 
 class parameterize(Messenger):

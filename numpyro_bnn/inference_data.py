@@ -23,6 +23,7 @@ from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.inference_groups import STATS, Groups, Training
 from numpyro_bnn.predictions import Predictions
 from numpyro_bnn.structure import innermost, structure_of
+from numpyro_bnn.subsampling import all_rows
 
 # Names of this package by ArviZ's.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
@@ -199,7 +200,7 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
 
     def observed(arrays: list) -> dict[str, jax.Array]:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        bound = substitute(seed(draws.model, jax.random.key(0)), data=draw)
+        bound = substitute(seed(all_rows(draws.model), jax.random.key(0)), data=draw)
         values = trace(bound).get_trace(*args, **kwargs)
         return {name: values[name]["value"] for name in sites}
 

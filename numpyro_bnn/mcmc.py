@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from numpyro.infer import HMC
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
@@ -22,6 +21,7 @@ from numpyro_bnn.faults import (
     check_energy,
     failed_chains,
     first_bad_draws,
+    refuse_discrete,
     refuse_host_rows,
     refuse_sites_of_host_rows,
     refuse_subsampling,
@@ -32,6 +32,7 @@ from numpyro_bnn.placement import Placement
 from numpyro_bnn.processes import Processes
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
 from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
+from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit, starts_for
 from numpyro_bnn.stepping_stones import Tempering, tempering_of
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
@@ -196,9 +197,10 @@ class MCMC(NumPyroMCMC):
         :param init_params: unconstrained start of each latent site, with a leading axis of
             `num_chains`, such as :func:`numpyro_bnn.optimize` returns.
         :param kwargs: keyword arguments of the model.
-        :raises ValueError: if HMC or NUTS would run over a model that subsamples, if an
-            observed site broadcasts to an outer product, if starts have the wrong shape, or if
-            a chain starts where the energy is not finite.
+        :raises ValueError: if HMC or NUTS would run over a model that subsamples, if a value of an
+            observed site would count several times or none is observed, if starts lack a site,
+            have an unknown one or another shape, or if a chain starts where the energy is not
+            finite.
         :raises RuntimeError: if every chain becomes non-finite.
         """
         if not isinstance(extra_fields, (tuple, list)):
@@ -210,6 +212,8 @@ class MCMC(NumPyroMCMC):
                     f"transformation or ensemble kernels, and this is {type(self.sampler).__name__}. "
                     "Call `run` outside of transformations, with another kernel."
                 )
+            fit = self._look_at(args, kwargs)
+            init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
             super().run(
                 rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
             )
@@ -261,8 +265,10 @@ class MCMC(NumPyroMCMC):
             return None
         refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
         structure = begin_fit(self.model, args, kwargs)
-        if isinstance(self.sampler, (HMC, ParallelTempering)):
-            refuse_subsampling(self.sampler, structure)
+        if isinstance(self.sampler, SGMCMC):
+            self.sampler.take_batch_size(structure)
+        refuse_subsampling(self.sampler, structure)
+        refuse_discrete(self.sampler, structure)
         fit = Fit(self.model, args, kwargs, structure)
         refuse_sites_of_host_rows(fit)
         return fit

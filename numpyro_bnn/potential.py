@@ -32,7 +32,9 @@ from numpyro.primitives import Messenger
 from numpyro_bnn.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.placement import rows_are_shared, taken_by_all
 from numpyro_bnn.structure import as_jax, structure_of
+from numpyro_bnn.subsampling import without_subsampling
 from numpyro_bnn.summed import Rows, summed
+from numpyro_bnn.targets import check_targets
 
 Values = dict[str, jax.Array]
 
@@ -73,18 +75,24 @@ class _Taken(Messenger):
 class Potential:
     """Potential energy of a model given its arguments, over unconstrained latent values.
 
-    Call it with ``z: {site: array}`` for the energy in nats.
+    Call it with ``z: {site: array}`` for the energy in nats. It is of all rows, also where a plate of
+    the model subsamples (``subsample_size=``); rows are taken by :meth:`minibatch` alone.
 
     :param model: a NumPyro model.
     :param args: its positional arguments; arrays, or pytrees of them, may be traced.
     :param kwargs: its keyword arguments.
-    :raises ValueError: if the model has no latent site, or a discrete one.
+    :raises ValueError: if the model has no latent site or a discrete one, or if values of an
+        observed site would be stretched or counted several times.
     """
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
-        self.model = model
         self.args, self.kwargs = as_jax((args, kwargs or {}))
         self.structure = structure_of(model, self.args, self.kwargs)
+        self.model = without_subsampling(model, self.structure)
+        if self.model is not model:
+            self.structure = structure_of(self.model, self.args, self.kwargs)
+        # Here too, for kernels of this package in NumPyro's own MCMC.
+        check_targets(self.structure)
         if not self.structure.latent:
             raise ValueError("The model has no latent site: every sample site is observed.")
         discrete = [n for n in self.structure.latent if self.structure.sites[n].discrete]
@@ -94,7 +102,7 @@ class Potential:
                 "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
             )
         self._sources = sources_in((self.args, self.kwargs))
-        self.bound = with_stand_ins(_DefaultKey(model))
+        self.bound = with_stand_ins(_DefaultKey(self.model))
 
     @property
     def is_on_host(self) -> bool:
@@ -185,13 +193,7 @@ class Potential:
             (plate,) = candidates
         if plate is None or plate not in candidates:
             raise ValueError(_no_plate(plate, candidates))
-        size, subsample_size = self.structure.plates[plate]
-        if subsample_size < size:
-            raise ValueError(
-                f"The plate '{plate}' already subsamples in the model (subsample_size="
-                f"{subsample_size} of {size}). Remove `subsample_size=` and give the kernel "
-                "`batch_size=`."
-            )
+        size = self.structure.plates[plate].size
         self._check_follows(plate, size)
         return plate, size
 

@@ -13,10 +13,17 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
-from numpyro_bnn.draws import Draws, draws_of, group_by_chain
+from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
-from numpyro_bnn.structure import structure_of
+from numpyro_bnn.prediction_sites import (
+    check_same_rows,
+    draws_for,
+    structure_at,
+    target_of,
+)
+from numpyro_bnn.subsampling import all_rows
+from numpyro_bnn.targets import check_arguments
 
 # Values of draws that are read from disk at a time.
 _BLOCK = 2**24
@@ -116,7 +123,9 @@ def average(predictions: Predictions) -> np.ndarray | Average:
         )
     if "probs" in predictions.values:
         return predictions.probs.mean((0, 1))
-    within = (predictions.scale.astype(np.float64) ** 2).mean((0, 1))
+    # A deterministic site has no noise.
+    scale = predictions.values.get("scale", np.zeros((1, 1)))
+    within = (scale.astype(np.float64) ** 2).mean((0, 1))
     between = predictions.mean.astype(np.float64).var((0, 1))
     return Average(predictions.mean.mean((0, 1)), np.sqrt(within + between))
 
@@ -139,10 +148,14 @@ def predict(
         a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
-    :param site: the target, where the model has several sites without draws.
+    :param site: the target, where the model has several sites without draws; or a deterministic
+        site with a value for every row, of which there is only the mean.
     :return: predictions with leading axes (chain, draw, row).
-    :raises ValueError: if the target cannot be told, draws are missing, or inputs have no rows.
+    :raises ValueError: if the target cannot be told, draws are missing or are latent values of
+        other rows, or inputs have no rows.
+    :raises TypeError: if the model needs more than x.
     """
+    fitted = (getattr(samples, "_args", None) or (None,))[0]
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
@@ -157,17 +170,14 @@ def predict(
         )
     ((size,),) = rows
     head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
-    try:
-        structure = structure_of(model, (head,), {})
-    except TypeError as error:
-        error.add_note(
-            "predict calls the model as `model(x)`; give it the signature `def model(x, y=None)`."
-        )
-        raise
-    target = _target(structure.sites, samples, site)
-    shapes = structure.deterministic | {name: s.shape for name, s in structure.sites.items()}
-    grouped = group_by_chain(samples, shapes)
-    program = jax.jit(partial(_over_draws, model, target), static_argnums=3)
+    model = all_rows(model)
+    structure = structure_at(model, head)
+    target = target_of(structure, samples, site)
+    check_same_rows(structure, samples, target, x, fitted)
+    grouped = draws_for(model, structure, samples, target, x, batch_size)
+    latent = [n for n in structure.latent if n != target and n not in grouped]
+    from_prior = any(structure.sites[name].plates for name in latent)
+    program = jax.jit(partial(_over_draws, model, target), static_argnums=4)
     lead = np.shape(next(iter(grouped.values())))[:2]
     blocks = _blocks_of_draws(grouped)
 
@@ -177,13 +187,22 @@ def predict(
             for begin in range(0, size, batch_size):
                 rows = slice(begin, begin + batch_size)
                 part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], x)
+                own = None
+                if from_prior:
+                    keys = jax.random.split(jax.random.fold_in(jax.random.key(0), begin), lead)
+                    own = _flat(keys[:, drawn])
                 more = extra[rows] if what == "log_prob" else extra
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
                     more = _flat(keys[:, drawn])
-                yield drawn, rows, program(flat, part, more, what)
+                yield drawn, rows, program(flat, part, more, own, what)
 
     def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
+        if target in structure.deterministic and what != "parameters":
+            raise ValueError(
+                f"{what}: '{target}' is computed and has no noise, so that it is no target. Predict "
+                "a site of `numpyro.sample` for that."
+            )
         made: dict[str, np.ndarray] = {}
         for drawn, rows, found in _one_ahead(computed(what, extra)):
             for name, values in found.items():
@@ -224,40 +243,23 @@ def _flat(draws: Any) -> Any:
     return draws.reshape(-1, *draws.shape[2:])
 
 
-def _target(sites: dict[str, Any], samples: Any, site: str | None) -> str:
-    # What accompanies a weight (its precision, its standardised value) is not needed once the
-    # weight itself is given.
-    weights = tuple(f"{name}." for name in samples)
-    without = [n for n in sites if n not in samples and not n.startswith(weights)]
-    if site is not None:
-        if site not in sites:
-            raise ValueError(f"predict: no sample site named {site!r}; there are {list(sites)}.")
-        without = [name for name in without if name != site]
-        missing = [name for name in without if not sites[name].plates]
-        if missing:
-            raise ValueError(f"predict: no draws for the latent sites {missing}.")
-        return site
-    if len(without) == 1:
-        return without[0]
-    if not without:
-        raise ValueError(
-            "predict: the model has no target without draws. Leave `y` absent: the model is called "
-            "as `model(x)`, so give it the signature `def model(x, y=None)`."
-        )
-    raise ValueError(
-        f"predict: the sites {without} have no draws, so which is the target? Name it with "
-        "`site=`, and give draws for the others: they would come from the prior."
-    )
-
-
 def _over_draws(
-    model: Callable, target: str, flat: dict[str, Any], x: Any, extra: Any, what: str
+    model: Callable,
+    target: str,
+    flat: dict[str, Any],
+    x: Any,
+    extra: Any,
+    prior_keys: jax.Array | None,
+    what: str,
 ) -> dict[str, jax.Array]:
-    def one(pair: tuple) -> dict[str, jax.Array]:
-        draw, key = pair
-        # The key serves only sites of the target itself: everything else is substituted.
-        filled = substitute(seed(model, jax.random.key(0)), data=draw)
-        fn = trace(filled).get_trace(x)[target]["fn"]
+    def one(given: tuple) -> dict[str, jax.Array]:
+        draw, key, prior_key = given
+        # This key serves the target, and latent values of single rows that have no draws.
+        seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
+        site = trace(substitute(seeded, data=draw)).get_trace(x)[target]
+        if site["type"] == "deterministic":
+            return {"mean": site["value"]}
+        fn = site["fn"]
         if what == "log_prob":
             return {"log_prob": fn.log_prob(extra)}
         if what == "sample":
@@ -265,7 +267,7 @@ def _over_draws(
         return _parameters(fn)
 
     keys = extra if what == "sample" else None
-    return lax.map(one, (flat, keys), batch_size=_VECTOR)
+    return lax.map(one, (flat, keys, prior_keys), batch_size=_VECTOR)
 
 
 def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
@@ -292,10 +294,13 @@ def prior_predictive(
     :param x: inputs.
     :param num_samples: number of draws.
     :return: values of every site, with a leading axis of `num_samples`.
-    :raises ValueError: if `num_samples` is not positive.
+    :raises ValueError: if `num_samples` is not positive or x has no rows.
+    :raises TypeError: if the model needs more than x.
     """
     if not (isinstance(num_samples, int) and num_samples > 0):
         raise ValueError(
             f"prior_predictive: num_samples must be a positive integer, got {num_samples!r}."
         )
+    check_arguments((x,), {})
+    structure_at(model, x)
     return Predictive(model, num_samples=num_samples)(key, x)

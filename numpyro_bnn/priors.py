@@ -25,6 +25,7 @@ from numpyro_bnn.rules import (
     as_prior,
     fan_in,
     flatten_params,
+    parameter,
     parameter_tree,
     site_name,
 )
@@ -164,7 +165,7 @@ class Horseshoe(Prior):
         )
         base = numpyro.sample(f"{site}.base", each(dist.Normal(0.0, 1.0)))
         scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
-        return numpyro.deterministic(site, base * scale)
+        return parameter(site, base * scale)
 
 
 class pretrained(Prior):

@@ -14,6 +14,7 @@ import jax
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
+from numpyro.primitives import apply_stack
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -37,6 +38,30 @@ _SPLIT_PROJECTIONS = ("query", "key", "value")
 def is_auxiliary(site: str) -> bool:
     """Whether a site accompanies a parameter (a precision, a standardised value, …)."""
     return site.rsplit(".", 1)[-1] in AUXILIARY
+
+
+def parameter(site: str, value: jax.Array) -> jax.Array:
+    """``numpyro.deterministic`` for a parameter that is computed from other sites.
+
+    Draws may give it in their place. No other deterministic site may come from draws: it can
+    depend on the inputs, and those of new rows are others.
+
+    :param site: its name.
+    :param value: its value.
+    """
+    message = {
+        "type": "deterministic",
+        "name": site,
+        "value": value,
+        "cond_indep_stack": [],
+        "infer": {"parameter": True},
+    }
+    return apply_stack(message)["value"]
+
+
+def is_parameter(site: Mapping[str, Any]) -> bool:
+    """Whether a deterministic site of a trace is one of :func:`parameter`."""
+    return bool(site.get("infer", {}).get("parameter"))
 
 
 def parameter_tree(shapes: Shapes) -> str:

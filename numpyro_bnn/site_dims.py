@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn.rules import is_auxiliary
+from numpyro_bnn.structure import structure_of
 
 Shape = tuple[int, ...]
 
@@ -119,6 +120,8 @@ def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Arr
     :return: the layer, or None if the target has no classes or no layer is known to give them.
     """
     head = jax.tree.map(lambda leaf: leaf[:1], x)
+    given = structure_of(model, (head,), {}).shapes
+    draw = {name: value for name, value in draw.items() if name in given}
     counts: list[int] = []
 
     def log_probs(some: dict[str, jax.Array]) -> jax.Array:

@@ -5,7 +5,7 @@ non-centred coordinates standardised weights. Precisions start at their conditio
 given the weights, because weights and precisions have no useful joint mode.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,12 +13,13 @@ import jax.numpy as jnp
 from numpyro.infer import HMC
 from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import ParamInfo
 
 from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
 from numpyro_bnn.levels import prior_means, typical_values
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.rules import fan_in
-from numpyro_bnn.structure import Structure
+from numpyro_bnn.sites import Structure
 
 
 def centered(potential: Potential) -> Potential:
@@ -55,13 +56,76 @@ def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str
         )
 
 
-def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Values:
+def check_kinds(owner: str, init_params: Any) -> None:
+    """Refuse starts that are not made of numbers.
+
+    :param owner: the caller, for error messages.
+    :raises TypeError: naming the first that is not.
+    """
+    for leaf in jax.tree.leaves(init_params):
+        kind = getattr(leaf, "dtype", None)
+        numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
+        if not numeric and not isinstance(leaf, (bool, int, float, complex)):
+            raise TypeError(
+                f"{owner}: init_params must hold arrays of numbers, got {leaf!r}. {_HOW_TO_START}"
+            )
+
+
+def check_mapping(owner: str, init_params: Any) -> None:
+    """Refuse starts of a model that are not arrays by site.
+
+    :raises TypeError: naming what they are.
+    """
+    check_kinds(owner, init_params)
+    if not isinstance(init_params, Mapping):
+        raise TypeError(
+            f"{owner}: init_params of a model must be a mapping from sites to arrays, got "
+            f"{type(init_params).__name__}. {_HOW_TO_START}"
+        )
+
+
+_HOW_TO_START = (
+    "Give unconstrained values by site, `{'net/Dense_0.kernel': array, …}`, such as "
+    "`bnn.optimize(model, key, …)` and `bnn.from_params(params)` return."
+)
+
+
+def _start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+    """Shapes of unconstrained values of the latent sites."""
+    sites = {name: structure.sites[name] for name in structure.latent}
+    return {n: s.shape if s.unconstrained is None else s.unconstrained for n, s in sites.items()}
+
+
+def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
+    """Refuse starts that would change the shape of a site, and so the model.
+
+    :param chains: the axis of chains, () where there is none.
+    :raises ValueError: naming the site and both shapes.
+    """
+    for name, own in _start_shapes(structure).items():
+        if name not in given or jnp.shape(given[name]) == (*chains, *own):
+            continue
+        shape = jnp.shape(given[name])
+        if chains and shape[:1] != chains:
+            raise ValueError(
+                f"init_params must have a leading axis of num_chains={chains[0]} on every array; "
+                f"'{name}' has shape {shape}, expected {(*chains, *own)}. For starts of every chain "
+                f"use `bnn.optimize(model, key, …, num_chains={chains[0]})`."
+            )
+        raise ValueError(
+            f"init_params give '{name}' the shape {shape}, expected {(*chains, *own)}: the shape of "
+            f"its unconstrained value{', of each chain' if chains else ''}. A start of another shape "
+            "would change the model."
+        )
+
+
+def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...]) -> Values:
     """Unconstrained start from the values of weights alone.
 
     :param potential: of the model to start.
     :param given: values of weight sites (``"net/Dense_0.kernel"``), which are real, and
         unconstrained ones of any further latent sites.
-    :param batched: whether every array has a leading axis of chains.
+    :param chains: the leading axis of chains that every array has, () where there is none.
     :return: unconstrained values of every latent site; precisions at their conditional means.
     :raises ValueError: if other sites are missing, naming them.
     """
@@ -69,6 +133,7 @@ def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Valu
     levels = around.structure.levels
     needed = [n for n in around.structure.latent if n not in levels]
     check_names(given, [*needed, *levels], needed)
+    _check_shapes(given, around.structure, chains)
 
     def one(values: Values) -> Values:
         placeholder = {n: jnp.zeros(around.structure.sites[n].shape) for n in levels}
@@ -76,7 +141,7 @@ def complete(potential: Potential, given: dict[str, Any], batched: bool) -> Valu
         constrained = {n: constrained[n] for n in constrained if n in values or n not in levels}
         return own_coordinates(potential, fill_precisions(around, constrained))
 
-    return jax.vmap(one)(given) if batched else one(given)
+    return jax.vmap(one)(given) if chains else one(given)
 
 
 def shrink(name: str, value: jax.Array) -> jax.Array:
@@ -135,24 +200,25 @@ def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains
     """
     if init_params is None:
         return None
+    check_kinds("MCMC.run", init_params)
     init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
-    if fit is not None and isinstance(init_params, dict):
-        structure = fit.structure
-        shapes = {name: structure.sites[name].shape for name in structure.latent}
-        if num_chains == 1:
-            init_params = _drop_chain_axis(init_params, structure.deterministic | shapes)
-        init_params = _all_sites(kernel, fit, init_params, num_chains > 1)
+    chains = (num_chains,) if num_chains > 1 else ()
+    if fit is not None and not isinstance(init_params, ParamInfo):
+        check_mapping("MCMC.run", init_params)
+        if not chains:
+            shapes = fit.structure.deterministic | _start_shapes(fit.structure)
+            init_params = _drop_chain_axis(init_params, shapes)
+        return _all_sites(kernel, fit, init_params, chains)
     leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
-    if num_chains > 1 and leading != {(num_chains,)}:
+    if chains and leading != {chains}:
         raise ValueError(
             f"init_params must have a leading axis of num_chains={num_chains} on every "
-            f"array, got leading axes {sorted(leading)}. For starts of every chain use "
-            f"`bnn.optimize(model, key, …, num_chains={num_chains})`."
+            f"array, got leading axes {sorted(leading)}. Give a start for each chain."
         )
     return init_params
 
 
-def _translated(fit: Fit, given: dict, batched: bool) -> dict:
+def _translated(fit: Fit, given: dict, chains: tuple[int, ...]) -> dict:
     """Starts of all sites of the model in other coordinates, in its own.
 
     Collapsed coordinates have no value of the lowest precisions: :func:`complete` finds them.
@@ -160,30 +226,45 @@ def _translated(fit: Fit, given: dict, batched: bool) -> dict:
     for parameterization in ("noncentered", "centered"):
         other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
         if set(given) == set(other.structure.latent):
+            _check_shapes(given, other.structure, chains)
 
             def one(z: Values, other: Potential = other) -> Values:
                 values = other.constrain(z, deterministic=True)
                 return own_coordinates(fit.potential, values)
 
-            return jax.vmap(one)(given) if batched else one(given)
+            return jax.vmap(one)(given) if chains else one(given)
     return given
 
 
-def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, batched: bool) -> dict:
+def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, chains: tuple[int, ...]) -> dict:
     # A kernel around another starts as that does.
     kernel = getattr(kernel, "kernel", kernel)
     structure = fit.structure
-    if not set(init_params) <= set(structure.latent):
-        init_params = _translated(fit, init_params, batched)
-    if set(init_params) != set(structure.latent) and structure.levels:
-        init_params = complete(fit.potential, init_params, batched)
-    elif isinstance(kernel, HMC):
-        # Discrete sites are summed out under HMC, and have no start.
-        own = [n for n in structure.latent if not structure.sites[n].discrete]
-        check_names(init_params, own, own)
+    batched = bool(chains)
+    if structure.levels and not set(init_params) <= set(structure.latent):
+        init_params = _translated(fit, init_params, chains)
+    if structure.levels and set(init_params) != set(structure.latent):
+        init_params = complete(fit.potential, init_params, chains)
+    else:
+        check_names(init_params, *_sites_to_start(kernel, structure, init_params))
+    _check_shapes(init_params, structure, chains)
     if isinstance(kernel, Gibbs):
         init_params = _constrain_blocks(kernel, fit, init_params, batched)
     return init_params
+
+
+def _sites_to_start(
+    kernel: MCMCKernel, structure: Structure, given: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Sites that a start may give to a kernel, and those that it must."""
+    # Discrete sites are summed out under HMC, or drawn by a kernel of their own: no start.
+    own = [name for name in structure.latent if not structure.sites[name].discrete]
+    if isinstance(kernel, HMC):
+        return own, own
+    # NumPyro's HMCGibbs starts the sites of its own function by itself.
+    drawn = set(getattr(kernel, "_gibbs_sites", None) or ())
+    moved = [name for name in own if name not in drawn]
+    return structure.latent, moved if any(n in moved for n in given) or not drawn else []
 
 
 def _constrain_blocks(kernel: Gibbs, fit: Fit, init_params: dict, batched: bool) -> dict:

@@ -4,84 +4,24 @@ Found by an abstract trace, so that nothing is computed; with the checks that ev
 before it begins.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
 from numpyro_bnn.host_rows import with_stand_ins
-from numpyro_bnn.levels import Level, levels_of
-
-
-class Plate(NamedTuple):
-    """A plate of a model.
-
-    - **size** - number of rows, N
-    - **subsample_size** - rows that the model itself takes of them; N unless it subsamples
-    """
-
-    size: int
-    subsample_size: int
-
-
-class Site(NamedTuple):
-    """A sample site of a model, without its values.
-
-    - **shape** - of the value
-    - **distribution_shape** - batch and event shape of its distribution
-    - **event_dim** - number of event axes
-    - **observed** - whether it is part of the likelihood
-    - **discrete** - whether its support is
-    - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
-    - **factor** - whether it comes from ``numpyro.factor``
-    """
-
-    shape: tuple[int, ...]
-    distribution_shape: tuple[int, ...]
-    event_dim: int
-    observed: bool
-    discrete: bool
-    plates: dict[str, int]
-    factor: bool
-
-
-class Structure(NamedTuple):
-    """What a model consists of for given arguments.
-
-    - **sites** - its sample sites, in order
-    - **plates** - its plates
-    - **levels** - its hierarchical precisions of weights, the lowest first
-    - **deterministic** - shapes of its deterministic sites
-    """
-
-    sites: dict[str, Site]
-    plates: dict[str, Plate]
-    levels: dict[str, Level]
-    deterministic: dict[str, tuple[int, ...]]
-
-    @property
-    def latent(self) -> list[str]:
-        return [name for name, site in self.sites.items() if not site.observed]
-
-    @property
-    def observed(self) -> list[str]:
-        return [name for name, site in self.sites.items() if site.observed]
-
-    @property
-    def groups(self) -> dict[str, Level]:
-        """Precisions that are Gamma distributed given the weights and the level above."""
-        return {name: level for name, level in self.levels.items() if level.conjugate}
-
-    @property
-    def row_counts(self) -> set[int]:
-        """Sizes of the plates around observed sites."""
-        return {self.plates[p].size for name in self.observed for p in self.sites[name].plates}
+from numpyro_bnn.levels import levels_of
+from numpyro_bnn.rules import is_parameter
+from numpyro_bnn.sites import Plate, Site, Structure
+from numpyro_bnn.targets import check_arguments, check_observed, check_targets
 
 
 def as_jax(tree: Any) -> Any:
@@ -112,7 +52,24 @@ def explain_tracing() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _explain_names() -> Iterator[None]:
+    """Say which name two sites of a model have."""
+    try:
+        yield
+    except AssertionError as error:
+        found = re.search("unique names but got `(.*)` duplicated", str(error))
+        if found is None:
+            raise
+        raise ValueError(
+            f"The model has two sites named '{found[1]}', and every site needs a name of its own. "
+            "Give two networks, `random_module(name, …)`, two names, and two likelihoods another "
+            "`name=`."
+        ) from error
+
+
 @explain_tracing()
+@_explain_names()
 def structure_of(
     model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
 ) -> Structure:
@@ -140,20 +97,14 @@ def structure_of(
             for name, site in sites.items()
             if site["type"] == "sample" and name not in held
         }
-        plates = {name: site for name, site in sites.items() if site["type"] == "plate"}
+        computed = {n: site for n, site in sites.items() if site["type"] == "deterministic"}
         found.append(
             Structure(
                 {name: _site(site) for name, site in samples.items()},
-                {
-                    name: Plate(site["args"][0], site["args"][1] or site["args"][0])
-                    for name, site in plates.items()
-                },
+                _plates(sites),
                 {n: v for n, v in levels_of(samples).items() if not v.of_noise},
-                {
-                    n: jnp.shape(s["value"])
-                    for n, s in sites.items()
-                    if s["type"] == "deterministic"
-                },
+                {n: jnp.shape(site["value"]) for n, site in computed.items()},
+                frozenset(n for n, site in computed.items() if is_parameter(site)),
             )
         )
         return key
@@ -162,20 +113,50 @@ def structure_of(
     return found[0]
 
 
+def _plates(sites: Mapping[str, Any]) -> dict[str, Plate]:
+    """Plates of a trace, those inside of a loop (``scan``) among them, which only sites name."""
+    frames = [f for site in sites.values() for f in site.get("cond_indep_stack", ())]
+    plates = {frame.name: Plate(frame.size, frame.size) for frame in frames}
+    for name, site in sites.items():
+        if site["type"] == "plate":
+            size, subsample_size = site["args"]
+            plates[name] = Plate(size, subsample_size or size)
+    return plates
+
+
 def _site(site: dict[str, Any]) -> Site:
     distribution = site["fn"]
+    scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     # Weights of the rows that stay whole in a minibatch are an error here.
-    if site["scale"] is not None:
-        jnp.broadcast_shapes(jnp.shape(site["scale"]), distribution.batch_shape)
+    jnp.broadcast_shapes(scale, distribution.batch_shape)
+    discrete = bool(distribution.support.is_discrete)
+    latent = not site["is_observed"] and not discrete
     return Site(
         shape=jnp.shape(site["value"]),
         distribution_shape=tuple(distribution.shape()),
         event_dim=distribution.event_dim,
         observed=site["is_observed"],
-        discrete=bool(distribution.support.is_discrete),
+        discrete=discrete,
         plates={frame.name: frame.dim for frame in site["cond_indep_stack"]},
-        factor=type(distribution).__name__ == "Unit",
+        factor=type(_innermost_law(distribution)).__name__ == "Unit",
+        scale=scale,
+        unconstrained=_unconstrained_shape(site) if latent else None,
     )
+
+
+def _innermost_law(distribution: Any) -> Any:
+    """A distribution without what plates and masks put around it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...] | None:
+    try:
+        transform = biject_to(site["fn"].support)
+    except NotImplementedError:
+        return None
+    return tuple(transform.inverse_shape(jnp.shape(site["value"])))
 
 
 def check_key(owner: str, key: Any, batch: int = 1) -> None:
@@ -200,14 +181,17 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
     """What every fit does first: let the model see its training data, and check them.
 
     :return: the structure of the model.
-    :raises ValueError: if the model keeps the units of other data, or an observed site
-        broadcasts to an outer product; and whatever the model itself refuses.
+    :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
+        of an observed site would be stretched or counted several times, or if the target is
+        missing; and whatever the model itself refuses.
     """
+    check_arguments(args, kwargs)
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
     try:
         structure = structure_of(model, args, kwargs)
-        _check_broadcast(structure)
+        check_targets(structure)
+        check_observed(structure, ready, args, kwargs)
     except Exception:
         if learned:
             ready.forget()
@@ -220,26 +204,3 @@ def innermost(model: Any) -> Any:
     while getattr(model, "fn", None) is not None:
         model = model.fn
     return model
-
-
-def _check_broadcast(structure: Structure) -> None:
-    """Refuse observations that meet their distribution in an outer product.
-
-    :raises ValueError: for the N×N broadcast of a prediction (N, 1) against a target (N,).
-    """
-    for name in structure.observed:
-        site = structure.sites[name]
-        if site.factor or not site.shape or site.shape == site.distribution_shape:
-            continue
-        padded = (1,) * (len(site.distribution_shape) - len(site.shape)) + site.shape
-        grown = [
-            axis
-            for axis, (have, want) in enumerate(zip(padded, site.distribution_shape))
-            if have == 1 and want > 1
-        ]
-        if grown and max(site.shape) > 1:
-            raise ValueError(
-                f"The observed site '{name}' has values of shape {site.shape} but a distribution "
-                f"of shape {site.distribution_shape}: every value would be compared with every "
-                "prediction. Give both the same shape, for example with `f.squeeze(-1)`."
-            )

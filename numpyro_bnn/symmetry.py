@@ -98,7 +98,7 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
 
 
 def find_hidden_layers(
-    draws: Draws, x: Any, model: Callable | None = None
+    draws: Draws, x: Any, model: Callable | None = None, site: str | None = None
 ) -> tuple[HiddenLayer, ...]:
     """The layers of a network whose hidden units can be exchanged.
 
@@ -111,6 +111,7 @@ def find_hidden_layers(
     :param draws: of the weights, with their model.
     :param x: inputs at which predictions are compared; some rows are enough.
     :param model: the model, where the draws carry none.
+    :param site: the site that is predicted, where the model has several without draws.
     :return: hidden layers; empty where the network has none that is found.
     """
     rng = np.random.default_rng(0)
@@ -135,7 +136,7 @@ def find_hidden_layers(
         tried += [kernel, _moved(base, layer, order, 1.0, 1.0)]
         tried += [_moved(base, layer, same, -1.0, -1.0), _moved(base, layer, same, 2.0, 0.5)]
     stacked = {name: np.stack([t[name] for t in tried], axis=1) for name in base}
-    predictions = predict(model, Draws(stacked, draws.model), x).values
+    predictions = predict(model, Draws(stacked, draws.model), x, site=site).values
     first = next(iter(predictions.values()))[0].astype(np.float64)
     change = np.abs(first - first[0]).reshape(len(first), -1).max(axis=1)
     unchanged = change <= _ROUNDING * max(first[0].std(), 1e-12)

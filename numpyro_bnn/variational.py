@@ -135,9 +135,7 @@ def mean_field(
 
     @jax.jit
     def begin(key: jax.Array, given: Values | None) -> Values:
-        return own.constrain(
-            gentle_start(own, key) if given is None else complete(own, given, False)
-        )
+        return own.constrain(gentle_start(own, key) if given is None else complete(own, given, ()))
 
     start = begin(key_start, init_params)
     guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)

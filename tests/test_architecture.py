@@ -18,8 +18,8 @@ ROWS = """
 checks rules processes placement host_rows summed inverse_gaussian gamma
 levels
 scale_mixture
-hierarchy observations
-parameters structure
+hierarchy observations sites
+parameters structure subsampling targets
 priors families hazards modules potential site_dims linearization
 ready start chains draws stepping_stones
 marginal perturbation ladder redraw
@@ -34,7 +34,7 @@ mcmc optimization approximate iterates gaussian_laplace variational
 buffers
 rank_loops
 effective_size
-predictions score* rhat* sampler_stats modes disagreement symmetry
+prediction_sites predictions score* rhat* sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics
 inference_groups

@@ -80,6 +80,10 @@ def summed(x, y):
         numpyro.factor("likelihood", -jnp.sum((rows - w) ** 2))
 
 
+def normal(x, y):
+    numpyro.sample("y", dist.Normal(numpyro.sample("w", dist.Normal())), obs=jnp.asarray(y))
+
+
 def subsampling(x, y):
     w = numpyro.sample("w", dist.Normal())
     with numpyro.plate("data", ROWS, subsample_size=2):
@@ -432,17 +436,17 @@ BAD = {
         r"'data' subsamples 2 of 5 rows.*Remove `subsample_size=`",
     ),
     "starts for one chain of two": (
-        lambda: mcmc(summed, num_chains=2).run(KEY, X, Y, init_params={"w": jnp.zeros(1)}),
+        lambda: mcmc(normal, num_chains=2).run(KEY, X, Y, init_params={"w": jnp.zeros(1)}),
         ValueError,
         r"leading axis of num_chains=2.*`bnn\.optimize",
     ),
     "starts of another network": (
-        lambda: mcmc(summed).run(KEY, X, Y, init_params=bnn.from_params({"w": jnp.zeros(1)})),
+        lambda: mcmc(normal).run(KEY, X, Y, init_params=bnn.from_params({"w": jnp.zeros(1)})),
         ValueError,
         r"lack the sites \['w'\] and give the unknown sites \['net/w'\]",
     ),
     "an argument that is no array": (
-        lambda: mcmc(lambda table: numpyro.sample("w", dist.Normal())).run(KEY, pd.DataFrame(X)),
+        lambda: mcmc(lambda table: normal(table, Y)).run(KEY, pd.DataFrame(X)),
         TypeError,
         "must be arrays or hashable constants.*DataFrame",
     ),

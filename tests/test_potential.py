@@ -209,9 +209,8 @@ def subsampling_itself(x, y):
 )
 def test_what_cannot_be_subsampled_is_refused(model, plate, message, size):
     # With two rows only a minibatch of one is left, which legal broadcasting may hide.
-    potential = bnn.potential_of(model, *data(size))
     with pytest.raises(ValueError, match=message):
-        potential.data_plate(plate)
+        bnn.potential_of(model, *data(size)).data_plate(plate)
 
 
 def test_weights_of_rows_that_stay_whole_are_refused():

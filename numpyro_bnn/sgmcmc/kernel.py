@@ -24,6 +24,7 @@ from numpyro_bnn.sgmcmc import gradients, preconditioners
 from numpyro_bnn.sgmcmc.adaptation import Adaptation, adapted, begin_adaptation, followed
 from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.sgmcmc.checks import (
+    check_all_rows,
     check_first_step,
     check_fit,
     check_friction,
@@ -49,6 +50,8 @@ from numpyro_bnn.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.sgmcmc.schedules import Cyclical, as_schedule
 from numpyro_bnn.sgmcmc.state import SGMCMCState, begun, freeze, record
 from numpyro_bnn.sgmcmc.targets import rows_of, start_of
+from numpyro_bnn.sites import Structure
+from numpyro_bnn.subsampling import own_batch_size
 
 PyTree = Any
 _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
@@ -67,7 +70,8 @@ class SGMCMC(MCMCKernel):
         end of warm-up; or ``"auto"``: from the curvature at the start and, in warm-up, for
         Metropolis methods from the acceptance (`target_accept_prob`), for all others from the
         curvature where the chain goes, a Hessian-vector product a step.
-    :param batch_size: rows in a minibatch; all rows where None.
+    :param batch_size: rows in a minibatch; where None, as many as the plate of the model subsamples
+        (``subsample_size=``), or all rows.
     :param temperature: a number (1: the posterior) or a schedule.
     :param gradient: an estimator of :mod:`~numpyro_bnn.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
@@ -85,6 +89,8 @@ class SGMCMC(MCMCKernel):
     sample_field = "z"
     # Whether momenta may last longer than ten steps where no friction is given.
     _lasting = False
+    # Whether it is right on minibatches.
+    _takes_minibatches = True
 
     def __init__(
         self,
@@ -105,6 +111,7 @@ class SGMCMC(MCMCKernel):
         plate: str | None = None,
     ) -> None:
         name = type(self).__name__
+        self._chooses_rows = gradient is not None or batch_size is not None
         if gradient is None:
             gradient = gradients.full() if batch_size is None else gradients.minibatch(batch_size)
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
@@ -118,7 +125,7 @@ class SGMCMC(MCMCKernel):
         self._model = model
         self._potential_fn = potential_fn
         self.dynamics = dynamics
-        self.gradient = gradient
+        self.gradient = self._all_rows = gradient
         self.preconditioner = preconditioner
         self._auto = isinstance(step_size, str)
         # "auto" begins from the curvature instead: no schedule is asked then.
@@ -166,6 +173,32 @@ class SGMCMC(MCMCKernel):
         if int(state.exploded_at) >= 0:
             text += f", exploded at {int(state.exploded_at)}"
         return text
+
+    def take_batch_size(self, structure: Structure) -> None:
+        """Take minibatches of the size that the model subsamples, where no other was given.
+
+        :param structure: of the model.
+        :raises ValueError: if this method needs all rows.
+        """
+        if self._chooses_rows:
+            return
+        name = type(self).__name__
+        size = own_batch_size(name, structure, self._plate)
+        gradient = self._all_rows
+        if size is not None:
+            gradient = gradients.minibatch(size)
+            if self._judges_all_rows and self.dynamics.tracks_work:
+                gradient = gradients.minibatch(size, "replacement")
+            try:
+                if not self._takes_minibatches:
+                    check_all_rows(name, size, None)
+                check_fit(name, self.dynamics, gradient, self.preconditioner, self._metropolis)
+            except ValueError as error:
+                raise ValueError(
+                    f"{error} Here the model subsamples {size} rows of its data plate: remove "
+                    "`subsample_size=` for a method that uses all of them."
+                ) from error
+        self.gradient = gradient
 
     def _rows(self, args: tuple, kwargs: dict | None) -> Rows:
         if self._model is None:

@@ -126,6 +126,8 @@ class MAMS(SGMCMC):
     Carlo* (2025), algorithm 1.
     """
 
+    _takes_minibatches = False
+
     def __init__(
         self,
         model: Model = None,

@@ -37,6 +37,8 @@ class WindowedHMC(SGMCMC):
     (1994); A. M. Horowitz, *A generalized guided Monte Carlo algorithm* (1991).
     """
 
+    _takes_minibatches = False
+
     def __init__(
         self,
         model: Model = None,

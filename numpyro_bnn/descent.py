@@ -17,6 +17,7 @@ import optax
 from jax import lax
 from tqdm.auto import tqdm
 
+from numpyro_bnn.arguments import prepared
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.marginal import Marginal, marginal_of
@@ -121,7 +122,7 @@ class Descent:
         order: Order = "permutation",
         perturb: Callable[[Callable, Any], Callable] | None = None,
     ) -> None:
-        begin_fit(model, args, kwargs)
+        args, kwargs, _ = begin_fit(model, args, kwargs)
         self.owner = owner
         self.model = model
         self.kwargs = kwargs
@@ -292,7 +293,7 @@ class _Best:
     """The parameters of each member under which held-out rows were most likely so far."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
-        arguments = Arguments.split(args, kwargs)
+        arguments = Arguments.split(*prepared(model, args, kwargs))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.z: Values | None = None
         self.score: jax.Array | None = None

@@ -15,6 +15,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn.arguments import innermost, prepared
 from numpyro_bnn.host_rows import with_stand_ins
 from numpyro_bnn.levels import Level, levels_of
 
@@ -127,7 +128,7 @@ def structure_of(
     :param indices: rows to take, by plate.
     """
     found: list[Structure] = []
-    args, kwargs = as_jax((args, kwargs))
+    args, kwargs = as_jax(prepared(model, args, kwargs))
     # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
@@ -196,30 +197,25 @@ def check_key(owner: str, key: Any, batch: int = 1) -> None:
     )
 
 
-def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
+def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, Structure]:
     """What every fit does first: let the model see its training data, and check them.
 
-    :return: the structure of the model.
+    :return: the arguments as the device gets them (:func:`~numpyro_bnn.arguments.prepared`), and
+        the structure of the model.
     :raises ValueError: if the model keeps the units of other data, or an observed site
         broadcasts to an outer product; and whatever the model itself refuses.
     """
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
     try:
+        args, kwargs = prepared(model, args, kwargs)
         structure = structure_of(model, args, kwargs)
         _check_broadcast(structure)
     except Exception:
         if learned:
             ready.forget()
         raise
-    return structure
-
-
-def innermost(model: Any) -> Any:
-    """The model under all handlers that wrap it."""
-    while getattr(model, "fn", None) is not None:
-        model = model.fn
-    return model
+    return args, kwargs, structure
 
 
 def _check_broadcast(structure: Structure) -> None:

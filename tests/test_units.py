@@ -40,7 +40,8 @@ def regression(**options):
 
 
 def kernel(model):
-    return HMC(model, step_size=0.01, num_steps=4, adapt_step_size=False, adapt_mass_matrix=False)
+    fixed = {"adapt_step_size": False, "adapt_mass_matrix": False, "trajectory_length": None}
+    return HMC(model, step_size=0.01, num_steps=4, **fixed)
 
 
 def sampled(model, x, y, make=bnn.MCMC):
@@ -73,7 +74,8 @@ def test_inputs_and_targets_far_from_zero_are_standardised_as_near_it(far):
     units = model.standardization
     assert units.x_mean.dtype == units.y_scale.dtype == np.float64
     (rows, target), _ = model.prepare((x, y), {})
-    assert isinstance(rows, Prepared) and rows.rows.dtype == np.float32
+    assert isinstance(rows, Prepared)
+    assert rows.rows.dtype == np.float32
     np.testing.assert_allclose(rows.rows, (X - X.mean(0)) / X.std(0), atol=2e-4)
     np.testing.assert_allclose(target.rows / units.y_scale, (Y - Y.mean()) / Y.std(), atol=2e-4)
 
@@ -223,7 +225,7 @@ def test_a_column_whose_spread_is_lost_is_refused_by_name(case, make):
 
 
 def test_a_target_whose_spread_is_lost_is_refused():
-    with pytest.raises(ValueError, match="regression: y lies around 1e\\+09|y lies around 1000000"):
+    with pytest.raises(ValueError, match="regression: y lies around 1000000"):
         regression(x=X, y=np.float32(1e9 + Y))
     with pytest.raises(ValueError, match=r"y has a standard deviation of .*e-2.*other units"):
         regression(x=X, y=1e-25 * Y)
@@ -232,7 +234,7 @@ def test_a_target_whose_spread_is_lost_is_refused():
 def test_new_inputs_in_a_coarser_type_than_the_training_data_are_refused():
     model = regression(x=FAR["unix seconds"](X), y=Y)
     draws = {"net/Dense_0.kernel": np.zeros((1, 1, 2, 3))}
-    with pytest.raises(ValueError, match="column 0 of x .*float32.*NumPy array of float64"):
+    with pytest.raises(ValueError, match=r"column 0 of x .*float32.*NumPy array of float64"):
         bnn.predict(model, draws, jnp.asarray(FAR["unix seconds"](X)))
     with pytest.raises(ValueError, match=r"column 1 of x has the value 1e\+200 in row 3"):
         bnn.predict(model, draws, np.where(np.arange(80).reshape(-1, 2) == 7, 1e200, 1.7e9))
@@ -242,7 +244,7 @@ def test_new_inputs_in_a_coarser_type_than_the_training_data_are_refused():
 
 def test_plain_numpyro_refuses_a_target_that_its_float32_cannot_hold():
     with pytest.raises(
-        ValueError, match="without `numpyro_bnn.MCMC` or `predict`: y lies around 1"
+        ValueError, match=r"without `numpyro_bnn\.MCMC` or `predict`: y lies around 1"
     ):
         sampled(regression(), X, FAR["unix seconds"](Y), NumPyroMCMC)
 

@@ -34,7 +34,8 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     except TypeError:
         number = None
     if number is None or number < least:
-        what = {0: "an integer of 0 or more", 1: "a positive integer"}
-        asked = what.get(least, f"an integer of at least {least}")
-        raise ValueError(f"{owner}: {label} must be {asked}, got {value!r}.")
+        asked = "be a positive integer" if least == 1 else f"be an integer of at least {least}"
+        if least == 0:
+            asked = "not be negative" if number is not None else "be an integer of 0 or more"
+        raise ValueError(f"{owner}: {label} must {asked}, got {value!r}.")
     return number

@@ -17,6 +17,7 @@ from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 from numpyro_bnn.arguments import as_arrays
 from numpyro_bnn.chains import Arguments, Programs, fields_of
 from numpyro_bnn.checkpoints import Progress, Start
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.faults import (
@@ -124,8 +125,12 @@ class MCMC(NumPyroMCMC):
                 f"MCMC: expected a kernel such as NUTS(model), got {sampler!r}. Wrap the model in "
                 "a kernel first."
             )
-        if not isinstance(num_chains, int) or num_chains < 1:
-            raise ValueError(f"MCMC: num_chains must be a positive integer, got {num_chains!r}.")
+        num_chains = check_whole("MCMC", "num_chains", num_chains)
+        num_warmup = check_whole("MCMC", "num_warmup", num_warmup, least=0)
+        thinning = check_whole("MCMC", "thinning", thinning)
+        num_samples = check_whole("MCMC", "num_samples", num_samples, least=thinning)
+        if progress_rate is not None:
+            progress_rate = check_whole("MCMC", "progress_rate", progress_rate)
         self._placement = Placement.given(mesh, num_chains, chain_method)
         if chain_method == "parallel" and self._placement.mesh is None:
             chain_method = "sequential"

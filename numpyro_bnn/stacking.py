@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.predictions import predict
 from numpyro_bnn.structure import check_key
@@ -95,8 +96,7 @@ def stack(
     draws = draws_of(run, owner="stack")
     chains, length = draws.num_chains, draws.num_draws
     count = chains * length if num_samples is None else num_samples
-    if not (isinstance(count, int) and count > 0):
-        raise ValueError(f"stack: num_samples must be a positive integer, got {num_samples!r}.")
+    count = check_whole("stack", "num_samples", count)
     weights = stacking_weights(predict(None, draws, x, **options).log_prob(y))
     key_offset, key_order = jax.random.split(key)
     points = (np.arange(count) + float(jax.random.uniform(key_offset))) / count

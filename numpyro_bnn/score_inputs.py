@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from numpyro_bnn.arguments import as_array
+
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
 SUM_TOLERANCE = 4e-3
 # Numbers in one block of rows: 32 MiB in double precision.
@@ -155,7 +157,7 @@ def target(name: str, y: Any) -> np.ndarray:
     :param y: numbers, one row first axis.
     :raises ValueError: for a target without rows, NaN or infinities.
     """
-    array = np.asarray(y, dtype=np.float64)
+    array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
             f"scores.{name}: expected a target with at least one row, got shape {array.shape}. "

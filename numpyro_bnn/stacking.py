@@ -45,6 +45,12 @@ def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
     >>> stacking_weights([[-1.0, -1.0, -5.0], [-5.0, -5.0, -5.0]]).round(3)
     array([1., 0.])
     """
+    shapes = {np.shape(component) for component in _components(log_scores)}
+    if len(shapes) > 1:
+        raise ValueError(
+            "stacking_weights: all components must have scores of the same rows, got shapes "
+            f"{sorted(shapes)}. Score every component on one set of held-out rows, in one order."
+        )
     scores = np.asarray(log_scores, np.float64)
     if scores.ndim == 3:
         scores = logsumexp(scores, axis=1) - np.log(scores.shape[1])
@@ -72,6 +78,11 @@ def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
             break
         weights *= gain
     return weights / weights.sum()
+
+
+def _components(log_scores: Any) -> Any:
+    """The scores of each component; of an array only one, since all have its shape."""
+    return log_scores if isinstance(log_scores, (list, tuple)) else np.asarray(log_scores)[:1]
 
 
 def stack(

@@ -18,6 +18,7 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro_bnn.arguments import innermost, prepared
 from numpyro_bnn.host_rows import with_stand_ins
 from numpyro_bnn.levels import Level, levels_of
+from numpyro_bnn.observations import check_classes
 
 
 class Plate(NamedTuple):
@@ -165,6 +166,8 @@ def structure_of(
 
 def _site(site: dict[str, Any]) -> Site:
     distribution = site["fn"]
+    if site["is_observed"]:
+        check_classes(site["name"], distribution, site["value"])
     # Weights of the rows that stay whole in a minibatch are an error here.
     if site["scale"] is not None:
         jnp.broadcast_shapes(jnp.shape(site["scale"]), distribution.batch_shape)

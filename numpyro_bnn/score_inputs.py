@@ -128,7 +128,7 @@ def labels(name: str, y: Any, num_rows: int, num_classes: int) -> np.ndarray:
     :raises TypeError: for labels that are not integers.
     :raises ValueError: for another shape, or a label out of range.
     """
-    y = np.asarray(y)
+    y = np.asarray(as_array(f"scores.{name}", "y", y))
     if y.shape != (num_rows,):
         advice = "Pass y[:, 0]." if y.shape == (num_rows, 1) else "Pass one label for each row."
         if y.shape == (num_rows, num_classes):
@@ -269,6 +269,7 @@ def log_density(name: str, log_prob: Any, y: Any) -> np.ndarray:
                 f"scores.{name}: got predictions without a target. Pass scores.{name}"
                 f"(predictions, y)."
             )
+        y = as_array(f"scores.{name}", "y", y)
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1] != len(y):
             raise ValueError(

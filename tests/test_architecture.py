@@ -39,7 +39,7 @@ report verdict stacking comparison
 diagnostics
 inference_groups
 storage inference_data plots*
-tables job* pipeline recipe
+csv_columns tables job* pipeline recipe
 __main__
 __init__
 """

@@ -56,7 +56,9 @@ MODELS = {
 
 def run(model, x, y):
     fixed = {"adapt_step_size": False, "trajectory_length": None, "num_steps": 2}
-    mcmc = bnn.MCMC(HMC(model, 0.01, **fixed), num_warmup=0, num_samples=100, progress_bar=False)
+    mcmc = bnn.MCMC(
+        HMC(model, step_size=0.01, **fixed), num_warmup=0, num_samples=100, progress_bar=False
+    )
     mcmc.run(KEY, x, y)
     return mcmc
 
@@ -98,7 +100,7 @@ def test_lists_that_are_no_data_stay_constants():
     def model(x, y, widths, scale):
         raise NotImplementedError
 
-    (x, y, widths, scale), _ = as_arrays(model, (X, Y.tolist(), [16, 16], (1.0, 2.0)), {})
+    (_, y, widths, scale), _ = as_arrays(model, (X, Y.tolist(), [16, 16], (1.0, 2.0)), {})
     assert isinstance(y, np.ndarray)
     assert widths == [16, 16]
     assert scale == (1.0, 2.0)
@@ -157,7 +159,7 @@ def test_missing_values_of_a_nullable_column_are_counted():
 
 def test_stacking_weights_of_other_rows_are_refused():
     for bad in ([np.zeros(3), np.zeros(4)], [np.zeros((2, 3)), np.zeros(3)], ([0.0], [0.0, 1.0])):
-        with pytest.raises(ValueError, match="scores of the same rows, got shapes .*one order"):
+        with pytest.raises(ValueError, match=r"scores of the same rows, got shapes .*one order"):
             bnn.stacking_weights(bad)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from numpyro_bnn.descent import Descent, Training, check_count
+from numpyro_bnn.checks import check_whole
+from numpyro_bnn.descent import Descent, Training
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.perturbation import draw_noise, gaussian_priors, known_noise, perturbed
 from numpyro_bnn.structure import check_key
@@ -52,7 +53,7 @@ def map_estimate(
     >>> draws["mean"].shape, round(float(draws["mean"][0, 0]), 2)
     ((1, 1), 1.5)
     """
-    check_count("map_estimate", "num_starts", num_starts)
+    num_starts = check_whole("map_estimate", "num_starts", num_starts)
     descent, z, energy = _train("map_estimate", model, key, args, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
@@ -80,7 +81,7 @@ def deep_ensemble(
     :return: a chain with one draw for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
-    check_count("deep_ensemble", "num_members", num_members)
+    num_members = check_whole("deep_ensemble", "num_members", num_members)
     descent, z, energy = _train("deep_ensemble", model, key, args, num_members, options)
     return descent.draws({name: value[:, None] for name, value in z.items()}, None, energy)
 
@@ -114,7 +115,7 @@ def randomized_map(
         that was not randomised.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
-    check_count("randomized_map", "num_members", num_members)
+    num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
     training, kwargs = Training.split("randomized_map", options)
     descent = Descent("randomized_map", model, args, kwargs, training.batch_size)

@@ -1,6 +1,7 @@
 """Checks of arguments that files of several layers share."""
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -17,3 +18,24 @@ def check_positive(owner: str, **numbers: Any) -> None:
             raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
+
+
+def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
+    """A whole number as Python's own, from any type that holds one (``np.int64``, a JAX scalar).
+
+    :param owner: who asks, for the error.
+    :param label: of the number.
+    :param value: what was given.
+    :param least: the smallest that is allowed.
+    :raises ValueError: for anything else, booleans and 2.0 included.
+    """
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        asked = "be a positive integer" if least == 1 else f"be an integer of at least {least}"
+        if least == 0:
+            asked = "not be negative" if number is not None else "be an integer of 0 or more"
+        raise ValueError(f"{owner}: {label} must {asked}, got {value!r}.")
+    return number

@@ -16,9 +16,9 @@ from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import log_density
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.host_rows import with_stand_ins
 from numpyro_bnn.potential import Potential
-from numpyro_bnn.sgmcmc.gradients import check_batch_size
 from numpyro_bnn.structure import structure_of
 from numpyro_bnn.summed import summed
 
@@ -57,7 +57,7 @@ class Chunked:
 
     def __init__(self, fn: Callable, chunk_size: int, plate: str | None = None) -> None:
         self.fn = fn
-        self.chunk_size = check_batch_size("MCMC", chunk_size, "chunk_size")
+        self.chunk_size = check_whole("MCMC", "chunk_size", chunk_size)
         self.plate = plate
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

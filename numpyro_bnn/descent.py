@@ -17,7 +17,9 @@ import optax
 from jax import lax
 from tqdm.auto import tqdm
 
+from numpyro_bnn.arguments import prepared
 from numpyro_bnn.chains import Arguments
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.marginal import Marginal, marginal_of
 from numpyro_bnn.potential import Values
@@ -65,27 +67,16 @@ class Training(NamedTuple):
         :raises TypeError: if `validation` is not a tuple of arguments.
         """
         training = cls(**{name: options[name] for name in cls._fields if name in options})
-        check_count(owner, "num_steps", training.num_steps, least=0)
-        check_count(owner, "patience", training.patience)
+        training = training._replace(
+            num_steps=check_whole(owner, "num_steps", training.num_steps, least=0),
+            patience=check_whole(owner, "patience", training.patience),
+        )
         if training.validation is not None and not isinstance(training.validation, tuple | list):
             raise TypeError(
                 f"{owner}: validation must be the arguments of the model on held-out rows, such "
                 f"as (x_val, y_val), got {type(training.validation).__name__}."
             )
         return training, {k: v for k, v in options.items() if k not in cls._fields}
-
-
-def check_count(owner: str, label: str, value: Any, least: int = 1) -> None:
-    """Refuse what is not a whole number, or too small.
-
-    :raises ValueError: naming it.
-    """
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least:
-        what = "must be a positive integer" if least == 1 else "must not be negative"
-        if least > 1:
-            what = f"must be an integer of at least {least}"
-        raise ValueError(f"{owner}: {label} {what}, got {value!r}.")
 
 
 class Members(NamedTuple):
@@ -124,7 +115,7 @@ class Descent:
         order: Order = "permutation",
         perturb: Callable[[Callable, Any], Callable] | None = None,
     ) -> None:
-        structure = begin_fit(model, args, kwargs)
+        args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
         self.owner = owner
@@ -132,7 +123,9 @@ class Descent:
         self.kwargs = kwargs
         self.whole = Marginal(model, args, kwargs)
         self.plate, self.size = ("", 0) if batch_size is None else self.whole.around.data_plate()
-        if batch_size is not None and not 0 < batch_size <= self.size:
+        if batch_size is not None:
+            batch_size = check_whole(owner, "batch_size", batch_size)
+        if batch_size is not None and batch_size > self.size:
             raise ValueError(
                 f"{owner}: batch_size must be between 1 and the {self.size} rows of plate "
                 f"'{self.plate}', got {batch_size}."
@@ -300,7 +293,7 @@ class _Best:
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
         check_arguments(args, kwargs)
-        arguments = Arguments.split(args, kwargs)
+        arguments = Arguments.split(*prepared(model, args, kwargs))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.z: Values | None = None
         self.score: jax.Array | None = None

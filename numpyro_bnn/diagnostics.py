@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from numpyro_bnn.arguments import as_arrays
 from numpyro_bnn.disagreement import (
     Disagreement,
     Parting,
@@ -365,6 +366,7 @@ def diagnose(
     'predictions_converged'
     """
     draws = draws_of(run, model, "diagnose")
+    (x,), _ = as_arrays(draws.model, (x,), {})
     weights, functions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units

@@ -280,6 +280,8 @@ def categorical(
         check_shape("categorical", f, y, jnp.shape(f)[-1:])
         return dist.Categorical(logits=f)
 
+    if getattr(y, "dtype", None) == np.bool_:
+        y = y.astype(np.int32)
     target = y
     return observe("categorical", f, y, x, name, plate, likelihood, 1)
 

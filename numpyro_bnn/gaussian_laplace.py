@@ -11,7 +11,8 @@ from numpyro.handlers import seed, substitute, trace
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from numpyro_bnn import curvature
-from numpyro_bnn.descent import Descent, Training, check_count, finite_members, keep_finite
+from numpyro_bnn.checks import check_whole
+from numpyro_bnn.descent import Descent, Training, finite_members, keep_finite
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.linearization import linearize, outputs
 from numpyro_bnn.marginal import Marginal
@@ -62,7 +63,7 @@ def laplace(
     :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
         told, or no curvature is positive definite.
     """
-    check_count("laplace", "num_samples", num_samples)
+    num_samples = check_whole("laplace", "num_samples", num_samples)
     if covariance not in ("auto", "full", "diagonal"):
         raise ValueError(
             f"laplace: covariance must be 'auto', 'full' or 'diagonal', got {covariance!r}."

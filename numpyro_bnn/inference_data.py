@@ -18,11 +18,12 @@ import numpy as np
 import xarray as xr
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.inference_groups import STATS, Groups, Training
 from numpyro_bnn.predictions import Predictions
-from numpyro_bnn.structure import innermost, structure_of
+from numpyro_bnn.structure import structure_of
 from numpyro_bnn.subsampling import all_rows
 
 # Names of this package by ArviZ's.
@@ -184,7 +185,7 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
         raise ValueError("to_inference_data: `y` was given without `x`.")
     args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
     if x is not None:
-        args, kwargs = (x,) if y is None else (x, y), {}
+        args, kwargs = as_arrays(draws.model, (x,) if y is None else (x, y), {})
     if args:
         x = args[0]
     elif kwargs and draws.model is not None:
@@ -192,6 +193,7 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
         x = kwargs.get(first)
     if x is None or draws.model is None:
         return Training(x, {})
+    args, kwargs = prepared(draws.model, args, kwargs)
     structure = structure_of(draws.model, args, kwargs)
     sites = [name for name in structure.observed if not structure.sites[name].factor]
     # The data are arguments, so that nothing but the targets is computed or kept.
@@ -205,4 +207,7 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
         return {name: values[name]["value"] for name in sites}
 
     values = jax.jit(observed)(arguments.arrays) if sites else {}
-    return Training(x, {name: np.asarray(value) for name, value in values.items()})
+    # The model's own target lacks its mean, which float64 holds beside the rest.
+    shift = getattr(innermost(draws.model), "shift", None)
+    found = {name: np.asarray(value) for name, value in values.items()}
+    return Training(x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()})

@@ -11,12 +11,12 @@ import numpy as np
 import numpyro
 import xarray as xr
 
+from numpyro_bnn.arguments import innermost, prepared
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.predictions import Predictions
 from numpyro_bnn.predictions import predict as predict_draws
 from numpyro_bnn.site_dims import class_layer, dims_of, layer_of, variable_name
-from numpyro_bnn.structure import innermost
 
 # ArviZ's names for what samplers report; the log joint is the negative potential energy.
 STATS = {
@@ -78,7 +78,8 @@ class Groups:
         classes = None
         if draws.model is not None and x is not None and len(targets) == 1:
             draw = {name: jnp.asarray(value[0, 0]) for name, value in draws.items()}
-            classes = class_layer(draws.model, x, targets[0], draw)
+            (inputs,), _ = prepared(draws.model, (x,), {})
+            classes = class_layer(draws.model, inputs, targets[0], draw)
         shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
         axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():

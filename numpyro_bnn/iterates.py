@@ -25,7 +25,8 @@ import optax
 from jax import lax
 from tqdm.auto import tqdm
 
-from numpyro_bnn.descent import Descent, Training, check_count
+from numpyro_bnn.checks import check_whole
+from numpyro_bnn.descent import Descent, Training
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.potential import Values
 from numpyro_bnn.sgmcmc.gradients import Rows
@@ -73,8 +74,8 @@ def constant_sgd(
     :return: a chain for each member; ``info["rate"]`` has the rate of each.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
-    check_count("constant_sgd", "num_samples", num_samples)
-    check_count("constant_sgd", "num_burnin", num_burnin, least=0)
+    num_samples = check_whole("constant_sgd", "num_samples", num_samples)
+    num_burnin = check_whole("constant_sgd", "num_burnin", num_burnin, least=0)
     keys, descent, iterates, rates = _iterate(
         "constant_sgd",
         model,
@@ -131,9 +132,9 @@ def swag(
     :return: a chain for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
-    check_count("swag", "num_samples", num_samples)
-    check_count("swag", "num_snapshots", num_snapshots, least=2)
-    check_count("swag", "rank", rank, least=2)
+    num_samples = check_whole("swag", "num_samples", num_samples)
+    num_snapshots = check_whole("swag", "num_snapshots", num_snapshots, least=2)
+    rank = check_whole("swag", "rank", rank, least=2)
     if rank > num_snapshots:
         raise ValueError(
             f"swag: rank={rank} needs as many snapshots, got num_snapshots={num_snapshots}. Take "
@@ -193,13 +194,13 @@ def _iterate(
     :return: an unused key, the descent, iterates (member, iterate, …) and rates.
     """
     num_members, num_iterates, num_burnin, thinning = counts
-    check_count(owner, "num_members", num_members)
-    check_count(owner, "num_burnin", num_burnin, least=0)
-    check_count(owner, "thinning", thinning)
+    num_members = check_whole(owner, "num_members", num_members)
+    num_burnin = check_whole(owner, "num_burnin", num_burnin, least=0)
+    thinning = check_whole(owner, "thinning", thinning)
     if rate != "auto" and not (isinstance(rate, (int, float)) and 0 < rate < np.inf):
         raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
     check_key(owner, key)
-    check_count(owner, "batch_size", options["batch_size"])
+    check_whole(owner, "batch_size", options["batch_size"])
     training, kwargs = Training.split(owner, options)
     # Independent minibatches: those of one epoch cancel each other's noise.
     descent = Descent(owner, model, args, kwargs, training.batch_size, "replacement")

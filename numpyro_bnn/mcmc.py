@@ -13,8 +13,10 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
+from numpyro_bnn.arguments import as_arrays
 from numpyro_bnn.chains import Arguments, Programs, fields_of
 from numpyro_bnn.checkpoints import Progress, Start
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.faults import (
@@ -124,8 +126,12 @@ class MCMC(NumPyroMCMC):
                 f"MCMC: expected a kernel such as NUTS(model), got {sampler!r}. Wrap the model in "
                 "a kernel first."
             )
-        if not isinstance(num_chains, int) or num_chains < 1:
-            raise ValueError(f"MCMC: num_chains must be a positive integer, got {num_chains!r}.")
+        num_chains = check_whole("MCMC", "num_chains", num_chains)
+        num_warmup = check_whole("MCMC", "num_warmup", num_warmup, least=0)
+        thinning = check_whole("MCMC", "thinning", thinning)
+        num_samples = check_whole("MCMC", "num_samples", num_samples, least=thinning)
+        if progress_rate is not None:
+            progress_rate = check_whole("MCMC", "progress_rate", progress_rate)
         self._placement = Placement.given(mesh, num_chains, chain_method)
         if chain_method == "parallel" and self._placement.mesh is None:
             chain_method = "sequential"
@@ -263,8 +269,9 @@ class MCMC(NumPyroMCMC):
         self._args, self._kwargs = args, kwargs
         if self.model is None:
             return None
+        self._args, self._kwargs = as_arrays(self.model, args, kwargs)
         refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
-        structure = begin_fit(self.model, args, kwargs)
+        args, kwargs, structure = begin_fit(self.model, args, kwargs)
         if isinstance(self.sampler, SGMCMC):
             self.sampler.take_batch_size(structure)
         refuse_subsampling(self.sampler, structure)
@@ -313,13 +320,14 @@ class MCMC(NumPyroMCMC):
 
     def _lanes(self, start: Start, plan: Plan, fit: Fit | None) -> Lanes:
         """The chains, together or (chain_method "sequential") one after another."""
+        args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
         if isinstance(self._kernel, ParallelTempering):
             # A number beyond those of the keys that chains split from theirs.
             key = jax.random.fold_in(
                 start.keys if is_prng_key(start.keys) else start.keys[0], 2**31 - 1
             )
-            self._kernel = self._kernel.with_rungs_fixed(key, self._args, self._kwargs)
-        arguments = Arguments.split(self._args, self._kwargs)
+            self._kernel = self._kernel.with_rungs_fixed(key, args, kwargs)
+        arguments = Arguments.split(args, kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
         given = self._collection_params["collection_size"]
         size = plan.chunk if plan.every or given is None else given // self.thinning

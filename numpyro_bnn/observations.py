@@ -87,7 +87,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
         raise TypeError(
             f"{owner}: y has dtype {y.dtype}, expected integer class numbers from 0 to "
             f"{num_classes - 1}. Convert with `y.astype(int)` if they are whole numbers; for a "
-            "continuous target use `gaussian`."
+            "continuous target use `gaussian` or `regression`."
         )
     if not_jax_tracer(y) and np.size(y):
         # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
@@ -99,6 +99,45 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
                 f"{num_classes} classes, 0 to {num_classes - 1}. Renumber the labels or widen the "
                 "last layer."
             )
+
+
+def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
+    """Refuse an observed site of a user's model whose values cannot be classes of its law.
+
+    JAX would count a class of -1 from the end, and answer one beyond the last with NaN.
+
+    :param site: name of the site.
+    :param law: its distribution, of any kind; only categorical and Bernoulli ones are looked at.
+    :param values: what is observed; looked into where it is concrete.
+    :raises TypeError: for labels that are not whole numbers.
+    :raises ValueError: for labels out of range.
+    """
+    base = unwrapped(law)
+    two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
+    if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
+        return
+    shown = "Bernoulli" if two else "Categorical"
+    kind = jnp.result_type(values)
+    # A Bernoulli law is linear in its value, of whatever type; a categorical one looks up a row.
+    if not two and not jnp.issubdtype(kind, jnp.integer):
+        raise TypeError(
+            f"The observed site '{site}' is {shown} and its values have dtype {kind}, expected whole "
+            "numbers from 0. Convert whole numbers and booleans with `y.astype(int)`; number other "
+            "labels with `np.unique(y, return_inverse=True)[1]`."
+        )
+    if not (not_jax_tracer(values) and np.size(values)):
+        return
+    # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+    labels = np.asarray(values)
+    count = 2 if two else base.probs.shape[-1]
+    low, high = labels.min(), labels.max()
+    whole = labels.dtype.kind != "f" or (labels == np.round(labels)).all()
+    if not (low >= 0 and high < count and whole):
+        raise ValueError(
+            f"The observed site '{site}' is {shown} with the classes 0 to {count - 1}, and has values "
+            f"from {low} to {high}{'' if whole else ', not all of them whole'}. Number the classes "
+            "from 0, for example with `np.unique(y, return_inverse=True)[1]`."
+        )
 
 
 def check_shape(owner: str, f: Any, y: Any, trailing: tuple[int, ...] = ()) -> None:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from numpyro_bnn.descent import Descent, Training, check_count
+from numpyro_bnn.checks import check_whole
+from numpyro_bnn.descent import Descent, Training
 from numpyro_bnn.marginal import marginal_of
 from numpyro_bnn.potential import Values
 from numpyro_bnn.structure import check_key
@@ -53,8 +54,8 @@ def optimize(
     :raises ValueError: if a number is out of range, if the model has discrete latent sites, if
         it cannot be subsampled, or if the energy is not finite at the end.
     """
-    check_count("optimize", "num_chains", num_chains)
-    check_count("optimize", "num_steps", num_steps, least=0)
+    num_chains = check_whole("optimize", "num_chains", num_chains)
+    num_steps = check_whole("optimize", "num_steps", num_steps, least=0)
     check_key("optimize", key)
     training = Training(
         optimizer,

@@ -12,6 +12,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn.approximate import deep_ensemble, map_estimate
+from numpyro_bnn.arguments import as_arrays
 from numpyro_bnn.chains import fields_of
 from numpyro_bnn.comparison import Comparison, judged
 from numpyro_bnn.diagnostics import Report, diagnose, rhat
@@ -143,7 +144,7 @@ def compare(
     :return: the table; print it.
     :raises ValueError: for an unknown name, data that lack a part, or a method without draws.
     """
-    rows = _data(data)
+    rows = _data(model, data)
     known = default_methods(model, num_chains, len(rows.y))
     asked = dict(known) if methods is None else dict(methods)
     asked.setdefault(reference, None)
@@ -208,14 +209,23 @@ def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str
 _THINNING = 10
 
 
-def _data(data: Any) -> Data:
+def _data(model: Callable, data: Any) -> Data:
     parts = [data.get(name) for name in Data._fields] if isinstance(data, Mapping) else data
     if not isinstance(parts, (tuple, list)) or len(parts) != 4 or any(p is None for p in parts):
         given = sorted(data) if isinstance(data, Mapping) else type(data).__name__
         raise ValueError(
             f"compare: data must be (x, y, x_test, y_test), or a mapping with these keys, got {given}."
         )
-    return Data(*parts)
+    (x, y), _ = as_arrays(model, tuple(parts[:2]), {})
+    (x_test, y_test), _ = as_arrays(model, tuple(parts[2:]), {})
+    for names, pair in (("x and y", (x, y)), ("x_test and y_test", (x_test, y_test))):
+        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(pair)}
+        if len(rows) != 1 or rows & {(), (0,)}:
+            raise ValueError(
+                f"compare: {names} must have the same positive number of rows, got "
+                f"{sorted(shape[0] if shape else 0 for shape in rows)}. Give a target for every input."
+            )
+    return Data(x, y, x_test, y_test)
 
 
 def _fitted(
@@ -230,6 +240,7 @@ def _fitted(
 ) -> Fitted:
     """Run a method, or take what it has found already."""
     if isinstance(method, (NumPyroMCMC, Mapping)):
+        _check_rows(name, method, data)
         return Fitted(draws_of(method, model, f"compare: {name}"))
     begin = time.perf_counter()
     if isinstance(method, MCMCKernel):
@@ -245,6 +256,19 @@ def _fitted(
             f"got {type(method).__name__}."
         )
     return Fitted(draws, gradients, time.perf_counter() - begin)
+
+
+def _check_rows(name: str, run: Any, data: Data) -> None:
+    """Refuse a finished run over another number of rows than the other methods are fitted to."""
+    fitted, given = (
+        [np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)][:1]
+        for x in (getattr(run, "_args", None), data.x)
+    )
+    if fitted and fitted != given:
+        raise ValueError(
+            f"compare: {name!r} was fitted to {fitted[0][0] if fitted[0] else 0} rows, and x has "
+            f"{given[0][0]}. Compare methods that have seen the same rows: give x and y of that run."
+        )
 
 
 def _sampled(

@@ -29,6 +29,7 @@ from numpyro.infer.util import (
 )
 from numpyro.primitives import Messenger
 
+from numpyro_bnn.arguments import prepared
 from numpyro_bnn.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.placement import rows_are_shared, taken_by_all
 from numpyro_bnn.structure import as_jax, structure_of
@@ -86,7 +87,7 @@ class Potential:
     """
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
-        self.args, self.kwargs = as_jax((args, kwargs or {}))
+        self.args, self.kwargs = as_jax(prepared(model, args, kwargs or {}))
         self.structure = structure_of(model, self.args, self.kwargs)
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:

@@ -11,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from numpyro_bnn.arguments import innermost
 from numpyro_bnn.draws import group_by_chain
 from numpyro_bnn.sites import Structure
-from numpyro_bnn.structure import innermost, structure_of
+from numpyro_bnn.structure import structure_of
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
 _BY_SITE = (

@@ -13,6 +13,8 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
+from numpyro_bnn.arguments import as_array, as_arrays, innermost, prepared
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
@@ -22,8 +24,10 @@ from numpyro_bnn.prediction_sites import (
     structure_at,
     target_of,
 )
+from numpyro_bnn.structure import as_jax
 from numpyro_bnn.subsampling import all_rows
 from numpyro_bnn.targets import check_arguments
+from numpyro_bnn.units import Column, check_fits, standardized
 
 # Values of draws that are read from disk at a time.
 _BLOCK = 2**24
@@ -42,9 +46,13 @@ class Predictions:
       where ``scale`` is the standard deviation of the noise, in the units of the target
     """
 
-    def __init__(self, values: dict[str, np.ndarray], evaluate: Callable) -> None:
+    def __init__(
+        self, values: dict[str, np.ndarray], evaluate: Callable, shift: float | None = None
+    ) -> None:
         self.values = values
         self._evaluate = evaluate
+        # What the model's own target lacks to be in the user's units.
+        self._shift = shift
 
     @property
     def probs(self) -> np.ndarray:
@@ -72,6 +80,7 @@ class Predictions:
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
         """
+        y = as_array("log_prob", "y", y)
         check_array("log_prob", "y", y)
         if "probs" in self.values:
             check_labels("log_prob", y, self.probs.shape[-1])
@@ -81,6 +90,11 @@ class Predictions:
                 f"log_prob: y has shape {jnp.shape(y)}, but the predictions are for targets of "
                 f"shape {shape}. Give the targets of the rows that were predicted."
             )
+        if self._shift is not None:
+            one = np.ones(())
+            y = standardized("log_prob", Column("y"), np.asarray(y), np.asarray(self._shift), one)
+        elif isinstance(y, np.ndarray):
+            check_fits("log_prob", "y", y)
         return self._evaluate("log_prob", jnp.asarray(y))["log_prob"]
 
     def sample(self, key: jax.Array) -> np.ndarray:
@@ -161,14 +175,15 @@ def predict(
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    if not (isinstance(batch_size, int) and batch_size > 0):
-        raise ValueError(f"predict: batch_size must be a positive integer, got {batch_size!r}.")
+    batch_size = check_whole("predict", "batch_size", batch_size)
+    (x,), _ = as_arrays(model, (x,), {})
     rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
     if len(rows) != 1 or rows & {(), (0,)}:
         raise ValueError(
             f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
         )
     ((size,),) = rows
+    (x,), _ = prepared(model, (x,), {})
     head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
     model = all_rows(model)
     structure = structure_at(model, head)
@@ -180,6 +195,7 @@ def predict(
     program = jax.jit(partial(_over_draws, model, target), static_argnums=4)
     lead = np.shape(next(iter(grouped.values())))[:2]
     blocks = _blocks_of_draws(grouped)
+    shift = getattr(innermost(model), "shift", None)
 
     def computed(what: str, extra: Any) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
         for drawn in blocks:
@@ -208,11 +224,16 @@ def predict(
             for name, values in found.items():
                 own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
                 if name not in made:
-                    made[name] = np.empty((*lead, size, *own.shape[3:]), own.dtype)
-                made[name][:, drawn, rows] = own
+                    kind = np.float64 if in_units(name) else own.dtype
+                    made[name] = np.empty((*lead, size, *own.shape[3:]), kind)
+                made[name][:, drawn, rows] = own + np.float64(shift) if in_units(name) else own
         return made
 
-    return Predictions(evaluate("parameters", None), evaluate)
+    def in_units(name: str) -> bool:
+        # In float64: a mean beside which float32 would round the prediction away.
+        return shift is not None and name in ("mean", "sample")
+
+    return Predictions(evaluate("parameters", None), evaluate, shift)
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
@@ -297,10 +318,10 @@ def prior_predictive(
     :raises ValueError: if `num_samples` is not positive or x has no rows.
     :raises TypeError: if the model needs more than x.
     """
-    if not (isinstance(num_samples, int) and num_samples > 0):
-        raise ValueError(
-            f"prior_predictive: num_samples must be a positive integer, got {num_samples!r}."
-        )
+    num_samples = check_whole("prior_predictive", "num_samples", num_samples)
     check_arguments((x,), {})
+    (x,), _ = prepared(model, (x,), {})
     structure_at(model, x)
-    return Predictive(model, num_samples=num_samples)(key, x)
+    drawn = Predictive(model, num_samples=num_samples)(key, *as_jax((x,)))
+    shift = getattr(innermost(model), "shift", None)
+    return drawn if shift is None else drawn | {"y": np.asarray(drawn["y"], np.float64) + shift}

@@ -1,11 +1,16 @@
 """Complete models: a network, a prior, a likelihood, and the data's units kept inside.
 
-Inputs and a continuous target are standardised with the statistics of the training data,
-and predictions come back in the user's units, so that log scores are per unit of y.
+Inputs and a continuous target are standardised with the statistics of the training data, on the
+host and in double precision (:mod:`numpyro_bnn.units`). The device sees standardised inputs and a
+target without its mean; its likelihood is per unit of y. Predictions get the mean back on the host,
+so that they are in the user's units whatever the offset.
+
+Called by NumPyro itself, with data that nobody prepared, the model keeps the target in its units:
+the posterior is the same, and ``Predictive`` gives the user's units.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -14,13 +19,15 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn.arguments import as_array
 from numpyro_bnn.families import bernoulli, categorical, gaussian, heteroscedastic, student_t
 from numpyro_bnn.modules import random_module
-from numpyro_bnn.observations import check_array, check_finite
+from numpyro_bnn.observations import check_finite
+from numpyro_bnn.units import Column, Prepared, check_resolution, moments, standardized
 
 
 class Standardization(NamedTuple):
-    """Means and scales of the training data, in the user's units.
+    """Means and scales of the training data, in the user's units, in double precision.
 
     - **x_mean**, **x_scale** - by column of the inputs; a constant column has scale 1
     - **y_mean**, **y_scale** - of the target; 0 and 1 for classes
@@ -34,9 +41,9 @@ class Standardization(NamedTuple):
     checksum: np.ndarray
 
 
-def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mean, scale = values.mean(0), values.std(0)
-    return mean.astype(np.float32), np.where(scale == 0, 1, scale).astype(np.float32)
+def _is_given(values: Any) -> bool:
+    """Whether these are values that a user gave: not absent, traced, or prepared before."""
+    return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
 
 
 class ReadyModel:
@@ -52,28 +59,40 @@ class ReadyModel:
         self.standardization: Standardization | None = None
         self._observe = observe
 
-    def learn(self, x: Any, y: Any = None, **_: Any) -> bool:
+    @property
+    def shift(self) -> float | None:
+        """What was taken off a prepared target: predictions of such get it back. None for classes."""
+        if self.kind != "regression" or self.standardization is None:
+            return None
+        return float(self.standardization.y_mean)
+
+    def learn(self, x: Any = None, y: Any = None, **_: Any) -> bool:
         """Take the units of the training data; called when a fit begins.
 
         :param x: inputs (N, D).
         :param y: targets (N,).
         :return: whether the units are new.
-        :raises ValueError: if the model was already fitted to other data, or for NaN.
+        :raises TypeError: for data that are no numbers.
+        :raises ValueError: if the model was already fitted to other data, for NaN, or for a
+            column whose values their type does not tell apart.
         """
-        if x is None or y is None or not (not_jax_tracer(x) and not_jax_tracer(y)):
+        if not (_is_given(x) and _is_given(y)):
             return False
-        check_array(self.kind, "x", x)
-        check_array(self.kind, "y", y)
-        x, y = np.asarray(x), np.asarray(y)
-        check_finite(self.kind, "x", x)
-        check_finite(self.kind, "y", y)
+        column = Column("x", x)
+        x, y = self._checked("x", x), self._checked("y", y)
         if x.ndim < 2:
             raise ValueError(
                 f"{self.kind}: x has shape {x.shape}, expected (N, columns). For one input column "
                 "use `x[:, None]`."
             )
+        if not (len(x) and y.shape[:1] == x.shape[:1]):
+            raise ValueError(
+                f"{self.kind}: x has shape {x.shape} and y {y.shape}, expected (N, columns) and (N,) "
+                "with a row for every target. Give as many targets as inputs, and at least one."
+            )
         # In one precision, so that NumPy's and JAX's copies of the same data are the same.
-        single = [values.astype(np.float32).tobytes() for values in (y, x)]
+        with np.errstate(over="ignore"):
+            single = [values.astype(np.float32).tobytes() for values in (y, x)]
         checksum = np.asarray(zlib.crc32(single[1], zlib.crc32(single[0])), np.uint32)
         if self.standardization is not None:
             if checksum != self.standardization.checksum:
@@ -82,11 +101,18 @@ class ReadyModel:
                     f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
                 )
             return False
-        continuous = self.kind == "regression"
-        x_mean, x_scale = _moments(x)
-        y_mean, y_scale = _moments(y) if continuous else (np.zeros((), "f"), np.ones((), "f"))
+        y_mean, y_scale = np.zeros(()), np.ones(())
+        if self.kind == "regression":
+            _check_target(y)
+            y_mean, y_scale = moments(self.kind, Column("y"), y)
+        x_mean, x_scale = moments(self.kind, column, x)
         self.standardization = Standardization(x_mean, x_scale, y_mean, y_scale, checksum)
         return True
+
+    def _checked(self, label: str, values: Any) -> np.ndarray:
+        array = np.asarray(as_array(self.kind, label, values))
+        check_finite(self.kind, label, array)
+        return array
 
     def forget(self) -> None:
         """Drop the units again; called when a fit was refused."""
@@ -105,6 +131,51 @@ class ReadyModel:
             )
         self.standardization = saved
 
+    def prepare(self, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Arguments as the device gets them: concrete inputs and target in the model's own units.
+
+        :param args: positional arguments of the model.
+        :param kwargs: its keyword arguments.
+        :raises TypeError: for data that are no numbers.
+        :raises ValueError: for NaN, other columns than those of the training data, or values that
+            their type does not tell apart.
+        """
+        given = dict(zip(("x", "y"), args)) | dict(kwargs)
+        if self.standardization is None:
+            self.learn(**given)
+        units = self.standardization
+        own = {"x": self._inputs, "y": self._target}
+        made = {
+            name: own[name](value, units)
+            if name in own and units is not None and _is_given(value)
+            else value
+            for name, value in given.items()
+        }
+        placed = tuple(made[name] for name in ("x", "y")[: len(args)])
+        return (*placed, *args[2:]), {name: made[name] for name in kwargs}
+
+    def _inputs(self, x: Any, units: Standardization) -> Prepared:
+        column = Column("x", x)
+        x = self._checked("x", x)
+        self._check_columns(x.shape, units)
+        check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
+        return Prepared(standardized(self.kind, column, x, units.x_mean, units.x_scale))
+
+    def _target(self, y: Any, units: Standardization) -> Any:
+        y = self._checked("y", y)
+        if self.kind != "regression":
+            return y
+        _check_target(y)
+        check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
+        return Prepared(standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())))
+
+    def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:
+        if shape[1:] != units.x_mean.shape:
+            raise ValueError(
+                f"{self.kind}: x has shape {shape}, but the training data had rows of shape "
+                f"{units.x_mean.shape}."
+            )
+
     def __call__(self, x: Any, y: Any = None) -> Any:
         if self.standardization is None:
             self.learn(x, y)
@@ -114,14 +185,48 @@ class ReadyModel:
                 f"{self.kind}: the model has not seen its training data. Fit it first (`MCMC.run`, "
                 f"`optimize`), or pass them to `{self.kind}(module, prior, x, y)`."
             )
-        check_array(self.kind, "x", x)
-        if jnp.shape(x)[1:] != units.x_mean.shape:
-            raise ValueError(
-                f"{self.kind}: x has shape {jnp.shape(x)}, but the training data had rows of shape "
-                f"{units.x_mean.shape}."
-            )
+        # A target that nobody prepared is in the user's units, and so is one that is to be drawn.
+        is_prepared = isinstance(x if y is None else y, Prepared)
+        shift = 0.0 if is_prepared else self._shift_on_device(units)
+        if isinstance(y, Prepared):
+            y = y.rows
+        elif _is_given(y):
+            y = self._checked("y", y)
+        rows = self._rows(x, units)
         net = random_module("net", self.module, self.prior, jnp.zeros((1, *units.x_mean.shape)))
-        return self._observe(net, x, y, units)
+        return self._observe(net, rows, y, (shift, float(units.y_scale)))
+
+    def _rows(self, x: Any, units: Standardization) -> Any:
+        """Standardised inputs, of prepared rows, of values, or inside a trace."""
+        if _is_given(x):
+            x = self._inputs(x, units)
+        rows = x.rows if isinstance(x, Prepared) else x
+        self._check_columns(jnp.shape(rows), units)
+        if isinstance(x, Prepared):
+            return rows
+        kind = jax.dtypes.canonicalize_dtype(np.float64)
+        check_resolution(self.kind, Column("x"), kind, units.x_mean, units.x_scale)
+        return (rows - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
+
+    def _shift_on_device(self, units: Standardization) -> float:
+        """The target's mean, where the float type of the device tells targets apart around it."""
+        if self.kind == "regression":
+            kind = jax.dtypes.canonicalize_dtype(np.float64)
+            check_resolution(
+                f"{self.kind}, called without `numpyro_bnn.MCMC` or `predict`",
+                Column("y"),
+                kind,
+                units.y_mean,
+                units.y_scale,
+            )
+        return float(units.y_mean)
+
+
+def _check_target(y: Any) -> None:
+    if jnp.ndim(y) != 1:
+        raise ValueError(
+            f"regression: y has shape {jnp.shape(y)}, expected (N,). Use `y.squeeze(-1)`."
+        )
 
 
 def regression(
@@ -155,23 +260,20 @@ def regression(
         raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
     noise = dist.HalfNormal(1.0) if noise is None else noise
 
-    def observe(net: Callable, x: Any, y: Any, units: Standardization) -> Any:
-        if y is not None and jnp.ndim(y) != 1:
-            raise ValueError(
-                f"regression: y has shape {jnp.shape(y)}, expected (N,). Use `y.squeeze(-1)`."
-            )
-        shift_and_scale = (units.y_mean, units.y_scale)
+    def observe(net: Callable, x: Any, y: Any, units: tuple[float, float]) -> Any:
+        if y is not None:
+            _check_target(y)
 
         def outputs(rows: Any) -> jax.Array:
-            f = net((rows - units.x_mean) / units.x_scale)
+            f = net(rows)
             _check_units("regression", f, rows, 2 if likelihood == "heteroscedastic" else 1)
             return f if likelihood == "heteroscedastic" else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":
-            return heteroscedastic(outputs, y, x=x, link=link, units=shift_and_scale)
+            return heteroscedastic(outputs, y, x=x, link=link, units=units)
         if likelihood == "student_t":
-            return student_t(outputs, y, x=x, noise=noise, df=df, units=shift_and_scale)
-        return gaussian(outputs, y, x=x, noise=noise, units=shift_and_scale)
+            return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
+        return gaussian(outputs, y, x=x, noise=noise, units=units)
 
     model = ReadyModel(module, prior, "regression", observe)
     model.learn(x, y)
@@ -189,14 +291,11 @@ def classification(module: Any, prior: Any, x: Any = None, y: Any = None) -> Rea
     :return: a model of the class of each row.
     """
 
-    def observe(net: Callable, x: Any, y: Any, units: Standardization) -> Any:
-        def outputs(rows: Any) -> jax.Array:
-            return net((rows - units.x_mean) / units.x_scale)
-
-        width = jax.eval_shape(outputs, jnp.zeros((1, *units.x_mean.shape))).shape[-1]
+    def observe(net: Callable, x: Any, y: Any, _: tuple[float, float]) -> Any:
+        width = jax.eval_shape(net, jnp.zeros((1, *jnp.shape(x)[1:]))).shape[-1]
         if width == 1:
-            return bernoulli(lambda rows: outputs(rows).squeeze(-1), y, x=x)
-        return categorical(outputs, y, x=x)
+            return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x)
+        return categorical(net, y, x=x)
 
     model = ReadyModel(module, prior, "classification", observe)
     model.learn(x, y)

@@ -16,6 +16,7 @@ import numpy as np
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn.arguments import as_arrays
 from numpyro_bnn.diagnostics import Report, diagnose
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.mcmc import MCMC
@@ -194,6 +195,7 @@ def fit(
     """
     key = jax.random.key(0) if key is None else key
     check_key("fit", key)
+    (x, y), _ = as_arrays(model, (x, y), {})
     num_rows = _num_rows(x, y)
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, num_rows, key_split)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.drawfiles import DTYPES
 from numpyro_bnn.drawstore import DrawStore, StoredArray, Variable, variables_of
 from numpyro_bnn.fingerprint import Facts
@@ -49,8 +50,7 @@ class Disk(NamedTuple):
         for name, value in (("checkpoint", checkpoint), ("draws", draws)):
             if value is not None and not isinstance(value, (str, Path)):
                 raise TypeError(f"MCMC: {name} must be the path of a folder, got {value!r}.")
-        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
-            raise ValueError(f"MCMC: checkpoint_every must be a positive integer, got {every!r}.")
+        every = check_whole("MCMC", "checkpoint_every", every)
         if dtype is not None and (draws is None or dtype not in DTYPES):
             raise ValueError(
                 f"MCMC: draws_dtype must be one of {DTYPES} and goes with `draws=`, got {dtype!r} "

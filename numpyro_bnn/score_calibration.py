@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from numpyro_bnn import score_inputs as inputs
+from numpyro_bnn.checks import check_whole
 
 
 def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
@@ -108,11 +109,7 @@ def reliability(probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = Fals
     :raises ValueError: for fewer than one bin, or bad probabilities or labels.
     :raises TypeError: for labels that are not integers.
     """
-    if num_bins < 1 or int(num_bins) != num_bins:
-        raise ValueError(
-            f"scores.reliability: num_bins must be a whole number of at least 1, got {num_bins}. "
-            f"15 is usual."
-        )
+    num_bins = check_whole("scores.reliability", "num_bins", num_bins)
     p = inputs.mean_probabilities("reliability", probs)
     y = inputs.labels("reliability", y, *p.shape)
     confidence = p.max(axis=1)

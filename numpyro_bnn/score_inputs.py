@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from numpyro_bnn.arguments import as_array
+
 # Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
 SUM_TOLERANCE = 4e-3
 # Numbers in one block of rows: 32 MiB in double precision.
@@ -126,7 +128,7 @@ def labels(name: str, y: Any, num_rows: int, num_classes: int) -> np.ndarray:
     :raises TypeError: for labels that are not integers.
     :raises ValueError: for another shape, or a label out of range.
     """
-    y = np.asarray(y)
+    y = np.asarray(as_array(f"scores.{name}", "y", y))
     if y.shape != (num_rows,):
         advice = "Pass y[:, 0]." if y.shape == (num_rows, 1) else "Pass one label for each row."
         if y.shape == (num_rows, num_classes):
@@ -155,7 +157,7 @@ def target(name: str, y: Any) -> np.ndarray:
     :param y: numbers, one row first axis.
     :raises ValueError: for a target without rows, NaN or infinities.
     """
-    array = np.asarray(y, dtype=np.float64)
+    array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
     if array.ndim == 0 or array.size == 0:
         raise ValueError(
             f"scores.{name}: expected a target with at least one row, got shape {array.shape}. "
@@ -267,6 +269,7 @@ def log_density(name: str, log_prob: Any, y: Any) -> np.ndarray:
                 f"scores.{name}: got predictions without a target. Pass scores.{name}"
                 f"(predictions, y)."
             )
+        y = as_array(f"scores.{name}", "y", y)
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1] != len(y):
             raise ValueError(

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.predictions import predict
 from numpyro_bnn.structure import check_key
@@ -44,6 +45,12 @@ def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
     >>> stacking_weights([[-1.0, -1.0, -5.0], [-5.0, -5.0, -5.0]]).round(3)
     array([1., 0.])
     """
+    shapes = {np.shape(component) for component in _components(log_scores)}
+    if len(shapes) > 1:
+        raise ValueError(
+            "stacking_weights: all components must have scores of the same rows, got shapes "
+            f"{sorted(shapes)}. Score every component on one set of held-out rows, in one order."
+        )
     scores = np.asarray(log_scores, np.float64)
     if scores.ndim == 3:
         scores = logsumexp(scores, axis=1) - np.log(scores.shape[1])
@@ -73,6 +80,11 @@ def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
     return weights / weights.sum()
 
 
+def _components(log_scores: Any) -> Any:
+    """The scores of each component; of an array only one, since all have its shape."""
+    return log_scores if isinstance(log_scores, (list, tuple)) else np.asarray(log_scores)[:1]
+
+
 def stack(
     run: Any, x: Any, y: Any, *, key: jax.Array, num_samples: int | None = None, **options: Any
 ) -> Draws:
@@ -95,8 +107,7 @@ def stack(
     draws = draws_of(run, owner="stack")
     chains, length = draws.num_chains, draws.num_draws
     count = chains * length if num_samples is None else num_samples
-    if not (isinstance(count, int) and count > 0):
-        raise ValueError(f"stack: num_samples must be a positive integer, got {num_samples!r}.")
+    count = check_whole("stack", "num_samples", count)
     weights = stacking_weights(predict(None, draws, x, **options).log_prob(y))
     key_offset, key_order = jax.random.split(key)
     points = (np.arange(count) + float(jax.random.uniform(key_offset))) / count

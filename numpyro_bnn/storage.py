@@ -8,9 +8,9 @@ from zipfile import is_zipfile
 
 import numpy as np
 
+from numpyro_bnn.arguments import innermost
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.drawstore import POSTERIOR, DrawStore
-from numpyro_bnn.structure import innermost
 
 _FORMAT = "numpyro_bnn draws 1"
 

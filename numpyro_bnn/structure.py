@@ -17,8 +17,10 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn.arguments import innermost, prepared
 from numpyro_bnn.host_rows import with_stand_ins
 from numpyro_bnn.levels import levels_of
+from numpyro_bnn.observations import check_classes
 from numpyro_bnn.rules import is_parameter
 from numpyro_bnn.sites import Plate, Site, Structure
 from numpyro_bnn.targets import check_arguments, check_observed, check_targets
@@ -84,7 +86,7 @@ def structure_of(
     :param indices: rows to take, by plate.
     """
     found: list[Structure] = []
-    args, kwargs = as_jax((args, kwargs))
+    args, kwargs = as_jax(prepared(model, args, kwargs))
     # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
@@ -127,6 +129,8 @@ def _plates(sites: Mapping[str, Any]) -> dict[str, Plate]:
 def _site(site: dict[str, Any]) -> Site:
     distribution = site["fn"]
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
+    if site["is_observed"]:
+        check_classes(site["name"], distribution, site["value"])
     # Weights of the rows that stay whole in a minibatch are an error here.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     discrete = bool(distribution.support.is_discrete)
@@ -177,10 +181,11 @@ def check_key(owner: str, key: Any, batch: int = 1) -> None:
     )
 
 
-def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
+def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, Structure]:
     """What every fit does first: let the model see its training data, and check them.
 
-    :return: the structure of the model.
+    :return: the arguments as the device gets them (:func:`~numpyro_bnn.arguments.prepared`), and
+        the structure of the model.
     :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
         of an observed site would be stretched or counted several times, or if the target is
         missing; and whatever the model itself refuses.
@@ -189,6 +194,7 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
     ready = innermost(model)
     learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
     try:
+        args, kwargs = prepared(model, args, kwargs)
         structure = structure_of(model, args, kwargs)
         check_targets(structure)
         check_observed(structure, ready, args, kwargs)
@@ -196,11 +202,4 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> Structure:
         if learned:
             ready.forget()
         raise
-    return structure
-
-
-def innermost(model: Any) -> Any:
-    """The model under all handlers that wrap it."""
-    while getattr(model, "fn", None) is not None:
-        model = model.fn
-    return model
+    return args, kwargs, structure

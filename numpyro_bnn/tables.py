@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from numpyro_bnn.csv_columns import columns_of, read_text
+from numpyro_bnn.units import Column, moments
+
 Task = Literal["classification", "regression"]
 
 # A text column with more levels than this is an identifier rather than a feature.
@@ -18,8 +21,8 @@ class Table(NamedTuple):
     """Inputs and a target.
 
     - **name** - of the data set
-    - **x** - (N, D) float32
-    - **y** - (N,) float32, or integer classes from 0
+    - **x** - (N, D) float64
+    - **y** - (N,) float64, or integer classes from 0
     - **task** - ``"classification"`` or ``"regression"``
     - **columns** - names of the inputs
     - **target** - name of the target
@@ -44,7 +47,7 @@ def digits() -> Table:
     classes = tuple(str(c) for c in data.target_names)
     return Table(
         "digits",
-        data.data.astype(np.float32),
+        data.data,
         data.target,
         "classification",
         columns,
@@ -58,8 +61,8 @@ def diabetes() -> Table:
     from sklearn.datasets import load_diabetes
 
     data = load_diabetes()
-    x, y = data.data.astype(np.float32), data.target.astype(np.float32)
-    return Table("diabetes", x, y, "regression", tuple(data.feature_names), "progression", ())
+    columns = tuple(data.feature_names)
+    return Table("diabetes", data.data, data.target, "regression", columns, "progression", ())
 
 
 def read_csv(path: str | Path, target: str | None, task: Task | None = None) -> Table:
@@ -69,55 +72,33 @@ def read_csv(path: str | Path, target: str | None, task: Task | None = None) -> 
     :param target: name of the column to predict.
     :param task: inferred where None: text, or at most 20 different whole numbers, are classes.
     :raises ValueError: for a file that is no table, a target that is missing or constant, values
-        that are missing (by row and column), or a text column that looks like an identifier.
+        that are missing or of another kind than the rest of their column (by row and column), a
+        text column that looks like an identifier, or a quantity that float32 cannot tell apart.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(
             f"There is no file {path}. Give `digits`, `diabetes` or the path of a CSV."
         )
-    try:
-        frame = pd.read_csv(path, skipinitialspace=True)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a CSV table with a header: {error}") from error
-    names = ", ".join(map(str, frame.columns))
+    text = read_text(path)
+    names = ", ".join(text.names)
     if target is None:
         raise ValueError(f"Say which column to predict with --target; {path} has: {names}.")
-    if target not in frame.columns:
+    if target not in text.names:
         raise ValueError(f"{path} has no column '{target}'; it has: {names}.")
-    if frame.shape[1] < 2 or len(frame) < 20:
+    if len(text.names) < 2 or len(text.rows) < 20:
         raise ValueError(
-            f"{path} has {len(frame)} rows and {frame.shape[1]} columns; at least 20 rows and one "
+            f"{path} has {len(text.rows)} rows and {len(text.names)} columns; at least 20 rows and one "
             "column beside the target are needed."
         )
-    _refuse_missing(path, frame)
+    frame = columns_of(path, text)
     y, classes, task = _target(frame[target], task)
-    inputs = _numeric(frame.drop(columns=target))
-    return Table(
-        path.stem,
-        inputs.to_numpy(np.float32),
-        y,
-        task,
-        tuple(map(str, inputs.columns)),
-        target,
-        classes,
-    )
-
-
-def _refuse_missing(path: Path, frame: pd.DataFrame) -> None:
-    numbers = frame.select_dtypes("number")
-    gaps = frame.isna()
-    gaps[numbers.columns] |= ~np.isfinite(numbers)
-    places = np.argwhere(gaps.to_numpy())
-    if not len(places):
-        return
-    # Row 1 of a spreadsheet is the header.
-    shown = "; ".join(f"row {r + 2}, column '{frame.columns[c]}'" for r, c in places[:10])
-    more = f"; and {len(places) - 10} more" if len(places) > 10 else ""
-    raise ValueError(
-        f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. Fill them in or drop "
-        "those rows."
-    )
+    inputs = _numeric(path, frame.drop(columns=target))
+    x = inputs.to_numpy(np.float64)
+    moments(str(path), Column("the inputs", inputs), x)
+    if task == "regression":
+        moments(str(path), Column(f"the target '{target}'"), y)
+    return Table(path.stem, x, y, task, tuple(map(str, inputs.columns)), target, classes)
 
 
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:
@@ -138,7 +119,9 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
                 f"The target '{column.name}' is not numeric (for example {column.iloc[0]!r}); regression "
                 "needs numbers. Use --task classification."
             )
-        return column.to_numpy(np.float32), (), task
+        return column.to_numpy(np.float64), (), task
+    if whole and column.abs().max() < 2**53:
+        column = column.astype(np.int64)  # so that classes are called 3 rather than 3.0
     codes, labels = pd.factorize(column, sort=True)
     rare = column.value_counts().min()
     if rare < 2:
@@ -149,7 +132,8 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
     return codes.astype(np.int32), tuple(str(label) for label in labels), task
 
 
-def _numeric(frame: pd.DataFrame) -> pd.DataFrame:
+def _numeric(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """Texts as one column a level."""
     text = [c for c in frame.columns if not pd.api.types.is_numeric_dtype(frame[c])]
     for column in text:
         levels = frame[column].nunique()
@@ -159,4 +143,11 @@ def _numeric(frame: pd.DataFrame) -> pd.DataFrame:
                 f"{frame[column].iloc[0]!r}), more than {_MAX_LEVELS}. Drop it if it names the row; "
                 "correct it if it should be numeric."
             )
-    return pd.get_dummies(frame, columns=text, dtype=np.float32) if text else frame
+    made = pd.get_dummies(frame, columns=text, dtype=np.float64) if text else frame
+    twice = sorted(made.columns[made.columns.duplicated()])
+    if twice:
+        raise ValueError(
+            f"{path}: a level of a text column would be called {twice[0]!r}, as another column is. "
+            "Rename that column."
+        )
+    return made

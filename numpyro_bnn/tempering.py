@@ -23,6 +23,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from numpyro_bnn.chains import Arguments
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.ladder import first_ladder, swap_order, swap_probabilities, travelled
 from numpyro_bnn.potential import Potential, Values, transforms_of
 from numpyro_bnn.redraw import precision_redraw
@@ -125,11 +126,9 @@ class ParallelTempering(MCMCKernel):
                 f"ParallelTempering: expected a NumPyro model, got {model!r}. A potential function "
                 "does not say which part of it is the likelihood."
             )
-        fixed = isinstance(num_rungs, int) and not isinstance(num_rungs, bool)
-        if not (num_rungs == "auto" or (fixed and int(num_rungs) >= 2)):
-            raise ValueError(
-                "ParallelTempering: num_rungs must be 'auto' or a whole number from 2, got "
-                f"{num_rungs!r}."
+        if num_rungs != "auto":
+            num_rungs = check_whole(
+                "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2
             )
         self._model = model
         self.kernel = kernel

@@ -15,7 +15,8 @@ from tqdm.auto import tqdm
 
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
-from numpyro_bnn.descent import Descent, check_count
+from numpyro_bnn.checks import check_whole
+from numpyro_bnn.descent import Descent
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.fingerprint import Facts, describe, environment
 from numpyro_bnn.potential import Potential, Values
@@ -77,13 +78,10 @@ def mean_field(
     :raises ValueError: if a number is out of range, `init_params` name other sites than the model
         has or lack some, the checkpoint is of another fit, or the fit does not stay finite.
     """
-    for label, value in (
-        ("num_samples", num_samples),
-        ("num_steps", num_steps),
-        ("num_particles", num_particles),
-        ("checkpoint_every", checkpoint_every),
-    ):
-        check_count("mean_field", label, value)
+    num_samples = check_whole("mean_field", "num_samples", num_samples)
+    num_steps = check_whole("mean_field", "num_steps", num_steps)
+    num_particles = check_whole("mean_field", "num_particles", num_particles)
+    checkpoint_every = check_whole("mean_field", "checkpoint_every", checkpoint_every)
     if not (isinstance(init_scale, (int, float)) and 0 < init_scale < np.inf):
         raise ValueError(f"mean_field: init_scale must be a positive number, got {init_scale!r}.")
     check_key("mean_field", key)

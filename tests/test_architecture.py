@@ -15,8 +15,8 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
-checks rules processes placement host_rows summed inverse_gaussian gamma
-levels
+checks rules processes placement host_rows summed inverse_gaussian gamma units
+levels arguments
 scale_mixture
 hierarchy observations sites
 parameters structure subsampling targets
@@ -39,7 +39,7 @@ report verdict stacking comparison
 diagnostics
 inference_groups
 storage inference_data plots*
-tables job* pipeline recipe
+csv_columns tables job* pipeline recipe
 __main__
 __init__
 """

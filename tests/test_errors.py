@@ -259,10 +259,10 @@ BAD = {
         TypeError,
         r"y is of type list.*`np\.asarray\(y\)`",
     ),
-    "a table": (
-        lambda: look(regression(), pd.DataFrame(X), pd.Series(Y)),
+    "a table with words": (
+        lambda: look(regression(), pd.DataFrame(X).assign(colour="red"), pd.Series(Y)),
         TypeError,
-        r"x is of type DataFrame.*`\.to_numpy\(\)`",
+        r"x is a DataFrame whose columns 'colour' \(.*\) hold no numbers",
     ),
     "words as classes": (
         lambda: look(classification(), X, np.array(list("abcab"))),
@@ -446,9 +446,9 @@ BAD = {
         r"lack the sites \['w'\] and give the unknown sites \['net/w'\]",
     ),
     "an argument that is no array": (
-        lambda: mcmc(lambda table: normal(table, Y)).run(KEY, pd.DataFrame(X)),
+        lambda: mcmc(lambda words: numpyro.sample("w", dist.Normal())).run(KEY, {1, 2}),
         TypeError,
-        "must be arrays or hashable constants.*DataFrame",
+        "must be arrays or hashable constants.*unhashable type: 'set'",
     ),
     # -- predicting
     "draws without a model": (

@@ -12,9 +12,10 @@ momentum methods, so ε = 2h².
 from collections.abc import Callable
 from typing import Any, Literal
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.sgmcmc import dynamics, preconditioners
 from numpyro_bnn.sgmcmc.checks import check_friction
-from numpyro_bnn.sgmcmc.gradients import check_batch_size, minibatch
+from numpyro_bnn.sgmcmc.gradients import minibatch
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
 from numpyro_bnn.sgmcmc.splitting import Splitting
@@ -249,7 +250,7 @@ class GGMC(SGMCMC):
             step_size=step_size,
             batch_size=batch_size,
             gradient=_independent("GGMC", batch_size, gradient),
-            metropolis=Metropolis(num_steps=_steps("GGMC", num_steps)),
+            metropolis=Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps)),
             **{"target_accept_prob": 0.8, **ingredients},
         )
 
@@ -287,7 +288,7 @@ class AMAGOLD(SGMCMC):
             step_size=step_size,
             batch_size=batch_size,
             gradient=_independent("AMAGOLD", batch_size, gradient),
-            metropolis=Metropolis(num_steps=_steps("AMAGOLD", num_steps)),
+            metropolis=Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps)),
             **ingredients,
         )
 
@@ -325,14 +326,8 @@ def _bounded_loss(friction: float | None, step_size: Any) -> None:
         )
 
 
-def _steps(owner: str, num_steps: int) -> int:
-    if not isinstance(num_steps, int) or isinstance(num_steps, bool) or num_steps < 1:
-        raise ValueError(f"{owner}: num_steps must be a positive integer, got {num_steps!r}.")
-    return num_steps
-
-
 def _independent(owner: str, batch_size: int | None, gradient: Any) -> Any:
     """Minibatches that are as likely in the opposite order, unless the user chose otherwise."""
     if gradient is None and batch_size is not None:
-        return minibatch(check_batch_size(owner, batch_size), order="replacement")
+        return minibatch(check_whole(owner, "batch_size", batch_size), order="replacement")
     return gradient

@@ -4,8 +4,9 @@ from typing import Any
 
 import jax
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.sgmcmc.dynamics import Dynamics
-from numpyro_bnn.sgmcmc.gradients import Estimator, check_batch_size
+from numpyro_bnn.sgmcmc.gradients import Estimator
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
 from numpyro_bnn.sgmcmc.preconditioners import Preconditioner
 
@@ -59,12 +60,7 @@ def check_numbers(
 ) -> None:
     """:raises ValueError: for a number out of range, or one that the method has no use for."""
     if resample_momentum is not None:
-        is_count = isinstance(resample_momentum, int) and not isinstance(resample_momentum, bool)
-        if not (is_count and resample_momentum >= 1):
-            raise ValueError(
-                f"{owner}: resample_momentum must be a positive number of draws, got "
-                f"{resample_momentum!r}."
-            )
+        check_whole(owner, "resample_momentum", resample_momentum)
         if not method.has_momentum:
             raise ValueError(
                 f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
@@ -100,7 +96,9 @@ def check_target(
             f"{owner}: expected either a model or potential_fn, got model={model} and "
             f"potential_fn={potential_fn}."
         )
-    if batch_size is not None and gradient.batch_size != check_batch_size(owner, batch_size):
+    if batch_size is not None and gradient.batch_size != check_whole(
+        owner, "batch_size", batch_size
+    ):
         raise ValueError(
             f"{owner}: batch_size={batch_size}, but gradient={gradient} has "
             f"batch_size={gradient.batch_size}. Give the size to the estimator only."

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.sgmcmc.branches import where_needed
 from numpyro_bnn.summed import Rows, in_chunks
 
@@ -72,13 +73,6 @@ class Estimator(Protocol):
         """The state after the potential has changed (inside Gibbs)."""
 
 
-def check_batch_size(owner: str, value: Any, name: str = "batch_size") -> int:
-    """:raises ValueError: for anything but a positive integer."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{owner}: {name} must be a positive integer, got {value!r}.")
-    return value
-
-
 @dataclass(frozen=True)
 class _Full:
     chunk_size: int | None = None
@@ -111,7 +105,7 @@ def full(chunk_size: int | None = None) -> Estimator:
     :raises ValueError: if `chunk_size` is not a positive integer.
     """
     if chunk_size is not None:
-        check_batch_size("gradients.full", chunk_size, "chunk_size")
+        chunk_size = check_whole("gradients.full", "chunk_size", chunk_size)
     return _Full(chunk_size)
 
 
@@ -258,7 +252,7 @@ def minibatch(batch_size: int, order: Order = "permutation") -> _Minibatch:
     :raises ValueError: for an unknown order or a size that is not a positive integer; in `init`,
         for more rows than there are.
     """
-    check_batch_size("gradients.minibatch", batch_size)
+    batch_size = check_whole("gradients.minibatch", "batch_size", batch_size)
     if order not in ORDERS:
         raise ValueError(f"gradients.minibatch: order must be one of {ORDERS}, got {order!r}.")
     return _Minibatch(batch_size, order)
@@ -335,9 +329,9 @@ def _anchored(
     period: int | None,
     chunk_size: int | None,
 ) -> Estimator:
-    check_batch_size(owner, batch_size)
+    batch_size = check_whole(owner, "batch_size", batch_size)
     if chunk_size is not None:
-        check_batch_size(owner, chunk_size, "chunk_size")
+        chunk_size = check_whole(owner, "chunk_size", chunk_size)
     return _ControlVariate(minibatch(batch_size, order), anchor, period, chunk_size)
 
 
@@ -383,5 +377,5 @@ def svrg(
     Source: Dubey et al., *Variance reduction in stochastic gradient Langevin dynamics* (2016),
     algorithm 2.
     """
-    check_batch_size("gradients.svrg", period, "period")
+    period = check_whole("gradients.svrg", "period", period)
     return _anchored("gradients.svrg", batch_size, order, None, period, chunk_size)

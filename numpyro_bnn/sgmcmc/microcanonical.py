@@ -12,11 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from numpyro_bnn.checks import check_positive
+from numpyro_bnn.checks import check_positive, check_whole
 from numpyro_bnn.sgmcmc import preconditioners
 from numpyro_bnn.sgmcmc.checks import check_all_rows
 from numpyro_bnn.sgmcmc.decoherence import Decoherence
-from numpyro_bnn.sgmcmc.gradients import check_batch_size
 from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Metropolis
@@ -141,7 +140,7 @@ class MAMS(SGMCMC):
         **ingredients: Any,
     ) -> None:
         check_positive("MAMS", trajectory_length=trajectory_length)
-        check_batch_size("MAMS", max_num_steps, "max_num_steps")
+        max_num_steps = check_whole("MAMS", "max_num_steps", max_num_steps)
         check_all_rows("MAMS", batch_size, ingredients.get("gradient"))
         super().__init__(
             model,

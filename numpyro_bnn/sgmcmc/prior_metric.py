@@ -20,6 +20,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.levels import levels_of
 from numpyro_bnn.observations import unwrapped
 from numpyro_bnn.potential import Potential, Values
@@ -130,8 +131,4 @@ def given_precisions(num_draws: int = 8) -> _GivenPrecisions:
     :param num_draws: prior draws averaged; 1 or more.
     :raises ValueError: if `num_draws` is below 1; when run, for precisions in the same block.
     """
-    if isinstance(num_draws, bool) or not isinstance(num_draws, int) or num_draws < 1:
-        raise ValueError(
-            f"given_precisions: num_draws must be a positive integer, got {num_draws!r}."
-        )
-    return _GivenPrecisions(num_draws)
+    return _GivenPrecisions(check_whole("given_precisions", "num_draws", num_draws))

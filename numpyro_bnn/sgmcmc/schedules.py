@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn.checks import check_whole
+
 Schedule = Callable[[Any], Any]
 
 
@@ -170,23 +172,13 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
     :return: a schedule with :meth:`~Cyclical.is_sampling`, :meth:`~Cyclical.num_steps` and
         :meth:`~Cyclical.temperature`.
     :raises ValueError: if a value is outside its range, or no draw of a cycle would be kept.
-    :raises TypeError: if ``cycle_length`` is not an integer.
 
     >>> schedule = cyclical(peak=0.1, cycle_length=10, exploration=0.8)
     >>> [schedule.num_steps(count).item() for count in (0, 9, 10)]
     [9, 1, 9]
     """
     _positive("cyclical", "peak", peak)
-    if isinstance(cycle_length, bool) or not isinstance(cycle_length, int):
-        raise TypeError(
-            f"cyclical: cycle_length must be an integer, got cycle_length={cycle_length!r}. "
-            "Give the number of steps of a cycle."
-        )
-    if cycle_length < 2:
-        raise ValueError(
-            f"cyclical: cycle_length must be 2 or more, got cycle_length={cycle_length}. "
-            "For one value at every step use constant."
-        )
+    cycle_length = check_whole("cyclical", "cycle_length", cycle_length, least=2)
     if not 0 <= exploration < 1:
         raise ValueError(
             f"cyclical: exploration must be in [0, 1), got exploration={exploration}. It is a "

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
+from numpyro_bnn.checks import check_whole
 from numpyro_bnn.sgmcmc.checks import check_all_rows
-from numpyro_bnn.sgmcmc.gradients import check_batch_size
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.sgmcmc.metropolis import Decision, Metropolis
 from numpyro_bnn.sgmcmc.movements import damp
@@ -50,8 +50,8 @@ class WindowedHMC(SGMCMC):
         persistence: float = 0.0,
         **ingredients: Any,
     ) -> None:
-        check_batch_size("WindowedHMC", num_steps, "num_steps")
-        check_batch_size("WindowedHMC", window, "window")
+        num_steps = check_whole("WindowedHMC", "num_steps", num_steps)
+        window = check_whole("WindowedHMC", "window", window)
         if 2 * window > num_steps + 1:
             raise ValueError(
                 f"WindowedHMC: two windows of {window} states do not fit the {num_steps + 1} states of "

@@ -1,0 +1,176 @@
+"""From the text of a CSV file to columns of one kind each: numbers, truth values or categories.
+
+A reader that guesses turns a column of numbers with one ``?`` into as many categories as there are
+numbers, and rows with a field too many into a table whose columns are shifted by one. Here a
+file is a table or it is refused, by row, column and what to do.
+"""
+
+import csv
+import re
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import pandas as pd
+
+# What stands for a missing value, as in pandas.
+_MISSING = {
+    "", "#n/a", "#na", "-nan", "1.#ind", "1.#qnan", "-1.#ind", "-1.#qnan", "<na>", "n/a", "na",
+    "nan", "none", "null",
+}  # fmt: skip
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+_GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\d+")
+_WITH_UNIT = re.compile(r"[$€£¥]\s?(?P<paid>[\d.,]+)|[+-]?[\d.,]*\d\s?(?P<unit>[^\d\s.,+-]\S{0,5})")
+# Different texts of a column up to which numbers with a unit may be categories.
+_FEW = 10
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+class Text(NamedTuple):
+    """The fields of a file as text.
+
+    - **names** - of the columns
+    - **rows** - fields, without blanks around them
+    - **numbers** - of the rows, counted as a spreadsheet does: the header is row 1
+    """
+
+    names: list[str]
+    rows: list[list[str]]
+    numbers: list[int]
+
+
+def read_text(path: Path) -> Text:
+    """The header and rows of a file.
+
+    :param path: of a CSV file with a header, in UTF-8 with or without a byte order mark.
+    :raises ValueError: for a file that is no table: empty, of another encoding or separator, with
+        columns that have no name or share one, or rows that do not have a field for each column.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            read = list(csv.reader(file, skipinitialspace=True, strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        advice = "Save it as UTF-8, and close every quote."
+        raise ValueError(f"{path} is not a CSV table with a header: {error}. {advice}") from error
+    rows = [[field.strip() for field in row] for row in read]
+    kept = [(number, row) for number, row in enumerate(rows, 1) if any(row)]
+    if not kept:
+        raise ValueError(f"{path} is not a CSV table with a header: it is empty.")
+    (_, names), *body = kept
+    _check_names(path, names)
+    for number, row in body:
+        if len(row) != len(names):
+            more = "more" if len(row) > len(names) else "fewer"
+            raise ValueError(
+                f"{path}: row {number} has {len(row)} fields and the header {len(names)}, {more} than "
+                f"there are columns ({', '.join(row[:6])}{', …' if len(row) > 6 else ''}). Put texts "
+                "that hold a comma in quotes, write 1000 for 1,000, and leave out commas at the end."
+            )
+    return Text(names, [row for _, row in body], [number for number, _ in body])
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    if len(names) == 1:
+        for separator, name in _SEPARATORS.items():
+            if separator in names[0]:
+                raise ValueError(
+                    f"{path} is separated by {name}, expected commas: its header is {names[0]!r}. "
+                    "Save it with commas between the fields and points in the numbers."
+                )
+    blank = [i for i, name in enumerate(names, 1) if not name]
+    if blank:
+        raise ValueError(
+            f"{path}: column {blank[0]} of {len(names)} has no name. Name it, or drop it where it "
+            "holds row numbers, which pandas leaves out with `to_csv(…, index=False)`."
+        )
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(
+            f"{path}: several columns are called {', '.join(map(repr, repeated))}. Give each a name of "
+            "its own, or drop the copies."
+        )
+
+
+def columns_of(path: Path, text: Text) -> pd.DataFrame:
+    """Every column as numbers (float64), truth values or categories (text).
+
+    :param path: of the file, for the error.
+    :param text: its fields.
+    :raises ValueError: naming row and column of values that are missing or infinite, or that are
+        not of the kind of the rest of their column.
+    """
+    fields = {name: [row[k] for row in text.rows] for k, name in enumerate(text.names)}
+    _refuse_missing(path, text, fields)
+    return pd.DataFrame({name: _column(path, name, own, text) for name, own in fields.items()})
+
+
+def _refuse_missing(path: Path, text: Text, fields: dict[str, list[str]]) -> None:
+    places = [
+        (number, name)
+        for k, number in enumerate(text.numbers)
+        for name, own in fields.items()
+        if own[k].lower() in _MISSING or _is_infinite(own[k])
+    ]
+    if not places:
+        return
+    shown = "; ".join(f"row {row}, column '{name}'" for row, name in places[:10])
+    more = f"; and {len(places) - 10} more" if len(places) > 10 else ""
+    raise ValueError(
+        f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. Fill them in or drop "
+        "those rows."
+    )
+
+
+def _is_infinite(field: str) -> bool:
+    if _INFINITE.fullmatch(field):
+        return True
+    return bool(_NUMBER.fullmatch(field)) and not np.isfinite(float(field))
+
+
+def _column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
+    numeric = [bool(_NUMBER.fullmatch(field)) for field in fields]
+    if all(numeric):
+        return pd.Series([float(field) for field in fields], dtype=np.float64)
+    if {field.lower() for field in fields} <= {"true", "false"}:
+        return pd.Series([field.lower() == "true" for field in fields], dtype=bool)
+    looks = [ok or bool(_GROUPED.fullmatch(field)) for ok, field in zip(numeric, fields)]
+    levels = {field for field, ok in zip(fields, looks) if ok}
+    if sum(looks) >= len(fields) / 2 or len(levels) > _FEW:
+        _refuse_mixed(path, name, fields, numeric, text)
+    _refuse_units(path, name, fields, text)
+    return pd.Series(fields, dtype=object)
+
+
+def _refuse_mixed(
+    path: Path, name: str, fields: list[str], numeric: list[bool], text: Text
+) -> NoReturn:
+    bad = [(text.numbers[k], fields[k]) for k, ok in enumerate(numeric) if not ok]
+    shown = "; ".join(f"{field!r} in row {row}" for row, field in bad[:5])
+    more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+    grouped = any(_GROUPED.fullmatch(field) for _, field in bad)
+    advice = (
+        "Write numbers without separators of thousands and with a point, 1000 for 1,000 and 1.5 for 1,5."
+        if grouped
+        else "Correct them, or drop those rows where they stand for missing values; if the column "
+        "holds categories, write all of them as text, such as 'level 3'."
+    )
+    raise ValueError(
+        f"{path}: the column '{name}' holds numbers, and {len(bad)} value(s) that are none: "
+        f"{shown}{more}. {advice}"
+    )
+
+
+def _refuse_units(path: Path, name: str, fields: list[str], text: Text) -> None:
+    """Refuse a quantity whose values all carry a unit; few different ones may be categories."""
+    if len(set(fields)) <= _FEW:
+        return
+    found = [_WITH_UNIT.fullmatch(field) for field in fields]
+    matched = [m for m in found if m is not None]
+    bare = sum(bool(_NUMBER.fullmatch(field)) for field in fields)
+    units = {m["unit"] for m in matched}
+    if len(matched) + bare == len(fields) and len(units) == 1:
+        raise ValueError(
+            f"{path}: the values of the column '{name}' carry a unit ({fields[0]!r} in row "
+            f"{text.numbers[0]}). Write the numbers alone, and the unit into the name of the column."
+        )

@@ -1,0 +1,240 @@
+"""Units of data, on the host in double precision: means, scales, and what a number type would lose.
+
+JAX computes in float32 unless told otherwise. Its steps are 128 s at today's unix time, and a sum
+of 10⁶ years in it is wrong in the first digits. So data are centred and scaled here, before they
+reach the device, and what no longer tells its values apart is refused by the name of its column.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Numbers in one block of rows: 32 MiB in double precision.
+_BLOCK = 1 << 22
+# Rows whose values are counted before and after standardisation.
+_COUNTED = 1000
+# Steps of a number type that a standard deviation must span.
+_STEPS = 20
+# Standard deviations whose squares are ordinary numbers in float32.
+_SMALLEST, _LARGEST = 1e-15, 1e15
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Prepared:
+    """Rows that are in a ready model's own units already: never standardised again.
+
+    - **rows** - standardised inputs, or the target with its mean taken off
+    """
+
+    rows: Any
+
+
+class Column:
+    """How messages call the columns of an array.
+
+    :param label: of the array, such as ``"x"``.
+    :param given: what it was made from: a table has names, and a number type for each.
+    """
+
+    def __init__(self, label: str, given: Any = None) -> None:
+        self.label = label
+        columns = getattr(given, "columns", None)
+        self.names = None if columns is None else list(columns)
+        self._kinds = None if columns is None else list(given.dtypes)
+
+    def epsilon(self, dtype: Any) -> Any:
+        """Relative step of the values as they were given, by column where these differ."""
+        if self._kinds is None or not all(isinstance(kind, np.dtype) for kind in self._kinds):
+            return _epsilon(dtype)
+        return np.array([_epsilon(kind) for kind in self._kinds])
+
+    def at(self, index: tuple[int, ...]) -> str:
+        if not index:
+            return self.label
+        if len(index) > 1:
+            return f"{self.label}[:, {', '.join(map(str, index))}]"
+        if self.names is not None and index[0] < len(self.names):
+            return f"column {self.names[index[0]]!r} of {self.label}"
+        return f"column {index[0]} of {self.label}"
+
+
+def blocks(values: Any) -> Iterator[slice]:
+    """Slices over rows that hold about `_BLOCK` numbers each."""
+    step = max(1, _BLOCK // max(1, int(np.prod(values.shape[1:]))))
+    for begin in range(0, len(values), step):
+        yield slice(begin, begin + step)
+
+
+def moments(owner: str, column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation over rows; a constant column has scale 1.
+
+    :param owner: who asks, for the error.
+    :param values: finite numbers, rows first.
+    :return: float64, of the shape of one row.
+    :raises ValueError: naming a column whose values its type, or float32, does not tell apart.
+    """
+    mean, scale, constant = _spread(values)
+    scale = np.where(constant, 1.0, scale)
+    check_resolution(owner, column, values.dtype, mean, scale)
+    wild = ~((scale >= _SMALLEST) & (scale <= _LARGEST))
+    if wild.any():
+        index = _first(wild)
+        raise ValueError(
+            f"{owner}: {column.at(index)} has a standard deviation of {scale[index]:.3g}, beyond "
+            f"what float32 can square ({_SMALLEST:g} to {_LARGEST:g}). Give it in other units."
+        )
+    rows = np.unique(np.linspace(0, len(values) - 1, min(len(values), _COUNTED)).astype(int))
+    some = np.asarray(values[rows], np.float64)
+    _check_told_apart(owner, column, some, (some - mean) / scale)
+    return mean, scale
+
+
+def _spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, standard deviation and whether all are equal, by column."""
+    # Sums of differences from the first row keep the digits that a large offset takes.
+    first = np.asarray(values[0], np.float64)
+    total, squares = np.zeros_like(first), np.zeros_like(first)
+    constant = np.ones(first.shape, bool)
+    with np.errstate(all="ignore"):
+        for block in blocks(values):
+            constant &= (values[block] == values[0]).all(0)
+            total += (np.asarray(values[block], np.float64) - first).sum(0)
+        mean = np.where(constant, first, first + total / len(values))
+        for block in blocks(values):
+            squares += np.square(np.asarray(values[block], np.float64) - mean).sum(0)
+        return mean, np.sqrt(squares / len(values)), constant
+
+
+def _first(where: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(where)[0])
+
+
+_FLOATS = [(n, float(jnp.finfo(n).eps)) for n in ("float32", "float16", "bfloat16")]
+
+
+def _epsilon(dtype: Any) -> float:
+    """Relative step of a type; whole numbers are taken in float64."""
+    return float(jnp.finfo(dtype if jnp.issubdtype(dtype, jnp.floating) else np.float64).eps)
+
+
+def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: Any) -> None:
+    """Refuse a number type whose steps are as large as what the values vary by.
+
+    :param dtype: of the values, as they were given.
+    :param mean: by column.
+    :param scale: by column; 1 of a constant one.
+    :raises ValueError: naming the column.
+    """
+    epsilon = column.epsilon(dtype) + np.zeros_like(mean)
+    step = epsilon * np.abs(mean)
+    # A constant has no spread to lose, but float32 calls 1e9 and 1e9 + 1 the same constant.
+    lost = step > np.where(scale == 1, 1.0, scale / _STEPS)
+    if not lost.any():
+        return
+    index = _first(lost)
+    is_double = epsilon[index] <= _epsilon(np.float64)
+    name = "float64" if is_double else next(n for n, eps in _FLOATS if eps == epsilon[index])
+    raise ValueError(
+        f"{owner}: {column.at(index)} lies around {mean[index]:.10g}, where the steps of {name} are "
+        f"{step[index]:.3g}, and varies by {scale[index]:.3g}: its values are lost to rounding. "
+        + (
+            "Subtract an offset before it is rounded, or leave the column out."
+            if is_double
+            else "Give it as a NumPy array of float64, which is centred before JAX rounds it, or "
+            "subtract an offset first."
+        )
+    )
+
+
+def _check_told_apart(owner: str, column: Column, before: np.ndarray, after: np.ndarray) -> None:
+    """Refuse columns of which most values become the same number in the device's type."""
+    kind = jax.dtypes.canonicalize_dtype(np.float64)
+    with np.errstate(over="ignore"):
+        lost = 2 * _distinct(after.astype(kind)) < _distinct(before)
+    if lost.any():
+        index = _first(lost)
+        largest = float(np.abs(before).max(0)[index])
+        raise ValueError(
+            f"{owner}: most values of {column.at(index)} become the same number in {kind.name}, "
+            f"beside the largest of {largest:.3g}. Remove what stands for a missing value, or take "
+            "logarithms."
+        )
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    return 1 + (np.diff(np.sort(values, axis=0), axis=0) != 0).sum(0)
+
+
+def standardized(
+    owner: str, column: Column, values: np.ndarray, mean: np.ndarray, scale: np.ndarray
+) -> np.ndarray:
+    """(values - mean) / scale in float64, then in the float type of the device.
+
+    :raises ValueError: for a finite value that is not finite any more, naming its column.
+    """
+    made = np.empty(values.shape, jax.dtypes.canonicalize_dtype(np.float64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in blocks(values):
+            made[block] = (np.asarray(values[block], np.float64) - mean) / scale
+            over = np.isinf(made[block]) & np.isfinite(values[block])
+            if over.any():
+                row, *index = _first(over)
+                raise ValueError(
+                    f"{owner}: {column.at(tuple(index))} has the value "
+                    f"{np.asarray(values[block])[(row, *index)]:.6g} in row {block.start + row}, "
+                    f"which is beyond {made.dtype.name} in units of the training data "
+                    f"(mean {mean[tuple(index)]:.6g}, scale {scale[tuple(index)]:.6g}). Correct or "
+                    "remove it."
+                )
+    return made
+
+
+def check_fits(owner: str, label: str, values: np.ndarray) -> None:
+    """Refuse numbers that JAX would wrap round, turn to infinity, or no longer tell apart.
+
+    :param owner: the model, for the error.
+    :param label: of the array.
+    :param values: an array of NumPy that is to go to the device as it is.
+    :raises ValueError: naming the array, and its column where it is one.
+    """
+    kind = jax.dtypes.canonicalize_dtype(values.dtype)
+    if kind == values.dtype or not values.size:
+        return
+    if values.dtype.kind in "iu":
+        low, high = int(values.min()), int(values.max())
+        limits = np.iinfo(kind)
+        if low < limits.min or high > limits.max:
+            raise ValueError(
+                f"{owner}: {label} holds whole numbers from {low} to {high}, which do not fit "
+                f"JAX's {kind.name} and would wrap round. Subtract an offset and convert to float, "
+                "or call `jax.config.update('jax_enable_x64', True)` first."
+            )
+        return
+    if values.dtype.kind != "f":
+        return
+    with np.errstate(all="ignore"):
+        over = np.isfinite(values) & np.isinf(values.astype(kind))
+    if over.any():
+        where = _first(over)
+        raise ValueError(
+            f"{owner}: {label} has the finite value {values[where]:.6g} at index {where}, which "
+            f"{kind.name} turns into infinity. Give it in other units."
+        )
+    if not values.ndim:
+        return
+    mean, scale, constant = _spread(values)
+    size = np.abs(mean)
+    seen = ~constant & (scale > 64 * _epsilon(values.dtype) * size)
+    lost = seen & (_epsilon(kind) * size > scale / _STEPS)
+    if lost.any():
+        index = _first(lost)
+        raise ValueError(
+            f"{owner}: {Column(label).at(index)} lies around {mean[index]:.10g} and varies by "
+            f"{scale[index]:.3g}, which {kind.name} rounds away (its steps there are "
+            f"{_epsilon(kind) * size[index]:.3g}). Subtract its mean with NumPy before you pass it."
+        )

@@ -11,7 +11,7 @@ Up to 5000 weights G is factorised in float64. Beyond, conjugate gradients solve
 what they find is a lower bound.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -50,20 +50,25 @@ class Newton:
 
     :param descent: the optimisation.
     :param example: values of its members, for their shapes.
+    :param sites: that move; all where None.
     """
 
-    def __init__(self, descent: Descent, example: Values) -> None:
+    def __init__(
+        self, descent: Descent, example: Values, sites: Sequence[str] | None = None
+    ) -> None:
         one = {name: value[0] for name, value in example.items()}
-        flat, self._unravel = ravel_pytree(one)
+        sites = sorted(one if sites is None else sites)
+        flat, self._unravel = ravel_pytree({name: one[name] for name in sites})
         self.size = flat.size
         self._dtype = flat.dtype
         self._descent = descent
         kind = _kind_for(descent, one)
-        sites = sorted(one)
 
         def slopes(z: Values, noise: Any, arrays: list[Any]) -> tuple:
-            value, gradient = jax.value_and_grad(descent.rows(arrays, noise).potential)(z)
-            return ravel_pytree(z)[0], value, ravel_pytree(gradient)[0]
+            potential = descent.rows(arrays, noise).potential
+            at = {name: z[name] for name in sites}
+            value, gradient = jax.value_and_grad(lambda some: potential(z | some))(at)
+            return ravel_pytree(at)[0], value, ravel_pytree(gradient)[0]
 
         def dense(z: Values, noise: Any, arrays: list[Any]) -> jax.Array:
             at, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
@@ -87,6 +92,11 @@ class Newton:
         """Values by site from (members, weights)."""
         return jax.vmap(self._unravel)(jnp.asarray(flat, self._dtype))
 
+    def decrements(self, z: Values, noise: Any = None) -> np.ndarray:
+        """½ gᵀ G⁻¹ g of every member, nats."""
+        gradient = self.slopes(z, noise).gradient
+        return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
+
     def solver(self, z: Values, noise: Any, member: int) -> Solve:
         """What multiplies with G⁻¹ of one member.
 
@@ -105,6 +115,12 @@ class Newton:
             return np.asarray(found, np.float64)
 
         return by_conjugate_gradients
+
+
+def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
+    """½ gᵀ G⁻¹ g; NaN where rounding, or a matrix that is not positive definite, leaves no number."""
+    found = float(gradient @ step) / 2
+    return found if found >= 0 else float("nan")
 
 
 def _kind_for(descent: Descent, z: Values) -> Curvature:

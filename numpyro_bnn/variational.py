@@ -18,6 +18,7 @@ from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.descent import Descent, check_count
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.fingerprint import Facts, describe, environment
+from numpyro_bnn.keywords import check_keywords, keyword_options
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.sgmcmc.gradients import Rows, next_rows
 from numpyro_bnn.start import complete, gentle_start
@@ -77,6 +78,7 @@ def mean_field(
     :raises ValueError: if a number is out of range, `init_params` name other sites than the model
         has or lack some, the checkpoint is of another fit, or the fit does not stay finite.
     """
+    check_keywords("mean_field", keyword_options(mean_field), model, kwargs)
     for label, value in (
         ("num_samples", num_samples),
         ("num_steps", num_steps),

@@ -30,14 +30,28 @@ def allowed_excess(structure: Structure, num_weights: int) -> float:
 
 
 def far_above(energy: np.ndarray, allowed: float) -> np.ndarray:
-    """Which members ended further than `allowed` above the lowest, or not finite.
+    """Which members ended far above the lowest, or not finite.
+
+    Far is further than :func:`limit_of`.
 
     :param energy: of each member, nats.
+    :param allowed: by the model, see :func:`allowed_excess`.
     """
     finite = np.isfinite(energy)
     if not finite.any():
         return np.zeros(len(energy), bool)
-    return ~finite | (energy > energy[finite].min() + allowed)
+    return ~finite | (energy > limit_of(energy, allowed))
+
+
+def limit_of(energy: np.ndarray, allowed: float) -> float:
+    """The energy up to which members are near the lowest, nats.
+
+    Where half of them are as far away as the model allows, or nearly, as modes of unequal depth
+    and the noise of minibatches make them, ten times their excess is allowed.
+    """
+    ordered = np.sort(energy[np.isfinite(energy)])
+    usual = ordered[(len(ordered) - 1) // 2] - ordered[0]
+    return float(ordered[0] + max(allowed, 10 * usual))
 
 
 def name_far(owner: str, energy: np.ndarray, allowed: float) -> None:
@@ -47,11 +61,11 @@ def name_far(owner: str, energy: np.ndarray, allowed: float) -> None:
         return
     ended = ", ".join(f"{i} at {energy[i]:.4g}" for i in far)
     warnings.warn(
-        f"{owner}: {len(far)} of {len(energy)} members ended far above the others, new starts "
-        f"included: {ended} nats, where the lowest is at {np.nanmin(energy):.4g} and its posterior "
-        f"reaches {allowed:.3g} higher. A chain or an average with them is misled: give other starts "
-        "(init_params), more steps (num_steps) or a larger learning rate, or narrow the prior "
-        "that such starts are drawn from.",
+        f"{owner}: {len(far)} of {len(energy)} members ended far above the others, also from new "
+        f"starts: {ended} nats, where the lowest is at {np.nanmin(energy):.4g} and up to "
+        f"{limit_of(energy, allowed):.4g} would be near it. They mislead an average, and a chain that "
+        "begins there. Give other starts (init_params), more steps (num_steps) or a larger "
+        "learning rate, or narrow the prior that starts are drawn from.",
         stacklevel=4,
     )
 

@@ -38,14 +38,17 @@ def matrix(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature) -
     :return: (parameters, parameters), float64.
     """
 
-    def columns(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
-        def column(i: jax.Array) -> jax.Array:
-            return times(jnp.zeros(size).at[i].set(1.0))
-
-        return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
-
     full = _compute(descent, z, sites, kind, columns)
     return (full + full.T) / 2
+
+
+def columns(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+    """All columns of a matrix from its products with vectors, inside a compiled function."""
+
+    def column(i: jax.Array) -> jax.Array:
+        return times(jnp.zeros(size).at[i].set(1.0))
+
+    return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
 
 
 def diagonal(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature) -> np.ndarray:
@@ -72,29 +75,43 @@ def _compute(
     @jax.jit
     def program(z: Values, arrays: list[Any]) -> jax.Array:
         marginal = marginal_of(descent.model, descent.static, arrays)
-        at, unravel = ravel_pytree({name: z[name] for name in sites})
-
-        def moved(v: jax.Array) -> Values:
-            return z | unravel(v)
-
-        if kind == "hessian":
-            slope = jax.grad(lambda v: marginal(moved(v)))
-            return collect(lambda v: jax.jvp(slope, (at,), (v,))[1], at.size)
-        groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
-        slope = jax.grad(lambda v: marginal.prior_energy(moved(v), groups))
-
-        def standardized(v: jax.Array) -> list[jax.Array]:
-            return _standardized(marginal, moved(v))
-
-        _, pull = jax.vjp(standardized, at)
-
-        def times(v: jax.Array) -> jax.Array:
-            along = jax.jvp(standardized, (at,), (v,))[1]
-            return pull(along)[0] + jax.jvp(slope, (at,), (v,))[1]
-
+        at, times = products(marginal, z, sites, kind)
         return collect(times, at.size)
 
     return np.asarray(program(z, descent.arrays), np.float64)
+
+
+def products(
+    marginal: Marginal, z: Values, sites: Sequence[str], kind: Curvature
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """What multiplies the curvature with a vector, inside a compiled function.
+
+    :return: the values of the sites as one vector, in the order of `ravel_pytree`, and the product
+        with a vector like it.
+    :raises ValueError: for the Gauss-Newton matrix of a distribution whose Fisher information is
+        not known here.
+    """
+    at, unravel = ravel_pytree({name: z[name] for name in sites})
+
+    def moved(v: jax.Array) -> Values:
+        return z | unravel(v)
+
+    if kind == "hessian":
+        slope = jax.grad(lambda v: marginal(moved(v)))
+        return at, lambda v: jax.jvp(slope, (at,), (v,))[1]
+    groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
+    prior_slope = jax.grad(lambda v: marginal.prior_energy(moved(v), groups))
+
+    def standardized(v: jax.Array) -> list[jax.Array]:
+        return _standardized(marginal, moved(v))
+
+    _, pull = jax.vjp(standardized, at)
+
+    def times(v: jax.Array) -> jax.Array:
+        along = jax.jvp(standardized, (at,), (v,))[1]
+        return pull(along)[0] + jax.jvp(prior_slope, (at,), (v,))[1]
+
+    return at, times
 
 
 def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:

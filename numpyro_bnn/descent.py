@@ -6,8 +6,8 @@ rows or from minibatches by the same estimators that the samplers use. A learnin
 *mean* loss U/N is N times as large as one for U.
 """
 
-import warnings
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,20 +17,29 @@ import optax
 from jax import lax
 from tqdm.auto import tqdm
 
-from numpyro_bnn.arguments import prepared
 from numpyro_bnn.chains import Arguments
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.draws import Draws
+from numpyro_bnn.keywords import check_keywords
 from numpyro_bnn.marginal import Marginal, marginal_of
+from numpyro_bnn.members import (
+    allowed_excess,
+    far_above,
+    finite_members,
+    keep_finite,
+    name_far,
+    where_members,
+)
 from numpyro_bnn.potential import Values
 from numpyro_bnn.sgmcmc.gradients import Order, Rows, full, minibatch
 from numpyro_bnn.start import check_mapping
+from numpyro_bnn.stopping import BLOCK, HeldOut, Settling
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
 from numpyro_bnn.subsampling import own_batch_size
-from numpyro_bnn.targets import check_arguments
 
-# Steps between looks at the energy: few enough to stop in time, enough to hide the look.
-_BLOCK = 100
+# Draws that each start is the best of, and how often members that end far above others start again.
+_CANDIDATES = 8
+_RESTARTS = 2
 
 
 class Training(NamedTuple):
@@ -41,7 +50,7 @@ class Training(NamedTuple):
     - **num_steps** - most steps to take; 0 keeps the starts
     - **batch_size** - rows in a minibatch; all rows where None. The model must have a plate
     - **tolerance** - stop when 100 steps lower the mean energy of no member by more than this
-      fraction
+      fraction, the noise of minibatches allowed for; 0 takes every step
     - **validation** - arguments of the model, such as ``(x_val, y_val)``: each member keeps the
       parameters at which these have the highest likelihood, looked at every 100 steps
     - **patience** - with `validation`: stop when no member has improved in so many looks
@@ -60,12 +69,20 @@ class Training(NamedTuple):
     progress_bar: bool = True
 
     @classmethod
-    def split(cls, owner: str, options: Mapping[str, Any]) -> tuple["Training", dict[str, Any]]:
+    def split(
+        cls, owner: str, options: Mapping[str, Any], model: Callable, own: Sequence[str]
+    ) -> tuple["Training", dict[str, Any]]:
         """Take the fields from keyword arguments; the rest belongs to the model.
 
+        :param owner: the function that was called.
+        :param options: its keyword arguments.
+        :param model: the model.
+        :param own: names of its further options, for the message.
         :raises ValueError: if a number is out of range.
-        :raises TypeError: if `validation` is not a tuple of arguments.
+        :raises TypeError: if `validation` is not a tuple of arguments, or nobody takes a keyword.
         """
+        rest = {k: v for k, v in options.items() if k not in cls._fields}
+        check_keywords(owner, [*own, *cls._fields], model, rest)
         training = cls(**{name: options[name] for name in cls._fields if name in options})
         training = training._replace(
             num_steps=check_whole(owner, "num_steps", training.num_steps, least=0),
@@ -76,7 +93,21 @@ class Training(NamedTuple):
                 f"{owner}: validation must be the arguments of the model on held-out rows, such "
                 f"as (x_val, y_val), got {type(training.validation).__name__}."
             )
-        return training, {k: v for k, v in options.items() if k not in cls._fields}
+        check_tolerance(owner, training.tolerance)
+        return training, rest
+
+
+def check_tolerance(owner: str, tolerance: Any) -> None:
+    """Refuse what is not a number.
+
+    :raises ValueError: naming it.
+    """
+    number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
+    if not number or np.isnan(tolerance):
+        raise ValueError(
+            f"{owner}: tolerance must be a number, a fraction of the energy, or 0 to take every "
+            f"step, got {tolerance!r}."
+        )
 
 
 class Members(NamedTuple):
@@ -136,23 +167,50 @@ class Descent:
         self.static = arguments.static
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.gradients = 0.0
+        self.steps = 0
+        self.stopped = ""
 
     def rows(self, arrays: list[Any], noise: Any = None) -> Rows:
         """The potential of one member, inside a compiled function."""
         model = self.model if self.perturb is None else self.perturb(self.model, noise)
         return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
 
-    def begin(self, key: jax.Array, num_members: int, given: Values | None) -> Values:
-        """Starts: prior draws, one a member, or what is given."""
+    def begin(
+        self, key: jax.Array, num_members: int, given: Values | None, noise: Any = None
+    ) -> Values:
+        """Starts: for each member the one of lowest energy among several prior draws.
+
+        Every other draw is shrunk, because a draw from a wide prior may have an energy from which
+        no optimiser comes back. Minibatches are judged by one of them.
+
+        :param given: what replaces the values of some sites.
+        :param noise: of each member, where the model is perturbed.
+        """
         if given is not None:
             check_mapping(self.owner, given)
 
         @jax.jit
-        def start(keys: jax.Array, given: Values, arrays: list[Any]) -> Values:
+        def start(keys: jax.Array, given: Values, noise: Any, arrays: list[Any]) -> Values:
             around = marginal_of(self.model, self.static, arrays)
-            return jax.vmap(lambda k: around.begin(k, given))(keys)
 
-        return start(jax.random.split(key, num_members), given or {}, self.arrays)
+            def one(key: jax.Array, noise: Any) -> Values:
+                rows = self.rows(arrays, noise)
+                key_rows, key = jax.random.split(key)
+
+                def candidate(numbered: tuple) -> tuple[Values, jax.Array]:
+                    i, key = numbered
+                    z = around.begin(key, given, i % 2 == 1)
+                    batches = self.estimator.init(rows, z, key_rows)
+                    return z, self.estimator.estimate(rows, z, batches).value
+
+                keys = jax.random.split(key, _CANDIDATES)
+                drawn, energy = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
+                best = jnp.argmin(jnp.where(jnp.isfinite(energy), energy, jnp.inf))
+                return jax.tree.map(lambda leaf: leaf[best], drawn)
+
+            return jax.vmap(one)(keys, noise)
+
+        return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: Any) -> Members:
         """Members at `z` whose minibatches are decided by `key`."""
@@ -176,25 +234,28 @@ class Descent:
         return Members(optax.apply_updates(member.z, updates), moments, batches), value
 
     def advance(self, optimizer: optax.GradientTransformation) -> Callable:
-        """A program ``(members, num_steps, noise, arrays) -> (members, mean energies)``.
+        """A program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.
 
-        Its steps are counted in `gradients`, in passes over all rows.
+        Energies are means over the steps, and the variances those of single steps. Steps are
+        counted in `gradients`, in passes over all rows.
         """
         extended = optax.with_extra_args_support(optimizer)
 
         @jax.jit
         def program(members: Members, count: jax.Array, noise: Any, arrays: list[Any]) -> tuple:
-            def one(member: Members, noise: Any) -> tuple[Members, jax.Array]:
+            def one(member: Members, noise: Any) -> tuple[Members, jax.Array, jax.Array]:
                 rows = self.rows(arrays, noise)
 
-                def body(_: int, carry: tuple) -> tuple:
-                    member, total = carry
+                def body(i: int, carry: tuple) -> tuple:
+                    member, mean, squares = carry
                     member, value = self.step(extended, member, rows)
-                    return member, total + value
+                    gap = value - mean
+                    mean = mean + gap / (i + 1)
+                    return member, mean, squares + gap * (value - mean)
 
                 zero = jnp.zeros((), jax.eval_shape(rows.potential, member.z).dtype)
-                member, total = lax.fori_loop(0, count, body, (member, zero))
-                return member, total / count
+                member, mean, squares = lax.fori_loop(0, count, body, (member, zero, zero))
+                return member, mean, squares / count
 
             return jax.vmap(one)(members, noise)
 
@@ -211,43 +272,93 @@ class Descent:
 
     @explain_tracing()
     def fit(
-        self, key: jax.Array, num_members: int, training: Training, noise: Any = None
+        self,
+        key: jax.Array,
+        num_members: int,
+        training: Training,
+        noise: Any = None,
+        num_steps: int | None = None,
     ) -> tuple[Values, np.ndarray]:
-        """Optimise members from their own starts.
+        """Optimise members from their own starts; those that end far above the others start again.
 
         :param noise: of each member, where the model is perturbed.
+        :param num_steps: most steps to take, where fewer than those of `training`.
         :return: unconstrained values, and the energy of each member on all rows (nats).
         """
         check_key(self.owner, key)
+        if num_steps is not None:
+            training = training._replace(num_steps=num_steps)
         optimizer = optax.adam(1e-2) if training.optimizer is None else training.optimizer
-        key_start, key_rows = jax.random.split(key)
-        z = self.begin(key_start, num_members, training.init_params)
-        members = self.members(key_rows, z, jax.vmap(optimizer.init)(z))
         advance = self.advance(optimizer)
-        best = None if training.validation is None else self._best(training.validation)
-        last = np.full(num_members, np.inf)
+
+        def attempt(key: jax.Array) -> tuple[Values, np.ndarray]:
+            key_start, key_rows = jax.random.split(key)
+            z = self.begin(key_start, num_members, training.init_params, noise)
+            members = self.members(key_rows, z, jax.vmap(optimizer.init)(z))
+            z = self._descend(advance, members, training, noise)
+            return z, self.energies(z)
+
+        z, energy = attempt(key)
+        chosen = set(training.init_params or ()) >= set(self.whole.sites)
+        if training.num_steps == 0 or training.validation is not None or chosen:
+            return z, energy
+        for i in range(_RESTARTS):
+            far = far_above(energy, self.allowed)
+            if not far.any():
+                break
+            again, found = attempt(jax.random.fold_in(key, i))
+            better = far & ~(found >= energy) & np.isfinite(found)
+            z = jax.tree.map(lambda new, old, take=better: where_members(take, new, old), again, z)
+            energy = np.where(better, found, energy)
+        return z, energy
+
+    def _descend(
+        self, advance: Callable, members: Members, training: Training, noise: Any
+    ) -> Values:
+        """Take steps until members have settled; `steps` and `stopped` say how many and why."""
+        best = (
+            None
+            if training.validation is None
+            else HeldOut(self.model, tuple(training.validation), self.kwargs)
+        )
+        batch_size = self.estimator.batch_size
+        epoch = -(-self.size // batch_size) if batch_size else 1
+        settling = Settling(training.tolerance, epoch)
+        self.steps, self.stopped = 0, f"all {training.num_steps} steps taken"
         with tqdm(
             total=training.num_steps, desc="optimise", disable=not training.progress_bar
         ) as bar:
-            for done in range(0, training.num_steps, _BLOCK):
-                count = min(_BLOCK, training.num_steps - done)
-                members, energy = advance(members, count, noise, self.arrays)
-                energy = np.asarray(energy)
+            while self.steps < training.num_steps:
+                count = min(BLOCK, training.num_steps - self.steps)
+                members, energy, variance = advance(members, count, noise, self.arrays)
+                energy = np.asarray(energy, np.float64)
+                self.steps += count
                 bar.set_postfix_str(f"potential energy {energy.mean():.4g}", refresh=False)
                 bar.update(count)
                 if best is not None:
                     if best.look(members.z) >= training.patience:
+                        self.stopped = "held-out rows no longer gain"
                         break
-                    continue
-                settled = ~(last - energy >= training.tolerance * np.abs(energy))
-                if done and settled.all():
+                elif settling.look(
+                    energy, np.asarray(variance) / count if batch_size else np.zeros_like(energy)
+                ):
+                    self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
                     break
-                last = np.fmin(last, energy)
-        z = members.z if best is None or best.z is None else best.z
-        return z, self.energies(z)
+            if self.steps:
+                bar.set_postfix_str(f"potential energy {energy.mean():.4g}, {self.stopped}")
+        return members.z if best is None or best.z is None else best.z
 
-    def _best(self, validation: tuple) -> "_Best":
-        return _Best(self.model, tuple(validation), self.kwargs)
+    @property
+    def allowed(self) -> float:
+        """Nats that a member may end above the best."""
+        structure = self.whole.around.structure
+        sizes = [math.prod(structure.sites[name].shape) for name in self.whole.sites]
+        return allowed_excess(structure, sum(sizes))
+
+    def name_far(self, energy: np.ndarray, training: Training) -> None:
+        """Warn of members that ended far above the others, where all were to reach a mode."""
+        if training.num_steps and training.validation is None:
+            name_far(self.owner, energy, self.allowed)
 
     def energies(self, z: Values) -> np.ndarray:
         """U of each member on all rows, nats; not finite where any of its values is not."""
@@ -286,68 +397,3 @@ class Descent:
         facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients} | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(program(kept, keys, self.arrays), self.model, stats, facts)
-
-
-class _Best:
-    """The parameters of each member under which held-out rows were most likely so far."""
-
-    def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
-        check_arguments(args, kwargs)
-        arguments = Arguments.split(*prepared(model, args, kwargs))
-        self.arrays = [jnp.asarray(a) for a in arguments.arrays]
-        self.z: Values | None = None
-        self.score: jax.Array | None = None
-        self.without = 0
-
-        @jax.jit
-        def score(z: Values, arrays: list[Any]) -> jax.Array:
-            found = jax.vmap(marginal_of(model, arguments.static, arrays).log_likelihood)(z)
-            return jnp.where(jnp.isnan(found), -jnp.inf, found)
-
-        self._score = score
-
-    def look(self, z: Values) -> int:
-        """Compare with the best so far.
-
-        :return: looks since any member improved.
-        """
-        score = self._score(z, self.arrays)
-        if self.z is None or self.score is None:
-            self.z, self.score = z, score
-            return 0
-        better = score > self.score
-        self.z = jax.tree.map(
-            lambda new, old: jnp.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old),
-            z,
-            self.z,
-        )
-        self.score = jnp.maximum(score, self.score)
-        self.without = 0 if bool(better.any()) else self.without + 1
-        return self.without
-
-
-def finite_members(z: Values) -> np.ndarray:
-    """Whether all values of each member are finite, (members,)."""
-    flags = [jnp.isfinite(v).reshape(len(v), -1).all(1) for v in z.values()]
-    return np.asarray(jnp.stack(flags).all(0))
-
-
-def keep_finite(owner: str, finite: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
-    """Numbers of the members to keep, and what to say of the others: they are never averaged in.
-
-    :raises ValueError: if none is left.
-    """
-    left_out = {int(i): "its values are not finite" for i in np.flatnonzero(~finite)}
-    advice = (
-        "Check the data for NaN or infinite values, or use a smaller learning rate or step size: "
-        "`optimizer=optax.adam(1e-3)`."
-    )
-    if len(left_out) == len(finite):
-        raise ValueError(f"{owner}: no member stayed finite. {advice}")
-    if left_out:
-        warnings.warn(
-            f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values are "
-            f"not finite. {advice}",
-            stacklevel=3,
-        )
-    return np.flatnonzero(finite), left_out

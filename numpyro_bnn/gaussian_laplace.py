@@ -1,5 +1,6 @@
 """The Laplace approximation: a Gaussian at a mode, with the curvature there as its precision."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -12,10 +13,14 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from numpyro_bnn import curvature
 from numpyro_bnn.checks import check_whole
-from numpyro_bnn.descent import Descent, Training, finite_members, keep_finite
+from numpyro_bnn.descent import Descent, Training
 from numpyro_bnn.draws import Draws
+from numpyro_bnn.finish import REACHED, fit_modes
+from numpyro_bnn.keywords import keyword_options
 from numpyro_bnn.linearization import linearize, outputs
 from numpyro_bnn.marginal import Marginal
+from numpyro_bnn.members import finite_members, keep_finite
+from numpyro_bnn.newton import Newton
 from numpyro_bnn.potential import Values
 from numpyro_bnn.site_dims import layer_of
 from numpyro_bnn.structure import check_key
@@ -58,8 +63,9 @@ def laplace(
         itself often predict badly where the curvature is that of Gauss-Newton.
     :param mode: what :func:`numpyro_bnn.map_estimate` returned; found here where None.
     :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
-    :return: one chain. ``info["newton_decrement"]`` is by how many nats a Newton step from the mode
-        would lower a quadratic energy: not small before 1 means that the mode was not reached.
+    :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
+        that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
+        still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
     :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
         told, or no curvature is positive definite.
     """
@@ -69,12 +75,12 @@ def laplace(
             f"laplace: covariance must be 'auto', 'full' or 'diagonal', got {covariance!r}."
         )
     check_key("laplace", key)
-    training, kwargs = Training.split("laplace", options)
+    training, kwargs = Training.split("laplace", options, model, keyword_options(laplace))
     descent = Descent("laplace", model, args, kwargs, training.batch_size)
     known = _known_sites(subset, descent.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
-        members, _ = descent.fit(key_fit, 1, training)
+        members, _, _ = fit_modes(descent, key_fit, 1, training)
     else:
         members = {n: v[None] for n, v in _values_of(mode, descent.whole).items()}
     keep_finite("laplace", finite_members(members))
@@ -86,8 +92,7 @@ def laplace(
     root, kind = _root(descent, z, sites, covariance)
     noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
     steps = _solve(root, noise, transposed=True)
-    slope = jax.jit(jax.grad(lambda some: descent.whole(z | some)))(unravel(flat))
-    decrement = _solve(root, np.asarray(ravel_pytree(slope)[0], np.float64)[:, None])
+    decrement = float(Newton(descent, members, sites).decrements(members)[0])
     drawn = jax.vmap(unravel)(flat + jnp.asarray(steps.T, flat.dtype))
     everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
     draws = descent.draws(
@@ -96,13 +101,27 @@ def laplace(
         curvature=kind,
         covariance=covariance,
         random=list(sites),
-        newton_decrement=float(np.sum(decrement**2) / 2),
+        newton_decrement=decrement,
     )
+    _say_if_off(decrement)
     if not linearized:
         return draws
     at = descent.whole.around.constrain(descent.whole.with_precisions(z))
     weights = {name: at[name] for name in descent.whole.sites if "/" in name}
     return Draws(draws, linearize(model, weights), draws.stats, draws.info)
+
+
+def _say_if_off(decrement: float) -> None:
+    """Warn of a Gaussian around a point that is no mode."""
+    if decrement > REACHED:
+        warnings.warn(
+            f"laplace: the centre of the Gaussian is not a mode: ½ gᵀG⁻¹g = {decrement:.2g} nats "
+            f"there, expected at most {REACHED:g}, so that the mode is about "
+            f"{np.sqrt(2 * decrement):.2g} posterior standard deviations away. Take more steps "
+            "(num_steps), all rows (no batch_size), no validation, or give a mode (mode=); with "
+            "units that have kinks (relu) a mode may lie on one, where this number stays large.",
+            stacklevel=3,
+        )
 
 
 def _values_of(mode: Draws, marginal: Marginal) -> Values:

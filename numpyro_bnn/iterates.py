@@ -28,6 +28,7 @@ from tqdm.auto import tqdm
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.descent import Descent, Training
 from numpyro_bnn.draws import Draws
+from numpyro_bnn.keywords import keyword_options
 from numpyro_bnn.potential import Values
 from numpyro_bnn.sgmcmc.gradients import Rows
 from numpyro_bnn.structure import check_key
@@ -201,20 +202,22 @@ def _iterate(
         raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
     check_key(owner, key)
     check_whole(owner, "batch_size", options["batch_size"])
-    training, kwargs = Training.split(owner, options)
+    own = keyword_options(swag if owner == "swag" else constant_sgd)
+    training, kwargs = Training.split(owner, options, model, own)
     # Independent minibatches: those of one epoch cancel each other's noise.
     descent = Descent(owner, model, args, kwargs, training.batch_size, "replacement")
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
-    z, _ = descent.fit(key_fit, num_members, training)
+    z, energy = descent.fit(key_fit, num_members, training)
+    descent.name_far(energy, training)
     rates = _rates(descent, z, key_rate, rate)
     members = descent.members(key_steps, z, rates)
     advance = descent.advance(_SCALED)
     if num_burnin:
-        members, _ = advance(members, num_burnin, None, descent.arrays)
+        members, *_ = advance(members, num_burnin, None, descent.arrays)
     kept = []
     with tqdm(total=num_iterates, desc=owner, disable=not training.progress_bar) as bar:
         for _ in range(num_iterates):
-            members, _ = advance(members, thinning, None, descent.arrays)
+            members, *_ = advance(members, thinning, None, descent.arrays)
             kept.append(members.z)
             bar.update()
     iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)

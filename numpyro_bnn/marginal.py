@@ -103,11 +103,13 @@ class Marginal:
             full[name] = lax.stop_gradient(to_unconstrained(law.mean))
         return full
 
-    def begin(self, key: jax.Array, given: Values) -> Values:
+    def begin(self, key: jax.Array, given: Values, shrunk: Any = False) -> Values:
         """A start: a prior draw, as :func:`~numpyro_bnn.start.gentle_draw` makes them.
 
         :param key: random key.
         :param given: values of some sites that replace what is drawn.
+        :param shrunk: whether the unconstrained values of each site are made smaller where their
+            root mean square is above 1; may be traced.
         :raises ValueError: if `given` does not fit the model.
         """
         drawn = gentle_draw(self.around, key)
@@ -121,7 +123,11 @@ class Marginal:
         levels = self.around.structure.levels
         weights = {name: value for name, value in drawn.items() if name not in levels} | given
         values = fill_precisions(self.around, weights)
-        return self.reduce(values)
+        z = self.reduce(values)
+        return {
+            name: value if name in given else jnp.where(shrunk, _at_most_one(value), value)
+            for name, value in z.items()
+        }
 
     def reduce(self, values: Values) -> Values:
         """Unconstrained values from constrained ones of all sites in centred coordinates."""
@@ -146,6 +152,13 @@ class Marginal:
     def draw(self, z: Values, key: jax.Array | None = None) -> Values:
         """Values of every site, like one of ``mcmc.get_samples()``; see :meth:`complete`."""
         return self.own.constrain(self.complete(z, key), deterministic=True)
+
+
+def _at_most_one(value: jax.Array) -> jax.Array:
+    """Scale an array down to a root mean square of 1."""
+    largest = jnp.maximum(jnp.max(jnp.abs(value)), 1.0)
+    # The squares of what is divided by the largest first do not overflow.
+    return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
 
 
 def marginal_of(model: Callable, static: tuple, arrays: list[Any]) -> Marginal:

@@ -19,6 +19,7 @@ from numpyro_bnn.checks import check_whole
 from numpyro_bnn.descent import Descent
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.fingerprint import Facts, describe, environment
+from numpyro_bnn.keywords import check_keywords, keyword_options
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.sgmcmc.gradients import Rows, next_rows
 from numpyro_bnn.start import complete, gentle_start
@@ -78,6 +79,7 @@ def mean_field(
     :raises ValueError: if a number is out of range, `init_params` name other sites than the model
         has or lack some, the checkpoint is of another fit, or the fit does not stay finite.
     """
+    check_keywords("mean_field", keyword_options(mean_field), model, kwargs)
     num_samples = check_whole("mean_field", "num_samples", num_samples)
     num_steps = check_whole("mean_field", "num_steps", num_steps)
     num_particles = check_whole("mean_field", "num_particles", num_particles)

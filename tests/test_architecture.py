@@ -20,13 +20,13 @@ levels arguments
 scale_mixture
 hierarchy observations sites
 parameters structure subsampling targets
-priors families hazards modules potential site_dims linearization
-ready start chains draws stepping_stones
-marginal perturbation ladder redraw
+priors families hazards modules potential site_dims linearization keywords
+ready start chains members draws stepping_stones
+marginal stopping perturbation ladder redraw
 rung_adaptation
 likelihoods sgmcmc sgmcmc.* rung_moves tempering gibbs moves
 descent
-curvature
+curvature newton finish
 faults fingerprint drawfiles
 drawstore checkpoints chunked sampling
 recording

@@ -88,12 +88,12 @@ def test_minibatches_lead_to_the_same_mode(data):
         np.testing.assert_allclose(z[site], full[site], atol=0.05)
 
 
-def test_no_steps_return_prior_draws_with_kernels_shrunk_to_the_fan_in(data):
+def test_no_steps_return_gentle_draws_with_kernels_at_most_at_the_fan_in(data):
     z = optimize(model_with(priors.Normal(100.0)), *data, num_chains=4, num_steps=0)
     kernel, bias = z["net/Dense_0.kernel"], z["net/Dense_0.bias"]
     spread = np.sqrt(np.mean(np.square(kernel), (1, 2)))
     np.testing.assert_allclose(spread, 1 / np.sqrt(3), rtol=1e-5)
-    assert np.abs(bias).min() > 1
+    assert np.abs(bias).min() > 0
     assert len(np.unique(kernel)) == kernel.size
 
 

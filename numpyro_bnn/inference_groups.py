@@ -17,6 +17,7 @@ from numpyro_bnn.predictions import Predictions
 from numpyro_bnn.predictions import predict as predict_draws
 from numpyro_bnn.site_dims import class_layer, dims_of, layer_of, variable_name
 from numpyro_bnn.structure import innermost
+from numpyro_bnn.suspects import named
 
 # ArviZ's names for what samplers report; the log joint is the negative potential energy.
 STATS = {
@@ -92,6 +93,8 @@ class Groups:
             self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
         self.attrs["posterior"] = {"numpyro_bnn_run": json.dumps(run, default=str)}
+        if draws.suspect:
+            self.attrs["posterior"]["suspect"] = named(draws.suspect)
         units = getattr(innermost(draws.model), "standardization", None)
         if units is not None:
             listed = {k: (np.asarray(v).tolist(), str(v.dtype)) for k, v in units._asdict().items()}

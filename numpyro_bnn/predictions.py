@@ -17,6 +17,7 @@ from numpyro_bnn.draws import Draws, draws_of, group_by_chain
 from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
 from numpyro_bnn.structure import structure_of
+from numpyro_bnn.suspects import warn_of_use
 
 # Values of draws that are read from disk at a time.
 _BLOCK = 2**24
@@ -33,11 +34,26 @@ class Predictions:
     - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
       classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
+    - **suspect** - chains among them that never moved, or whose moves mostly failed: number in the
+      run to reason
     """
 
-    def __init__(self, values: dict[str, np.ndarray], evaluate: Callable) -> None:
+    def __init__(
+        self,
+        values: dict[str, np.ndarray],
+        evaluate: Callable,
+        suspect: Mapping[int, str] | None = None,
+    ) -> None:
         self.values = values
+        self.suspect = dict(suspect or {})
         self._evaluate = evaluate
+        self._warned: set[str] = set()
+
+    def warn_of_suspects(self, owner: str) -> None:
+        """Say, once for each `owner`, that suspect chains are averaged in."""
+        if self.suspect and owner not in self._warned:
+            self._warned.add(owner)
+            warn_of_use(owner, self.suspect)
 
     @property
     def probs(self) -> np.ndarray:
@@ -114,6 +130,7 @@ def average(predictions: Predictions) -> np.ndarray | Average:
         raise TypeError(
             f"average: expected what `bnn.predict` returns, got {type(predictions).__name__}."
         )
+    predictions.warn_of_suspects("average")
     if "probs" in predictions.values:
         return predictions.probs.mean((0, 1))
     within = (predictions.scale.astype(np.float64) ** 2).mean((0, 1))
@@ -161,7 +178,8 @@ def predict(
         structure = structure_of(model, (head,), {})
     except TypeError as error:
         error.add_note(
-            "predict calls the model as `model(x)`; give it the signature `def model(x, y=None)`."
+            "predict calls the model as `model(x)`; give it the signature `def model(x, y=None)`, and "
+            "bind other arguments: `functools.partial(model, width=16)`."
         )
         raise
     target = _target(structure.sites, samples, site)
@@ -193,7 +211,10 @@ def predict(
                 made[name][:, drawn, rows] = own
         return made
 
-    return Predictions(evaluate("parameters", None), evaluate)
+    suspect = samples.suspect if isinstance(samples, Draws) else {}
+    predictions = Predictions(evaluate("parameters", None), evaluate, suspect)
+    predictions.warn_of_suspects("predict")
+    return predictions
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from numpyro_bnn.copies import copies_of, said_of, without_copies
 from numpyro_bnn.disagreement import (
     Disagreement,
     Parting,
@@ -45,8 +46,9 @@ from numpyro_bnn.rhat_blocks import checked
 from numpyro_bnn.rules import is_auxiliary
 from numpyro_bnn.sampler_stats import read
 from numpyro_bnn.stepping_stones import tempering_of
+from numpyro_bnn.suspects import named_elsewhere
 from numpyro_bnn.symmetry import HiddenLayer, align, find_hidden_layers
-from numpyro_bnn.verdict import Evidence, Limits, judge
+from numpyro_bnn.verdict import Evidence, Limits, judge, with_copies, with_suspects
 
 __all__ = [
     "ChainAgreement",
@@ -93,6 +95,12 @@ def _named(what: str, given: Any, default: str) -> Arrays:
     if not isinstance(given, Mapping):
         given = {default: given}
     arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in given.items()}
+    for name, array in arrays.items():
+        if 0 in array.shape[:2]:
+            raise ValueError(
+                f"diagnose_draws: {what} {name!r} hold no draws, their shape is {array.shape}. Give at "
+                "least one draw of one chain."
+            )
     return {name: array for name, array in arrays.items() if array.size}
 
 
@@ -207,7 +215,8 @@ def diagnose_draws(
     The worst scalar counts: predictions converge when every one has an R-hat of at most
     `rhat_limit` (Vehtari et al. 2021) and at least `ess_limit` effective draws, all chains
     together. Precisions (sites whose names end in "precision") and the log joint are reported
-    apart; `"converged"` asks for them and for the weights as well.
+    apart; `"converged"` asks for them and for the weights as well. Chains that equal each other bit
+    for bit count once, and the report says so.
 
     :param weights: name to draws `(chain, draw, ...)`.
     :param predictions: name to `(chain, draw, input, ...)`, one such array, or predictions with
@@ -224,7 +233,7 @@ def diagnose_draws(
     :param ess_limit: smallest bulk ESS allowed.
     :param min_draws: draws a chain below which nothing is judged.
     :return: numbers, verdict and explanation; constants have no R-hat and are left out.
-    :raises ValueError: without any draws, for chains or draws that differ, or predictions
+    :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
         without an axis of inputs.
     :raises TypeError: for a `second` that is no pair.
 
@@ -263,6 +272,21 @@ def diagnose_draws(
             f"{sorted(matched)} beside {sorted(plain)}. Give what diagnostics.align(weights, "
             f"layers) returns."
         )
+    copies = copies_of(everything.values())
+    if copies:
+        once = [without_copies(part, copies, chains) for part in (given, functions, matched)]
+        report = diagnose_draws(
+            once[0],
+            once[1],
+            aligned=once[2],
+            log_joint=without_copies(joint, copies, chains),
+            sample_stats=without_copies(sample_stats, copies, chains),
+            second=second,
+            rhat_limit=rhat_limit,
+            ess_limit=ess_limit,
+            min_draws=min_draws,
+        )
+        return with_copies(report, said_of(copies, chains))
     spaces = {
         "weights": _space("weights", plain),
         "precisions": _space("precisions", precise),
@@ -270,8 +294,8 @@ def diagnose_draws(
         "predictions": _space("predictions", {n: _once(a) for n, a in functions.items()}),
     }
     # An ESS is NaN for a bad scalar and for fewer than 4 draws: only then look chain by chain.
-    suspect = any(space.num_bad for space in spaces.values())
-    bad = _bad_chains(everything) if suspect else {}
+    doubtful = any(space.num_bad for space in spaces.values())
+    bad = _bad_chains(everything) if doubtful else {}
     limits = Limits(rhat_limit, ess_limit, min_draws)
     judgeable = not bad and draws >= max(4, min_draws)
     without = None
@@ -342,8 +366,11 @@ def diagnose(
     second: Any = None,
     align_units: bool | None = None,
     batch_size: int = 1000,
+    site: str | None = None,
 ) -> Report:
     """Judge a run by its weights and by its predictions at given inputs.
+
+    A run with suspect chains (``mcmc.suspect``) has not converged, and one of nothing else is invalid.
 
     :param run: an ``MCMC`` after `run`, :class:`~numpyro_bnn.draws.Draws`, or draws by site with
         leading axes (chain, draw).
@@ -353,22 +380,28 @@ def diagnose(
     :param align_units: whether to match hidden units across draws, which tells how much of the
         non-convergence of weights is relabelling; default: for up to 20,000 weights.
     :param batch_size: rows predicted at a time.
+    :param site: the target, where the model has several sites without draws.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
-    :raises ValueError: without draws or a model.
+    :raises ValueError: without draws or a model, or for a target that cannot be told.
 
     >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
     >>> report.verdict                                                      # doctest: +SKIP
     'predictions_converged'
     """
     draws = draws_of(run, model, "diagnose")
-    weights, functions = _spaces_of(draws, x, batch_size)
+    if not draws.num_chains * draws.num_draws:
+        raise ValueError(
+            f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
+            "chains on past their warm-up first."
+        )
+    weights, functions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
     aligned = _aligned(draws, weights, x) if wanted and weights else None
     other = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
-        values = _spaces_of(theirs, x, batch_size)
+        values = _spaces_of(theirs, x, batch_size, site)
         other = {"weights": values[0], "predictions": values[1], "sample_stats": theirs.stats}
     energy = draws.stats.get("potential_energy")
     exact = "num_steps" in draws.stats
@@ -381,7 +414,12 @@ def diagnose(
         sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
         second=other,
     )
-    left_out = getattr(run, "left_out", None)
+    if draws.suspect:
+        # A stacked mixture is one chain made of several.
+        report = with_suspects(
+            report, draws.suspect, max(draws.num_chains, len(draws.info.get("weights", ())))
+        )
+    left_out = draws.left_out
     if not left_out:
         return report
     names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
@@ -397,11 +435,12 @@ def _aligned(draws: Draws, weights: Arrays, x: Any) -> Arrays | None:
     return align(weights, layers) if layers else None
 
 
-def _spaces_of(draws: Draws, x: Any, batch_size: int) -> tuple[Arrays, Arrays]:
+def _spaces_of(draws: Draws, x: Any, batch_size: int, site: str | None) -> tuple[Arrays, Arrays]:
     """Weights and precisions of a run, without what merely stands for them, and predictions."""
     weights = {
         name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()
         if _is_precision(name) or not is_auxiliary(name)
     }
-    return weights, predict(None, draws, x, batch_size=batch_size).values
+    with named_elsewhere():
+        return weights, predict(None, draws, x, batch_size=batch_size, site=site).values

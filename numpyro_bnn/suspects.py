@@ -80,10 +80,12 @@ def suspect_chains(
     # A sweep of parallel tempering is many trajectories, and records whether any of them diverged.
     if "diverging" in stats and "swap_probs" not in stats:
         diverged = np.asarray(stats["diverging"]).reshape(shape).sum(1)
-        for chain in np.flatnonzero((diverged > shape[1] / 2) & (diverged >= _FEW_DIVERGENCES)):
-            why = f"{diverged[chain]} of its {shape[1]} draws diverged"
-            found.setdefault(int(chain), []).append(why)
-    return {chain: " and ".join(found[chain]) for chain in sorted(found)}
+        for chain in np.flatnonzero(
+            (diverged > shape[1] / 2) & (diverged >= _FEW_DIVERGENCES)
+        ).tolist():
+            why = f"{diverged[chain]} of {shape[1]} draws diverged"
+            found.setdefault(chain, []).append(why)
+    return {chain: ", ".join(found[chain]) for chain in sorted(found)}
 
 
 def _hot(stats: Mapping[str, Any], shape: tuple[int, int]) -> np.ndarray:
@@ -133,8 +135,7 @@ def _parts(
 
 def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
     """Chains of a part with a reason each, the reason of no movement first."""
-    owner = f"the block of {_listed(part.names)}" if part.names else "it"
-    whose = f"the draws of {owner}" if part.names else "its draws"
+    of = f" of the block of {_listed(part.names)}" if part.names else ""
     zeros = np.zeros(len(hot), bool)
     chance = np.zeros(len(hot))
     failing = zeros
@@ -144,13 +145,13 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
         chance = (1 - np.clip(part.acceptance, 0, 1)) ** part.steps
     doubted = (hot.sum(1) > 1) & (failing | (chance < _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
-    for chain in np.flatnonzero(still | failing):
+    for chain in np.flatnonzero(still | failing).tolist():
         reasons = []
         if still[chain]:
-            reasons.append(f"{whose} are all the same{_for_no_step(stats, chain)}")
+            reasons.append(f"all draws{of} are the same{_for_no_step(stats, chain)}")
         if failing[chain] and part.acceptance is not None:
-            reasons.append(f"{owner} accepts {_share(part.acceptance[chain])} of proposals")
-        yield int(chain), " and ".join(reasons)
+            reasons.append(f"{_share(part.acceptance[chain])} of proposals{of} are accepted")
+        yield chain, ", ".join(reasons)
 
 
 def _position(state: Any) -> Any:
@@ -223,8 +224,14 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def named(suspect: Mapping[int, str]) -> str:
-    """Suspect chains with their reasons, as messages list them."""
-    return "; ".join(f"chain {chain}: {why}" for chain, why in suspect.items())
+    """Suspect chains with their reasons, as messages list them: one reason once."""
+    alike: dict[str, list[str]] = {}
+    for chain, why in suspect.items():
+        alike.setdefault(why, []).append(str(chain))
+    return "; ".join(
+        f"chain{'s' * (len(chains) > 1)} {', '.join(chains)}: {why}"
+        for why, chains in alike.items()
+    )
 
 
 def suspects_in(info: Mapping[str, Any]) -> dict[int, str]:

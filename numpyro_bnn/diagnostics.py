@@ -95,12 +95,6 @@ def _named(what: str, given: Any, default: str) -> Arrays:
     if not isinstance(given, Mapping):
         given = {default: given}
     arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in given.items()}
-    for name, array in arrays.items():
-        if 0 in array.shape[:2]:
-            raise ValueError(
-                f"diagnose_draws: {what} {name!r} hold no draws, their shape is {array.shape}. Give at "
-                "least one draw of one chain."
-            )
     return {name: array for name, array in arrays.items() if array.size}
 
 

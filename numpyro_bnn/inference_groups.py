@@ -13,11 +13,10 @@ import xarray as xr
 
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.drawstore import StoredArray
-from numpyro_bnn.predictions import Predictions
-from numpyro_bnn.predictions import predict as predict_draws
+from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.site_dims import class_layer, dims_of, layer_of, variable_name
 from numpyro_bnn.structure import innermost
-from numpyro_bnn.suspects import named
+from numpyro_bnn.suspects import named, named_elsewhere
 
 # ArviZ's names for what samplers report; the log joint is the negative potential energy.
 STATS = {
@@ -28,6 +27,8 @@ STATS = {
 }
 # Values that the parameters of the predictions of one block of rows may hold, beside the result.
 _BLOCK = 2**26
+# The export as a whole has said which chains are suspect.
+predict_draws = named_elsewhere()(predict)
 
 
 class Training(NamedTuple):

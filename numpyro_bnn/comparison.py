@@ -28,6 +28,7 @@ class Compared(NamedTuple):
     - **max_rhat** - worst R-hat of its predictions; NaN for a single chain
     - **gradients** - passes over all rows that gradients took, warm-up included; NaN if unknown
     - **seconds** - wall clock, compilation included; NaN for what came finished
+    - **suspect** - its chains that never moved, or whose moves mostly failed; empty for none
     """
 
     method: str
@@ -42,6 +43,7 @@ class Compared(NamedTuple):
     max_rhat: float
     gradients: float
     seconds: float
+    suspect: str = ""
 
 
 # Heading and format of each column, for classes and for a regression.
@@ -96,6 +98,7 @@ class Comparison:
         yield ["method", *(heading for heading, _ in columns.values())]
         for row in self.rows:
             name = f"{row.method} *" if row.method == self.reference else row.method
+            name += " (suspect)" if row.suspect else ""
             values = [(getattr(row, field), spec) for field, (_, spec) in columns.items()]
             yield [name, *("–" if np.isnan(v) else format(v, spec) for v, spec in values)]
 
@@ -108,7 +111,12 @@ class Comparison:
             )
             for line in cells
         ]
-        return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:], f"* the reference. {_NOTE}"])
+        notes = [f"* the reference. {_NOTE}", *self._suspects()]
+        return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:], *notes])
+
+    def _suspects(self) -> list[str]:
+        """A line for each method with suspect chains, which count like all others in its numbers."""
+        return [f"{row.method}, suspect: {row.suspect}." for row in self.rows if row.suspect]
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
@@ -118,7 +126,8 @@ class Comparison:
             for line in body
         )
         heads = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+        notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._suspects())
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{notes}"
 
     def to_dataframe(self) -> Any:
         """The numbers as a pandas data frame, a row a method."""
@@ -141,6 +150,7 @@ def judged(
     max_rhat: float,
     gradients: float,
     seconds: float,
+    suspect: str = "",
 ) -> Compared:
     """A row of the table.
 
@@ -148,6 +158,7 @@ def judged(
     :param predictions: of the test rows.
     :param reference: of the same rows, by the reference.
     :param y: test targets.
+    :param suspect: its suspect chains, in words.
     """
     mine = np.asarray(scores.lppd(predictions, y, pointwise=True))
     theirs = np.asarray(scores.lppd(reference, y, pointwise=True))
@@ -175,4 +186,5 @@ def judged(
         max_rhat,
         gradients,
         seconds,
+        suspect,
     )

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn.arguments import as_arrays
+from numpyro_bnn.copies import copies_of, said_of, without_copies
 from numpyro_bnn.disagreement import (
     Disagreement,
     Parting,
@@ -47,8 +48,9 @@ from numpyro_bnn.rhat_blocks import checked
 from numpyro_bnn.rules import is_auxiliary
 from numpyro_bnn.sampler_stats import read
 from numpyro_bnn.stepping_stones import tempering_of
+from numpyro_bnn.suspects import named_elsewhere
 from numpyro_bnn.symmetry import HiddenLayer, align, find_hidden_layers
-from numpyro_bnn.verdict import Evidence, Limits, judge
+from numpyro_bnn.verdict import Evidence, Limits, judge, with_copies, with_suspects
 
 __all__ = [
     "ChainAgreement",
@@ -209,7 +211,8 @@ def diagnose_draws(
     The worst scalar counts: predictions converge when every one has an R-hat of at most
     `rhat_limit` (Vehtari et al. 2021) and at least `ess_limit` effective draws, all chains
     together. Precisions (sites whose names end in "precision") and the log joint are reported
-    apart; `"converged"` asks for them and for the weights as well.
+    apart; `"converged"` asks for them and for the weights as well. Chains that equal each other bit
+    for bit count once, and the report says so.
 
     :param weights: name to draws `(chain, draw, ...)`.
     :param predictions: name to `(chain, draw, input, ...)`, one such array, or predictions with
@@ -226,7 +229,7 @@ def diagnose_draws(
     :param ess_limit: smallest bulk ESS allowed.
     :param min_draws: draws a chain below which nothing is judged.
     :return: numbers, verdict and explanation; constants have no R-hat and are left out.
-    :raises ValueError: without any draws, for chains or draws that differ, or predictions
+    :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
         without an axis of inputs.
     :raises TypeError: for a `second` that is no pair.
 
@@ -265,6 +268,21 @@ def diagnose_draws(
             f"{sorted(matched)} beside {sorted(plain)}. Give what diagnostics.align(weights, "
             f"layers) returns."
         )
+    copies = copies_of(everything.values())
+    if copies:
+        once = [without_copies(part, copies, chains) for part in (given, functions, matched)]
+        report = diagnose_draws(
+            once[0],
+            once[1],
+            aligned=once[2],
+            log_joint=without_copies(joint, copies, chains),
+            sample_stats=without_copies(sample_stats, copies, chains),
+            second=second,
+            rhat_limit=rhat_limit,
+            ess_limit=ess_limit,
+            min_draws=min_draws,
+        )
+        return with_copies(report, said_of(copies, chains))
     spaces = {
         "weights": _space("weights", plain),
         "precisions": _space("precisions", precise),
@@ -272,8 +290,8 @@ def diagnose_draws(
         "predictions": _space("predictions", {n: _once(a) for n, a in functions.items()}),
     }
     # An ESS is NaN for a bad scalar and for fewer than 4 draws: only then look chain by chain.
-    suspect = any(space.num_bad for space in spaces.values())
-    bad = _bad_chains(everything) if suspect else {}
+    doubtful = any(space.num_bad for space in spaces.values())
+    bad = _bad_chains(everything) if doubtful else {}
     limits = Limits(rhat_limit, ess_limit, min_draws)
     judgeable = not bad and draws >= max(4, min_draws)
     without = None
@@ -348,6 +366,8 @@ def diagnose(
 ) -> Report:
     """Judge a run by its weights and by its predictions at given inputs.
 
+    A run with suspect chains (``mcmc.suspect``) has not converged, and one of nothing else is invalid.
+
     :param run: an ``MCMC`` after `run`, :class:`~numpyro_bnn.draws.Draws`, or draws by site with
         leading axes (chain, draw).
     :param x: inputs at which to predict, such as test rows.
@@ -359,13 +379,18 @@ def diagnose(
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
-    :raises ValueError: without draws or a model.
+    :raises ValueError: without draws or a model, or for a target that cannot be told.
 
     >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
     >>> report.verdict                                                      # doctest: +SKIP
     'predictions_converged'
     """
     draws = draws_of(run, model, "diagnose")
+    if not draws.num_chains * draws.num_draws:
+        raise ValueError(
+            f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
+            "chains on past their warm-up first."
+        )
     (x,), _ = as_arrays(draws.model, (x,), {})
     weights, functions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
@@ -387,7 +412,12 @@ def diagnose(
         sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
         second=other,
     )
-    left_out = getattr(run, "left_out", None)
+    if draws.suspect:
+        # A stacked mixture is one chain made of several.
+        report = with_suspects(
+            report, draws.suspect, max(draws.num_chains, len(draws.info.get("weights", ())))
+        )
+    left_out = draws.left_out
     if not left_out:
         return report
     names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
@@ -415,4 +445,5 @@ def _spaces_of(draws: Draws, x: Any, batch_size: int, site: str | None) -> tuple
         for name, value in draws.items()
         if _is_precision(name) or not is_auxiliary(name)
     }
-    return weights, predict(None, draws, x, batch_size=batch_size, site=site).values
+    with named_elsewhere():
+        return weights, predict(None, draws, x, batch_size=batch_size, site=site).values

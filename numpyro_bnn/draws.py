@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from numpyro.infer import MCMC as NumPyroMCMC
 
+from numpyro_bnn.suspects import suspects_in
+
 
 class Draws(Mapping[str, Any]):
     """Values of every site, shaped like ``mcmc.get_samples(group_by_chain=True)``.
@@ -55,6 +57,12 @@ class Draws(Mapping[str, Any]):
         return {int(chain): why for chain, why in self.info.get("left_out", {}).items()}
 
     @property
+    def suspect(self) -> dict[int, str]:
+        """Chains of the run that are among these and never moved, or whose moves mostly failed:
+        number in the run to reason."""
+        return suspects_in(self.info)
+
+    @property
     def num_chains(self) -> int:
         return np.shape(next(iter(self.values())))[0]
 
@@ -88,6 +96,9 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
             "thinning": run.thinning,
             "max_num_steps": _max_num_steps(run.sampler),
         }
+        # Of what is no MCMC of this package nothing is known.
+        about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
+        info |= {name: dict(chains) for name, chains in about.items() if chains}
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)

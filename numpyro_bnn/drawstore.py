@@ -238,6 +238,11 @@ class DrawStore:
             self._files[variable.group, variable.name].write(begin // about["chunk"], leaf)
         self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
 
+    def note(self, **facts: Any) -> None:
+        """Keep what is known of the run once it is finished, such as its suspect chains."""
+        self._files = self._found()
+        self._commit(self.about | facts)
+
     def _found(self) -> dict[tuple[str, str], DrawFiles]:
         """The files of every array by group and name."""
         return {

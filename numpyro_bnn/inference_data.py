@@ -25,6 +25,7 @@ from numpyro_bnn.inference_groups import STATS, Groups, Training
 from numpyro_bnn.predictions import Predictions
 from numpyro_bnn.structure import structure_of
 from numpyro_bnn.subsampling import all_rows
+from numpyro_bnn.suspects import warn_of_use
 
 # Names of this package by ArviZ's.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
@@ -93,6 +94,7 @@ def to_inference_data(
         )
     predict = dict(predict or {})
     draws = draws_of(run, model, "to_inference_data")
+    warn_of_use("to_inference_data", draws.suspect)
     if draws.model is None and (predict or log_likelihood):
         raise ValueError(
             "to_inference_data: these draws carry no model, which predictions and the log "

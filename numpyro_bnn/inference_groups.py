@@ -14,9 +14,9 @@ import xarray as xr
 from numpyro_bnn.arguments import innermost, prepared
 from numpyro_bnn.draws import Draws
 from numpyro_bnn.drawstore import StoredArray
-from numpyro_bnn.predictions import Predictions
-from numpyro_bnn.predictions import predict as predict_draws
+from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.site_dims import class_layer, dims_of, layer_of, variable_name
+from numpyro_bnn.suspects import named, named_elsewhere
 
 # ArviZ's names for what samplers report; the log joint is the negative potential energy.
 STATS = {
@@ -27,6 +27,8 @@ STATS = {
 }
 # Values that the parameters of the predictions of one block of rows may hold, beside the result.
 _BLOCK = 2**26
+# The export as a whole has said which chains are suspect.
+predict_draws = named_elsewhere()(predict)
 
 
 class Training(NamedTuple):
@@ -93,6 +95,8 @@ class Groups:
             self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
         self.attrs["posterior"] = {"numpyro_bnn_run": json.dumps(run, default=str)}
+        if draws.suspect:
+            self.attrs["posterior"]["suspect"] = named(draws.suspect)
         units = getattr(innermost(draws.model), "standardization", None)
         if units is not None:
             listed = {k: (np.asarray(v).tolist(), str(v.dtype)) for k, v in units._asdict().items()}

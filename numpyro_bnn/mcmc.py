@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit, starts_for
 from numpyro_bnn.stepping_stones import Tempering, tempering_of
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
+from numpyro_bnn.suspects import suspect_chains, warn_of_run
 from numpyro_bnn.tempering import ParallelTempering
 
 
@@ -59,6 +61,8 @@ class MCMC(NumPyroMCMC):
       very same draws (:meth:`resume`); with `draws` its memory does not grow with their number.
     - A chain whose draws become non-finite is left out of the samples with a warning that
       names it (:attr:`left_out`); if no chain is left, `run` raises.
+    - A chain that never moves, accepts hardly anything or mostly diverges is kept, with a warning
+      that names it, and named again wherever its draws are used (:attr:`suspect`: number to reason).
     - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
     - `init_params` may have a leading axis of one for a single chain, and may give only the
       weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
@@ -152,6 +156,7 @@ class MCMC(NumPyroMCMC):
             )
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
+        self.suspect: dict[int, str] = {}
         self._programs: dict[tuple, Programs] = {}
         self._processes = Processes(self._placement.spans_processes)
         self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
@@ -220,9 +225,13 @@ class MCMC(NumPyroMCMC):
                 )
             fit = self._look_at(args, kwargs)
             init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
+            phase = self._collection_params["phase"]
             super().run(
                 rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
             )
+            if not _is_under_jax_transform():
+                self.suspect = self._find_suspects(phase)
+                warn_of_run(self.suspect, self.num_chains)
             return
         check_key("MCMC.run", rng_key, self.num_chains)
         fit = self._look_at(args, kwargs)
@@ -366,14 +375,28 @@ class MCMC(NumPyroMCMC):
         self._last_state = lanes.stacked
         self._states = collected
         self._states_flat = None
+        suspect = self._find_suspects(self._collection_params["phase"])
         self._leave_out_failed(bad)
+        self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
         if done.draws < plan.draws:
             more = " Go on with `mcmc.resume(…)`." if self._disk and self._disk.checkpoint else ""
             warnings.warn(
                 f"Interrupted: kept {done.draws} of {plan.draws} draws of each chain.{more}",
                 stacklevel=find_stack_level(),
             )
+        if self.suspect and self._disk is not None:
+            self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
         self._set_collection_params()
+        warn_of_run(self.suspect, self.num_chains)
+
+    def _find_suspects(self, phase: str | None) -> dict[int, str]:
+        """Chains that never moved or whose moves failed; in warm-up a chain may."""
+        if phase == "warmup":
+            return {}
+        stats = {k: v for k, v in self._states.items() if k != self._sample_field}
+        batch_size = getattr(getattr(self.sampler, "gradient", None), "batch_size", None)
+        sites = self._states[self._sample_field]
+        return suspect_chains(sites, stats, self._last_state, self.thinning, batch_size is None)
 
     def _place(self, lanes: Lanes, start: Start, fit: Fit | None, resumed: bool) -> Progress:
         """Put the chains where they start, or where they were stored."""

@@ -24,6 +24,7 @@ from numpyro_bnn.optimization import optimize
 from numpyro_bnn.predictions import predict
 from numpyro_bnn.sgmcmc.algorithms import BAOAB, SGLD
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.suspects import named, named_elsewhere
 from numpyro_bnn.variational import mean_field
 
 
@@ -167,19 +168,21 @@ def compare(
             )
         key, key_fit = jax.random.split(key)
         found[name] = _fitted(name, method, model, rows, key_fit, starts, settings, progress_bar)
-    predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
-    table = [
-        judged(
-            name,
-            predictions[name],
-            predictions[reference],
-            rows.y_test,
-            _worst(predictions[name].values),
-            fitted.gradients,
-            fitted.seconds,
-        )
-        for name, fitted in found.items()
-    ]
+    with named_elsewhere():
+        predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
+        table = [
+            judged(
+                name,
+                predictions[name],
+                predictions[reference],
+                rows.y_test,
+                _worst(predictions[name].values),
+                fitted.gradients,
+                fitted.seconds,
+                named(fitted.draws.suspect),
+            )
+            for name, fitted in found.items()
+        ]
     regression = "probs" not in predictions[reference].values
     draws = {name: fitted.draws for name, fitted in found.items()}
     return Comparison(tuple(table), reference, regression, predictions, draws)

@@ -26,6 +26,7 @@ from numpyro_bnn.prediction_sites import (
 )
 from numpyro_bnn.structure import as_jax
 from numpyro_bnn.subsampling import all_rows
+from numpyro_bnn.suspects import warn_of_use
 from numpyro_bnn.targets import check_arguments
 from numpyro_bnn.units import Column, check_fits, standardized
 
@@ -44,15 +45,29 @@ class Predictions:
     - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
       classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
+    - **suspect** - chains among them that never moved, or whose moves mostly failed: number in the
+      run to reason
     """
 
     def __init__(
-        self, values: dict[str, np.ndarray], evaluate: Callable, shift: float | None = None
+        self,
+        values: dict[str, np.ndarray],
+        evaluate: Callable,
+        shift: float | None = None,
+        suspect: Mapping[int, str] | None = None,
     ) -> None:
         self.values = values
+        self.suspect = dict(suspect or {})
         self._evaluate = evaluate
         # What the model's own target lacks to be in the user's units.
         self._shift = shift
+        self._warned: set[str] = set()
+
+    def warn_of_suspects(self, owner: str) -> None:
+        """Say, once for each `owner`, that suspect chains are averaged in."""
+        if self.suspect and owner not in self._warned:
+            self._warned.add(owner)
+            warn_of_use(owner, self.suspect)
 
     @property
     def probs(self) -> np.ndarray:
@@ -135,6 +150,7 @@ def average(predictions: Predictions) -> np.ndarray | Average:
         raise TypeError(
             f"average: expected what `bnn.predict` returns, got {type(predictions).__name__}."
         )
+    predictions.warn_of_suspects("average")
     if "probs" in predictions.values:
         return predictions.probs.mean((0, 1))
     # A deterministic site has no noise.
@@ -233,7 +249,10 @@ def predict(
         # In float64: a mean beside which float32 would round the prediction away.
         return shift is not None and name in ("mean", "sample")
 
-    return Predictions(evaluate("parameters", None), evaluate, shift)
+    suspect = samples.suspect if isinstance(samples, Draws) else {}
+    predictions = Predictions(evaluate("parameters", None), evaluate, shift, suspect)
+    predictions.warn_of_suspects("predict")
+    return predictions
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:

@@ -118,7 +118,8 @@ class Fit:
     def __repr__(self) -> str:
         kernel = type(self.mcmc.sampler).__name__
         spent = ", ".join(f"{name} {value:.0f} s" for name, value in self.seconds.items())
-        return f"Fit({kernel}, {self.report.verdict}; {spent})"
+        suspect = f", {len(self.mcmc.suspect)} suspect" if self.mcmc.suspect else ""
+        return f"Fit({kernel}, {self.report.verdict}{suspect}; {spent})"
 
 
 def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKernel, int]:

@@ -2,7 +2,7 @@
 
 import html
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -191,6 +191,7 @@ class Report:
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
+    :param suspect: chains that never moved, or whose moves mostly failed: number to reason.
     """
 
     weights: Space
@@ -207,6 +208,7 @@ class Report:
     distinct: DistinctFunctions | None = None
     second: SecondOpinion | None = None
     relabelling: Relabelling | None = None
+    suspect: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def explanation(self) -> str:
@@ -250,6 +252,8 @@ class Report:
         facts = [f"{self.num_chains} chains × {self.num_draws} draws"]
         if self.num_chains == 1:
             facts = [f"1 chain × {self.num_draws} draws"]
+        if self.suspect:
+            facts.append(f"{len(self.suspect)} suspect")
         stats = self.sampler
         if stats.divergences is not None:
             facts.append(f"{stats.divergences} divergences")

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpyro_bnn.rhat import ebfmi, moments
+from numpyro_bnn.rhat import ebfmi
 from numpyro_bnn.stepping_stones import Tempering, tempering_of
+from numpyro_bnn.temperatures import Measured, Temperatures, temperatures_of
 
 # Each name that NumPyro or ArviZ gives to a quantity.
 _NAMES = {
@@ -28,16 +29,6 @@ _SATURATED_SHARE = 0.05
 _LOW_ACCEPTANCE = 0.15
 # Betancourt 2016, as in Stan and ArviZ.
 _LOW_EBFMI = 0.3
-# A temperature is wrong when it is off by more than this share and by this many errors.
-_WRONG_TEMPERATURE = 0.1
-_ERRORS = 4.0
-
-
-class Measured(NamedTuple):
-    """A mean over all chains and draws, and its Monte Carlo error."""
-
-    value: float
-    error: float
 
 
 class SamplerStats(NamedTuple):
@@ -48,10 +39,7 @@ class SamplerStats(NamedTuple):
     :param acceptance: mean acceptance probability by chain.
     :param ebfmi: energy Bayesian fraction of missing information by chain.
     :param num_transitions: chains times draws.
-    :param target_temperature: mean temperature asked for; NaN where not recorded.
-    :param temperatures: of the momenta (``"kinetic"``) and of the positions
-        (``"configurational"``), of each site and of ``"all"``, as
-        :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them.
+    :param heat: temperatures of momenta and positions, and what they say.
     :param tempering: swaps, round trips and log evidence of parallel tempering.
     """
 
@@ -60,9 +48,19 @@ class SamplerStats(NamedTuple):
     acceptance: np.ndarray | None
     ebfmi: np.ndarray | None
     num_transitions: int
-    target_temperature: float = float("nan")
-    temperatures: Mapping[str, Mapping[str, Measured]] = {}
+    heat: Temperatures = Temperatures()
     tempering: Tempering | None = None
+
+    @property
+    def target_temperature(self) -> float:
+        """Mean temperature asked for; NaN where not recorded."""
+        return self.heat.target
+
+    @property
+    def temperatures(self) -> Mapping[str, Mapping[str, Measured]]:
+        """Of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of each site
+        and of ``"all"``, as :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them."""
+        return self.heat.measured
 
 
 def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> SamplerStats:
@@ -94,31 +92,15 @@ def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> Samp
     counts = [int(found[k].sum()) if k in found else None for k in ("diverging", "saturated")]
     accept = found["accept_prob"].mean(axis=1) if "accept_prob" in found else None
     energies = ebfmi(found["energy"]) if "energy" in found else None
-    asked = given.get("temperature")
     return SamplerStats(
         counts[0],
         counts[1],
         accept,
         energies,
         shape[0] * shape[1],
-        float("nan") if asked is None else float(np.mean(asked)),
-        _temperatures(given),
+        temperatures_of(given, corrected=accept is not None),
         tempering_of(given),
     )
-
-
-def _temperatures(given: Mapping[str, Any]) -> dict[str, dict[str, Measured]]:
-    """Mean and error of every temperature that a stochastic-gradient kernel recorded."""
-    found: dict[str, dict[str, Measured]] = {}
-    for kind in ("kinetic", "configurational"):
-        sites = {"all": given[f"{kind}_temperature"]} if f"{kind}_temperature" in given else {}
-        lead = f"{kind}_temperatures["
-        sites |= {n[len(lead) : -1]: v for n, v in given.items() if n.startswith(lead)}
-        for site, draws in sites.items():
-            size, mean, sd = (float(v) for v in moments("diagnose_draws", np.asarray(draws)))
-            if np.isfinite(mean) and np.isfinite(size):
-                found.setdefault(kind, {})[site] = Measured(mean, sd / size**0.5)
-    return found
 
 
 def percent(share: float) -> str:
@@ -165,26 +147,4 @@ def warnings_of(stats: SamplerStats) -> list[str]:
             f"E-BFMI of chain {worst} is {stats.ebfmi[worst]:.2f} (below {_LOW_EBFMI}): its "
             f"momentum hardly changes the energy, so the tails are not reached; reparameterise."
         )
-    hot = _hottest(stats)
-    if hot is not None:
-        kind, site, measured = hot
-        where = "the chain" if site == "all" else site
-        said.append(
-            f"The {kind} temperature of {where} is {measured.value:.3g} ± {measured.error:.1g} "
-            f"where {stats.target_temperature:.3g} was asked for: the step is too large for the "
-            f"curvature or for the minibatch noise; lower step_size, or raise batch_size or "
-            f"friction."
-        )
-    return said
-
-
-def _hottest(stats: SamplerStats) -> tuple[str, str, Measured] | None:
-    """The temperature that is furthest from what was asked for, if any is clearly wrong."""
-    target = stats.target_temperature
-    wrong = [
-        (abs(measured.value - target), kind, site, measured)
-        for kind, sites in stats.temperatures.items()
-        for site, measured in sites.items()
-        if abs(measured.value - target) > max(_WRONG_TEMPERATURE * target, _ERRORS * measured.error)
-    ]
-    return max(wrong)[1:] if wrong else None
+    return said + stats.heat.comments()

@@ -29,6 +29,12 @@ def is_predictions(x: Any) -> bool:
     return isinstance(getattr(x, "values", None), Mapping)
 
 
+def _warn_of_suspects(predictions: Any) -> None:
+    """The first score of some predictions says which of their chains are suspect."""
+    if getattr(predictions, "suspect", None):
+        predictions.warn_of_suspects("scores")
+
+
 def values_of(name: str, predictions: Any, key: str) -> np.ndarray:
     """The array called `key` of an object of predictions, or the array that was given.
 
@@ -40,6 +46,7 @@ def values_of(name: str, predictions: Any, key: str) -> np.ndarray:
     :raises ValueError: when the object has no such entry.
     """
     if is_predictions(predictions):
+        _warn_of_suspects(predictions)
         if key not in predictions.values:
             raise ValueError(
                 f"scores.{name}: needs predictions with {key!r}, got predictions with "
@@ -270,6 +277,7 @@ def log_density(name: str, log_prob: Any, y: Any) -> np.ndarray:
                 f"(predictions, y)."
             )
         y = as_array(f"scores.{name}", "y", y)
+        _warn_of_suspects(log_prob)
         log_prob = np.asarray(log_prob.log_prob(y))
         if log_prob.ndim != 3 or log_prob.shape[-1] != len(y):
             raise ValueError(

@@ -11,6 +11,7 @@ import numpy as np
 from numpyro_bnn.arguments import innermost
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.drawstore import POSTERIOR, DrawStore
+from numpyro_bnn.suspects import suspect_chains
 
 _FORMAT = "numpyro_bnn draws 1"
 
@@ -98,4 +99,6 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     stats: dict[str, Any] = {}
     for (group, source), array in store.arrays().items():
         (values if group == POSTERIOR else stats)[source] = array
-    return Draws(values, model, stats)
+    # A run that is still going, or was killed, has noted nothing yet.
+    suspect = store.about.get("suspect") or suspect_chains(values, stats)
+    return Draws(values, model, stats, {"suspect": suspect} if suspect else None)

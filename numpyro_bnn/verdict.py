@@ -4,19 +4,23 @@ Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than 
 the limits on R-hat and ESS. "converged" asks for every space that was given; for
 "predictions_converged" the predictions suffice, since the weights of a network can be relabelled
 without changing a prediction. Parallel tempering that made no round trip, or whose log evidence
-differs between replicas or between two runs, is "not converged" whatever the draws say.
+differs between replicas or between two runs, is "not converged" whatever the draws say. So are a run
+with suspect chains, and one at a temperature far from what was asked for; too few draws never hide
+that. A run of suspect chains alone is "invalid".
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from numpyro_bnn.disagreement import Disagreement, SecondOpinion
 from numpyro_bnn.modes import DistinctFunctions
-from numpyro_bnn.report import Relabelling, Space
+from numpyro_bnn.report import Relabelling, Report, Space
 from numpyro_bnn.sampler_stats import SamplerStats, percent, warnings_of
 from numpyro_bnn.stepping_stones import Tempering, doubts
+from numpyro_bnn.suspects import named
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # The share of inputs at which the halves of the chains must differ to be called a drift.
@@ -88,7 +92,51 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
         )
     if evidence.second is not None:
         said.append(_second_opinion(evidence.second))
-    return verdict, tuple(said)
+    return _no_better(verdict, evidence), tuple(said)
+
+
+def _no_better(verdict: str, evidence: Evidence) -> str:
+    """The verdict, where the temperatures show what the draws do not."""
+    heat = evidence.sampler.heat
+    if verdict == "invalid":
+        return verdict
+    wrong = heat.step_is_zero or heat.far_off
+    return "not_converged" if wrong or (verdict == "too_short" and heat.comments()) else verdict
+
+
+def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
+    """A report on chains of which some never moved, or whose moves mostly failed.
+
+    :param report: what the draws alone say.
+    :param suspect: these chains, at least one, and why.
+    :param num_chains: chains among the draws.
+    """
+    if len(suspect) < num_chains:
+        verdict = "invalid" if report.verdict == "invalid" else "not_converged"
+        said = (
+            "They count as disagreeing with the others: leave them out, or run again from optimised "
+            "weights or with another step size."
+        )
+    else:
+        verdict = "invalid"
+        said = "No chain is left to judge: change the step size, or start from optimised weights."
+    lead = f"Suspect: {named(suspect)}. {said} What follows is what the draws alone would say."
+    sentences = (lead, *report.sentences)
+    return replace(report, verdict=verdict, suspect=dict(suspect), sentences=sentences)
+
+
+def with_copies(report: Report, said: str) -> Report:
+    """A report on chains of which copies were counted once.
+
+    :param report: on the chains that differ.
+    :param said: which are copies.
+    """
+    verdict = report.verdict
+    if report.num_chains == 1 and verdict in ("converged", "predictions_converged"):
+        # Several were asked for, and there is nothing to compare the one with.
+        verdict = "not_converged"
+        said += " One chain is nothing to compare. What follows is what it alone would say."
+    return replace(report, verdict=verdict, sentences=(said, *report.sentences))
 
 
 def _verdict(evidence: Evidence, limits: Limits) -> str:

@@ -15,7 +15,7 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
-checks rules processes placement host_rows summed inverse_gaussian gamma units
+suspects checks rules processes placement host_rows summed inverse_gaussian gamma units
 levels arguments
 scale_mixture
 hierarchy observations sites
@@ -34,7 +34,7 @@ mcmc optimization approximate iterates gaussian_laplace variational
 buffers
 rank_loops
 effective_size
-prediction_sites predictions score* rhat* sampler_stats modes disagreement symmetry
+prediction_sites predictions score* rhat* temperatures copies sampler_stats modes disagreement symmetry
 report verdict stacking comparison
 diagnostics
 inference_groups

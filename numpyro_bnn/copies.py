@@ -1,0 +1,58 @@
+"""Chains that are copies of each other: they are one piece of evidence, not several."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
+    """Chains whose every draw equals that of an earlier chain, bit for bit.
+
+    :param arrays: all that is known of the draws, each (chain, draw, …).
+    :return: for each copy the first chain that it equals; empty where all chains differ.
+    """
+    given = list(arrays)
+    # The first draws tell nearly always, and cost next to nothing.
+    first = [_bits(array[:, :1]) for array in given]
+    originals: dict[tuple[bytes, ...], list[int]] = {}
+    copies: dict[int, int] = {}
+    for chain, key in enumerate(zip(*first)):
+        for other in originals.setdefault(key, []):
+            if all(np.array_equal(a[chain], a[other]) for a in given):
+                copies[chain] = other
+                break
+        else:
+            originals[key].append(chain)
+    return copies
+
+
+def _bits(draws: np.ndarray) -> list[bytes]:
+    return [np.ascontiguousarray(own).tobytes() for own in draws]
+
+
+def without_copies(values: Any, copies: Mapping[int, int], num_chains: int) -> Any:
+    """The same arrays by name with each chain once; what has no axis of chains stays as it is."""
+    if values is None:
+        return None
+    kept = [chain for chain in range(num_chains) if chain not in copies]
+    return {
+        name: value[kept] if np.ndim(value) > 1 and len(value) == num_chains else value
+        for name, value in values.items()
+    }
+
+
+def said_of(copies: Mapping[int, int], num_chains: int) -> str:
+    """A sentence on the copies among the chains of a run."""
+    groups: dict[int, list[int]] = {}
+    for copy, original in copies.items():
+        groups.setdefault(original, []).append(copy)
+    parts = [
+        f"{'chain' if len(more) == 1 else 'chains'} {', '.join(map(str, more))} of chain {original}"
+        for original, more in groups.items()
+    ]
+    left = num_chains - len(copies)
+    return (
+        f"Copies, bit for bit: {'; '.join(parts)}. They count once, which leaves {left} of {num_chains} "
+        "chains; give every chain a random key of its own."
+    )

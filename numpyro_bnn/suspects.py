@@ -1,0 +1,273 @@
+"""Chains that are no draws of the posterior although every number in them is finite.
+
+A chain is *suspect* where, after warm-up,
+
+- all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit;
+- hardly any of its proposals would have been accepted; or
+- more than half of its transitions diverged.
+
+Suspect chains are kept, and named wherever they count. The thresholds are such that chance names less
+than one healthy chain in a thousand, however short the run: a random walk that accepts 0.23 of its
+proposals, or NUTS at any `target_accept_prob`. A run at temperature 0 optimises and may settle: it is
+never suspect for that.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.util import find_stack_level
+
+# No kernel of use accepts less. Proposals of a healthy chain vary, so that less is asked of few.
+_LOW_ACCEPTANCE, _ENOUGH = 0.05, 50
+# Below this many divergences chance may have made them half of a very short run.
+_FEW_DIVERGENCES = 4
+# How likely a healthy chain may be to have stayed where it is before that counts against it.
+_CHANCE = 1e-3
+# Values of draws on disk that are read at a time.
+_BLOCK = 2**24
+
+_QUIET: ContextVar[bool] = ContextVar("suspects_are_named_elsewhere", default=False)
+
+
+class Part(NamedTuple):
+    """A kernel, or a block of Gibbs: the latent sites that it moves and what it accepted.
+
+    - **values** - draws (chain, draw, …) of its sites
+    - **names** - of the block, to say which; empty for a kernel that moves all
+    - **acceptance** - mean acceptance probability of each chain; None where nothing is rejected
+    - **steps** - steps that the mean is over, of each chain
+    """
+
+    values: list[Any]
+    names: tuple[str, ...]
+    acceptance: np.ndarray | None
+    steps: np.ndarray
+
+
+def suspect_chains(
+    sites: Any,
+    stats: Mapping[str, Any],
+    state: Any = None,
+    steps_a_draw: int = 1,
+    exact_energy: bool = True,
+) -> dict[int, str]:
+    """Chains that never moved, or whose moves all failed, and why.
+
+    :param sites: draws (chain, draw, …) by site, in memory or on disk.
+    :param stats: what the kernel recorded of each draw, (chain, draw).
+    :param state: of the kernel after the last step, with an axis of chains where there are several;
+        None where it is not known.
+    :param steps_a_draw: steps between two draws that were kept.
+    :param exact_energy: whether the energies are of all rows: then they change when a chain moves.
+    :return: reason by chain, from 0.
+    """
+    leaves = jax.tree.leaves(sites)
+    if not leaves or not all(leaves[0].shape[:2]):
+        return {}
+    shape = leaves[0].shape[:2]
+    hot = _hot(stats, shape)
+    found: dict[int, list[str]] = {}
+    energy = stats.get("potential_energy") if exact_energy else None
+    for part in _parts(sites, stats, state, hot, steps_a_draw, energy):
+        for chain, why in _judged(part, stats, hot):
+            found.setdefault(chain, []).append(why)
+    # A sweep of parallel tempering is many trajectories, and records whether any of them diverged.
+    if "diverging" in stats and "swap_probs" not in stats:
+        diverged = np.asarray(stats["diverging"]).reshape(shape).sum(1)
+        for chain in np.flatnonzero(
+            (diverged > shape[1] / 2) & (diverged >= _FEW_DIVERGENCES)
+        ).tolist():
+            why = f"{diverged[chain]} of {shape[1]} draws diverged"
+            found.setdefault(chain, []).append(why)
+    return {chain: ", ".join(found[chain]) for chain in sorted(found)}
+
+
+def _hot(stats: Mapping[str, Any], shape: tuple[int, int]) -> np.ndarray:
+    """Draws at a temperature above 0, (chain, draw)."""
+    given = stats.get("temperature")
+    return np.ones(shape, bool) if given is None else np.asarray(given).reshape(shape) > 0
+
+
+def _parts(
+    sites: Any,
+    stats: Mapping[str, Any],
+    state: Any,
+    hot: np.ndarray,
+    steps_a_draw: int,
+    energy: Any,
+) -> Iterator[Part]:
+    """What moves together: the blocks of Gibbs, or all sites."""
+    chains, draws = hot.shape
+    for block in getattr(state, "block_states", ()):
+        position = _position(block)
+        values, names = _of_sites(sites, position)
+        if values and not np.any(np.asarray(getattr(block, "temperature", 1.0)) == 0):
+            yield Part(
+                values,
+                names,
+                _mean_acceptance(block, chains),
+                np.full(chains, draws * steps_a_draw),
+            )
+    if hasattr(state, "block_states"):
+        return
+    kernel = getattr(state, "hmc_state", state)
+    values, names = _of_sites(sites, _position(kernel))
+    if not names:
+        # Other names than those of the position: `record=` kept something else, which may be
+        # constant where the position is not. The energy tells.
+        values = [leaf for leaf in jax.tree.leaves(sites) if _is_real(leaf)]
+        values += [] if energy is None else [energy]
+    if "accept_prob" in stats:
+        probs = np.asarray(stats["accept_prob"]).reshape(hot.shape)
+        steps = hot.sum(1)
+        acceptance = np.where(hot, probs, 0).sum(1) / np.maximum(steps, 1)
+    else:
+        acceptance = _mean_acceptance(kernel, chains)
+        steps = np.where(hot.any(1), draws * steps_a_draw, 0)
+    yield Part(values, (), acceptance, steps)
+
+
+def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
+    """Chains of a part with a reason each, the reason of no movement first."""
+    of = f" of the block of {_listed(part.names)}" if part.names else ""
+    zeros = np.zeros(len(hot), bool)
+    chance = np.zeros(len(hot))
+    failing = zeros
+    if part.acceptance is not None:
+        limit = _LOW_ACCEPTANCE * np.minimum(1, part.steps / _ENOUGH) ** 2
+        failing = part.acceptance < limit
+        chance = (1 - np.clip(part.acceptance, 0, 1)) ** part.steps
+    doubted = (hot.sum(1) > 1) & (failing | (chance < _CHANCE))
+    still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
+    for chain in np.flatnonzero(still | failing).tolist():
+        reasons = []
+        if still[chain]:
+            reasons.append(f"all draws{of} are the same{_for_no_step(stats, chain)}")
+        if failing[chain] and part.acceptance is not None:
+            reasons.append(f"{_share(part.acceptance[chain])} of proposals{of} are accepted")
+        yield chain, ", ".join(reasons)
+
+
+def _position(state: Any) -> Any:
+    return getattr(state, "z", None)
+
+
+def _of_sites(sites: Any, position: Any) -> tuple[list[Any], tuple[str, ...]]:
+    """Draws of the real-valued sites of a position, and their names."""
+    if not isinstance(position, Mapping) or not isinstance(sites, Mapping):
+        return [], ()
+    names = tuple(name for name in position if name in sites and _is_real(sites[name]))
+    return [sites[name] for name in names], names
+
+
+def _is_real(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
+    """The running mean that most kernels keep; that of an ensemble is one for all its chains."""
+    mean = getattr(getattr(state, "inner_state", state), "mean_accept_prob", None)
+    if mean is None or np.size(mean) not in (1, chains):
+        return None
+    return np.broadcast_to(np.asarray(mean, np.float64).reshape(-1), chains)
+
+
+def never_moved(leaves: list[Any]) -> np.ndarray:
+    """Which chains have the same value in all their draws, bit for bit.
+
+    Nearly always the first and the last draw of one site tell. Only where they are the same is more
+    looked at, a block of draws at a time.
+
+    :param leaves: arrays (chain, draw, …), in memory or on disk.
+    :return: a flag for each chain.
+    """
+    same = np.ones(leaves[0].shape[0], bool)
+    for leaf in leaves:
+        same &= _same(leaf[:, -1:], leaf[:, :1])
+        if not same.any():
+            return same
+    for leaf in leaves:
+        draws, size = leaf.shape[1], int(np.prod(leaf.shape[2:])) * len(same)
+        first, step = leaf[:, :1], max(1, _BLOCK // max(1, size))
+        for begin in range(0, draws, step):
+            same &= _same(leaf[:, begin : begin + step], first)
+            if not same.any():
+                return same
+    return same
+
+
+def _same(some: Any, first: Any) -> np.ndarray:
+    equal = np.asarray(some) == np.asarray(first)
+    return equal.all(axis=tuple(range(1, equal.ndim)))
+
+
+def _for_no_step(stats: Mapping[str, Any], chain: int) -> str:
+    steps = stats.get("step_size", stats.get("adapt_state.step_size"))
+    if steps is None or np.asarray(steps)[chain].any():
+        return ""
+    return " (step_size is 0)"
+
+
+def _share(acceptance: float) -> str:
+    return f"{100 * acceptance:.2g} %" if acceptance >= 1e-4 else "less than 0.01 %"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def named(suspect: Mapping[int, str]) -> str:
+    """Suspect chains with their reasons, as messages list them: one reason once."""
+    alike: dict[str, list[str]] = {}
+    for chain, why in suspect.items():
+        alike.setdefault(why, []).append(str(chain))
+    return "; ".join(
+        f"chain{'s' * (len(chains) > 1)} {', '.join(chains)}: {why}"
+        for why, chains in alike.items()
+    )
+
+
+def suspects_in(info: Mapping[str, Any]) -> dict[int, str]:
+    """Suspect chains that the facts about a run name; files keep numbers as text."""
+    return {int(chain): why for chain, why in info.get("suspect", {}).items()}
+
+
+def warn_of_run(suspect: Mapping[int, str], num_chains: int) -> None:
+    """Say after a run which of its chains are suspect."""
+    if suspect:
+        several = len(suspect) > 1
+        warnings.warn(
+            f"{len(suspect)} of {num_chains} chains {'are' if several else 'is'} suspect and kept "
+            f"({named(suspect)}): {'they are' if several else 'it is'} no sample of the posterior. "
+            "Start from `bnn.optimize`, use another step size (an adapted one, or 'auto') or more "
+            "warm-up, and run again; `mcmc.suspect` names them.",
+            stacklevel=find_stack_level(),
+        )
+
+
+def warn_of_use(owner: str, suspect: Mapping[int, str]) -> None:
+    """Say that suspect chains take part in what is made of the draws."""
+    if suspect and not _QUIET.get():
+        several = len(suspect) > 1
+        warnings.warn(
+            f"{owner}: suspect chains are among the draws ({named(suspect)}) and count like all others. "
+            f"Run again, or leave {'them' if several else 'it'} out.",
+            stacklevel=find_stack_level(),
+        )
+
+
+@contextmanager
+def named_elsewhere() -> Iterator[None]:
+    """Where a table names suspect chains, what it is made from need not warn of them."""
+    token = _QUIET.set(True)
+    try:
+        yield
+    finally:
+        _QUIET.reset(token)

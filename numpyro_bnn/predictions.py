@@ -199,12 +199,12 @@ def predict(
             f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
         )
     ((size,),) = rows
-    (x,), _ = prepared(model, (x,), {})
+    given, ((x,), _) = x, prepared(model, (x,), {})
     head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
     model = all_rows(model)
     structure = structure_at(model, head)
     target = target_of(structure, samples, site)
-    check_same_rows(structure, samples, target, x, fitted)
+    check_same_rows(structure, samples, target, given, fitted)
     grouped = draws_for(model, structure, samples, target, x, batch_size)
     latent = [n for n in structure.latent if n != target and n not in grouped]
     from_prior = any(structure.sites[name].plates for name in latent)

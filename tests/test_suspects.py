@@ -171,7 +171,7 @@ def test_a_target_below_the_reach_of_its_steps_is_named(scale):
 
 
 def test_what_is_recorded_may_be_constant_where_the_chain_moves():
-    mcmc, said = run(
+    mcmc, _ = run(
         bnn.RandomWalk(model, step_size=0.03), record=lambda s: {"sign": jnp.sign(s["scale"])}
     )
     assert (np.asarray(mcmc.get_samples()["sign"]) == 1).all()

@@ -204,18 +204,24 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # -- every study with a toy size runs ---------------------------------------------------------------
 
+# Tables have a test of their own beside those of their arithmetic; two samplers of hard posteriors
+# take minutes at any size.
+ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors"}
 TOYS = [
     name
     for name, path in zip(NAMED, STUDIES)
-    if "toy=False" not in path.read_text() and name != "mixing.hard_posteriors"
+    if "toy=False" not in path.read_text() and name not in ELSEWHERE
 ]
 
 
-def numbers_of(row):
-    """The numbers of a row, curves in cells included, without R-hat and the machine."""
+# Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
+MAY_STAY = {"predictions.covariate_shift", "predictions.out_of_distribution", "mixing.mnist_gibbs"}
+
+
+def numbers_of(row, with_rhat):
+    """The numbers of a row, curves in cells included."""
     for key, value in row.items():
-        # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
-        if key == "machine" or "rhat" in key.lower().replace("-", ""):
+        if key == "machine" or ("R-hat" in key and not with_rhat):
             continue
         for part in value.split():
             try:
@@ -240,7 +246,8 @@ def test_a_study_runs_is_finite_and_computes_nothing_twice(
         kept[stem] = (tmp_path / f"{stem}.csv").read_text()
         rows = list(csv.DictReader(kept[stem].splitlines()))
         assert rows
-        assert all(math.isfinite(number) for row in rows for number in numbers_of(row))
+        for row in rows:
+            assert all(map(math.isfinite, numbers_of(row, name not in MAY_STAY)))
         assert (tmp_path / f"{stem}.md").stat().st_size > 100
         assert (tmp_path / f"{stem}.png").stat().st_size > 5000
     capsys.readouterr()

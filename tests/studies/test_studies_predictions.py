@@ -1,5 +1,6 @@
 """Studies of predictions: exact posteriors, the theory of descent, and tables of scores."""
 
+import csv
 import itertools
 import math
 
@@ -149,6 +150,23 @@ def test_a_method_that_tables_do_not_know_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         tabular.main(arguments)
     assert "['HCM', 'bde'] are not among ['MAP'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_tables_run_and_are_kept(shared, tmp_path, capsys):
+    pytest.importorskip("matplotlib").use("Agg")
+    arguments = ["--toy", "--output", str(tmp_path), "--data", str(shared / "data")]
+    tabular.main(arguments)
+    first = (tmp_path / "tabular.csv").read_text()
+    rows = list(csv.DictReader(first.splitlines()))
+    assert [row["method"] for row in rows] == list(tabular.SHORT["toy"])
+    # A point has no R-hat, and a process no draws.
+    assert np.isfinite([float(row[name]) for row in rows for name in ("rmse", "lppd")]).all()
+    assert all((tmp_path / f"tabular.{kind}").stat().st_size for kind in ("md", "png"))
+    capsys.readouterr()
+    tabular.main(arguments)
+    assert (tmp_path / "tabular.csv").read_text() == first
+    assert f"{len(rows)} rows are there, and kept" in capsys.readouterr().out
 
 
 def test_methods_are_compared_on_the_same_splits():

@@ -62,7 +62,7 @@ def check_kinds(owner: str, init_params: Any) -> None:
     :param owner: the caller, for error messages.
     :raises TypeError: naming the first that is not.
     """
-    for leaf in jax.tree.leaves(init_params):
+    for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
         kind = getattr(leaf, "dtype", None)
         numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
         if not numeric and not isinstance(leaf, (bool, int, float, complex)):

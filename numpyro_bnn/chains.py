@@ -217,7 +217,7 @@ def _field(state: State, name: str) -> Any:
         return values[site]
     try:
         return nested_attrgetter(name)(state)
-    except AttributeError as error:
+    except (AttributeError, TypeError, LookupError) as error:
         # A state may be one of a kernel inside: "hmc_state.energy".
         known = list(getattr(state, "_fields", ()))
         raise ValueError(

@@ -12,10 +12,16 @@ from numpyro.util import not_jax_tracer
 
 
 def check_array(owner: str, label: str, values: Any) -> None:
-    """Refuse lists, tables and other things that are no numeric arrays.
+    """Refuse lists, tables and other things that are no numeric arrays, and arrays without rows.
 
     :raises TypeError: naming the type.
+    :raises ValueError: naming the shape.
     """
+    if tuple(getattr(values, "shape", ()))[:1] == (0,):
+        raise ValueError(
+            f"{owner}: {label} has shape {tuple(values.shape)} and no rows, expected at least one. "
+            "Check what selected the rows."
+        )
     if values is None or isinstance(values, jax.Array):
         return
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":

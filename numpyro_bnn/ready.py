@@ -292,7 +292,13 @@ def classification(module: Any, prior: Any, x: Any = None, y: Any = None) -> Rea
     """
 
     def observe(net: Callable, x: Any, y: Any, _: tuple[float, float]) -> Any:
-        width = jax.eval_shape(net, jnp.zeros((1, *jnp.shape(x)[1:]))).shape[-1]
+        example = jnp.zeros((2, *jnp.shape(x)[1:]))
+        shape = jax.eval_shape(net, example).shape
+        if len(shape) != 2:
+            raise ValueError(
+                _needs("classification", shape, example, "an output unit for each class")
+            )
+        width = shape[-1]
         if width == 1:
             return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x)
         return categorical(net, y, x=x)
@@ -304,7 +310,12 @@ def classification(module: Any, prior: Any, x: Any = None, y: Any = None) -> Rea
 
 def _check_units(owner: str, f: jax.Array, rows: Any, wanted: int) -> None:
     if jnp.ndim(f) != 2 or jnp.shape(f)[-1] != wanted:
-        raise ValueError(
-            f"{owner}: the network gives shape {jnp.shape(f)} for {jnp.shape(rows)[0]} rows; this "
-            f"likelihood needs {wanted} output unit(s) a row."
-        )
+        raise ValueError(_needs(owner, jnp.shape(f), rows, f"{wanted} output unit(s)"))
+
+
+def _needs(owner: str, shape: tuple[int, ...], rows: Any, wanted: str) -> str:
+    hint = " Return a column, without `.squeeze(-1)`." if len(shape) < 2 else ""
+    return (
+        f"{owner}: the network gives shape {shape} for {jnp.shape(rows)[0]} rows; this likelihood "
+        f"needs {wanted} a row, as (rows, units).{hint}"
+    )

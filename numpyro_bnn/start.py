@@ -17,7 +17,7 @@ from numpyro.infer.util import ParamInfo
 
 from numpyro_bnn.hierarchy import parameterize, to_own_coordinates
 from numpyro_bnn.levels import prior_means, typical_values
-from numpyro_bnn.potential import Potential, Values
+from numpyro_bnn.potential import Potential, Values, transforms_of
 from numpyro_bnn.rules import fan_in
 from numpyro_bnn.sites import Structure
 
@@ -62,7 +62,7 @@ def check_kinds(owner: str, init_params: Any) -> None:
     :param owner: the caller, for error messages.
     :raises TypeError: naming the first that is not.
     """
-    for leaf in jax.tree.leaves(init_params):
+    for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
         kind = getattr(leaf, "dtype", None)
         numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
         if not numeric and not isinstance(leaf, (bool, int, float, complex)):
@@ -278,7 +278,18 @@ def _constrain_blocks(kernel: Gibbs, fit: Fit, init_params: dict, batched: bool)
         by_hmc |= set(names) if isinstance(block, HMC) else set()
     if any(spec is None and isinstance(block, HMC) for block, spec in kernel.blocks):
         by_hmc |= set(init_params) - named
-    constrain = fit.potential.constrain
+    if set(init_params) <= by_hmc:
+        return init_params
+    constrain: Callable
+    if any(fit.structure.sites[name].discrete for name in fit.structure.latent):
+        # A potential has no discrete sites; supports do.
+        transforms = transforms_of(fit.model, fit.args, fit.kwargs)
+
+        def constrain(z: Values) -> Values:
+            return {name: transforms[name](v) if name in transforms else v for name, v in z.items()}
+
+    else:
+        constrain = fit.potential.constrain
     values = jax.vmap(constrain)(init_params) if batched else constrain(init_params)
     return {k: v if k in by_hmc else values[k] for k, v in init_params.items()}
 

@@ -38,9 +38,14 @@ def check_targets(structure: Structure) -> None:
                 f"shape {site.distribution_shape}{plates}, which do not fit each other. Give as many "
                 "targets as inputs, and the plate as many rows."
             )
-        if site.shape != full and site.factor:
+        if not site.factor and not prod(full):
+            raise ValueError(
+                f"The observed site '{name}' has values of shape {site.shape}: there are none. Check "
+                "what selected the rows."
+            )
+        if site.factor and _times(site) != 1:
             raise ValueError(_repeated_factor(name, site, plates))
-        if site.shape != full:
+        if prod(site.shape) != prod(full):
             raise ValueError(_stretched(name, site, full, plates))
         _check_weights(name, site, full)
 
@@ -59,13 +64,16 @@ def _together(*shapes: Shape) -> Shape | None:
         return None
 
 
+def _times(factor: Site) -> int:
+    """How often plates repeat a factor, whose values are empty events."""
+    return prod(factor.distribution_shape[:-1]) // max(1, prod(factor.shape[:-1]))
+
+
 def _repeated_factor(name: str, site: Site, plates: str) -> str:
-    batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]
-    given = site.shape[: len(site.shape) - site.event_dim]
-    times = prod(batch) // max(1, prod(given))
     return (
-        f"The factor '{name}' has shape {given}{plates}, which repeats it to {batch}. A likelihood "
-        f"summed into one factor would count {times} times. Give one value a row, or take the "
+        f"The factor '{name}' has shape {site.shape[:-1]}{plates}, which repeats it to "
+        f"{site.distribution_shape[:-1]}. A likelihood summed into one factor would count "
+        f"{_times(site)} times. Give one value a row, or take the "
         "factor out of the plate."
     )
 

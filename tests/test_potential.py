@@ -219,9 +219,16 @@ def test_weights_of_rows_that_stay_whole_are_refused():
         potential.data_plate()
 
 
-def test_a_plate_that_subsamples_itself_is_refused():
-    with pytest.raises(ValueError, match=r"'data' already subsamples .*subsample_size=4 of 6"):
-        bnn.potential_of(subsampling_itself, *data()).data_plate()
+def test_a_plate_that_subsamples_itself_has_the_energy_of_all_rows():
+    potential, x_y = bnn.potential_of(subsampling_itself, *data()), data()
+    whole = bnn.potential_of(lambda x, y: indexed_part(x, y, weight()), *x_y)
+    z = {name: jnp.full(site.shape, 0.3) for name, site in whole.structure.sites.items()}
+    z = {name: z[name] for name in whole.structure.latent}
+    np.testing.assert_allclose(potential(z), whole(z), rtol=1e-6)
+    assert potential.data_plate() == ("data", SIZE)
+    rows = jnp.array([1, 5])  # fewer than the model takes
+    some = [p.minibatch(z, rows, "data") for p in (potential, whole)]
+    np.testing.assert_allclose(*some, rtol=1e-6)
 
 
 def test_models_without_a_gradient_are_refused():

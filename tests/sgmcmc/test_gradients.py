@@ -281,9 +281,9 @@ def init(estimator, model, *args, plate=None):
     return estimator.init(rows, None, jax.random.key(0))
 
 
-def plain(y, subsample=True, subsample_size=None):
+def plain(y, subsample=True):
     mean = numpyro.sample("mean", dist.Normal(0, 1))
-    with numpyro.plate("data", y.shape[0], subsample_size=subsample_size):
+    with numpyro.plate("data", y.shape[0]):
         numpyro.sample(
             "y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0) if subsample else y
         )
@@ -333,11 +333,10 @@ Y = np.arange(10.0)
         (no_plate, "needs a plate around the observed sites, and this model has none"),
         (local, "latent site 'mean' is inside the data plate 'data'"),
         (lambda y: plain(y, subsample=False), r"'y' has values of shape \(10,\) .* both must be 7"),
-        (summed, r"'y' has values of shape .* for a minibatch of 7.*would count 10 times"),
+        (summed, r"'y' has shape \(\) in the plate 'data' of 10.*would count 10 times"),
         (outside, "observed site 'other' is outside the plate 'data'"),
         (two_plates, r"inside several plates, \['first', 'second'\]; say which .*`plate=`"),
         (discrete, r"latent site\(s\) \['kind'\] are discrete"),
-        (lambda y: plain(y, subsample_size=4), "already subsamples in the model .*4 of 10"),
     ],
 )
 def test_models_that_minibatches_would_be_wrong_for_are_refused(model, message):

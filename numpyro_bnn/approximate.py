@@ -12,7 +12,8 @@ is left out with a warning and named in ``draws.left_out``.
 
 Optimisation on all rows ends at the mode, which means ½ gᵀG⁻¹g ≤ 10⁻³ nats (g the gradient, G the
 Gauss-Newton matrix with the curvature of the prior): ``draws.info["newton_decrement"]`` has the
-number of every member, and a warning names those that did not get there. Minibatches, `validation`,
+number of every member, and a warning names those that did not get there (not of a deep ensemble,
+which is an average of trained networks and no approximation around a mode). Minibatches, `validation`,
 fewer than 200 steps, and an optimiser that is given and takes every step end where they end.
 """
 
@@ -26,7 +27,7 @@ import numpy as np
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.descent import Descent, Training
 from numpyro_bnn.draws import Draws
-from numpyro_bnn.finish import fit_modes
+from numpyro_bnn.finish import fit_modes, say_if_not_reached
 from numpyro_bnn.keywords import keyword_options
 from numpyro_bnn.perturbation import draw_noise, gaussian_priors, known_noise, perturbed
 from numpyro_bnn.structure import check_key
@@ -67,6 +68,7 @@ def map_estimate(
     descent, z, energy, found = _train("map_estimate", own, model, key, args, num_starts, options)
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
+    say_if_not_reached("map_estimate", found[best])
     return descent.draws(
         {name: value[np.asarray(best), None] for name, value in z.items()},
         None,
@@ -140,6 +142,7 @@ def randomized_map(
     one = partial(draw_noise, marginal=descent.whole, anchored=anchored, known=known)
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
     z, energy, found = fit_modes(descent, key_fit, num_members, training, noise)
+    say_if_not_reached("randomized_map", found)
     descent.name_far(energy, training)
     return _as_chains(descent, z, energy, found)
 

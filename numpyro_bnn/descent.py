@@ -316,11 +316,8 @@ class Descent:
         self, advance: Callable, members: Members, training: Training, noise: Any
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
-        best = (
-            None
-            if training.validation is None
-            else HeldOut(self.model, tuple(training.validation), self.kwargs)
-        )
+        held_out = training.validation
+        best = None if held_out is None else HeldOut(self.model, tuple(held_out), self.kwargs)
         batch_size = self.estimator.batch_size
         epoch = -(-self.size // batch_size) if batch_size else 1
         settling = Settling(training.tolerance, epoch)

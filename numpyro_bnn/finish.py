@@ -58,7 +58,6 @@ def fit_modes(
     if not np.isfinite(energy).any() or (left == 0 and not by_default):
         return z, energy, unknown
     z, found = to_modes(descent, z, left, training.progress_bar, noise)
-    _say_if_not_reached(descent.owner, found, training)
     return z, descent.energies(z), found
 
 
@@ -150,7 +149,7 @@ def _rounding(z: Values, energy: np.ndarray) -> np.ndarray:
     return np.asarray(np.finfo(dtype).eps * np.maximum(np.abs(energy), 1.0))
 
 
-def _say_if_not_reached(owner: str, found: np.ndarray, training: Training) -> None:
+def say_if_not_reached(owner: str, found: np.ndarray) -> None:
     """Warn of members that did not get to their modes."""
     far = np.flatnonzero(found > REACHED)
     if not len(far):
@@ -160,7 +159,7 @@ def _say_if_not_reached(owner: str, found: np.ndarray, training: Training) -> No
         who = "the mode was not reached"
     warnings.warn(
         f"{owner}: {who}: the energy would still fall by ½ gᵀG⁻¹g = {found[far].max():.2g} nats, "
-        f"expected at most {REACHED:g}. Take more steps, num_steps={4 * training.num_steps}; with "
-        "units that have kinks (relu) a mode may lie on one, where this number stays large.",
-        stacklevel=4,
+        f"expected at most {REACHED:g}. Take more steps (num_steps). With units that have kinks "
+        "(relu) a mode may lie on one, where this number stays large; predictions rarely feel it.",
+        stacklevel=3,
     )

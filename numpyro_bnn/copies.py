@@ -35,7 +35,7 @@ def without_copies(values: Any, copies: Mapping[int, int], num_chains: int) -> A
     """The same arrays by name with each chain once; what has no axis of chains stays as it is."""
     if values is None:
         return None
-    kept = [chain for chain in range(num_chains) if chain not in copies]
+    kept = np.setdiff1d(np.arange(num_chains), list(copies))
     return {
         name: value[kept] if np.ndim(value) > 1 and len(value) == num_chains else value
         for name, value in values.items()

@@ -25,6 +25,8 @@ from numpyro.util import find_stack_level
 
 # No kernel of use accepts less. Proposals of a healthy chain vary, so that less is asked of few.
 _LOW_ACCEPTANCE, _ENOUGH = 0.05, 50
+# And nothing is said of fewer than these.
+_FEWEST = 5
 # Below this many divergences chance may have made them half of a very short run.
 _FEW_DIVERGENCES = 4
 # How likely a healthy chain may be to have stayed where it is before that counts against it.
@@ -124,7 +126,8 @@ def _parts(
         values = [leaf for leaf in jax.tree.leaves(sites) if _is_real(leaf)]
         values += [] if energy is None else [energy]
     if "accept_prob" in stats:
-        probs = np.asarray(stats["accept_prob"]).reshape(hot.shape)
+        # An energy that is not a number is never accepted.
+        probs = np.nan_to_num(np.asarray(stats["accept_prob"]).reshape(hot.shape))
         steps = hot.sum(1)
         acceptance = np.where(hot, probs, 0).sum(1) / np.maximum(steps, 1)
     else:
@@ -141,9 +144,10 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
     failing = zeros
     if part.acceptance is not None:
         limit = _LOW_ACCEPTANCE * np.minimum(1, part.steps / _ENOUGH) ** 2
-        failing = part.acceptance < limit
+        failing = (part.acceptance < limit) & (part.steps >= _FEWEST)
         chance = (1 - np.clip(part.acceptance, 0, 1)) ** part.steps
-    doubted = (hot.sum(1) > 1) & (failing | (chance < _CHANCE))
+    # A mean that is not a number says nothing of the chance.
+    doubted = (hot.sum(1) > 1) & (failing | ~(chance >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
     for chain in np.flatnonzero(still | failing).tolist():
         reasons = []

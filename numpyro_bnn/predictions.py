@@ -14,8 +14,8 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
 from numpyro_bnn.draws import Draws, draws_of, group_by_chain
-from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
+from numpyro_bnn.stored_array import StoredArray
 from numpyro_bnn.structure import structure_of
 
 # Values of draws that are read from disk at a time.

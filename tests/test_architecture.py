@@ -15,6 +15,7 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
+locks folders stored_array stored_names
 checks rules processes placement host_rows summed inverse_gaussian gamma
 levels
 scale_mixture

@@ -88,6 +88,8 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
             "thinning": run.thinning,
             "max_num_steps": _max_num_steps(run.sampler),
         }
+        if left_out := getattr(run, "left_out", None):
+            info["left_out"] = left_out
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)

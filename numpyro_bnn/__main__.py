@@ -109,7 +109,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     :param argv: arguments; those of the process where None.
-    :return: exit status: 0, 2 for bad input, 130 when interrupted before there are draws.
+    :return: exit status: 0, 2 for bad input or output that cannot be written, 130 when
+        interrupted before there are draws.
     """
     given = sys.argv[1:] if argv is None else list(argv)
     comparing = given[:1] == ["compare"]
@@ -148,8 +149,9 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         if parsed.methods:
             raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
+        job_report.require_folder(parsed.output)
         outcome = job.run(table, options, progress_bar=not parsed.quiet)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False)
         return 2
     except KeyboardInterrupt:
@@ -163,7 +165,13 @@ def main(argv: list[str] | None = None) -> int:
         rich_table.add_row(*job_report.cells(row))
     console.print(rich_table)
     console.print(str(outcome.report), markup=False, highlight=False, soft_wrap=True)
-    files = job_report.write(outcome, parsed.output)
+    try:
+        files = job_report.write(outcome, parsed.output)
+    except OSError as error:
+        Console(stderr=True).print(
+            f"error: the report could not be written: {error}", style="red", markup=False
+        )
+        return 2
     console.print(
         "Written: " + ", ".join(str(file) for file in files), markup=False, soft_wrap=True
     )

@@ -5,7 +5,7 @@ writes draws into a buffer that it updates in place. Data are arguments of both,
 second run, with new data of the same shapes too, compiles nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -160,7 +160,7 @@ class Programs:
         postprocess = self.postprocess or self.kernel.postprocess_fn(args, kwargs)
         values[0] = postprocess(values[0])
         if self.record is not None:
-            values[0] = self.record(values[0])
+            values[0] = _recorded(self.record(values[0]))
         unknown = [site for site in self.removed if site not in values[0]]
         if unknown:
             raise ValueError(
@@ -203,6 +203,32 @@ class Programs:
         return self._map_chains(one, (state, draws, init_params), arrays)
 
 
+def _recorded(values: Any) -> dict[str, Any]:
+    """What `record` returned, if it can be kept."""
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"MCMC: record must return a dict of arrays, got {type(values).__name__}; nothing was "
+            "sampled. End the function with `return {'name': values}`."
+        )
+    wrong = [name for name in values if not isinstance(name, str)]
+    if wrong or not jax.tree.leaves(dict(values)):
+        raise ValueError(
+            f"MCMC: record must return at least one array by name, got {_shown(values)}; nothing was "
+            "sampled. Return what to keep of each draw."
+        )
+    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(values))[0]:
+        if not isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
+            raise TypeError(
+                f"MCMC: record must return arrays, got {type(leaf).__name__} for "
+                f"{jax.tree_util.keystr(path)}; nothing was sampled. Return numbers alone."
+            )
+    return dict(values)
+
+
+def _shown(values: Mapping) -> str:
+    return f"{type(values).__name__} with the keys {list(values)}"
+
+
 def _strong(leaf: Any) -> jax.Array:
     leaf = jnp.asarray(leaf)
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -211,9 +237,9 @@ def _strong(leaf: Any) -> jax.Array:
 
 def _field(state: State, name: str) -> Any:
     """A field of a state by its dotted name; the names of sites may hold dots themselves."""
-    field, _, site = name.partition(".")
+    field, dot, site = name.partition(".")
     values = getattr(state, field, None)
-    if isinstance(values, dict) and site in values:
+    if dot and isinstance(values, dict) and site in values:
         return values[site]
     try:
         return nested_attrgetter(name)(state)

@@ -15,8 +15,9 @@ disk at any moment leaves the one before. Nothing here is ever unpickled.
 import json
 import logging
 import os
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_bnn.fingerprint import Facts, difference
+from numpyro_bnn.folders import damaged, entries, read_json
 
 _FORMAT = "numpyro_bnn checkpoint 1"
 
@@ -70,7 +72,59 @@ class Checkpoint:
     @property
     def begun(self) -> bool:
         """Whether a run has stored what it is."""
-        return (self.directory / "run.json").exists()
+        return self._header.exists()
+
+    @property
+    def _header(self) -> Path:
+        return self.directory / "run.json"
+
+    @property
+    def _draft(self) -> Path:
+        """The header of a run that has not begun: who finds it knows that the folder is ours."""
+        return self.directory / "run.json.partial"
+
+    @property
+    def _steps(self) -> Path:
+        return self.directory / "steps"
+
+    @property
+    def run(self) -> str | None:
+        """Identity of the run, which its draws have too; None for runs of before there was one."""
+        return self._read_header().get("run")
+
+    def refuse_foreign(self) -> None:
+        """Refuse a folder with files that no run of ours has put there.
+
+        :raises FileExistsError: naming some.
+        """
+        found = entries(self.directory)
+        if found and not found & {self._header.name, self._draft.name}:
+            raise FileExistsError(
+                f"checkpoint={str(self.directory)!r} holds files that are not of numpyro_bnn "
+                f"({', '.join(sorted(found)[:3])}), which are left as they are. Choose another folder, "
+                "which may not exist yet."
+            )
+
+    def refuse_occupied(self) -> None:
+        """:raises FileExistsError: if the folder holds a run already."""
+        if self.begun:
+            raise FileExistsError(
+                f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
+                "`mcmc.resume(…)`, choose another folder, or remove this one."
+            )
+
+    def require_begun(self) -> None:
+        """:raises FileNotFoundError: if the folder holds no run."""
+        if not self.begun:
+            raise FileNotFoundError(
+                f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
+                "anything, or the folder is another. Begin with `mcmc.run(…)`."
+            )
+
+    def withdraw(self) -> None:
+        """Take back what `begin` stored: the run was refused before its first step."""
+        with suppress(FileNotFoundError):
+            os.replace(self._header, self._draft)
 
     def begin(self, start: Start, facts: Facts) -> None:
         """Store what a run is, before its first step.
@@ -80,12 +134,7 @@ class Checkpoint:
         """
         import orbax.checkpoint as ocp
 
-        header = self.directory / "run.json"
-        if self.begun:
-            raise FileExistsError(
-                f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
-                "`mcmc.resume(…)`, choose another folder, or remove this one."
-            )
+        self.refuse_occupied()
         leaves, structure = jax.tree.flatten((start.keys, start.init_params))
         form: Any = structure
         try:
@@ -95,18 +144,23 @@ class Checkpoint:
                 "checkpoint=: starts must be dicts, lists or tuples of arrays, got "
                 f"{type(start.init_params).__name__}. Give a kernel over a potential such a position."
             ) from error
+        except RuntimeError as error:
+            raise ValueError(
+                "checkpoint=: the names of sites must be valid Unicode, and those of the starts are "
+                f"not: one cannot be stored ({list(start.init_params)!a}). Rename it in the model."
+            ) from error
         plain, kinds = _to_plain(leaves)
-        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
-            writer.save(self.directory / "start", _named(plain), force=True)
         content = {
             "format": _FORMAT,
+            "run": uuid.uuid4().hex,
             "facts": facts,
             "extra_fields": start.extra_fields,
             "start": {"form": form, "kinds": kinds, "shapes": _shapes(plain)},
         }
-        partial = header.with_name("run.json.partial")
-        partial.write_text(json.dumps(content, indent=1))
-        os.replace(partial, header)
+        self._draft.write_text(json.dumps(content, indent=1))
+        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
+            writer.save(self.directory / "start", _named(plain), force=True)
+        os.replace(self._draft, self._header)
 
     def read_start(self, facts: Facts) -> Start:
         """How the stored run began.
@@ -115,15 +169,8 @@ class Checkpoint:
         :raises FileNotFoundError: if nothing was stored.
         :raises ValueError: if the run is another, naming what differs, or the files are damaged.
         """
-        import orbax.checkpoint as ocp
-
-        header = self.directory / "run.json"
-        if not self.begun:
-            raise FileNotFoundError(
-                f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
-                "anything, or the folder is another. Begin with `mcmc.run(…)`."
-            )
-        content = _read_header(header)
+        self.require_begun()
+        content = self._read_header()
         differs = difference(content["facts"], facts)
         if differs:
             raise ValueError(
@@ -131,7 +178,19 @@ class Checkpoint:
                 f"the same draws. What differs: {differs}. Resume with what the run began with, "
                 "or begin a new run in another folder."
             )
-        start = content["start"]
+        try:
+            keys, init_params = self._read_leaves(content["start"])
+        except Exception as error:  # damaged files make the readers fail in any way there is
+            raise ValueError(
+                f"The start of the run in {self.directory} cannot be read; {self._header} or a file in "
+                f"{self.directory / 'start'} is damaged ({type(error).__name__}: {error}). {self._safe}"
+            ) from error
+        return Start(keys, init_params, tuple(content["extra_fields"]))
+
+    def _read_leaves(self, start: dict[str, Any]) -> Any:
+        """Keys and starts, as the header describes them."""
+        import orbax.checkpoint as ocp
+
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
         with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as reader:
             found = reader.restore(self.directory / "start", _named(target))
@@ -140,7 +199,35 @@ class Checkpoint:
         )
         leaves = _from_plain([found[str(i)] for i in range(len(target))], start["kinds"])
         keys, init_params = jax.tree.unflatten(form, leaves)
-        return Start(keys, init_params, tuple(content["extra_fields"]))
+        return keys, init_params
+
+    @property
+    def _safe(self) -> str:
+        """What a damaged header or start does not touch."""
+        where = f" in {self.store_path}" if self.store_path.exists() else ""
+        return (
+            f"The draws so far{where} are untouched: read them with `bnn.load`. Restore the damaged file "
+            "from a copy to resume, or begin a new run in another folder."
+        )
+
+    def _read_header(self) -> dict[str, Any]:
+        """What a run is, from its header.
+
+        :raises ValueError: if the file is damaged, or of another format.
+        """
+        content = read_json(self._header, self._safe)
+        if content.get("format") != _FORMAT:
+            raise ValueError(
+                f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
+                f"the format {content.get('format')!r}. {self._safe}"
+            )
+        kinds = {"facts": dict, "extra_fields": list, "start": dict}
+        wrong = [name for name, kind in kinds.items() if not isinstance(content.get(name), kind)]
+        texts = [*content["extra_fields"], *content["facts"].values()] if not wrong else []
+        if wrong or not all(isinstance(text, str) for text in texts):
+            error = ValueError(f"it lacks sound fields {wrong or ['facts', 'extra_fields']}")
+            raise damaged(self._header, error, self._safe)
+        return content
 
     def save(self, states: Any, progress: Progress) -> None:
         """Store complete states of all chains; the one before stays until this is whole."""
@@ -155,8 +242,15 @@ class Checkpoint:
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
-        """Step of the last complete states; None where there are none yet."""
-        return self._open().latest_step()
+        """Step of the last complete states; None where there are none yet.
+
+        :raises ValueError: if what tells of them is damaged.
+        """
+        try:
+            return self._open().latest_step()
+        except Exception as error:  # damaged files make the readers fail in any way there is
+            found = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
+            raise self._unreadable(max(found, default=0), error) from error
 
     def load(self, like: Any, step: int) -> tuple[Any, Progress]:
         """Complete states and how far they are.
@@ -175,15 +269,22 @@ class Checkpoint:
         try:
             with _quiet_orbax():
                 found = self._open().restore(step, args=args)
-        except Exception as error:
-            raise ValueError(
-                f"The checkpoint of step {step} in {self.directory} cannot be read ({error}). If an "
-                f"earlier step is in {self.directory / 'steps'}, remove the folder {step} to go "
-                "back to it."
-            ) from error
-        steps, draws, kinds = (found.progress[name] for name in ("steps", "draws", "kinds"))
-        restored = _from_plain([found.state[str(i)] for i in range(len(plain))], kinds)
-        return jax.tree.unflatten(structure, restored), Progress(steps, draws)
+            progress = Progress(*(int(found.progress[name]) for name in Progress._fields))
+            if progress.steps != step or not 0 <= progress.draws <= step:
+                raise ValueError(f"it tells {progress}")
+            kinds = found.progress["kinds"]
+            restored = _from_plain([found.state[str(i)] for i in range(len(plain))], kinds)
+            return jax.tree.unflatten(structure, restored), progress
+        except Exception as error:  # damaged files make the readers fail in any way there is
+            raise self._unreadable(step, error) from error
+
+    def _unreadable(self, step: int, error: Exception) -> ValueError:
+        return ValueError(
+            f"The checkpoint of step {step} in {self.directory} cannot be read: a file in "
+            f"{self._steps / str(step)} is damaged ({type(error).__name__}: {error}). The draws are "
+            f"untouched. If an earlier step is in {self._steps}, remove the folder {step} to go back to "
+            "it; the run then gives the same draws again."
+        )
 
     def close(self) -> None:
         if self._manager is not None:
@@ -194,7 +295,7 @@ class Checkpoint:
         if self._manager is None:
             import orbax.checkpoint as ocp
 
-            (self.directory / "steps").mkdir(parents=True, exist_ok=True)
+            self._steps.mkdir(parents=True, exist_ok=True)
             options = ocp.CheckpointManagerOptions(
                 max_to_keep=2,
                 enable_async_checkpointing=False,
@@ -203,7 +304,7 @@ class Checkpoint:
             )
             with _quiet_orbax():
                 self._manager = ocp.CheckpointManager(
-                    self.directory / "steps", options=options, item_names=("state", "progress")
+                    self._steps, options=options, item_names=("state", "progress")
                 )
         return self._manager
 
@@ -216,16 +317,6 @@ def _alone() -> Any:
     return ocp.options.MultiprocessingOptions(
         primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
     )
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}.") from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise ValueError(f"{path} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}.")
-    return content
 
 
 def _named(leaves: list[Any]) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from numpyro_bnn.disagreement import (
     stuck_chains,
 )
 from numpyro_bnn.draws import Draws, draws_of
-from numpyro_bnn.drawstore import StoredArray, read_by_scalar
 from numpyro_bnn.modes import (
     ChainAgreement,
     DistinctFunctions,
@@ -48,6 +47,7 @@ from numpyro_bnn.rhat_blocks import checked
 from numpyro_bnn.rules import is_auxiliary
 from numpyro_bnn.sampler_stats import read
 from numpyro_bnn.stepping_stones import tempering_of
+from numpyro_bnn.stored_array import StoredArray, read_by_scalar
 from numpyro_bnn.suspects import named_elsewhere
 from numpyro_bnn.symmetry import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.verdict import Evidence, Limits, judge, with_copies, with_suspects

@@ -5,12 +5,13 @@ says so, then the crc32c of these bytes. That writer copies a chunk several time
 own; here its draws are copied at most once, and the checksum is that of the memory which is written.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+
+from numpyro_bnn.folders import damaged, read_json
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Bytes in one file of a chunk: reading some of the scalars need not read all of them.
@@ -59,30 +60,48 @@ class DrawFiles:
     """The files of one array: one a chunk, or several along the first axis of its values.
 
     :param folder: of the array.
+    :raises ValueError: if the file that describes it is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.about: dict[str, Any] = json.loads((folder / "zarr.json").read_text())
-        own = self.about
-        self._lengths = tuple(own["chunk_grid"]["configuration"]["chunk_shape"])
-        self._kind = np.dtype(own["data_type"]).newbyteorder("<")
-        # What is rounded to bfloat16 is compressed, and nothing else.
-        self._squeezed = any(codec["name"] == "blosc" for codec in own["codecs"])
+        path = folder / "zarr.json"
+        safe = f"The numbers beside it, in {folder / 'c'}, are untouched; restore the file from a copy."
+        try:
+            own: dict[str, Any] = read_json(path, safe)
+        except OSError as error:
+            raise damaged(path, error, safe) from error
+        try:
+            self._lengths = tuple(map(int, own["chunk_grid"]["configuration"]["chunk_shape"]))
+            self._kind = np.dtype(own["data_type"]).newbyteorder("<")
+            # What is rounded to bfloat16 is compressed, and nothing else.
+            self._squeezed = any(codec["name"] == "blosc" for codec in own["codecs"])
+            self._shape = tuple(map(int, own["shape"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path, error, safe) from error
+        if not 2 <= len(self._shape) == len(self._lengths) or min(self._lengths) < 1:
+            wrong = ValueError(f"it tells chunks of {self._lengths} for numbers of {self._shape}")
+            raise damaged(path, wrong, safe)
+        self.about = own
 
     def _paths(self, chunk: int) -> list[Path]:
         # Only the first axis of values is cut.
-        shape = self.about["shape"]
-        counts = [-(-n // length) for n, length in zip(shape[2:], self._lengths[2:])]
+        counts = [-(-n // length) for n, length in zip(self._shape[2:], self._lengths[2:])]
         folder = self.folder / "c" / "0" / str(chunk)
         return [folder.joinpath(*map(str, inner)) for inner in np.ndindex(*counts)]
 
-    def are_whole(self, chunk: int) -> bool:
-        """Whether no file of a chunk is missing or cut short."""
+    def are_whole(self, chunk: int, thoroughly: bool) -> bool:
+        """Whether no file of a chunk is missing, cut short or changed.
+
+        :param chunk: its number.
+        :param thoroughly: whether to read the files, and compare their checksums.
+        """
         size = int(np.prod(self._lengths)) * self._kind.itemsize + _CHECKSUM_BYTES
         for path in self._paths(chunk):
             found = path.stat().st_size if path.is_file() else 0
-            if found == 0 if self._squeezed else found != size:
+            if found <= _CHECKSUM_BYTES if self._squeezed else found != size:
+                return False
+            if thoroughly and not _has_its_checksum(path):
                 return False
         return True
 
@@ -129,6 +148,15 @@ class DrawFiles:
                 "65504). Use 'bfloat16', which has the range of float32."
             )
         return np.asarray(rounded, self._kind)
+
+
+def _has_its_checksum(path: Path) -> bool:
+    try:
+        content = memoryview(path.read_bytes())
+    except OSError:
+        return False
+    numbers, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+    return _crc32c()(np.frombuffer(numbers, np.uint8)) == int.from_bytes(checksum, "little")
 
 
 def _crc32c() -> Any:

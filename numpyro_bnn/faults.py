@@ -119,7 +119,12 @@ def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
     :param state: of the kernel, after the last step.
     :param bad: first draw of a chain that is not finite.
     """
-    return _exploded(state) | {chain: f"draw {i} is not finite" for chain, i in bad.items()}
+    return exploded_chains(state) | not_finite(bad)
+
+
+def not_finite(bad: dict[int, int]) -> dict[int, str]:
+    """Reasons for the first draw of a chain that is not finite, by chain."""
+    return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
 
 
 def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
@@ -138,7 +143,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
     )
 
 
-def _exploded(state: Any) -> dict[int, str]:
+def exploded_chains(state: Any) -> dict[int, str]:
     """Chains that a kernel, or a block of Gibbs, has frozen."""
     left_out = {}
     for part in (state, *getattr(state, "block_states", ())):

@@ -13,9 +13,10 @@ import xarray as xr
 
 from numpyro_bnn.arguments import innermost, prepared
 from numpyro_bnn.draws import Draws
-from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.predictions import Predictions, predict
 from numpyro_bnn.site_dims import class_layer, dims_of, layer_of, variable_name
+from numpyro_bnn.stored_array import StoredArray
+from numpyro_bnn.stored_names import refuse_names
 from numpyro_bnn.suspects import named, named_elsewhere
 
 # ArviZ's names for what samplers report; the log joint is the negative potential energy.
@@ -66,8 +67,9 @@ class Groups:
         variables = self.variables.setdefault(group, {})
         if name in variables:
             raise ValueError(
-                f"to_inference_data: two quantities of the group {group} would be called {name!r}. "
-                "Rename the site of that name in the model, or the inputs in `predict`."
+                f"to_inference_data: two quantities of the group {group} would be called {name!r}"
+                f"{_both(variables[name], attrs)}. Rename the site of that name in the model, or the "
+                "inputs in `predict`."
             )
         if isinstance(value, StoredArray):
             variables[name] = _lazily(value, axes, attrs)
@@ -182,6 +184,8 @@ class Groups:
             for variable in variables.values():
                 axes |= {str(name): size for name, size in variable.sizes.items()}
             sizes |= axes
+            sites = {str(v.attrs.get("site", name)): name for name, v in variables.items()}
+            refuse_names(f"to_inference_data ({group})", sites, axes)
             labels = {name: np.arange(size) for name, size in axes.items()}
             labels |= {name: self.sampled[name] for name in axes if name in self.sampled}
             for name in axes:
@@ -209,6 +213,12 @@ class Groups:
                 f"size {size}."
             )
         return labels
+
+
+def _both(variable: xr.Variable, attrs: dict | None) -> str:
+    """The sites that would get one name, where they are sites."""
+    sites = [own["site"] for own in (variable.attrs, attrs or {}) if "site" in own]
+    return f", the sites {sites[0]!r} and {sites[1]!r}" if len(sites) == 2 else ""
 
 
 def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.Variable:

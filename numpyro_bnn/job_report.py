@@ -1,5 +1,6 @@
 """What the main job leaves behind: figures, a report, predictions and the posterior."""
 
+import os
 from pathlib import Path
 
 import matplotlib as mpl
@@ -8,11 +9,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from numpyro_bnn import plots
+from numpyro_bnn.folders import require_writable
 from numpyro_bnn.inference_data import to_inference_data
 from numpyro_bnn.job import Outcome, Score
+from numpyro_bnn.locks import OWN_PREFIX
 from numpyro_bnn.predictions import Average, average
 
 POSTERIOR = "posterior average"
+# Everything that a report consists of, and the file that tells that its folder is ours.
+_FIGURES = ("rhat.png", "reliability.png", "band.png", "trace.png")
+_FILES = ("report.md", "predictions.csv", "posterior.nc", *_FIGURES)
+_MARK = f"{OWN_PREFIX}report"
 
 
 def headings(task: str) -> tuple[str, ...]:
@@ -34,14 +41,40 @@ def cells(row: Score) -> tuple[str, ...]:
     )
 
 
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that the report cannot go to; call this before hours are spent on one.
+
+    :param folder: made where it does not exist.
+    :raises FileExistsError: if a report would replace files that are not of an earlier one.
+    :raises OSError: if it cannot be written, or a file in it cannot be replaced.
+    """
+    require_writable(
+        folder,
+        "--output: the folder {folder} cannot be written ({why}). Give one that can.",
+    )
+    present = [name for name in _FILES if (folder / name).exists()]
+    for name in present:
+        if (folder / name).is_dir() or not os.access(folder / name, os.W_OK):
+            raise PermissionError(
+                f"--output: {folder / name} cannot be replaced. Give another folder, or remove it."
+            )
+    if present and not (folder / _MARK).exists():
+        raise FileExistsError(
+            f"--output: {folder} holds {', '.join(present)}, which no report of this version wrote. "
+            "Give another folder, or move these files."
+        )
+
+
 def write(outcome: Outcome, folder: Path) -> list[Path]:
     """Write ``report.md`` with its figures, ``predictions.csv`` and ``posterior.nc``.
 
     :param outcome: of the job.
-    :param folder: made where it does not exist; files in it are replaced.
+    :param folder: made where it does not exist; an earlier report in it is replaced.
     :return: the files written.
+    :raises OSError: if that fails, see :func:`require_folder`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    require_folder(folder)
+    (folder / _MARK).touch()
     figures = _figures(outcome, folder)
     predictions = folder / "predictions.csv"
     _predictions(outcome).to_csv(predictions, index=False, float_format="%.6g")

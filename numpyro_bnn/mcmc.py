@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from numpyro_bnn.chains import Arguments, Programs, fields_of
 from numpyro_bnn.checkpoints import Progress, Start
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.chunked import chunked_kernel
-from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.faults import (
     check_energy,
     failed_chains,
@@ -38,6 +38,7 @@ from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
 from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit, starts_for
 from numpyro_bnn.stepping_stones import Tempering, tempering_of
+from numpyro_bnn.stored_array import StoredArray
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
 from numpyro_bnn.suspects import suspect_chains, warn_of_run
 from numpyro_bnn.tempering import ParallelTempering
@@ -245,8 +246,9 @@ class MCMC(NumPyroMCMC):
         start = Start(keys, init_params, tuple(extra_fields))
         if self._disk is not None:
             self._refuse_parts()
-            self._disk.begin(start, lambda: self._facts(fit))
-        with explain_tracing(), explain_memory():
+        with self._on_disk(resumed=False), explain_tracing(), explain_memory():
+            if self._disk is not None:
+                self._disk.begin(start, lambda: self._facts(fit))
             self._sample(start, fit, resumed=False)
 
     def resume(self, *args: Any, **kwargs: Any) -> None:
@@ -269,9 +271,13 @@ class MCMC(NumPyroMCMC):
             )
         self._refuse_parts()
         fit = self._look_at(args, kwargs)
-        start = self._disk.read_start(self._facts(fit))
-        with explain_tracing(), explain_memory():
+        with self._on_disk(resumed=True), explain_tracing(), explain_memory():
+            start = self._disk.read_start(self._facts(fit))
             self._sample(start, fit, resumed=True)
+
+    def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
+        """Keep others out of the folders of this run for as long as it takes."""
+        return nullcontext() if self._disk is None else self._disk.held(resumed)
 
     def _look_at(self, args: tuple, kwargs: dict[str, Any]) -> Fit | None:
         """Let the model see its data, and refuse what cannot be right."""
@@ -355,16 +361,19 @@ class MCMC(NumPyroMCMC):
         """Run the chains, from their start or from where a checkpoint has them."""
         plan = self._plan()
         lanes = self._lanes(start, plan, fit)
-        done = self._place(lanes, start, fit, resumed)
         if self._disk is None:
+            done = self._place(lanes, start, fit, resumed)
             done = self._advance(lanes, plan, done, None)
             collected = lanes.draws(done.draws)
             bad = first_bad_draws(collected[self._sample_field])
         else:
-            like = lanes.abstract_draws()
-            recorder = self._disk.recorder(like, self._sample_field, plan, done, resumed)
+            with self._disk.withdrawn_if_refused(resumed):
+                done = self._place(lanes, start, fit, resumed)
+                like = lanes.abstract_draws()
+                recorder = self._disk.recorder(like, self._sample_field, plan, done, resumed)
             try:
                 done = self._advance(lanes, plan, done, recorder)
+                recorder.leave_out(lanes.stacked)
             finally:
                 recorder.close()
             leaves: list[Any] = list(recorder.draws())

@@ -16,7 +16,6 @@ from numpyro.infer import Predictive
 from numpyro_bnn.arguments import as_array, as_arrays, innermost, prepared
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.draws import Draws, draws_of
-from numpyro_bnn.drawstore import StoredArray
 from numpyro_bnn.observations import check_array, check_labels, unwrapped
 from numpyro_bnn.prediction_sites import (
     check_same_rows,
@@ -24,6 +23,7 @@ from numpyro_bnn.prediction_sites import (
     structure_at,
     target_of,
 )
+from numpyro_bnn.stored_array import StoredArray
 from numpyro_bnn.structure import as_jax
 from numpyro_bnn.subsampling import all_rows
 from numpyro_bnn.suspects import warn_of_use

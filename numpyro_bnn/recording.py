@@ -5,11 +5,11 @@ there behind the sampler's back. Of several processes the first one writes, and 
 """
 
 import signal
-import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,10 +20,19 @@ import jax
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.drawfiles import DTYPES
-from numpyro_bnn.drawstore import DrawStore, StoredArray, Variable, variables_of
+from numpyro_bnn.drawstore import DrawStore, Variable, variables_of
+from numpyro_bnn.faults import exploded_chains
 from numpyro_bnn.fingerprint import Facts
+from numpyro_bnn.folders import leave_mark, path_of, refuse_nested, require_writable
+from numpyro_bnn.locks import FolderInUse, FolderLock
 from numpyro_bnn.processes import Processes
 from numpyro_bnn.sampling import Lanes, Piece, Plan
+from numpyro_bnn.stored_array import StoredArray
+
+_UNWRITABLE = (
+    "MCMC: the folder {folder} cannot be written ({why}); nothing was sampled. Give checkpoint= and "
+    "draws= folders that can."
+)
 
 
 class Disk(NamedTuple):
@@ -34,6 +43,7 @@ class Disk(NamedTuple):
     - **draws** - folder of draws; None for one inside `checkpoint`
     - **dtype** - of the draws of sites there; as sampled where None
     - **processes** - of the run
+    - **locks** - of the folders, which the first process holds while a run goes on
     """
 
     checkpoint: Path | None
@@ -41,15 +51,14 @@ class Disk(NamedTuple):
     draws: Path | None
     dtype: str | None
     processes: Processes = Processes()
+    locks: tuple[FolderLock, ...] = ()
 
     @classmethod
     def given(
         cls, checkpoint: Any, every: Any, draws: Any, dtype: Any, processes: Processes
     ) -> "Disk | None":
         """The arguments of ``MCMC``, checked; None for a run in memory."""
-        for name, value in (("checkpoint", checkpoint), ("draws", draws)):
-            if value is not None and not isinstance(value, (str, Path)):
-                raise TypeError(f"MCMC: {name} must be the path of a folder, got {value!r}.")
+        paths = [path_of("checkpoint", checkpoint), path_of("draws", draws)]
         every = check_whole("MCMC", "checkpoint_every", every)
         if dtype is not None and (draws is None or dtype not in DTYPES):
             raise ValueError(
@@ -58,32 +67,79 @@ class Disk(NamedTuple):
             )
         if checkpoint is None and draws is None:
             return None
-        paths = [None if path is None else Path(path) for path in (checkpoint, draws)]
-        return cls(paths[0], every, paths[1], dtype, processes)
+        refuse_nested(*paths)
+        locks = tuple(FolderLock(path) for path in paths if path is not None)
+        return cls(paths[0], every, paths[1], dtype, processes, locks)
 
     @property
     def store(self) -> DrawStore:
-        if self.draws is not None:
-            return DrawStore(self.draws)
-        return DrawStore(self._checkpoint.store_path)
+        path = self._checkpoint.store_path if self.draws is None else self.draws
+        return DrawStore(path, self.check_locks)
 
     @property
     def _checkpoint(self) -> Checkpoint:
         assert self.checkpoint is not None
         return Checkpoint(self.checkpoint)
 
+    @contextmanager
+    def held(self, resumed: bool) -> Iterator[None]:
+        """Keep other runs out of the folders, and refuse those that no run may write to.
+
+        :param resumed: whether the folders should hold a run already, or none.
+        :raises FolderInUse: if another run writes there.
+        :raises FileExistsError: if there is another run, or files of the user.
+        :raises FileNotFoundError: if there should be a run and is none.
+        :raises OSError: if the folders cannot be written.
+        """
+        with ExitStack() as locks:
+            self.processes.first(partial(self._take, locks, resumed))
+            yield
+
+    def _take(self, locks: ExitStack, resumed: bool) -> None:
+        # Links may lead elsewhere than when this was made.
+        refuse_nested(self.checkpoint, self.draws)
+        if resumed:
+            self._checkpoint.require_begun()
+        else:
+            if self.checkpoint is not None:
+                self._checkpoint.refuse_foreign()
+            self.store.refuse_foreign()
+        for lock in self.locks:
+            require_writable(lock.folder, _UNWRITABLE)
+            lock.acquire()
+            locks.callback(lock.release)
+        if resumed:
+            self.store.refuse_other(self._checkpoint.run)
+        else:
+            if self.checkpoint is not None:
+                self._checkpoint.refuse_occupied()
+            self.store.refuse_occupied()
+
+    def check_locks(self) -> None:
+        """See :meth:`FolderLock.check`."""
+        for lock in self.locks:
+            lock.check()
+
+    @contextmanager
+    def withdrawn_if_refused(self, resumed: bool) -> Iterator[None]:
+        """Leave no begun run behind where its model or settings are refused after all."""
+        try:
+            yield
+        except (TypeError, ValueError):
+            if self.checkpoint is not None and self.processes.is_first and not resumed:
+                self._checkpoint.withdraw()
+            raise
+
     def begin(self, start: Start, facts: Callable[[], Facts]) -> None:
         """Store what a run is, before its first step.
 
-        :raises FileExistsError: if there is a run already.
-        :raises OSError: if the folders cannot be written, or are not those of all processes.
+        :raises OSError: if the folders are not those of all processes.
         """
         processes = self.processes
-        processes.first(self.store.refuse_occupied)
         for folder in (self.checkpoint, self.store.path):
             if folder is None:
                 continue
-            mark = processes.first(partial(_mark, folder))
+            mark = processes.first(partial(leave_mark, folder, _UNWRITABLE))
             try:
                 processes.together(partial(_look_for, folder, mark))
             finally:
@@ -124,32 +180,19 @@ class Disk(NamedTuple):
         chains = jax.tree.leaves(like)[0].shape[0]
         store = self.store
         checkpoint = None if self.checkpoint is None else self._checkpoint
-        recorder = Recorder(store, variables, checkpoint, done, self.processes)
+        recorder = Recorder(store, variables, checkpoint, done, self.processes, self.check_locks)
 
         def prepare() -> None:
             with recorder.saying_what_is_safe():
-                if resumed and (done.draws or store.is_ours):
-                    store.check(done.draws)
+                if resumed and (done.draws or store.is_made):
+                    store.check(done.draws, to_continue=True)
                     store.open_for_writing(done.draws)
-                else:
-                    store.create(variables, chains, plan.draws, plan.chunk, self.dtype)
+                    return
+                run = uuid.uuid4().hex if checkpoint is None else checkpoint.run
+                store.create(variables, chains, plan.draws, plan.chunk, self.dtype, run)
 
         self.processes.first(prepare)
         return recorder
-
-
-def _mark(folder: Path) -> str:
-    """Leave a file in a folder that can be written, and tell its name."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            return Path(file.name).name
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"MCMC: the folder {folder} cannot be written ({error.strerror}); nothing was sampled. "
-            "Give checkpoint= and draws= folders that can.",
-        ) from error
 
 
 def _look_for(folder: Path, mark: str) -> None:
@@ -170,6 +213,7 @@ class Recorder:
     :param checkpoint: where states go; None for draws alone.
     :param done: what is on disk already.
     :param processes: of the run.
+    :param may_write: called before anything is written; raises where this process may not.
     """
 
     def __init__(
@@ -179,8 +223,10 @@ class Recorder:
         checkpoint: Checkpoint | None,
         done: Progress,
         processes: Processes,
+        may_write: Callable[[], None],
     ) -> None:
         self.processes = processes
+        self._may_write = may_write
         self.store = store
         self.variables = variables
         self.checkpoint = checkpoint
@@ -206,11 +252,19 @@ class Recorder:
         lanes.fresh_buffers()
 
     def _write(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
+        self._may_write()
         if draws is not None:
+            self.store.leave_out(exploded_chains(states))
             self.store.append(self.variables, jax.tree.leaves(draws()))
         if self.checkpoint is not None:
+            self._may_write()
             self.checkpoint.save(states, progress)
         self._safe = progress
+
+    def leave_out(self, states: Any) -> None:
+        """Note the chains that exploded in a store that earlier releases of this package wrote."""
+        if self.processes.is_first:
+            self.store.leave_out(exploded_chains(states))
 
     def wait(self) -> None:
         """Until all that was handed over is on disk.
@@ -235,6 +289,8 @@ class Recorder:
         """
         try:
             yield
+        except FolderInUse:
+            raise
         except OSError as error:
             said = f"{error.strerror or error}. {self._what_is_safe()}"
             raise OSError(error.errno, said) from error

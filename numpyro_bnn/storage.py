@@ -11,6 +11,8 @@ import numpy as np
 from numpyro_bnn.arguments import innermost
 from numpyro_bnn.draws import Draws, draws_of
 from numpyro_bnn.drawstore import POSTERIOR, DrawStore
+from numpyro_bnn.faults import warn_of_failed
+from numpyro_bnn.folders import require_writable
 from numpyro_bnn.suspects import suspect_chains
 
 _FORMAT = "numpyro_bnn draws 1"
@@ -23,10 +25,10 @@ def save(run: Any, path: str | Path) -> Path:
     :param path: where to; the ending ``.npz`` is added where it lacks.
     :return: the path written.
     :raises ValueError: if there are no draws.
+    :raises OSError: if the folder, which is made with its parents, cannot be written.
     """
     draws = draws_of(run, owner="save")
-    path = Path(path)
-    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    path = _archive(path)
     units = getattr(innermost(draws.model), "standardization", None)
     header = {
         "format": _FORMAT,
@@ -45,16 +47,37 @@ def save(run: Any, path: str | Path) -> Path:
     return path
 
 
+def _archive(path: str | Path) -> Path:
+    """Where to write an archive, before anything is gathered for it."""
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"save: path must name a file, got {path!r}.")
+    if not Path(path).name:
+        raise ValueError(
+            f"save: path must name a file, got {str(path)!r}. Give one such as 'run.npz'."
+        )
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    require_writable(
+        path.parent,
+        "save: the folder {folder} cannot be written ({why}). Give a path in one that can.",
+    )
+    if path.is_dir():
+        raise IsADirectoryError(f"save: {path} is a folder. Give the path of a file.")
+    return path
+
+
 def load(path: str | Path, model: Callable) -> Draws:
     """Read draws that :func:`save` or ``MCMC(…, draws=path)`` wrote, to predict with.
 
     Draws in a folder stay there: predictions and diagnoses read what they look at. The folder of
-    a run that is still going gives the draws so far, of all its chains.
+    a run that is still going gives the draws so far. Chains that the run left out, or would leave
+    out by now, are left out here too, with a warning (:attr:`Draws.left_out`).
 
     :param path: the file or folder.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws.
     :raises ValueError: if the file is not one of ours, or damaged.
+    :raises RuntimeError: if every chain was left out.
     """
     path = Path(path)
     if path.is_dir():
@@ -99,6 +122,18 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     stats: dict[str, Any] = {}
     for (group, source), array in store.arrays().items():
         (values if group == POSTERIOR else stats)[source] = array
+    failed = store.failed
     # A run that is still going, or was killed, has noted nothing yet.
     suspect = store.about.get("suspect") or suspect_chains(values, stats)
-    return Draws(values, model, stats, {"suspect": suspect} if suspect else None)
+    info: dict[str, Any] = {"left_out": failed} if failed else {}
+    if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:
+        info["suspect"] = suspect
+    if failed:
+        num_chains = len(next(iter(values.values())))
+        warn_of_failed(failed, num_chains)
+        good = np.setdiff1d(np.arange(num_chains), list(failed))
+        values, stats = (
+            {source: array.take_chains(good) for source, array in group.items()}
+            for group in (values, stats)
+        )
+    return Draws(values, model, stats, info or None)

@@ -15,7 +15,8 @@ ROOT = Path(numpyro_bnn.__file__).parent
 
 # Lower rows first. A file imports from lower rows, or from its own without going in circles.
 ROWS = """
-suspects checks rules processes placement host_rows summed inverse_gaussian gamma units
+suspects locks folders stored_array stored_names
+checks rules processes placement host_rows summed inverse_gaussian gamma units
 levels arguments
 scale_mixture
 hierarchy observations sites

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
-from numpyro_bnn import drawfiles, drawstore, priors
+from numpyro_bnn import drawfiles, drawstore, priors, stored_array
 from numpyro_bnn.drawfiles import DrawFiles
 from numpyro_bnn.drawstore import DrawStore, Variable
 from numpyro_bnn.sampling import Plan
@@ -59,7 +59,7 @@ def streamed(data, tmp_path_factory):
 
 def test_draws_on_disk_are_those_in_memory(in_memory, streamed):
     lazy = streamed.get_samples(group_by_chain=True)
-    assert isinstance(lazy["net/Dense_0.kernel"], drawstore.StoredArray)
+    assert isinstance(lazy["net/Dense_0.kernel"], stored_array.StoredArray)
     for site, draws in in_memory.get_samples(group_by_chain=True).items():
         np.testing.assert_array_equal(lazy[site], draws)
         np.testing.assert_array_equal(streamed.get_samples()[site], in_memory.get_samples()[site])
@@ -98,7 +98,7 @@ def test_parts_are_read_as_from_an_array(index, in_memory, streamed):
 
 def test_everything_downstream_reads_from_disk(in_memory, streamed, data, monkeypatch):
     monkeypatch.setattr("numpyro_bnn.predictions._BLOCK", 2 * 3 * 3)  # three draws at a time
-    monkeypatch.setattr(drawstore, "_IN_MEMORY", 40)  # weights by way of a file
+    monkeypatch.setattr(stored_array, "_IN_MEMORY", 40)  # weights by way of a file
     x, y = data
     one, other = (bnn.predict(None, mcmc, x, batch_size=5) for mcmc in (in_memory, streamed))
     np.testing.assert_allclose(one.mean, other.mean, rtol=1e-5, atol=1e-6)
@@ -296,7 +296,9 @@ def test_a_damaged_chunk_is_an_error_that_says_which_draws_are_safe(damage, stre
             np.asarray(draws["net/Dense_0.kernel"])
         assert draws["net/Dense_0.kernel"][:, :8].shape == (2, 8, 2, 1)
         return
-    with pytest.raises(ValueError, match=r"from 8 on are missing or cut short\. The first 8"):
+    with pytest.raises(
+        ValueError, match=r"from 8 on are missing, cut short or changed\. The first 8"
+    ):
         bnn.load(folder, model)
 
 

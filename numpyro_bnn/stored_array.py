@@ -1,0 +1,108 @@
+"""Draws on disk as an array that is read where it is looked at."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+# Bytes of draws that are read at once.
+_IN_MEMORY = 2**26
+
+
+class Store(Protocol):
+    """What an array knows of the store that it is in.
+
+    - **path** - of the store, for messages
+    - **num_sound** - draws of each chain that are whole
+    """
+
+    path: Path
+
+    @property
+    def num_sound(self) -> int: ...
+
+
+class StoredArray:
+    """Draws of one variable on disk, shaped (chain, draw, …), read when they are indexed.
+
+    ``np.asarray`` reads all of it; ``array[:, a:b]`` reads those draws alone.
+
+    :param array: the zarr array.
+    :param store: that it is in.
+    :param chains: which chains to show; all where None.
+    """
+
+    def __init__(self, array: Any, store: "Store", chains: Any = None) -> None:
+        self._array = array
+        self._store = store
+        self.path = store.path
+        self.place: str = array.path
+        self.chains = np.arange(array.shape[0]) if chains is None else np.asarray(chains)
+        self.shape = (len(self.chains), *array.shape[1:])
+        self.dtype = array.dtype
+        self.ndim = len(self.shape)
+        self.size = int(np.prod(self.shape))
+        self.nbytes = self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        index = index if isinstance(index, tuple) else (index,)
+        drawn = index[1] if len(index) > 1 else slice(None)
+        if drawn is Ellipsis or index[0] is Ellipsis or isinstance(drawn, (list, np.ndarray)):
+            return self._read(slice(None), ())[index]
+        if isinstance(drawn, (int, np.integer)):
+            at = range(self.shape[1])[drawn]  # raises IndexError beyond the last
+            return self._read(slice(at, at + 1), ())[:, 0][(index[0], *index[2:])]
+        # The first scalar axis may be cut while reading: files are split along it.
+        third = index[2:3] if len(index) > 2 and isinstance(index[2], slice) else ()
+        values = self._read(drawn, third)
+        rest = (slice(None), *index[3:]) if third else index[2:]
+        return values[(index[0], slice(None), *rest)]
+
+    def _read(self, drawn: slice, more: tuple) -> np.ndarray:
+        try:
+            return np.asarray(self._array[(slice(None), drawn, *more)])[self.chains]
+        except (ValueError, RuntimeError, OSError) as error:
+            safe = self._store.num_sound
+            advice = f": read them with `array[:, :{safe}]`" if safe else ""
+            raise ValueError(
+                f"The draws in {self.path} are damaged ({error}). The first {safe} draws of each "
+                f"chain are whole{advice}."
+            ) from error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self._read(slice(None), ()), dtype)
+
+    def take_chains(self, chains: Any) -> "StoredArray":
+        """The same draws, of some of its chains only."""
+        return StoredArray(self._array, self._store, self.chains[np.asarray(chains)])
+
+    def __repr__(self) -> str:
+        return f"StoredArray({self.path}, shape={self.shape}, {self.dtype})"
+
+
+def read_by_scalar(array: StoredArray) -> np.ndarray:
+    """All draws of a site, in a file that can be read one scalar at a time.
+
+    Statistics over draws want all draws of a few scalars, and a store holds all scalars of a few
+    draws. The draws are copied, a block at a time, to a temporary file with the draws of a scalar
+    side by side, which is mapped into memory and goes when the result does.
+
+    :param array: draws on disk.
+    :return: (chain, draw, …) in single or double precision, read from the file where it is looked at.
+    """
+    chains, num_draws, *shape = array.shape
+    kind = np.float32 if array.dtype == np.float16 else array.dtype
+    if array.nbytes <= _IN_MEMORY:
+        return np.asarray(array, kind)
+    with tempfile.TemporaryFile() as file:
+        turned = np.memmap(file, kind, "w+", shape=(*shape, chains, num_draws))
+    step = max(1, _IN_MEMORY // (4 * array.nbytes // num_draws))
+    for begin in range(0, num_draws, step):
+        turned[..., begin : begin + step] = np.moveaxis(
+            array[:, begin : begin + step], (0, 1), (-2, -1)
+        )
+    return np.moveaxis(turned, (-2, -1), (0, 1))

@@ -1,0 +1,63 @@
+"""Names that files and ArviZ cannot hold, refused before they cost anything.
+
+A site becomes a folder of a zarr store, a variable of an xarray dataset beside axes that have names
+too, and a variable of a netCDF file. Each of these takes most names, and fails late at some.
+"""
+
+from collections.abc import Iterable, Mapping
+
+# Bytes of the name of a folder, on the file systems in use.
+_LONGEST = 255
+
+
+def refuse_names(
+    owner: str, names: Mapping[str, str], axes: Iterable[str], on_disk: bool = False
+) -> None:
+    """Refuse what cannot be written or read again.
+
+    :param owner: the caller, for the message.
+    :param names: name in the file by that of the site.
+    :param axes: names of all axes beside them.
+    :param on_disk: whether every variable is a folder too.
+    :raises ValueError: naming the site.
+    """
+    sites: dict[str, str] = {}
+    axes = {"chain", "draw", *axes}
+    for site, name in names.items():
+        why = _fault(name, axes) or (_fault_on_disk(name) if on_disk else "")
+        if why:
+            raise ValueError(
+                f"{owner}: the site {site!r} cannot be stored under {name!r}, {why}. Rename it in the "
+                "model."
+            )
+        if name in sites:
+            raise ValueError(
+                f"{owner}: the sites {sites[name]!r} and {site!r} would be stored under one name, "
+                f"{name!r}. Rename one in the model."
+            )
+        sites[name] = site
+
+
+def _fault(name: str, axes: set[str]) -> str:
+    """What is wrong with a name for ArviZ and netCDF; empty where nothing is."""
+    if name in ("", ".", ".."):
+        return "which is no name to a file system"
+    if name in axes:
+        return "which is the name of an axis of the draws"
+    if "\0" in name:
+        return "because names in files end at a null character"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "which is no valid Unicode"
+    return ""
+
+
+def _fault_on_disk(name: str) -> str:
+    if name == "zarr.json":
+        return "which is the name of a file of zarr"
+    if "\\" in name:
+        return "because a backslash means a subfolder"
+    if len(name.encode()) > _LONGEST:
+        return f"because it has {len(name.encode())} bytes, and the limit is {_LONGEST}"
+    return ""

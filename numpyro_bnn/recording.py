@@ -7,7 +7,7 @@ there behind the sampler's back. Of several processes the first one writes, and 
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +20,7 @@ import jax
 from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.drawfiles import DTYPES
 from numpyro_bnn.drawstore import DrawStore, StoredArray, Variable, variables_of
-from numpyro_bnn.fingerprint import Facts
+from numpyro_bnn.fingerprint import Described
 from numpyro_bnn.processes import Processes
 from numpyro_bnn.sampling import Lanes, Piece, Plan
 
@@ -72,7 +72,7 @@ class Disk(NamedTuple):
         assert self.checkpoint is not None
         return Checkpoint(self.checkpoint)
 
-    def begin(self, start: Start, facts: Callable[[], Facts]) -> None:
+    def begin(self, start: Start, describe: Callable[[], Described]) -> None:
         """Store what a run is, before its first step.
 
         :raises FileExistsError: if there is a run already.
@@ -90,12 +90,14 @@ class Disk(NamedTuple):
                 if processes.is_first:
                     (folder / mark).unlink()
         if self.checkpoint is not None:
-            processes.first(lambda: self._checkpoint.begin(start, facts()))
+            processes.first(lambda: self._checkpoint.begin(start, describe()))
 
-    def read_start(self, facts: Facts) -> Start:
+    def read_start(
+        self, describe: Callable[[Collection[str]], Described], accept: Collection[str]
+    ) -> Start:
         """How the stored run began, see :meth:`Checkpoint.read_start`."""
         checkpoint = self._checkpoint
-        return self.processes.together(lambda: checkpoint.read_start(facts))
+        return self.processes.together(lambda: checkpoint.read_start(describe, accept))
 
     def load(self, like: Any) -> tuple[Any, Progress] | None:
         """The last complete states and how far they are; None where there are none yet.

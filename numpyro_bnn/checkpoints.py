@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.util import find_stack_level
 
 from numpyro_bnn.fingerprint import Described, Facts, difference, differing, is_within
 from numpyro_bnn.watched import warn_of_left_out
@@ -289,9 +290,9 @@ def check_accept(accept: Any) -> Collection[str]:
 def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
     """Facts of a checkpoint of the format before this one, and those that it is compared in."""
     warnings.warn(
-        "resume: the checkpoint was written by an earlier version, which did not look at globals and "
-        "modules that a model reaches. What it did look at is compared; see to the rest yourself.",
-        stacklevel=2,
+        "The checkpoint was written by an earlier version, which did not look at globals and modules "
+        "that a model reaches. What it did look at is compared; see to the rest yourself.",
+        stacklevel=find_stack_level(),
     )
     told = [
         name

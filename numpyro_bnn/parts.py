@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpyro.distributions import Distribution
+from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.primitives import Messenger
 
-from numpyro_bnn.reached import home_of, is_library_function
+from numpyro_bnn.reached import home_of, is_library_function, stores
 
 # Members of classes that say nothing of what they do, or that Python makes.
 _UNTOLD = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__"}
@@ -65,7 +65,8 @@ def is_own_class(kind: type) -> bool:
 
     The user's own, and those that a library makes while the program runs, as `nn.scan` does.
     """
-    return home_of(kind.__module__) is None or constant_of_library(kind) is None
+    home = home_of(kind.__module__)
+    return home is None or (home != "python" and constant_of_library(kind) is None)
 
 
 def _is_generated(member: Any) -> bool:
@@ -99,14 +100,16 @@ def state_of(value: Any) -> dict[str, Any]:
     kind = type(value)
     if isinstance(value, (logging.Logger, logging.Handler)):
         raise TypeError("it is written to")
-    homes = [home_of(base.__module__) for base in kind.__mro__]
-    learns = homes[0] in ("numpyro", "numpyro_bnn") or isinstance(value, MCMCKernel)
-    if learns and not isinstance(value, (Messenger, Distribution)):
+    if isinstance(value, NumPyroMCMC):
+        return _constructed_from(value) | {"draws": value._states}
+    if isinstance(value, MCMCKernel) or hasattr(kind, "forget"):
         return _constructed_from(value)
-    if "flax" not in homes:
+    if "flax" not in [home_of(base.__module__) for base in kind.__mro__]:
         return _reduced(value)
     if dataclasses.is_dataclass(value):
-        return _constructed_from(value)
+        # Linen modules know their parent, which says nothing of them.
+        fields = [f.name for f in dataclasses.fields(value) if f.init and f.name != "parent"]
+        return {name: getattr(value, name, None) for name in fields}
     # Modules and variables of NNX, without what Flax notes in them about its own traces.
     parts = _reduced(value)
     of_traces = ("_object__", "_pytree__", "_trace_state")
@@ -114,23 +117,24 @@ def state_of(value: Any) -> dict[str, Any]:
 
 
 def _constructed_from(value: Any) -> dict[str, Any]:
-    """Attributes that are named as an argument of the constructor, underscored or not."""
-    if dataclasses.is_dataclass(value):
-        # Flax modules know their parent, which says nothing of them.
-        names = [f.name for f in dataclasses.fields(value) if f.init and f.name != "parent"]
-        return {name: getattr(value, name, None) for name in names}
+    """What only the constructors of an object set, and what is named as an argument of one."""
     known = getattr(value, "__dict__", {})
-    found = {}
+    found: dict[str, Any] = {}
+    at_first: set[str] = set()
+    later: set[str] = set()
     for kind in type(value).__mro__[:-1]:
-        init = vars(kind).get("__init__")
-        code = getattr(inspect.unwrap(init), "__code__", None) if init else None
-        if code is None:
-            continue
-        for name in code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]:
-            for own in (name, f"_{name}"):
-                if own in known:
-                    found[name] = known[own]
-    return found
+        for name, member in vars(kind).items():
+            code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
+            # Kernels over another model are copies, made by `wrap_model`.
+            if code is None or name == "wrap_model":
+                continue
+            (at_first if name == "__init__" else later).update(stores(code))
+            if name == "__init__":
+                arguments = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+                pairs = ((a, own) for a in arguments for own in (a, f"_{a}") if own in known)
+                found |= {argument: known[own] for argument, own in pairs}
+    given = {own.lstrip("_"): known[own] for own in at_first - later if own in known}
+    return given | found
 
 
 def _reduced(value: Any) -> dict[str, Any]:

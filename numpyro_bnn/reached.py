@@ -104,6 +104,11 @@ def _loads(code: types.CodeType) -> Iterator[Load]:
             yield from _loads(constant)
 
 
+def stores(code: types.CodeType) -> set[str]:
+    """Names of the attributes that code sets, of whatever object."""
+    return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
+
+
 def _imported(load: Load, function: types.FunctionType, code: types.CodeType) -> dict[str, Any]:
     """What an import inside a function gives it; nothing before the module was imported."""
     name = load.name

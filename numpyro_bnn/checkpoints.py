@@ -2,8 +2,8 @@
 
 A checkpoint is a folder:
 
-- ``run.json``: facts that make a run this run (:mod:`numpyro_bnn.fingerprint`), and the fields that
-  it collects; written before the first step, after ``start``;
+- ``run.json``: facts that make a run this run (:mod:`numpyro_bnn.fingerprint`), paths of what is left
+  out of them, and the fields that it collects; written before the first step, after ``start``;
 - ``start``: random keys and starts;
 - ``steps``: complete states of the chains, the last two (orbax);
 - ``draws.zarr``: the draws so far, where they are not kept elsewhere.
@@ -16,7 +16,8 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,11 +25,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.util import find_stack_level
 
-from numpyro_bnn.fingerprint import Facts, difference
+from numpyro_bnn.fingerprint import Described, Facts, difference, differing, is_within
 from numpyro_bnn.folders import damaged, entries, read_json
+from numpyro_bnn.watched import warn_of_left_out
 
-_FORMAT = "numpyro_bnn checkpoint 1"
+_FORMAT = "numpyro_bnn checkpoint 2"
+# Its facts are fewer: what a model's code reaches was not looked at.
+_BEFORE = "numpyro_bnn checkpoint 1"
+# What the form of the stored states and draws follows from.
+_LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")
+_FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
 
 
 class Start(NamedTuple):
@@ -126,8 +134,8 @@ class Checkpoint:
         with suppress(FileNotFoundError):
             os.replace(self._header, self._draft)
 
-    def begin(self, start: Start, facts: Facts) -> None:
-        """Store what a run is, before its first step.
+    def begin(self, start: Start, described: Described) -> None:
+        """Store what a run is, before its first step, and warn of what is no part of it.
 
         :raises FileExistsError: if the folder holds a run already.
         :raises TypeError: if the starts are of a form that cannot be stored without pickle.
@@ -135,6 +143,7 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         self.refuse_occupied()
+        warn_of_left_out(f"checkpoint={str(self.directory)!r}", described.unknown)
         leaves, structure = jax.tree.flatten((start.keys, start.init_params))
         form: Any = structure
         try:
@@ -153,7 +162,8 @@ class Checkpoint:
         content = {
             "format": _FORMAT,
             "run": uuid.uuid4().hex,
-            "facts": facts,
+            "facts": described.facts,
+            "left_out": list(described.unknown),
             "extra_fields": start.extra_fields,
             "start": {"form": form, "kinds": kinds, "shapes": _shapes(plain)},
         }
@@ -162,22 +172,21 @@ class Checkpoint:
             writer.save(self.directory / "start", _named(plain), force=True)
         os.replace(self._draft, self._header)
 
-    def read_start(self, facts: Facts) -> Start:
+    def read_start(
+        self,
+        describe: Callable[[Collection[str]], Described],
+        accept: Collection[str] | None = None,
+    ) -> Start:
         """How the stored run began.
 
-        :param facts: of the run that would continue it.
+        :param describe: tells the run that would continue it, without the paths that it is given.
+        :param accept: paths in which the two may differ; None where nobody can be asked.
         :raises FileNotFoundError: if nothing was stored.
         :raises ValueError: if the run is another, naming what differs, or the files are damaged.
         """
         self.require_begun()
         content = self._read_header()
-        differs = difference(content["facts"], facts)
-        if differs:
-            raise ValueError(
-                f"The checkpoint in {self.directory} is of another run, and would not continue to "
-                f"the same draws. What differs: {differs}. Resume with what the run began with, "
-                "or begin a new run in another folder."
-            )
+        self._refuse_another(content, describe, accept)
         try:
             keys, init_params = self._read_leaves(content["start"])
         except Exception as error:  # damaged files make the readers fail in any way there is
@@ -216,7 +225,7 @@ class Checkpoint:
         :raises ValueError: if the file is damaged, or of another format.
         """
         content = read_json(self._header, self._safe)
-        if content.get("format") != _FORMAT:
+        if content.get("format") not in (_FORMAT, _BEFORE):
             raise ValueError(
                 f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
                 f"the format {content.get('format')!r}. {self._safe}"
@@ -228,6 +237,35 @@ class Checkpoint:
             error = ValueError(f"it lacks sound fields {wrong or ['facts', 'extra_fields']}")
             raise damaged(self._header, error, self._safe)
         return content
+
+    def _refuse_another(
+        self,
+        content: dict[str, Any],
+        describe: Callable[[Collection[str]], Described],
+        accept: Collection[str] | None,
+    ) -> None:
+        left_out = content.get("left_out", [])
+        described = describe(left_out)
+        new = {n: why for n, why in described.unknown.items() if not is_within(n, left_out)}
+        warn_of_left_out(f"checkpoint={str(self.directory)!r}", new)
+        skip = [*left_out, *new, *(accept or ())]
+        before, now = content["facts"], described.facts
+        if content["format"] == _BEFORE:
+            before, now = _known_to_both(before, now)
+        before, now = (
+            {k: v for k, v in x.items() if not is_within(k, skip)} for x in (before, now)
+        )
+        differs = differing(before, now)
+        if not differs:
+            return
+        free = [name for name in differs if not is_within(name, _FORM)]
+        advice = "Resume with what the run began with, or begin a new run in another folder."
+        if accept is not None and len(free) == len(differs):
+            advice += f" If that changes no draw, go on with `resume(…, accept={free[:3]})`."
+        raise ValueError(
+            f"The checkpoint in {self.directory} is of another run, and would not continue to "
+            f"the same draws. What differs: {difference(before, now)}. {advice}"
+        )
 
     def save(self, states: Any, progress: Progress) -> None:
         """Store complete states of all chains; the one before stays until this is whole."""
@@ -317,6 +355,46 @@ def _alone() -> Any:
     return ocp.options.MultiprocessingOptions(
         primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
     )
+
+
+def check_accept(accept: Any) -> Collection[str]:
+    """Refuse what is no list of paths, or a path that the stored files depend on.
+
+    :raises TypeError: for another kind.
+    :raises ValueError: for a path that no run can differ in.
+    """
+    names = isinstance(accept, (list, tuple, set, frozenset))
+    if not names or not all(isinstance(name, str) and name for name in accept):
+        raise TypeError(
+            "resume: accept must be a list of names that the message of a refused `resume` gives, such "
+            f"as ['kernel.model.SCALE'], got {accept!r}."
+        )
+    fixed = [name for name in accept if is_within(name, _FORM)]
+    if fixed:
+        raise ValueError(
+            f"resume: accept={fixed} cannot differ, because the stored states and draws have that form. "
+            "Resume with what the run began with, or begin a new run in another folder."
+        )
+    return accept
+
+
+def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
+    """Facts of a checkpoint of the format before this one, and those that it is compared in."""
+    warnings.warn(
+        "The checkpoint was written by an earlier version, which did not look at globals and modules "
+        "that a model reaches. What it did look at is compared; see to the rest yourself.",
+        stacklevel=find_stack_level(),
+    )
+    told = [
+        name
+        for name in before
+        if name in now
+        and ".wrapped" not in name
+        and not before[name].startswith("as ")
+        and not now[name].startswith(("as ", "not compared"))
+        and " #" not in now[name]
+    ]
+    return {n: before[n] for n in told}, {n: now[n] for n in told}
 
 
 def _named(leaves: list[Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """``MCMC``: NumPyro's, compiled once, and refusing what would be silently wrong."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
 from numpyro_bnn.arguments import as_arrays
 from numpyro_bnn.chains import Arguments, Programs, fields_of
-from numpyro_bnn.checkpoints import Progress, Start
+from numpyro_bnn.checkpoints import Progress, Start, check_accept
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.chunked import chunked_kernel
 from numpyro_bnn.faults import (
@@ -30,7 +30,7 @@ from numpyro_bnn.faults import (
     refuse_subsampling,
     warn_of_failed,
 )
-from numpyro_bnn.fingerprint import Facts, describe, environment
+from numpyro_bnn.fingerprint import Described, describe_all, environment
 from numpyro_bnn.placement import Placement
 from numpyro_bnn.processes import Processes
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
@@ -42,6 +42,7 @@ from numpyro_bnn.stored_array import StoredArray
 from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
 from numpyro_bnn.suspects import suspect_chains, warn_of_run
 from numpyro_bnn.tempering import ParallelTempering
+from numpyro_bnn.watched import Watched
 
 
 class MCMC(NumPyroMCMC):
@@ -235,6 +236,7 @@ class MCMC(NumPyroMCMC):
                 warn_of_run(self.suspect, self.num_chains)
             return
         check_key("MCMC.run", rng_key, self.num_chains)
+        watched = self._watched()
         fit = self._look_at(args, kwargs)
         init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
         if init_params is None and fit is None and self._warmup_state is not None:
@@ -248,16 +250,21 @@ class MCMC(NumPyroMCMC):
             self._refuse_parts()
         with self._on_disk(resumed=False), explain_tracing(), explain_memory():
             if self._disk is not None:
-                self._disk.begin(start, lambda: self._facts(fit))
+                self._disk.begin(start, lambda: self._described(fit, watched))
             self._sample(start, fit, resumed=False)
 
-    def resume(self, *args: Any, **kwargs: Any) -> None:
+    def resume(self, *args: Any, accept: Collection[str] = (), **kwargs: Any) -> None:
         """Continue the run whose checkpoint there is, to the draws that it would have given.
 
         Bit for bit, on the same machine; a run that was finished gives back all its draws. The key,
         the starts and the `extra_fields` are those of `run`.
 
+        Compared are all that the code of model and kernel reaches (globals, closures, attributes,
+        functions of modules of your own), the data, the settings and the versions of libraries.
+
         :param args: arguments of the model: the same data.
+        :param accept: names of differences to go on in spite of, as the message of a refused call
+            has them; `"kernel.model"` stands for all that is below it.
         :param kwargs: keyword arguments of the model.
         :raises FileNotFoundError: if nothing was stored yet; `run` is what to call then.
         :raises ValueError: if anything that decides the draws differs from what began the run
@@ -270,9 +277,13 @@ class MCMC(NumPyroMCMC):
                 "`checkpoint=…`."
             )
         self._refuse_parts()
+        accept = check_accept(accept)
+        watched = self._watched()
         fit = self._look_at(args, kwargs)
         with self._on_disk(resumed=True), explain_tracing(), explain_memory():
-            start = self._disk.read_start(self._facts(fit))
+            start = self._disk.read_start(
+                lambda names: self._described(fit, watched, names), accept
+            )
             self._sample(start, fit, resumed=True)
 
     def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
@@ -295,22 +306,35 @@ class MCMC(NumPyroMCMC):
         refuse_sites_of_host_rows(fit)
         return fit
 
-    def _facts(self, fit: Fit | None) -> Facts:
+    def _watched(self) -> Watched | None:
+        """What decides the draws and may change while the model is looked at."""
+        if self._disk is None or self._disk.checkpoint is None:
+            return None
+        names = ("kernel", "postprocess_fn", "record")
+        return Watched(dict(zip(names, (self.sampler, self.postprocess_fn, self.record))))
+
+    def _described(
+        self, fit: Fit | None, watched: Watched | None, left_out: Collection[str] = ()
+    ) -> Described:
         """What decides the draws, beside the key and the starts."""
-        own = ["num_warmup", "num_samples", "num_chains", "thinning", "chain_method"]
-        own += ["chunk_size", "postprocess_fn", "record"]
-        sites = {} if fit is None else {n: str(s.shape) for n, s in fit.structure.sites.items()}
-        facts = describe("sites", sites)
-        for name in own:
-            facts |= describe(name, getattr(self, name))
         assert self._disk is not None
-        facts |= describe("checkpoint_every", self._disk.every)
-        facts |= describe("draws", None if self._disk.draws is None else self._disk.draws.name)
-        facts |= describe("draws_dtype", self._disk.dtype)
+        assert watched is not None
+        own = ["num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size"]
         mesh = self._placement.mesh
-        facts |= describe("mesh", None if mesh is None else dict(mesh.shape))
-        facts |= describe("kernel", self.sampler)
-        return facts | describe("data", [self._args, self._kwargs]) | environment()
+        settings = {name: getattr(self, name) for name in own} | {
+            "sites": {}
+            if fit is None
+            else {n: str(s.shape) for n, s in fit.structure.sites.items()},
+            "checkpoint_every": self._disk.every,
+            "draws": None if self._disk.draws is None else self._disk.draws.name,
+            "draws_dtype": self._disk.dtype,
+            "mesh": None if mesh is None else dict(mesh.shape),
+            "data": [self._args, self._kwargs],
+        }
+        given = describe_all(settings, left_out)
+        found = watched.after(left_out)
+        facts = given.facts | found.facts | environment()
+        return Described(facts, given.unknown | found.unknown)
 
     def _refuse_parts(self) -> None:
         plan = self._collection_params

@@ -7,7 +7,7 @@ there behind the sampler's back. Of several processes the first one writes, and 
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -22,7 +22,7 @@ from numpyro_bnn.checks import check_whole
 from numpyro_bnn.drawfiles import DTYPES
 from numpyro_bnn.drawstore import DrawStore, Variable, variables_of
 from numpyro_bnn.faults import exploded_chains
-from numpyro_bnn.fingerprint import Facts
+from numpyro_bnn.fingerprint import Described
 from numpyro_bnn.folders import leave_mark, path_of, refuse_nested, require_writable
 from numpyro_bnn.locks import FolderInUse, FolderLock
 from numpyro_bnn.processes import Processes
@@ -130,7 +130,7 @@ class Disk(NamedTuple):
                 self._checkpoint.withdraw()
             raise
 
-    def begin(self, start: Start, facts: Callable[[], Facts]) -> None:
+    def begin(self, start: Start, describe: Callable[[], Described]) -> None:
         """Store what a run is, before its first step.
 
         :raises OSError: if the folders are not those of all processes.
@@ -146,12 +146,14 @@ class Disk(NamedTuple):
                 if processes.is_first:
                     (folder / mark).unlink()
         if self.checkpoint is not None:
-            processes.first(lambda: self._checkpoint.begin(start, facts()))
+            processes.first(lambda: self._checkpoint.begin(start, describe()))
 
-    def read_start(self, facts: Facts) -> Start:
+    def read_start(
+        self, describe: Callable[[Collection[str]], Described], accept: Collection[str]
+    ) -> Start:
         """How the stored run began, see :meth:`Checkpoint.read_start`."""
         checkpoint = self._checkpoint
-        return self.processes.together(lambda: checkpoint.read_start(facts))
+        return self.processes.together(lambda: checkpoint.read_start(describe, accept))
 
     def load(self, like: Any) -> tuple[Any, Progress] | None:
         """The last complete states and how far they are; None where there are none yet.

@@ -1,6 +1,6 @@
 """Mean-field variational inference: NumPyro's ``AutoNormal``, on minibatches of the same models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from numpyro_bnn.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.checks import check_whole
 from numpyro_bnn.descent import Descent
 from numpyro_bnn.draws import Draws
-from numpyro_bnn.fingerprint import Facts, describe, environment
+from numpyro_bnn.fingerprint import Described, environment
 from numpyro_bnn.keywords import check_keywords, keyword_options
 from numpyro_bnn.potential import Potential, Values
 from numpyro_bnn.sgmcmc.gradients import Rows, next_rows
 from numpyro_bnn.start import complete, gentle_start
 from numpyro_bnn.structure import check_key, explain_tracing
+from numpyro_bnn.watched import Watched
 
 # Steps between looks at the loss.
 _BLOCK = 500
@@ -87,10 +88,13 @@ def mean_field(
     if not (isinstance(init_scale, (int, float)) and 0 < init_scale < np.inf):
         raise ValueError(f"mean_field: init_scale must be a positive number, got {init_scale!r}.")
     check_key("mean_field", key)
-    descent = Descent("mean_field", model, args, kwargs, batch_size)
-    key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
     if optimizer is None:
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
+    decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
+    decides += [num_particles, jax.random.key_data(key)]
+    watched = None if checkpoint is None else Watched({"fit": decides})
+    descent = Descent("mean_field", model, args, kwargs, batch_size)
+    key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
     # What tells the structure of a model may not run inside the model: NumPyro would see it.
     own, static = descent.whole.own, descent.static
@@ -143,11 +147,7 @@ def mean_field(
     all_rows = Rows(descent.whole, descent.plate, descent.size)
     batches = descent.estimator.init(all_rows, {}, key_rows)
     carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
-    facts: Facts = {}
-    if checkpoint is not None:
-        decides = (model, args, kwargs, num_steps, optimizer, init_params, init_scale)
-        facts = describe("fit", [*decides, batch_size, num_particles, jax.random.key_data(key)])
-    disk = _Disk(checkpoint, checkpoint_every, facts | environment())
+    disk = _Disk(checkpoint, checkpoint_every, watched)
     carry, loss, begun = disk.begin(carry, key)
     descent.count(begun * num_particles)
     with tqdm(total=num_steps, initial=begun, desc="mean_field", disable=not progress_bar) as bar:
@@ -175,13 +175,13 @@ class _Disk:
 
     :param folder: the folder; nothing is kept where None.
     :param every: steps between checkpoints.
-    :param facts: what makes this fit this fit.
+    :param watched: what makes this fit this fit.
     """
 
-    def __init__(self, folder: str | Path | None, every: int, facts: Facts) -> None:
+    def __init__(self, folder: str | Path | None, every: int, watched: Watched | None) -> None:
         self.checkpoint = None if folder is None else Checkpoint(folder)
         self.every = max(1, every // _BLOCK) * _BLOCK
-        self.facts = facts
+        self.watched = watched
 
     def begin(self, carry: Any, key: jax.Array) -> tuple[Any, jax.Array, int]:
         """Where to go on: the state, the loss before it and the steps taken."""
@@ -189,13 +189,18 @@ class _Disk:
         if self.checkpoint is None:
             return *start, 0
         if not self.checkpoint.begun:
-            self.checkpoint.begin(Start(key, None, ()), self.facts)
-        self.checkpoint.read_start(self.facts)
+            self.checkpoint.begin(Start(key, None, ()), self._described())
+        self.checkpoint.read_start(self._described)
         last = self.checkpoint.last_step()
         if last is None:
             return *start, 0
         state, progress = self.checkpoint.load(start, last)
         return *state, progress.steps
+
+    def _described(self, left_out: Collection[str] = ()) -> Described:
+        assert self.watched is not None
+        found = self.watched.after(left_out)
+        return Described(found.facts | environment(), found.unknown)
 
     def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
         """Store the state after so many steps, if its turn has come."""

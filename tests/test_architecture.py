@@ -28,7 +28,7 @@ rung_adaptation
 likelihoods sgmcmc sgmcmc.* rung_moves tempering gibbs moves
 descent
 curvature newton finish
-faults fingerprint drawfiles
+faults fingerprint parts reached watched drawfiles
 drawstore checkpoints chunked sampling
 recording
 mcmc optimization approximate iterates gaussian_laplace variational

@@ -34,3 +34,18 @@ def where_needed(flag: Any, new: Callable[[], Any], old: Any) -> Any:
         return jax.tree.map(lambda a, b: jnp.where(flag, a, b), new(), old)
 
     return lax.cond(any_chain(jnp.asarray(flag)), selected, lambda: old)
+
+
+def chosen(flag: Any, new: Any, old: Any) -> Any:
+    """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`.
+
+    A key is used up when a step was taken, whether what came of the step is kept or not.
+
+    :param flag: boolean scalar.
+    """
+
+    def choose(one: jax.Array, other: jax.Array) -> jax.Array:
+        is_key = jnp.issubdtype(one.dtype, jax.dtypes.prng_key)
+        return one if is_key else jnp.where(flag, one, other)
+
+    return jax.tree.map(choose, new, old)

@@ -306,12 +306,14 @@ class _ControlVariate:
 
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         if self.period is not None:
-            before = state
-            state = where_needed(
-                before.batches.count % self.period == 0,
-                lambda: self._at(potential, position, before.batches),
-                before,
+            # The sequence goes on as it was: its key is used once and never chosen between.
+            batches = state.batches
+            exact = where_needed(
+                batches.count % self.period == 0,
+                lambda: self._at(potential, position, batches)[1:],
+                state[1:],
             )
+            state = AnchorState(batches, *exact)
         rows, batches = self.batches.rows(potential, state.batches)
         here = self.batches.some(potential, position, rows, batches)
         there = self.batches.some(potential, state.anchor, rows, batches)

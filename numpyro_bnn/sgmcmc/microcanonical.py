@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn.checks import check_positive, check_whole
 from numpyro_bnn.sgmcmc import preconditioners
+from numpyro_bnn.sgmcmc.branches import chosen
 from numpyro_bnn.sgmcmc.checks import check_all_rows
 from numpyro_bnn.sgmcmc.decoherence import Decoherence
 from numpyro_bnn.sgmcmc.isokinetic import Isokinetic
@@ -101,8 +102,7 @@ class MCLMC(Underdamped):
         if self._tuning.learns:
             # A first guess of the step that is too large for the energy to be a number is taken back.
             lost = (before.i < self._num_warmup) & ~jnp.isfinite(error)
-            back = before._replace(rng_key=after.rng_key, adaptation=after.adaptation)
-            after = jax.tree.map(lambda old, new: jnp.where(lost, old, new), back, after)
+            after = chosen(~lost, after, before._replace(adaptation=after.adaptation))
         return self._tuned(before, after, error / before.temperature)
 
 

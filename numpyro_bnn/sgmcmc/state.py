@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn.sgmcmc.adaptation import Adaptation
+from numpyro_bnn.sgmcmc.branches import chosen
 from numpyro_bnn.sgmcmc.movements import (
     DynamicsState,
     PyTree,
@@ -145,6 +146,6 @@ def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
     """Keep the last finite state of a chain that explodes, and remember when it did."""
     finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(total(jnp.square, after.z))
     sound = finite & (before.exploded_at < 0)
-    kept = jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, before)
+    kept = chosen(sound, after, before)
     exploded_at = jnp.where(finite | (before.exploded_at >= 0), before.exploded_at, before.i)
     return kept._replace(i=after.i, exploded_at=exploded_at)

@@ -1,0 +1,220 @@
+"""What the code of a function reaches beside its arguments, and whose code that is.
+
+The names that a function loads are read off its bytecode: globals, variables of the functions
+around it, modules that it imports, and of modules, namespaces and classes only the attributes that
+it takes. What belongs to the standard library or to an installed package is told by its version;
+all else is the user's own and is looked into.
+
+Names that are made while the code runs, as ``getattr(module, name)`` or ``globals()[name]`` do, are
+in no bytecode: of a module that is used so, everything counts.
+"""
+
+import dis
+import functools
+import importlib.util
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_MISSING = object()
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_AROUND = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_OWN = str(Path(__file__).parent)
+_STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+class Load(NamedTuple):
+    """A name that code loads.
+
+    - **scope** - ``"global"``, ``"around"`` (a variable of an enclosing function) or ``"import"``
+    - **name** - of the variable, or of the module
+    - **attributes** - taken of it one after another
+    - **level** - dots before the name of an imported module
+    """
+
+    scope: str
+    name: str
+    attributes: tuple[str, ...] = ()
+    level: int = 0
+
+
+def reached_from(function: types.FunctionType) -> dict[str, Any]:
+    """What a function reads beside its arguments, by dotted name.
+
+    Of a function of a library its defaults and what it was made with.
+
+    :param function: a function written in Python.
+    """
+    code = function.__code__
+    reached: dict[str, Any] = {}
+    if function.__defaults__:
+        reached["defaults"] = function.__defaults__
+    if function.__kwdefaults__:
+        reached["defaults by name"] = function.__kwdefaults__
+    around = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
+        try:
+            around[name] = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
+    if is_library_function(function):
+        return reached | around
+    loads = set(_loads(code))
+    for load in loads:
+        if load.scope == "import":
+            reached |= _imported(load, function, code)
+            continue
+        space = function.__globals__ if load.scope == "global" else around
+        if load.name in space:
+            name, value = _follow(load.name, space[load.name], load.attributes)
+            reached[name] = value
+    loaded = {load.name for load in loads if load.scope == "around"}
+    return reached | {name: value for name, value in around.items() if name not in loaded}
+
+
+def _loads(code: types.CodeType) -> Iterator[Load]:
+    """Every name that code loads, and that of the functions inside it."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for i, step in enumerate(steps):
+        if step.opname in _GLOBAL or step.opname in _AROUND:
+            taken = []
+            for after in steps[i + 1 :]:
+                if after.opname not in _ATTRIBUTE:
+                    break
+                taken.append(after.argval)
+            scope = "global" if step.opname in _GLOBAL else "around"
+            yield Load(scope, step.argval, tuple(taken))
+        elif step.opname == "IMPORT_NAME":
+            level = steps[i - 2].argval
+            names = []
+            for after in steps[i + 1 :]:
+                if after.opname == "IMPORT_FROM":
+                    names.append(after.argval)
+                elif not after.opname.startswith("STORE"):
+                    break
+            for name in names or [""]:
+                yield Load("import", step.argval, (name,) if name else (), level)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _loads(constant)
+
+
+def stores(code: types.CodeType) -> set[str]:
+    """Names of the attributes that code sets, of whatever object."""
+    return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
+
+
+def _imported(load: Load, function: types.FunctionType, code: types.CodeType) -> dict[str, Any]:
+    """What an import inside a function gives it; nothing before the module was imported."""
+    name = load.name
+    if load.level:
+        package = function.__globals__.get("__package__") or ""
+        try:
+            name = importlib.util.resolve_name("." * load.level + name, package)
+        except ImportError:
+            return {}
+    # `import a.b` binds a, of which the attribute b is taken.
+    found = [
+        sys.modules[n] for n in dict.fromkeys((name, name.partition(".")[0])) if n in sys.modules
+    ]
+    label = f"import {name}"
+    if load.attributes:
+        named = [_follow(label, module, load.attributes) for module in found[:1]]
+        return dict(named)
+    own = [module for module in found if home_of(module.__name__) is None]
+    taken = _all_names(code)
+    parts = {
+        f"{label}.{attribute}": value
+        for module in own
+        for attribute, value in vars(module).items()
+        if attribute in taken
+    }
+    if found and not parts:
+        parts[label] = found[0]
+    return parts
+
+
+def _all_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _all_names(constant)
+    return names
+
+
+def _follow(name: str, value: Any, attributes: tuple[str, ...]) -> tuple[str, Any]:
+    """The last of the attributes that can be told without running code, with its dotted name."""
+    for attribute in attributes:
+        step = _attribute(value, attribute)
+        if step is _MISSING:
+            break
+        name, value = f"{name}.{attribute}", step
+    return name, value
+
+
+def _attribute(value: Any, name: str) -> Any:
+    if isinstance(value, types.ModuleType):
+        if home_of(value.__name__) is not None:
+            return _MISSING
+        return vars(value).get(name, _MISSING)
+    if isinstance(value, type):
+        found = vars(value).get(name, _MISSING) if home_of(value.__module__) is None else _MISSING
+        return _MISSING if callable(found) or hasattr(found, "__get__") else found
+    own = isinstance(value, (types.SimpleNamespace, types.FunctionType))
+    if own or home_of(type(value).__module__) is None:
+        return getattr(value, "__dict__", {}).get(name, _MISSING)
+    return _MISSING
+
+
+def is_library_function(function: types.FunctionType) -> bool:
+    """Whether a function is told by the version of a library.
+
+    Wrappers such as those of ``jax.vmap`` pass for the function that they wrap in all but the file.
+    """
+    file = function.__code__.co_filename
+    if file.startswith("<") and not file.startswith("<frozen"):
+        return home_of(function.__module__ or "") is not None
+    return file.startswith("<frozen") or _is_library_file(file)
+
+
+def _is_library_file(file: str) -> bool:
+    parts = Path(file).parts
+    installed = "site-packages" in parts or "dist-packages" in parts
+    return installed or file.startswith((_OWN, *_STANDARD))
+
+
+@functools.cache
+def _home_of_top(top: str, file: str) -> str | None:
+    if file.startswith(_OWN):
+        return "numpyro_bnn"
+    if file and not _is_library_file(file):
+        return None
+    if top in sys.stdlib_module_names:
+        return "python"
+    if not file:
+        return None
+    try:
+        version(top)
+        return top
+    except PackageNotFoundError:
+        return next(iter(packages_distributions().get(top, [])), None)
+
+
+def home_of(module: str) -> str | None:
+    """The distribution that a module belongs to, ``"python"`` for the standard library.
+
+    :param module: its dotted name.
+    :return: None for modules of the user's own.
+    """
+    top = module.partition(".")[0]
+    loaded = sys.modules.get(module) or sys.modules.get(top)
+    file = getattr(loaded, "__file__", None)
+    if file is None:
+        # Packages without `__init__.py` have folders.
+        file = next(iter(getattr(loaded, "__path__", [])), "")
+    return _home_of_top(top, file)

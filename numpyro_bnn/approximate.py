@@ -50,8 +50,8 @@ def map_estimate(
         `batch_size`, `tolerance`, `validation`, `patience`, `init_params`, `progress_bar`), and
         keyword arguments of the model.
     :return: one chain with one draw; ``stats["potential_energy"]`` is the energy in nats,
-        precisions integrated out, and ``info["newton_decrement"]`` how many nats the mode is away
-        (NaN where that was not measured).
+        precisions integrated out, and ``info["newton_decrement"]`` a list with how many nats the
+        mode is away, where that was measured.
     :raises TypeError: for a keyword that neither this function nor the model takes.
     :raises ValueError: if a number is out of range or no start stays finite.
 
@@ -73,7 +73,7 @@ def map_estimate(
         {name: value[np.asarray(best), None] for name, value in z.items()},
         None,
         energy[best],
-        newton_decrement=float(found[best[0]]),
+        **_measured(found[best]),
     )
 
 
@@ -147,6 +147,12 @@ def randomized_map(
     return _as_chains(descent, z, energy, found)
 
 
+def _measured(found: np.ndarray) -> dict[str, list[float]]:
+    """How far from their modes members are, if that is known of any."""
+    known = ~np.isnan(found)
+    return {"newton_decrement": np.where(known, found, np.inf).tolist()} if known.any() else {}
+
+
 def _as_chains(
     descent: Descent, z: dict[str, jax.Array], energy: np.ndarray, found: np.ndarray
 ) -> Draws:
@@ -155,7 +161,7 @@ def _as_chains(
         {name: value[:, None] for name, value in z.items()},
         None,
         energy,
-        newton_decrement=found.tolist(),
+        **_measured(found),
     )
 
 

@@ -31,7 +31,8 @@ CALLS = {
         },
         (2, 5),
     ),
-    "laplace": ({"num_samples": 5}, (1, 5)),
+    # Enough steps for a centre that is a mode.
+    "laplace": ({"num_samples": 5, "num_steps": 400}, (1, 5)),
     "mean_field": ({"num_samples": 5, "batch_size": 4}, (1, 5)),
 }
 

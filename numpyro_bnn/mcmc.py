@@ -32,9 +32,10 @@ from numpyro_bnn.placement import Placement
 from numpyro_bnn.processes import Processes
 from numpyro_bnn.recording import Disk, Recorder, finish_before_interrupt
 from numpyro_bnn.sampling import Lanes, Plan, explain_memory, progress_bars
+from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit, starts_for
 from numpyro_bnn.stepping_stones import Tempering, tempering_of
-from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
+from numpyro_bnn.structure import begin_fit, check_key, explain_tracing, refuse_equal_keys
 from numpyro_bnn.tempering import ParallelTempering
 from numpyro_bnn.watched import Watched
 
@@ -198,8 +199,8 @@ class MCMC(NumPyroMCMC):
             `num_chains`, such as :func:`numpyro_bnn.optimize` returns.
         :param kwargs: keyword arguments of the model.
         :raises ValueError: if HMC or NUTS would run over a model that subsamples, if an
-            observed site broadcasts to an outer product, if starts have the wrong shape, or if
-            a chain starts where the energy is not finite.
+            observed site broadcasts to an outer product, if starts have the wrong shape, if
+            a chain starts where the energy is not finite, or if two chains have the same key.
         :raises RuntimeError: if every chain becomes non-finite.
         """
         if not isinstance(extra_fields, (tuple, list)):
@@ -216,6 +217,8 @@ class MCMC(NumPyroMCMC):
             )
             return
         check_key("MCMC.run", rng_key, self.num_chains)
+        if not is_prng_key(rng_key) and not _is_cold(self.sampler, self.num_samples):
+            refuse_equal_keys("MCMC.run", rng_key)
         watched = self._watched()
         fit = self._look_at(args, kwargs)
         init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
@@ -479,3 +482,8 @@ class MCMC(NumPyroMCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
+
+
+def _is_cold(sampler: MCMCKernel, num_steps: int) -> bool:
+    """Whether chains only descend, so that those of one start and one key may well be equal."""
+    return isinstance(sampler, SGMCMC) and sampler.is_cold(num_steps)

@@ -149,8 +149,17 @@ def exploded_chains(state: Any) -> dict[int, str]:
     for part in (state, *getattr(state, "block_states", ())):
         steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
         for chain in np.flatnonzero(steps >= 0):
-            left_out[int(chain)] = f"exploded at step {int(steps[chain])}, warm-up included"
+            left_out[int(chain)] = f"{_cause(part, chain)} at step {steps[chain]}, warm-up included"
     return left_out
+
+
+def _cause(state: Any, chain: Any) -> str:
+    """Why a chain was frozen, which its state shows."""
+    for field, name in (("step_size", "step size"), ("temperature", "temperature")):
+        value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
+        if not (np.isfinite(value) and value >= 0):
+            return f"its schedule, which must be corrected, gave the {name} {value:.4g}"
+    return "exploded"
 
 
 def first_bad_draws(draws: Any) -> dict[int, int]:

@@ -39,7 +39,7 @@ from numpyro_bnn.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.start import Fit, starts_for
 from numpyro_bnn.stepping_stones import Tempering, tempering_of
 from numpyro_bnn.stored_array import StoredArray
-from numpyro_bnn.structure import begin_fit, check_key, explain_tracing
+from numpyro_bnn.structure import begin_fit, check_key, explain_tracing, refuse_equal_keys
 from numpyro_bnn.suspects import suspect_chains, warn_of_run
 from numpyro_bnn.tempering import ParallelTempering
 from numpyro_bnn.watched import Watched
@@ -212,8 +212,8 @@ class MCMC(NumPyroMCMC):
         :param kwargs: keyword arguments of the model.
         :raises ValueError: if HMC or NUTS would run over a model that subsamples, if a value of an
             observed site would count several times or none is observed, if starts lack a site,
-            have an unknown one or another shape, or if a chain starts where the energy is not
-            finite.
+            have an unknown one or another shape, if a chain starts where the energy is not
+            finite, or if two chains have the same key.
         :raises RuntimeError: if every chain becomes non-finite.
         """
         if not isinstance(extra_fields, (tuple, list)):
@@ -236,6 +236,8 @@ class MCMC(NumPyroMCMC):
                 warn_of_run(self.suspect, self.num_chains)
             return
         check_key("MCMC.run", rng_key, self.num_chains)
+        if not is_prng_key(rng_key) and not _is_cold(self.sampler, self.num_samples):
+            refuse_equal_keys("MCMC.run", rng_key)
         watched = self._watched()
         fit = self._look_at(args, kwargs)
         init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
@@ -527,3 +529,8 @@ class MCMC(NumPyroMCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
+
+
+def _is_cold(sampler: MCMCKernel, num_steps: int) -> bool:
+    """Whether chains only descend, so that those of one start and one key may well be equal."""
+    return isinstance(sampler, SGMCMC) and sampler.is_cold(num_steps)

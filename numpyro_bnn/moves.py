@@ -44,12 +44,16 @@ class Bound:
     """
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict | None) -> None:
-        self.model = seed(centered_model(model), jax.random.key(0))
+        self.model = centered_model(model)
         self.args, self.kwargs = args, kwargs or {}
+
+    def _at(self, values: Values) -> Callable:
+        # The key is for what a model draws beside its latent sites, the same at every look.
+        return seed(substitute(self.model, data=values), jax.random.key(0))
 
     def sites(self, values: Values) -> dict[str, Any]:
         """The trace at constrained values."""
-        return trace(substitute(self.model, data=values)).get_trace(*self.args, **self.kwargs)
+        return trace(self._at(values)).get_trace(*self.args, **self.kwargs)
 
     @property
     def latent(self) -> list[str]:
@@ -73,7 +77,7 @@ class Bound:
 
     def log_joint(self, values: Values) -> jax.Array:
         """log p(θ, y) at constrained values, in nats."""
-        return log_density(self.model, self.args, self.kwargs, values)[0]
+        return log_density(self._at(values), self.args, self.kwargs, {})[0]
 
 
 class Move(Protocol):

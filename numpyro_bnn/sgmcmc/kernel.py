@@ -129,8 +129,8 @@ class SGMCMC(MCMCKernel):
         self.preconditioner = preconditioner
         self._auto = isinstance(step_size, str)
         # "auto" begins from the curvature instead: no schedule is asked then.
-        self._step_size = as_schedule(1.0 if self._auto else step_size, "step_size")
-        self._temperature = as_schedule(temperature, "temperature")
+        self._step_size = as_schedule(1.0 if self._auto else step_size, "step_size", name)
+        self._temperature = as_schedule(temperature, "temperature", name)
         schedules = (self._step_size, self._temperature)
         self._cycle = next((s for s in schedules if isinstance(s, Cyclical)), None)
         self._friction = friction
@@ -153,6 +153,10 @@ class SGMCMC(MCMCKernel):
     def num_steps(self) -> int:
         """Steps of the dynamics in one call of `sample`, outside a cycle."""
         return 1 if self._metropolis is None else self._metropolis.num_steps
+
+    def is_cold(self, num_steps: int) -> bool:
+        """Whether it samples nothing: the temperature is 0 in all of so many steps."""
+        return not bool(jnp.any(jax.vmap(self._temperature)(jnp.arange(num_steps))))
 
     @property
     def default_fields(self) -> tuple[str, ...]:
@@ -292,11 +296,11 @@ class SGMCMC(MCMCKernel):
         move = partial(self._step if self._metropolis is None else self._decide, rows)
         after = self._refresh_momentum(state)
         if self._cycle is None:
-            after = move(after)
+            after = freeze(state, move(after))
         else:
             steps = jnp.where(state.i < self._num_warmup, 1, self._cycle.num_steps(state.count))
-            after = lax.fori_loop(0, steps, lambda _, s: move(s), after)
-        return freeze(state, after._replace(i=state.i + 1))
+            after = lax.fori_loop(0, steps, lambda _, s: freeze(s, move(s)), after)
+        return after._replace(i=state.i + 1)
 
     def _refresh_momentum(self, state: SGMCMCState) -> SGMCMCState:
         if self._resample_momentum is None:

@@ -5,6 +5,7 @@ one. The count begins at 0 at the end of warm-up; during warm-up a kernel holds 
 SG-MCMC is a schedule that also knows which of its steps explore: :class:`Cyclical`.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,45 +41,88 @@ def constant(value: float) -> Schedule:
     return lambda count: jnp.asarray(value, jnp.result_type(float))
 
 
-def as_schedule(value: float | Schedule, name: str = "step_size") -> Schedule:
+def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "") -> Schedule:
     """A schedule from a number or from a schedule, which is returned as it is.
 
     :param value: number, or callable ``count -> scalar``, e.g. any Optax schedule.
     :param name: what an error message calls it.
-    :raises TypeError: if ``value`` is neither, or its value is not a scalar.
+    :param owner: the kernel that it is for, for error messages.
+    :raises TypeError: if ``value`` is neither, cannot be called with a count that JAX traces, or
+        does not give one real number.
     :raises ValueError: if the number, or the schedule at count 0, is negative or not finite.
 
     >>> as_schedule(0.1)(7).item() == jnp.float32(0.1).item()
     True
     """
+    label = f"{owner}: {name}" if owner else name
     if not callable(value):
         try:
             number = float(value)
         except (TypeError, ValueError):
             raise TypeError(
-                f"{name} must be a number or a schedule (a callable of the step count), got "
+                f"{label} must be a number or a schedule (a callable of the step count), got "
                 f"{value!r}. Give e.g. {name}=0.01 or a schedule of Optax."
             ) from None
         if not (math.isfinite(number) and number >= 0):
             raise ValueError(
-                f"{name} must be finite and not negative, got {name}={number}. Give a number "
-                "above 0."
+                f"{label} must be finite and not negative, got {name}={number}. Give a number above 0."
             )
         return constant(number)
-    first = value(0)
-    if jnp.ndim(first) != 0:
-        raise TypeError(
-            f"{name} is a schedule whose value at count 0 has the shape {jnp.shape(first)}, "
-            "expected a scalar. Return one number for each step; scales that differ between "
-            "parameters belong in the preconditioner."
-        )
+    label += f" is the schedule {getattr(value, '__qualname__', type(value).__qualname__)}"
+    _check_traced(label, value)
+    first = value(jnp.zeros((), jnp.int32))
     # A schedule may be made of traced values, which have nothing to check yet.
     if not isinstance(first, jax.core.Tracer) and not (math.isfinite(first) and first >= 0):
         raise ValueError(
-            f"{name} is a schedule whose value at count 0 is {first}, expected a finite number "
-            "that is not negative. Correct the schedule."
+            f"{label}, whose value at count 0 is {first}, expected a finite number that is not "
+            "negative. Correct the schedule."
         )
     return value
+
+
+def _check_traced(label: str, schedule: Schedule) -> None:
+    """Call a schedule as a compiled sampler will, without computing anything.
+
+    :param label: the schedule, for error messages.
+    :raises TypeError: if it cannot be called so, or gives no real number.
+    """
+    advice = (
+        "A schedule takes the number of steps so far and gives one number, like those of Optax."
+    )
+    try:
+        inspect.signature(schedule).bind(0)
+    except TypeError as error:
+        raise TypeError(
+            f"{label}, which cannot be called with one argument: {error}. {advice}"
+        ) from None
+    except ValueError:  # builtins do not tell their arguments
+        pass
+    given: list[Any] = []
+    try:
+        jax.eval_shape(lambda t: given.append(schedule(t)), jax.ShapeDtypeStruct((), jnp.int32))
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        raise TypeError(
+            f"{label}, which branches on the count in Python, or gives it to NumPy or `math`: the "
+            "sampler is compiled once for all counts. Write it with `jnp.where` and other functions of "
+            "`jax.numpy`, or join pieces by `optax.join_schedules`."
+        ) from error
+    (value,) = given
+    try:
+        kind, shape = jnp.result_type(value), () if value is None else jnp.shape(value)
+        real = jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)
+    except (TypeError, ValueError):
+        kind, shape, real = value, (), False
+    if not real:
+        raise TypeError(f"{label}, which gave {kind}, expected a real number. {advice}")
+    if shape:
+        raise TypeError(
+            f"{label}, whose value has the shape {shape}, expected a scalar. Return one number for each "
+            "step; scales that differ between parameters belong in the preconditioner."
+        )
 
 
 def polynomial(a: float, b: float, gamma: float) -> Schedule:
@@ -209,7 +253,7 @@ def from_learning_rate(
     :raises ValueError: if ``data_size`` is not positive.
     """
     _positive("from_learning_rate", "data_size", data_size)
-    rate = as_schedule(learning_rate, "learning_rate")
+    rate = as_schedule(learning_rate, "learning_rate", "from_learning_rate")
 
     def convert(value: Any) -> Any:
         return jnp.sqrt(value / data_size) if momentum else 2 * value / data_size

@@ -38,8 +38,8 @@ class SGMCMCState(NamedTuple):
       momentum
     - **configurational_temperature** - θᵀ∇U / D, which should too
     - **kinetic_temperatures**, **configurational_temperatures** - the same of each site
-    - **exploded_at** - call of `sample` at which the chain became non-finite and was frozen;
-      -1 for a sound chain
+    - **exploded_at** - call of `sample` at which the chain, or what a schedule gave it, became
+      non-finite (a schedule: or negative) and the chain was frozen; -1 for a sound chain
     - **rng_key** - for the next step
     """
 
@@ -143,9 +143,20 @@ def record(
 
 
 def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
-    """Keep the last finite state of a chain that explodes, and remember when it did."""
+    """Keep the last sound state of a chain that explodes, and remember when it did.
+
+    A step size or temperature that is negative or not finite counts as an explosion, because there
+    is no sampler of that kind; the state shows it, so that the run can tell why it ended.
+    """
+    given = jnp.stack([after.step_size, after.temperature])
+    possible = (jnp.isfinite(given) & (given >= 0)).all()
     finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(total(jnp.square, after.z))
-    sound = finite & (before.exploded_at < 0)
-    kept = chosen(sound, after, before)
-    exploded_at = jnp.where(finite | (before.exploded_at >= 0), before.exploded_at, before.i)
-    return kept._replace(i=after.i, exploded_at=exploded_at)
+    going = before.exploded_at < 0
+    kept = chosen(possible & finite & going, after, before)
+    shown = going & ~possible
+    return kept._replace(
+        i=after.i,
+        step_size=jnp.where(shown, after.step_size, kept.step_size),
+        temperature=jnp.where(shown, after.temperature, kept.temperature),
+        exploded_at=jnp.where(going & ~(possible & finite), before.i, before.exploded_at),
+    )

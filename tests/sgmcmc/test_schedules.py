@@ -89,7 +89,11 @@ def test_learning_rates_become_the_step_sizes_of_the_same_motion():
         (ValueError, lambda: polynomial(0.1, 0.0, 0.6), "b must be a finite number .* b=0.0"),
         (ValueError, lambda: constant(float("nan")), "value=nan"),
         (ValueError, lambda: as_schedule(-1.0, "temperature"), "temperature must be finite"),
-        (ValueError, lambda: as_schedule(lambda t: -1.0), "step_size is a schedule whose value"),
+        (
+            ValueError,
+            lambda: as_schedule(lambda t: -1.0),
+            "step_size is the schedule .*, whose value",
+        ),
         (TypeError, lambda: as_schedule("small"), "got 'small'"),
         (TypeError, lambda: as_schedule(np.ones(3)), "must be a number or a schedule"),
         (TypeError, lambda: as_schedule(lambda t: np.ones(3)), r"has the shape \(3,\)"),

@@ -15,73 +15,78 @@ from numpyro import __version__ as _numpyro_version
 __version__ = "0.1.0"
 
 _HOME = {
-    "modules": ["MLP", "random_module"],
-    "parameters": ["from_params", "to_params"],
-    "hierarchy": ["parameterize"],
-    "gibbs": ["PrecisionGibbs", "neal"],
-    "host_rows": ["OnHost"],
-    "potential": ["potential_of"],
-    "optimization": ["optimize"],
-    "approximate": ["deep_ensemble", "map_estimate", "randomized_map"],
-    "gaussian_laplace": ["laplace"],
-    "iterates": ["constant_sgd", "swag"],
-    "sgmcmc.kernel": ["SGMCMC"],
-    "sgmcmc.algorithms": [
+    "approximations.laplace": ["laplace"],
+    "approximations.mean_field": ["mean_field"],
+    "approximations.modes": ["deep_ensemble", "map_estimate", "randomized_map"],
+    "approximations.optimize": ["optimize"],
+    "approximations.sgd_iterates": ["constant_sgd", "swag"],
+    "data.host_rows": ["OnHost"],
+    "diagnostics.diagnose": ["diagnose"],
+    "models.parameters": ["from_params", "to_params"],
+    "models.random_module": ["MLP", "random_module"],
+    "models.ready": ["classification", "regression"],
+    "posterior.archive": ["load", "save"],
+    "posterior.arviz_export": ["from_inference_data", "to_inference_data"],
+    "posterior.draws": ["Draws"],
+    "posterior.predictions": ["average", "predict", "prior_predictive"],
+    "posterior.stacking": ["stack", "stacking_weights"],
+    "potential.potential": ["potential_of"],
+    "priors.coordinates": ["parameterize"],
+    "run.mcmc": ["MCMC"],
+    "samplers.gibbs.precision_gibbs": ["PrecisionGibbs", "neal"],
+    "samplers.sgmcmc.kernel": ["SGMCMC"],
+    "samplers.sgmcmc.named.langevin_and_momentum": [
         "AMAGOLD",
         "BAOAB",
         "GGMC",
         "MALA",
         "PSGLD",
+        "RandomWalk",
         "SGHMC",
         "SGLD",
         "SGNHT",
-        "RandomWalk",
     ],
-    "sgmcmc.microcanonical": ["MAMS", "MCLMC"],
-    "sgmcmc.windowed_hmc": ["WindowedHMC"],
-    "tempering": ["ParallelTempering"],
-    "mcmc": ["MCMC"],
-    "predictions": ["average", "predict", "prior_predictive"],
-    "diagnostics": ["diagnose"],
-    "inference_data": ["from_inference_data", "to_inference_data"],
-    "stacking": ["stack", "stacking_weights"],
-    "variational": ["mean_field"],
-    "ready": ["classification", "regression"],
-    "draws": ["Draws"],
-    "pipeline": ["compare", "second_opinion"],
-    "recipe": ["fit"],
-    "storage": ["load", "save"],
+    "samplers.sgmcmc.named.microcanonical": ["MAMS", "MCLMC"],
+    "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
+    "samplers.tempering.kernel": ["ParallelTempering"],
+    "workflow.compare": ["compare"],
+    "workflow.fit": ["fit"],
+    "workflow.second_opinion": ["second_opinion"],
 }
 _MODULES = {
     name: name for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "scores")
 }
-_MODULES |= {name: f"sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")}
+_MODULES |= {
+    name: f"samplers.sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")
+}
 _ORIGIN = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = sorted([*_ORIGIN, *_MODULES])
 
 if TYPE_CHECKING:
     from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, scores
-    from numpyro_bnn.approximate import deep_ensemble, map_estimate, randomized_map
+    from numpyro_bnn.approximations.laplace import laplace
+    from numpyro_bnn.approximations.mean_field import mean_field
+    from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
+    from numpyro_bnn.approximations.optimize import optimize
+    from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
+    from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics import diagnose
-    from numpyro_bnn.draws import Draws
-    from numpyro_bnn.gaussian_laplace import laplace
-    from numpyro_bnn.gibbs import PrecisionGibbs, neal
-    from numpyro_bnn.hierarchy import parameterize
-    from numpyro_bnn.host_rows import OnHost
-    from numpyro_bnn.inference_data import from_inference_data, to_inference_data
-    from numpyro_bnn.iterates import constant_sgd, swag
-    from numpyro_bnn.mcmc import MCMC
-    from numpyro_bnn.modules import MLP, random_module
-    from numpyro_bnn.optimization import optimize
-    from numpyro_bnn.parameters import from_params, to_params
-    from numpyro_bnn.pipeline import compare, second_opinion
-    from numpyro_bnn.potential import potential_of
-    from numpyro_bnn.predictions import average, predict, prior_predictive
-    from numpyro_bnn.ready import classification, regression
-    from numpyro_bnn.recipe import fit
-    from numpyro_bnn.sgmcmc import gradients, preconditioners, schedules
-    from numpyro_bnn.sgmcmc.algorithms import (
+    from numpyro_bnn.models.parameters import from_params, to_params
+    from numpyro_bnn.models.random_module import MLP, random_module
+    from numpyro_bnn.models.ready import classification, regression
+    from numpyro_bnn.posterior.archive import load, save
+    from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
+    from numpyro_bnn.posterior.draws import Draws
+    from numpyro_bnn.posterior.predictions import average, predict, prior_predictive
+    from numpyro_bnn.posterior.stacking import stack, stacking_weights
+    from numpyro_bnn.potential.potential import potential_of
+    from numpyro_bnn.priors.coordinates import parameterize
+    from numpyro_bnn.run.mcmc import MCMC
+    from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs, neal
+    from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
+    from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
+    from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import (
         AMAGOLD,
         BAOAB,
         GGMC,
@@ -92,13 +97,12 @@ if TYPE_CHECKING:
         SGNHT,
         RandomWalk,
     )
-    from numpyro_bnn.sgmcmc.kernel import SGMCMC
-    from numpyro_bnn.sgmcmc.microcanonical import MAMS, MCLMC
-    from numpyro_bnn.sgmcmc.windowed_hmc import WindowedHMC
-    from numpyro_bnn.stacking import stack, stacking_weights
-    from numpyro_bnn.storage import load, save
-    from numpyro_bnn.tempering import ParallelTempering
-    from numpyro_bnn.variational import mean_field
+    from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
+    from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
+    from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
+    from numpyro_bnn.workflow.compare import compare
+    from numpyro_bnn.workflow.fit import fit
+    from numpyro_bnn.workflow.second_opinion import second_opinion
 
 
 def __getattr__(name: str) -> Any:

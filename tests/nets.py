@@ -8,7 +8,7 @@ import numpy as np
 from flax import linen as nn
 from flax import nnx
 
-from numpyro_bnn.structure import structure_of
+from numpyro_bnn.potential.structure import structure_of
 
 # Before Flax 0.12 a list of submodules is a plain list.
 ModuleList = getattr(nnx, "List", list)

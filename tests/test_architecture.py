@@ -1,107 +1,175 @@
-"""Imports point downward, heavy libraries are imported in one place and when used."""
+"""Rooms import in one way, files inside the large ones too; heavy libraries are imported in one room."""
 
 import ast
 import subprocess
 import sys
-from fnmatch import fnmatchcase
 from graphlib import TopologicalSorter
-from pathlib import Path
 
+import architecture
 import pytest
+from architecture import DOORS, FILES, imports, own_imports, room_of
 
 import numpyro_bnn
 
-ROOT = Path(numpyro_bnn.__file__).parent
+# What each room may import from, lowest rooms first. A new arrow is a decision: write it here, and why in
+# the commit.
+ALLOWED = {
+    "data": "",
+    "distributions": "",
+    "diagnostics.convergence": "",
+    "samplers": "",
+    "priors": "_checks distributions",
+    "scores": "_checks data",
+    "likelihoods": "_checks distributions priors",
+    "models": "data likelihoods priors",
+    "potential": "_checks data likelihoods priors",
+    "samplers.sgmcmc": "_checks distributions potential priors",
+    "storage": "data potential priors samplers",
+    "plots": "potential samplers.sgmcmc scores",
+    "samplers.gibbs": "distributions potential priors samplers samplers.sgmcmc",
+    "posterior": "_checks data distributions likelihoods potential samplers storage",
+    "samplers.tempering": "_checks potential samplers.gibbs samplers.sgmcmc",
+    "approximations": "_checks data distributions models posterior potential samplers.sgmcmc storage",
+    "diagnostics": "data diagnostics.convergence posterior priors samplers samplers.tempering storage",
+    "run": "_checks data potential priors samplers samplers.sgmcmc samplers.tempering storage",
+    "workflow": (
+        "_checks approximations data diagnostics diagnostics.convergence posterior potential "
+        "run samplers samplers.sgmcmc scores"
+    ),
+    "cli": "data models plots posterior priors run scores storage workflow",
+}
+# Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
+ROWS = {
+    "approximations": """
+        keywords marginal_energy members
+        randomized_model stopping
+        member_optimizer
+        curvature mean_field optimize sgd_iterates
+        newton
+        finish
+        laplace modes
+    """,
+    "diagnostics": """
+        compare_runs copies distinct_functions hidden_units temperatures
+        sampler_stats
+        report
+        verdict
+        diagnose
+    """,
+    "posterior": """
+        draws
+        archive prediction_sites
+        predictions
+        arviz_groups stacking
+        arviz_export
+    """,
+    "potential": """
+        compiled_arguments rows shared_rows sites
+        subsampling targets
+        structure
+        potential
+        chunked_likelihood starts
+    """,
+    "priors": """
+        coordinates paths precision_levels
+        base integrated_weights
+        hierarchical independent
+    """,
+    "run": """
+        devices interrupts plan refusals starts
+        programs
+        chain_states
+        progress recorder
+        mcmc
+    """,
+    "samplers.sgmcmc": """
+        branches dynamics dynamics.elementary model_rows named noise schedules
+        dynamics.methods gradients precision_preconditioner
+        accept dynamics.isokinetic dynamics.splitting preconditioners step_size
+        accept_windows checks energy_error_tuning metric_updates state
+        kernel
+        named.underdamped named.windowed_hmc
+        named.langevin_and_momentum named.microcanonical
+    """,
+    "storage": """
+        axis_names locks processes reached_code stored_array stored_names
+        folders identity_parts
+        chunk_files run_identity
+        changed_by_model draw_store
+        checkpoints
+    """,
+}
+HOME = {"flax": "models", "arviz": "posterior"}
 
-# Lower rows first. A file imports from lower rows, or from its own without going in circles.
-ROWS = """
-suspects locks folders stored_array stored_names
-checks rules processes placement host_rows summed inverse_gaussian gamma units
-levels arguments
-scale_mixture
-hierarchy observations sites
-parameters structure subsampling targets
-priors families hazards modules potential site_dims linearization keywords
-ready start chains members draws stepping_stones
-marginal stopping perturbation ladder redraw
-rung_adaptation
-likelihoods sgmcmc sgmcmc.* rung_moves tempering gibbs moves
-descent
-curvature newton finish
-faults fingerprint parts reached watched drawfiles
-drawstore checkpoints chunked sampling
-recording
-mcmc optimization approximate iterates gaussian_laplace variational
-buffers
-rank_loops
-effective_size
-prediction_sites predictions score* rhat* temperatures copies sampler_stats modes disagreement symmetry
-report verdict stacking comparison
-diagnostics
-inference_groups
-storage inference_data plots*
-csv_columns tables job* pipeline recipe
-__main__
-__init__
-"""
-LAYERS = [row.split() for row in ROWS.split("\n") if row]
-HOME = {"flax": "modules", "arviz": "inference_data"}
+
+def test_rooms_import_what_is_declared():
+    found = architecture.edges()
+    assert set(found) == set(ALLOWED), "declare what a new room may import"
+    for room, others in found.items():
+        new = sorted(others - set(ALLOWED[room].split()))
+        assert not new, f"the room {room} imports from {new}, which ALLOWED does not declare"
+        gone = sorted(set(ALLOWED[room].split()) - others)
+        assert not gone, f"the room {room} no longer imports from {gone}: take it out of ALLOWED"
 
 
-def name_of(path):
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
-
-
-def imports(path):
-    """Dotted names that a file imports, wherever in it."""
-    package = ["numpyro_bnn", *path.relative_to(ROOT).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}" for alias in node.names)
-
-
-def own_imports(path):
-    """The files of this package that a file imports."""
-    for name in imports(path):
-        head, _, inner = name.partition(".")
-        while head == "numpyro_bnn" and inner:
-            if inner in FILES:
-                yield inner
-                break
-            inner = inner.rpartition(".")[0]
-
-
-def layer_of(name):
-    rows = [i for i, row in enumerate(LAYERS) if any(fnmatchcase(name, pattern) for pattern in row)]
-    assert len(rows) == 1, f"say in one row of ROWS where numpyro_bnn/{name}.py belongs"
-    return rows[0]
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_imports_point_downward(name):
-    upward = [other for other in own_imports(FILES[name]) if layer_of(other) > layer_of(name)]
-    assert not upward, f"{name}.py imports {upward} from a row above its own"
+def test_rooms_are_not_in_a_circle():
+    order = list(TopologicalSorter(architecture.edges()).static_order())
+    assert (
+        order.index("priors") < order.index("potential") < order.index("run") < order.index("cli")
+    )
 
 
 def test_no_file_imports_itself_through_others():
-    graph = {name: set(own_imports(path)) for name, path in FILES.items()}
+    graph = {name: set(own_imports(name)) for name in FILES if name not in DOORS}
     order = list(TopologicalSorter(graph).static_order())
-    assert order.index("rules") < order.index("priors") < order.index("__init__")
+    assert order.index("priors.base") < order.index("potential.potential") < order.index("cli.main")
+
+
+@pytest.mark.parametrize("room", ROWS)
+def test_files_of_a_room_import_from_rows_before(room):
+    rows = [row.split() for row in ROWS[room].strip().split("\n")]
+    files = [name for row in rows for name in row]
+    place = {f"{room}.{name}": i for i, row in enumerate(rows) for name in row}
+    there = {name for name in FILES if room_of(name) == room and name != room}
+    assert there == set(place), "say in one row of ROWS where a file belongs"
+    assert max(map(len, rows)) <= len(files) // 2 + 2, (
+        "a row that holds most of a room says nothing"
+    )
+    for name in there:
+        upward = [other for other in own_imports(name) if place.get(other, -1) >= place[name]]
+        assert not [o for o in upward if o != name], (
+            f"{name} imports {upward}, of its own row or a later one"
+        )
+
+
+def test_large_rooms_have_rows():
+    sizes: dict[str, int] = {}
+    for name in FILES:
+        sizes[room_of(name)] = sizes.get(room_of(name), 0) + 1
+    assert {room for room, size in sizes.items() if size > 6 and room != "__init__"} <= set(ROWS)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in FILES if FILES[n].name == "__init__.py" and n != "__init__"]
+)
+def test_a_room_says_what_it_is_for(name):
+    said = ast.get_docstring(ast.parse(FILES[name].read_text())) or ""
+    assert 2 <= said.count(". ") + said.count(".\n") + said.endswith("."), (
+        f"{name}: two to five sentences"
+    )
+
+
+def test_the_picture_is_current():
+    drawn = architecture.PICTURE.read_text(encoding="utf-8")
+    assert drawn == architecture.picture(), "draw it again: python tests/architecture.py"
 
 
 @pytest.mark.parametrize("library", HOME)
-def test_one_file_knows_the_library(library):
+def test_one_room_knows_the_library(library):
     users = {
-        name
-        for name, path in FILES.items()
-        if library in {imported.split(".")[0] for imported in imports(path)}
+        room_of(name)
+        for name in FILES
+        if library in {imported.split(".")[0] for imported in imports(FILES[name])}
     }
     assert users == {HOME[library]}
 

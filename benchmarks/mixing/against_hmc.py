@@ -42,8 +42,8 @@ from benchmarks._shared.sampled_runs import (
     starts,
 )
 from benchmarks._shared.study import Row, Study, parser
-from numpyro_bnn.comparison import judged
-from numpyro_bnn.sgmcmc import preconditioners, schedules
+from numpyro_bnn.samplers.sgmcmc import preconditioners, schedules
+from numpyro_bnn.workflow.method_table import judged
 
 # Of each problem: hidden units, prior scale, first leapfrog step, rows, test rows, minibatch.
 PROBLEMS = {
@@ -284,7 +284,7 @@ def findings(rows: list[Row]):
 def draw(rows: list[Row]):
     import matplotlib.pyplot as plt
 
-    from numpyro_bnn.plots_style import color_at, label_axes
+    from numpyro_bnn.plots.style import color_at, label_axes
 
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(

@@ -31,7 +31,7 @@ from benchmarks._shared.sampled_runs import sampled
 from benchmarks._shared.study import Row, Study, parser, without
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import mcse_mean
-from numpyro_bnn.draws import draws_of
+from numpyro_bnn.posterior.draws import draws_of
 
 ACTIVATIONS: dict[str, Callable] = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 NOISE = 0.3

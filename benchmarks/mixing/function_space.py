@@ -189,7 +189,7 @@ def findings(rows: list[Row], names: list[str]):
 
 
 def draw_histograms(axes, rows: list[Row], names: list[str]) -> None:
-    from numpyro_bnn.plots_style import label_axes, line_style
+    from numpyro_bnn.plots.style import label_axes, line_style
 
     for ax, name in zip(axes, names):
         kinds = [r for r in select(rows, problem=name, trajectory=1) if r["scalars"]]
@@ -215,7 +215,7 @@ def draw(rows: list[Row], names: list[str]):
     import matplotlib.pyplot as plt
     from matplotlib.ticker import NullFormatter
 
-    from numpyro_bnn.plots_style import MARKERS, label_axes, line_style
+    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
     figure, axes = plt.subplots(
         2, max(2, len(names)), figsize=(4.2 * max(2, len(names)), 7), layout="constrained"

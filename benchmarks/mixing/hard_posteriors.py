@@ -38,7 +38,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn.diagnostics import summarize
-from numpyro_bnn.rhat import mcse_mean
+from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 
 LIMIT = 1.05
 TEST_ROWS = 200
@@ -214,7 +214,7 @@ def findings(rows: list[Row]):
 def draw(rows: list[Row]):
     import matplotlib.pyplot as plt
 
-    from numpyro_bnn.plots_style import color_at, label_axes
+    from numpyro_bnn.plots.style import color_at, label_axes
 
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(

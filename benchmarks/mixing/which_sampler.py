@@ -226,7 +226,7 @@ def findings(rows: list[Row]):
 def draw(rows: list[Row]):
     import matplotlib.pyplot as plt
 
-    from numpyro_bnn.plots_style import color_at, label_axes
+    from numpyro_bnn.plots.style import color_at, label_axes
 
     shown = worst_of_seeds(rows)
     names = list(dict.fromkeys(r["problem"] for r in shown))

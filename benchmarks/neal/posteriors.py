@@ -28,7 +28,7 @@ from benchmarks._shared import data_sets
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.study import Results, parser
 from numpyro_bnn import likelihoods, priors
-from numpyro_bnn.rhat import mcse_mean, rhat
+from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean, rhat
 
 SHARED = data_sets.SHARED / "fbm"
 COLUMNS = (

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks._shared.study import Results, parser
-from numpyro_bnn import plots_style
+from numpyro_bnn.plots import style as plots_style
 
 STORED = Path(__file__).parent / "results" / "posteriors.csv"
 PROBLEMS = ("rdata", "cdata", "bdata", "odata", "surv")

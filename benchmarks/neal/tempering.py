@@ -24,8 +24,8 @@ from numpyro.infer import HMC, NUTS
 import numpyro_bnn as bnn
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks.neal import posteriors
-from numpyro_bnn.rhat import rhat
-from numpyro_bnn.rung_moves import Inner
+from numpyro_bnn.diagnostics.convergence.rhat import rhat
+from numpyro_bnn.samplers.tempering.rung_kernels import Inner
 
 EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
 CHAINS = 4

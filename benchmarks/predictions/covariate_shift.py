@@ -42,7 +42,7 @@ from benchmarks._shared.mnist_posteriors import (
 )
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.predictions.corruptions import CORRUPTIONS, SEVERITIES, along, corrupted, on_pixels
-from numpyro_bnn.plots_style import legend_above
+from numpyro_bnn.plots.style import legend_above
 
 LENGTHS = {
     "full": Length(1000, 1000, 1000, 3, 40, 100),

@@ -33,7 +33,7 @@ from benchmarks.predictions.sgd_theory import (
 )
 from numpyro_bnn import scores
 from numpyro_bnn.diagnostics import mcse_mean
-from numpyro_bnn.draws import draws_of
+from numpyro_bnn.posterior.draws import draws_of
 
 BATCH, NOISE = 32, {"linear": 0.5, "network": 0.3}
 HIDDEN, LEAPFROGS = 16, 32

@@ -40,7 +40,7 @@ from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.study import Study, parser
 from benchmarks.predictions.tabular_report import TABLES, gains, picture, summary, wide
 from numpyro_bnn.diagnostics import rhat
-from numpyro_bnn.potential import Potential
+from numpyro_bnn.potential.potential import Potential
 
 MEMBERS = 8
 # Above so many rows, samplers see minibatches of so many.

@@ -219,7 +219,7 @@ def findings(rows: list[Row]):
 def draw(rows: list[Row]):
     import matplotlib.pyplot as plt
 
-    from numpyro_bnn.plots_style import MARKERS, label_axes, line_style
+    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for index, (mode, scored) in enumerate(dict.fromkeys((r["mode"], r["scored"]) for r in rows)):

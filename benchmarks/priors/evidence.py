@@ -29,9 +29,9 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks._shared.study import Study, parser
 from benchmarks.priors.small_tables import ACTIVATIONS, few_rows, prior_named, regression_model
-from numpyro_bnn import plots_style
 from numpyro_bnn.diagnostics import diagnose_draws
-from numpyro_bnn.stepping_stones import doubts
+from numpyro_bnn.plots import style as plots_style
+from numpyro_bnn.samplers.tempering.evidence import doubts
 
 KEYS = ("data", "layers", "width", "activation", "prior")
 DATA = ("function", "yacht")

@@ -33,8 +33,8 @@ from benchmarks.priors.small_tables import (
     relevance,
     with_noise_columns,
 )
-from numpyro_bnn import plots_style
 from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.plots import style as plots_style
 
 KEYS = ("data", "noise_columns", "prior", "split")
 ADDED = 10

@@ -179,7 +179,7 @@ def findings(rows: list[Row]):
 def draw(rows: list[Row]):
     import matplotlib.pyplot as plt
 
-    from numpyro_bnn.plots_style import MARKERS, label_axes, line_style
+    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
     names = list(dict.fromkeys(r["problem"] for r in rows))
     figure, axes = plt.subplots(

@@ -14,9 +14,9 @@ from benchmarks.cifar10 import __main__ as cifar10
 from benchmarks.cifar10 import data, judge, methods, network, speed
 from benchmarks.cifar10.data import Data
 from benchmarks.cifar10.setup import Result
-from numpyro_bnn.sgmcmc.dynamics import Langevin, SemiImplicit
-from numpyro_bnn.sgmcmc.movements import DynamicsState, Settings
-from numpyro_bnn.sgmcmc.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
+from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

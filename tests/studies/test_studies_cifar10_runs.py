@@ -109,7 +109,7 @@ def test_a_run_that_is_cut_goes_on_to_the_same_probabilities(tiny, tmp_path, mon
     """The process dies after its first checkpoint; another goes on."""
     whole = checked(runs.run("sgld", tiny))
     cut = tiny._replace(safe_epochs=2, runs=tmp_path / "runs", results=tmp_path / "results")
-    from numpyro_bnn.recording import Recorder
+    from numpyro_bnn.run.recorder import Recorder
 
     take, taken = Recorder.take, []
 

@@ -10,8 +10,8 @@ from scipy.special import kve
 
 import numpyro_bnn as bnn
 from benchmarks.mixing import flat_directions, function_space, hierarchical_posteriors, mnist_gibbs
-from numpyro_bnn.chains import fields_of
-from numpyro_bnn.levels import levels_of
+from numpyro_bnn.priors.precision_levels import levels_of
+from numpyro_bnn.samplers.fields import fields_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

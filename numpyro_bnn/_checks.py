@@ -1,0 +1,61 @@
+"""Checks of arguments that files of several layers share."""
+
+import math
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def check_positive(owner: str, **numbers: Any) -> None:
+    """Refuse what are no positive numbers.
+
+    :raises TypeError: for other things than numbers.
+    :raises ValueError: for numbers that are not positive and finite.
+    """
+    for label, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
+
+
+def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
+    """A whole number as Python's own, from any type that holds one (``np.int64``, a JAX scalar).
+
+    :param owner: who asks, for the error.
+    :param label: of the number.
+    :param value: what was given.
+    :param least: the smallest that is allowed.
+    :raises ValueError: for anything else, booleans and 2.0 included.
+    """
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        asked = "be a positive integer" if least == 1 else f"be an integer of at least {least}"
+        if least == 0:
+            asked = "not be negative" if number is not None else "be an integer of 0 or more"
+        raise ValueError(f"{owner}: {label} must {asked}, got {value!r}.")
+    return number
+
+
+def check_key(owner: str, key: Any, batch: int = 1) -> None:
+    """Refuse what is not one random key, or one a chain.
+
+    :raises TypeError: naming what it is.
+    """
+    if isinstance(key, (jax.Array, np.ndarray)):
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        shape = key.shape if typed else key.shape[:-1]
+        raw = key.dtype == jnp.uint32 and key.shape[-1:] == (2,)
+        if (typed or raw) and shape in ((), (batch,)):
+            return
+    what = f"an array of shape {np.shape(key)}" if hasattr(key, "shape") else repr(key)
+    raise TypeError(
+        f"{owner}: expected a random key, such as `jax.random.key(0)`, got {what}. The key comes "
+        "before the arguments of the model."
+    )

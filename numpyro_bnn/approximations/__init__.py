@@ -1,0 +1,6 @@
+"""Other ways to draws: optimised members and the approximations around them.
+
+Ensembles, SGD iterates, Laplace and mean field all return :class:`~numpyro_bnn.Draws`, like a
+sampler. They share ``member_optimizer.py``, which optimises many members at once, on the energy
+with hierarchical precisions integrated out (``marginal_energy.py``). Begin with ``modes.py``.
+"""

@@ -1,0 +1,158 @@
+"""Curvature of the energy at a point: its Hessian, or the Gauss-Newton matrix in its place.
+
+The Gauss-Newton matrix Σ_i J_iᵀ F_i J_i + ∇²(-log prior), with J_i the derivative of the parameters
+of the distribution of row i and F_i their Fisher information, leaves the second derivatives of the
+network out: its likelihood part is never indefinite. For a likelihood in its natural parameters it
+is the Hessian of the linearised model (Martens, *New insights and perspectives on the natural
+gradient method*, 2020, §9). Hierarchical precisions count as constants in its prior.
+
+Both are only ever multiplied with vectors, one column (or diagonal entry) after another.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
+from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.potential import Values
+
+Curvature = Literal["hessian", "gauss_newton"]
+# Columns at a time.
+_COLUMNS = 32
+
+
+def matrix(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature) -> np.ndarray:
+    """All second derivatives with respect to some sites, raveled in the order of `ravel_pytree`.
+
+    Costs as many products with a vector, of two to three gradients each, as there are parameters.
+
+    :return: (parameters, parameters), float64.
+    """
+
+    full = _compute(descent, z, sites, kind, columns)
+    return (full + full.T) / 2
+
+
+def columns(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+    """All columns of a matrix from its products with vectors, inside a compiled function."""
+
+    def column(i: jax.Array) -> jax.Array:
+        return times(jnp.zeros(size).at[i].set(1.0))
+
+    return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
+
+
+def diagonal(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature) -> np.ndarray:
+    """The diagonal of :func:`matrix`, at the same cost in time but not in memory."""
+
+    def entries(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+        def entry(i: jax.Array) -> jax.Array:
+            return times(jnp.zeros(size).at[i].set(1.0))[i]
+
+        return lax.map(entry, jnp.arange(size), batch_size=_COLUMNS)
+
+    return _compute(descent, z, sites, kind, entries)
+
+
+def _compute(
+    descent: Descent,
+    z: Values,
+    sites: Sequence[str],
+    kind: Curvature,
+    collect: Callable[[Callable[[jax.Array], jax.Array], int], jax.Array],
+) -> np.ndarray:
+    """Compile and run what collects columns, with the data as arguments."""
+
+    @jax.jit
+    def program(z: Values, arrays: list[Any]) -> jax.Array:
+        marginal = marginal_of(descent.model, descent.static, arrays)
+        at, times = products(marginal, z, sites, kind)
+        return collect(times, at.size)
+
+    return np.asarray(program(z, descent.arrays), np.float64)
+
+
+def products(
+    marginal: Marginal, z: Values, sites: Sequence[str], kind: Curvature
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """What multiplies the curvature with a vector, inside a compiled function.
+
+    :return: the values of the sites as one vector, in the order of `ravel_pytree`, and the product
+        with a vector like it.
+    :raises ValueError: for the Gauss-Newton matrix of a distribution whose Fisher information is
+        not known here.
+    """
+    at, unravel = ravel_pytree({name: z[name] for name in sites})
+
+    def moved(v: jax.Array) -> Values:
+        return z | unravel(v)
+
+    if kind == "hessian":
+        slope = jax.grad(lambda v: marginal(moved(v)))
+        return at, lambda v: jax.jvp(slope, (at,), (v,))[1]
+    groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
+    prior_slope = jax.grad(lambda v: marginal.prior_energy(moved(v), groups))
+
+    def standardized(v: jax.Array) -> list[jax.Array]:
+        return _standardized(marginal, moved(v))
+
+    _, pull = jax.vjp(standardized, at)
+
+    def times(v: jax.Array) -> jax.Array:
+        along = jax.jvp(standardized, (at,), (v,))[1]
+        return pull(along)[0] + jax.jvp(prior_slope, (at,), (v,))[1]
+
+    return at, times
+
+
+def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
+    """Functions r of z, one array a parameter, whose derivatives give Σ JᵀFJ = Σ r'ᵀ r'."""
+    potential = marginal.around
+    values = potential.constrain(marginal.with_precisions(z))
+    bound = substitute(seed(potential.bound, jax.random.key(0)), data=values)
+    sites = trace(bound).get_trace(*potential.args, **potential.kwargs)
+    found = []
+    for name in potential.structure.observed:
+        fn, scale = sites[name]["fn"], sites[name]["scale"]
+        for part in _by_family(name, unwrapped(fn), fn.batch_shape + fn.event_shape):
+            weight = 1.0 if scale is None else jnp.sqrt(scale)
+            rows = jnp.broadcast_to(weight, fn.batch_shape)
+            found.append(part * rows.reshape(*rows.shape, *(1,) * (part.ndim - rows.ndim)))
+    return found
+
+
+def _by_family(name: str, fn: dist.Distribution, shape: tuple[int, ...]) -> list[jax.Array]:
+    """Parameters times a constant square root of their Fisher information."""
+    constant = lax.stop_gradient
+    if isinstance(fn, (dist.Normal, dist.StudentT)):
+        location, spread = 1.0, 2.0
+        if isinstance(fn, dist.StudentT):
+            df = constant(fn.df)
+            location, spread = (df + 1) / (df + 3), 2 * df / (df + 3)
+        parts = [
+            jnp.sqrt(location) * fn.loc / constant(fn.scale),
+            jnp.sqrt(spread) * jnp.log(fn.scale),
+        ]
+        return [jnp.broadcast_to(part, shape) for part in parts]
+    if isinstance(fn, (dist.CategoricalLogits, dist.CategoricalProbs)):
+        # diag(p) - p pᵀ = A Aᵀ with A = diag(√p) - p √pᵀ.
+        p = constant(fn.probs)
+        logits = fn.logits
+        return [jnp.sqrt(p) * (logits - jnp.sum(p * logits, -1, keepdims=True))]
+    if isinstance(fn, (dist.BernoulliLogits, dist.BernoulliProbs)):
+        p = constant(fn.probs)
+        return [jnp.broadcast_to(jnp.sqrt(p * (1 - p)) * fn.logits, shape)]
+    raise ValueError(
+        f"laplace: the Hessian is not positive definite where the optimisation ended, and the "
+        f"Gauss-Newton matrix is not known for {type(fn).__name__}, the distribution of '{name}'. "
+        "Optimise longer (num_steps, a smaller tolerance), or take a subset of the sites."
+    )

@@ -1,0 +1,165 @@
+"""From where an optimiser stopped to the mode itself, on all rows.
+
+Adam at a constant rate stops a quarter of a posterior standard deviation away, or more. L-BFGS goes
+on until the energy is flat to rounding, and steps -G⁻¹ g with a matrix G that stays fixed, which
+need gradients only, go below what differences of energies can show. A mode is reached where
+½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.newton`).
+"""
+
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from tqdm.auto import tqdm
+
+from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.members import where_members
+from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrement
+from numpyro_bnn.approximations.stopping import BLOCK
+from numpyro_bnn.potential.potential import Values
+
+# Nats from the mode that count as the mode, and those at which nothing is left to do.
+REACHED = 1e-3
+_NOTHING_LEFT = 1e-7
+# Steps with a fixed matrix; fewer where each of them takes 200 products.
+_STEPS, _STEPS_LARGE = 20, 3
+# Alternations of L-BFGS and of steps with a fixed matrix.
+_ROUNDS = 3
+
+
+def fit_modes(
+    descent: Descent,
+    key: jax.Array,
+    num_members: int,
+    training: Training,
+    noise: Any = None,
+) -> tuple[Values, np.ndarray, np.ndarray]:
+    """Optimise members, on all rows to their modes.
+
+    The default optimiser takes at most half of the steps, and L-BFGS what is left. Minibatches,
+    `validation`, data on the host, fewer than 200 steps, and an optimiser of the user's that takes
+    every step are left where they end: that is what was asked for.
+
+    :param noise: of each member, where the model is perturbed.
+    :return: unconstrained values, energies on all rows (nats), and ½ gᵀ G⁻¹ g of each member, NaN
+        where it was not measured.
+    """
+    unknown = np.full(num_members, np.nan)
+    on_all_rows = training.batch_size is None and not descent.whole.around.is_on_host
+    if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
+        return *descent.fit(key, num_members, training, noise), unknown
+    half = training.num_steps // 2
+    shared = training.optimizer is None and training.tolerance > 0
+    z, energy = descent.fit(key, num_members, training, noise, half if shared else None)
+    left = training.num_steps - descent.steps
+    by_default = training.num_steps >= Training().num_steps
+    if not np.isfinite(energy).any() or (left == 0 and not by_default):
+        return z, energy, unknown
+    z, found = to_modes(descent, z, left, training.progress_bar, noise)
+    return z, descent.energies(z), found
+
+
+def to_modes(
+    descent: Descent, z: Values, num_steps: int, progress_bar: bool, noise: Any = None
+) -> tuple[Values, np.ndarray]:
+    """Move members to their modes.
+
+    :param num_steps: most steps of L-BFGS.
+    :return: unconstrained values, and ½ gᵀ G⁻¹ g of each member, nats.
+    """
+    newton = Newton(descent, z)
+    descend = _LBFGS(descent, noise)
+    with tqdm(total=num_steps, desc="to the mode", disable=not progress_bar) as bar:
+        for _ in range(_ROUNDS):
+            z = descend(z, num_steps - bar.n, bar)
+            z, found = _by_fixed_matrix(newton, z, noise)
+            if (np.nan_to_num(found) <= REACHED).all() or bar.n >= num_steps:
+                break
+        reached = "reached" if (found <= REACHED).all() else "not reached"
+        bar.set_postfix_str(f"mode {reached}: {np.nanmax(found, initial=0.0):.2g} nats away")
+    return z, found
+
+
+class _LBFGS:
+    """L-BFGS on all members at once; its program compiles once."""
+
+    def __init__(self, descent: Descent, noise: Any) -> None:
+        self.descent = descent
+        self.noise = noise
+        self.optimizer = optax.lbfgs(memory_size=20)
+        self.advance = descent.advance(self.optimizer)
+
+    def __call__(self, z: Values, num_steps: int, bar: tqdm) -> Values:
+        """Take steps until 100 of them gain nothing that the numbers can show."""
+        begin = jax.vmap(self.optimizer.init)(z)
+        members = self.descent.members(jax.random.key(0), z, begin)
+        last: Any = np.inf
+        done = 0
+        while done < num_steps:
+            count = min(BLOCK, num_steps - done)
+            members, energy, _ = self.advance(members, count, self.noise, self.descent.arrays)
+            energy = np.asarray(energy, np.float64)
+            done += count
+            bar.set_postfix_str(f"potential energy {np.nanmean(energy):.6g}", refresh=False)
+            bar.update(count)
+            if not (last - energy > REACHED / 10 + 4 * _rounding(z, energy)).any():
+                break
+            last = energy
+        whole = np.isfinite(self.descent.energies(members.z))
+        return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
+
+
+def _by_fixed_matrix(newton: Newton, z: Values, noise: Any) -> tuple[Values, np.ndarray]:
+    """Steps -G⁻¹ g of each member, taken while they shorten themselves and no energy rises.
+
+    :return: values, and ½ gᵀ G⁻¹ g at them.
+    """
+    at = newton.slopes(z, noise)
+    solvers = [newton.solver(z, noise, m) for m in range(len(at.energy))]
+
+    def measure(at: Slopes) -> tuple[np.ndarray, np.ndarray]:
+        steps = np.stack([solve(g) for solve, g in zip(solvers, at.gradient)])
+        return steps, np.array([decrement(g, s) for g, s in zip(at.gradient, steps)])
+
+    steps, found = measure(at)
+    for _ in range(_STEPS if newton.size <= MOST_DENSE else _STEPS_LARGE):
+        if not (found > _NOTHING_LEFT).any():
+            break
+        there = newton.slopes(newton.members(at.z - np.nan_to_num(steps)), noise)
+        steps_there, found_there = measure(there)
+        rise = there.energy - at.energy
+        better = (found_there < found) & (rise <= 16 * _rounding(z, at.energy))
+        if not better.any():
+            break
+        rows = better[:, None]
+        at = Slopes(
+            np.where(rows, there.z, at.z),
+            np.where(better, there.energy, at.energy),
+            np.where(rows, there.gradient, at.gradient),
+        )
+        steps, found = np.where(rows, steps_there, steps), np.where(better, found_there, found)
+    return newton.members(at.z), found
+
+
+def _rounding(z: Values, energy: np.ndarray) -> np.ndarray:
+    """How finely the numbers of an energy are spaced."""
+    dtype = next(iter(z.values())).dtype
+    return np.asarray(np.finfo(dtype).eps * np.maximum(np.abs(energy), 1.0))
+
+
+def say_if_not_reached(owner: str, found: np.ndarray) -> None:
+    """Warn of members that did not get to their modes."""
+    far = np.flatnonzero(found > REACHED)
+    if not len(far):
+        return
+    who = f"members {far.tolist()} of {len(found)} did not reach their modes"
+    if len(found) == 1:
+        who = "the mode was not reached"
+    warnings.warn(
+        f"{owner}: {who}: the energy would still fall by ½ gᵀG⁻¹g = {found[far].max():.2g} nats, "
+        f"expected at most {REACHED:g}. Take more steps (num_steps). With units that have kinks "
+        "(relu) a mode may lie on one, where this number stays large; predictions rarely feel it.",
+        stacklevel=3,
+    )

@@ -1,0 +1,209 @@
+"""The Laplace approximation: a Gaussian at a mode, with the curvature there as its precision."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.handlers import seed, substitute, trace
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations import curvature
+from numpyro_bnn.approximations.finish import REACHED, fit_modes
+from numpyro_bnn.approximations.keywords import keyword_options
+from numpyro_bnn.approximations.marginal_energy import Marginal
+from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.members import finite_members, keep_finite
+from numpyro_bnn.approximations.newton import Newton
+from numpyro_bnn.models.network_handlers import linearize, outputs
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.storage.axis_names import layer_of
+
+# Parameters up to which the covariance is a full one by default.
+_MOST_FULL = 5000
+
+
+def laplace(
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    num_samples: int = 1000,
+    subset: Literal["all", "last_layer"] | Sequence[str] = "all",
+    covariance: Literal["auto", "full", "diagonal"] = "auto",
+    linearized: bool = False,
+    mode: Draws | None = None,
+    **options: Any,
+) -> Draws:
+    """Draws from N(w*, H⁻¹) at a mode w* of the posterior, in unconstrained coordinates.
+
+    H is the Hessian of the energy, hierarchical precisions integrated out (they are drawn from
+    their conditional given each w). Where it is not positive definite, as is common for a
+    network that was not trained to the end, H is the Gauss-Newton matrix: ``info["curvature"]``
+    says which. It costs as many products with a vector as there are parameters, on all rows.
+
+    Sources: MacKay, *A practical Bayesian framework for backpropagation networks* (1992); Daxberger
+    et al., *Laplace redux - effortless Bayesian deep learning* (2021).
+
+    :param model: a NumPyro model.
+    :param key: random key.
+    :param args: its arguments.
+    :param num_samples: draws.
+    :param subset: what is random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
+        the outputs), or names of sites; the rest stays at the mode.
+    :param covariance: ``"full"``, ``"diagonal"`` (1 over the diagonal of H), or ``"auto"``: full
+        up to 5000 parameters.
+    :param linearized: predict with networks linearised at the mode: the model of the draws is
+        then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
+        itself often predict badly where the curvature is that of Gauss-Newton.
+    :param mode: what :func:`numpyro_bnn.map_estimate` returned; found here where None.
+    :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
+    :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
+        that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
+        still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
+    :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
+        told, or no curvature is positive definite.
+    """
+    num_samples = check_whole("laplace", "num_samples", num_samples)
+    if covariance not in ("auto", "full", "diagonal"):
+        raise ValueError(
+            f"laplace: covariance must be 'auto', 'full' or 'diagonal', got {covariance!r}."
+        )
+    check_key("laplace", key)
+    training, kwargs = Training.split("laplace", options, model, keyword_options(laplace))
+    descent = Descent("laplace", model, args, kwargs, training.batch_size)
+    known = _known_sites(subset, descent.whole)
+    key_fit, key_noise, key_precisions = jax.random.split(key, 3)
+    if mode is None:
+        members, _, _ = fit_modes(descent, key_fit, 1, training)
+    else:
+        members = {n: v[None] for n, v in _values_of(mode, descent.whole).items()}
+    keep_finite("laplace", finite_members(members))
+    z = {name: value[0] for name, value in members.items()}
+    sites = known or _last_layer(descent.whole, z)
+    flat, unravel = ravel_pytree({name: z[name] for name in sites})
+    if covariance == "auto":
+        covariance = "full" if flat.size <= _MOST_FULL else "diagonal"
+    root, kind = _root(descent, z, sites, covariance)
+    noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
+    steps = _solve(root, noise, transposed=True)
+    decrement = float(Newton(descent, members, sites).decrements(members)[0])
+    drawn = jax.vmap(unravel)(flat + jnp.asarray(steps.T, flat.dtype))
+    everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
+    draws = descent.draws(
+        {name: value[None] for name, value in everywhere.items()},
+        key_precisions,
+        curvature=kind,
+        covariance=covariance,
+        random=list(sites),
+        newton_decrement=decrement,
+    )
+    _say_if_off(decrement)
+    if not linearized:
+        return draws
+    at = descent.whole.around.constrain(descent.whole.with_precisions(z))
+    weights = {name: at[name] for name in descent.whole.sites if "/" in name}
+    return Draws(draws, linearize(model, weights), draws.stats, draws.info)
+
+
+def _say_if_off(decrement: float) -> None:
+    """Warn of a Gaussian around a point that is no mode."""
+    if decrement > REACHED:
+        warnings.warn(
+            f"laplace: the centre of the Gaussian is not a mode: ½ gᵀG⁻¹g = {decrement:.2g} nats "
+            f"there, expected at most {REACHED:g}, so that the mode is about "
+            f"{np.sqrt(2 * decrement):.2g} posterior standard deviations away. Take more steps "
+            "(num_steps), all rows (no batch_size), no validation, or give a mode (mode=); with "
+            "units that have kinks (relu) a mode may lie on one, where this number stays large.",
+            stacklevel=3,
+        )
+
+
+def _values_of(mode: Draws, marginal: Marginal) -> Values:
+    """Unconstrained values from one draw."""
+    if not isinstance(mode, Draws) or (mode.num_chains, mode.num_draws) != (1, 1):
+        raise ValueError(
+            f"laplace: mode must be one draw, as `bnn.map_estimate` returns, got {mode!r}."
+        )
+    missing = [name for name in marginal.around.structure.latent if name not in mode]
+    if missing:
+        raise ValueError(
+            f"laplace: mode has no values of the sites {missing}. Give a mode of the same model."
+        )
+    return marginal.reduce({n: mode[n][0, 0] for n in marginal.around.structure.latent})
+
+
+def _known_sites(subset: Any, marginal: Marginal) -> list[str]:
+    """Names of the sites that are random; empty for the last layer, which is found at the mode."""
+    if isinstance(subset, str) and subset in ("all", "last_layer"):
+        return marginal.sites if subset == "all" else []
+    given = [subset] if isinstance(subset, str) else list(subset)
+    unknown = [name for name in given if name not in marginal.sites]
+    if unknown or not given:
+        raise ValueError(
+            f"laplace: subset must be 'all', 'last_layer' or names of sites, got {subset!r}; the "
+            f"sites are {marginal.sites}."
+        )
+    return given
+
+
+def _last_layer(marginal: Marginal, z: Values) -> list[str]:
+    """Sites of the layers whose biases are added to the outputs of a network."""
+    potential = marginal.around
+    values = potential.constrain(marginal.with_precisions(z))
+    biases = {n: v for n, v in values.items() if "/" in n and v.ndim == 1}
+
+    def first_rows(some: Values) -> dict[str, jax.Array]:
+        handler = outputs(substitute(potential.bound, data=values | some))
+        trace(seed(handler, jax.random.key(0))).get_trace(*potential.args, **potential.kwargs)
+        return {n: out[0].reshape(-1) for n, out in handler.seen.items() if hasattr(out, "shape")}
+
+    found = set()
+    by_network = jax.jit(jax.jacobian(first_rows))(biases) if biases else {}
+    for slopes in by_network.values():
+        for site, slope in slopes.items():
+            rows, columns = slope.shape
+            if rows == columns and np.allclose(slope, np.eye(rows), atol=1e-5):
+                found.add(layer_of(site))
+    if not found:
+        raise ValueError(
+            "laplace: no bias is added to the outputs of the network, so which layer is the last "
+            f"cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
+        )
+    return [name for name in marginal.sites if layer_of(name) in found]
+
+
+def _root(
+    descent: Descent, z: Values, sites: Sequence[str], covariance: str
+) -> tuple[np.ndarray, str]:
+    """Square root of the precision (lower triangle, or diagonal), and whose curvature it is."""
+    kinds: tuple[curvature.Curvature, ...] = ("hessian", "gauss_newton")
+    lowest = 0.0
+    for kind in kinds:
+        if covariance == "diagonal":
+            entries = curvature.diagonal(descent, z, sites, kind)
+            lowest = entries.min()
+            if lowest > 0:
+                return np.sqrt(entries), kind
+        else:
+            full = curvature.matrix(descent, z, sites, kind)
+            try:
+                return cholesky(full, lower=True), kind
+            except LinAlgError:
+                lowest = np.linalg.eigvalsh(full)[0]
+    raise ValueError(
+        "laplace: neither the Hessian nor the Gauss-Newton matrix is positive definite where the "
+        f"optimisation ended (lowest eigenvalue of the latter {lowest:.3g}): the prior bends "
+        "the wrong way there. Optimise longer, take a subset of the sites, or a Gaussian prior."
+    )
+
+
+def _solve(root: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
+    """root⁻¹ times the right side, or the transpose of it."""
+    if root.ndim == 1:
+        return right / root[:, None]
+    return solve_triangular(root, right, lower=True, trans=int(transposed))

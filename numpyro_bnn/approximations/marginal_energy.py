@@ -1,0 +1,172 @@
+"""The energy of weights with their hierarchical precisions integrated out.
+
+Weights and precisions have no joint mode worth finding: their joint density is highest where all
+weights of a group are nearly zero and their precision is large, whatever the data say. So what
+optimises, or expands around an optimum, works on the weights (and all other sites) alone,
+
+    U(w) = -log ∫ p(τ) p(w | τ) p(y | w) dτ,
+
+in unconstrained values of the sites that the model has in centred coordinates. By Bayes' rule
+
+    log p(w, y) = log p(w, τ, y) - log p(τ | w, y),        the same number for every τ,
+
+and the last term is known: precisions are conjugate and meet the data through the weights only. In a
+hierarchy of several levels that holds for the lowest given the next; the upper ones are sites like
+the scale of the noise.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+from numpyro.distributions import biject_to, constraints
+from numpyro.handlers import block
+from numpyro.infer.util import potential_energy
+
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.starts import (
+    centered,
+    check_names,
+    fill_precisions,
+    gentle_draw,
+    own_coordinates,
+)
+
+
+class Marginal:
+    """U(w) of a model given its arguments; a model without hierarchical precisions has no others.
+
+    :param model: a NumPyro model, in whatever coordinates.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+
+    def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
+        self.own = Potential(model, args, kwargs)
+        self.around = centered(self.own)
+        self.groups = self.around.structure.groups
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the sites that U is a function of."""
+        return [name for name in self.around.structure.latent if name not in self.groups]
+
+    def __call__(self, z: Values) -> jax.Array:
+        return self._integrated(z, self.around)
+
+    def minibatch(
+        self,
+        z: Values,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
+    ) -> jax.Array:
+        """U(w; I), the likelihood of the rows `indices` scaled by N/B; see ``Potential``."""
+
+        def some(full: Values) -> jax.Array:
+            return self.around.minibatch(full, indices, plate, contiguous, ahead)
+
+        return self._integrated(z, some)
+
+    def _integrated(self, z: Values, energy: Callable[[Values], jax.Array]) -> jax.Array:
+        full = self.with_precisions(z)
+        total = energy(full)
+        for name, law in self._conditionals(z).items():
+            # The unconstrained precision is its logarithm, whose Jacobian `energy` counts.
+            total += jnp.sum(law.log_prob(jnp.exp(full[name])) + full[name])
+        return total
+
+    def _conditionals(self, z: Values) -> dict[str, dist.Gamma]:
+        """Laws of the precisions given unconstrained values of all other sites."""
+        above = {n: jnp.exp(z[n]) for n in self.around.structure.levels if n not in self.groups}
+        return {name: group.conditional(z | above) for name, group in self.groups.items()}
+
+    def prior_energy(self, z: Values, precisions: Values) -> jax.Array:
+        """-log p(w | τ) up to a constant: without the observed sites, at given precisions.
+
+        :param z: unconstrained values.
+        :param precisions: unconstrained precisions by site.
+        """
+        prior = block(self.around.bound, hide=self.around.structure.observed)
+        return potential_energy(prior, self.around.args, self.around.kwargs, z | precisions)
+
+    def log_likelihood(self, z: Values) -> jax.Array:
+        """log p(y | w) of all observed sites together."""
+        values = self.around.constrain(self.with_precisions(z))
+        by_site = self.around.log_joint_by_site(values)
+        return sum((by_site[name] for name in self.around.structure.observed), jnp.zeros(()))
+
+    def with_precisions(self, z: Values) -> Values:
+        """Add unconstrained precisions at their conditional means, as constants."""
+        to_unconstrained = biject_to(constraints.positive).inv
+        full = dict(z)
+        for name, law in self._conditionals(z).items():
+            full[name] = lax.stop_gradient(to_unconstrained(law.mean))
+        return full
+
+    def begin(self, key: jax.Array, given: Values, shrunk: Any = False) -> Values:
+        """A start: a prior draw, as :func:`~numpyro_bnn.potential.starts.gentle_draw` makes them.
+
+        :param key: random key.
+        :param given: values of some sites that replace what is drawn.
+        :param shrunk: whether the unconstrained values of each site are made smaller where their
+            root mean square is above 1; may be traced.
+        :raises ValueError: if `given` does not fit the model.
+        """
+        drawn = gentle_draw(self.around, key)
+        check_names(given, drawn)
+        for name, value in given.items():
+            if jnp.shape(value) != jnp.shape(drawn[name]):
+                raise ValueError(
+                    f"init_params give '{name}' the shape {jnp.shape(value)}, the model has "
+                    f"{jnp.shape(drawn[name])}. Give one start, which serves every chain."
+                )
+        levels = self.around.structure.levels
+        weights = {name: value for name, value in drawn.items() if name not in levels} | given
+        values = fill_precisions(self.around, weights)
+        z = self.reduce(values)
+        return {
+            name: value if name in given else jnp.where(shrunk, _at_most_one(value), value)
+            for name, value in z.items()
+        }
+
+    def reduce(self, values: Values) -> Values:
+        """Unconstrained values from constrained ones of all sites in centred coordinates."""
+        unconstrained = self.around.unconstrain(values)
+        return {name: unconstrained[name] for name in self.sites}
+
+    def complete(self, z: Values, key: jax.Array | None = None) -> Values:
+        """Unconstrained values of the model's own latent sites.
+
+        :param z: unconstrained values of the sites that U is a function of.
+        :param key: draws every precision from its conditional given the weights; without a key
+            each is at the mean of it.
+        """
+        values = self.around.constrain(self.with_precisions(z))
+        for i, (name, conditional) in enumerate(self._conditionals(z).items()):
+            if key is None:
+                values[name] = conditional.mean
+            else:
+                values[name] = conditional.sample(jax.random.fold_in(key, i))
+        return own_coordinates(self.own, values)
+
+    def draw(self, z: Values, key: jax.Array | None = None) -> Values:
+        """Values of every site, like one of ``mcmc.get_samples()``; see :meth:`complete`."""
+        return self.own.constrain(self.complete(z, key), deterministic=True)
+
+
+def _at_most_one(value: jax.Array) -> jax.Array:
+    """Scale an array down to a root mean square of 1."""
+    largest = jnp.maximum(jnp.max(jnp.abs(value)), 1.0)
+    # The squares of what is divided by the largest first do not overflow.
+    return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
+
+
+def marginal_of(model: Callable, static: tuple, arrays: list[Any]) -> Marginal:
+    """Build a potential again inside a compiled function, from the arrays that it was given."""
+    return Marginal(model, *Arguments.join(arrays, static))

@@ -1,0 +1,213 @@
+"""Mean-field variational inference: NumPyro's ``AutoNormal``, on minibatches of the same models."""
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from numpyro.infer import SVI, Trace_ELBO, init_to_value
+from numpyro.infer.autoguide import AutoNormal
+from tqdm.auto import tqdm
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
+from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.potential.starts import complete, gentle_start
+from numpyro_bnn.potential.structure import explain_tracing
+from numpyro_bnn.samplers.sgmcmc.gradients import next_rows
+from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
+from numpyro_bnn.storage.run_identity import Described, environment
+
+# Steps between looks at the loss.
+_BLOCK = 500
+
+
+@explain_tracing()
+def mean_field(
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    num_samples: int = 1000,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 10_000,
+    batch_size: int | None = None,
+    num_particles: int = 1,
+    init_params: Values | None = None,
+    init_scale: float = 0.1,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10_000,
+    progress_bar: bool = True,
+    **kwargs: Any,
+) -> Draws:
+    """Draws from the independent Gaussians nearest to the posterior, in unconstrained coordinates.
+
+    Nearest in KL(q ‖ p), estimated with reparameterised draws. Around a Gaussian posterior
+    of precision P the variances come out as 1 / diag(P): too small by the factor
+    (P⁻¹)_kk P_kk for the k-th parameter, as large as the correlations are strong. Hierarchical
+    precisions are parameters like the others, in the model's own coordinates; the
+    non-centred ones, its default, suit independence better.
+
+    Source: Kucukelbir et al., *Automatic differentiation variational inference* (2017), eq. 5.
+
+    :param model: a NumPyro model.
+    :param key: random key.
+    :param args: its arguments.
+    :param num_samples: draws from the fitted Gaussians.
+    :param optimizer: an optax optimiser of the negative ELBO in nats; default Adam whose step
+        falls from 0.01 to 0 over `num_steps` along a cosine, because the noise of the gradient
+        does not vanish by itself.
+    :param num_steps: steps to take; all of them.
+    :param batch_size: rows in a minibatch, drawn without replacement; all rows where None.
+    :param num_particles: draws that estimate the gradient of a step.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, with
+        precisions at their conditional means; or unconstrained values of all latent sites. Prior
+        draws where None, with kernels shrunk to variance 1/fan-in.
+    :param init_scale: standard deviations at the start.
+    :param checkpoint: a folder that keeps the fit: the same call after the process was ended goes
+        on with it, to the very same draws. Needs orbax.
+    :param checkpoint_every: steps between checkpoints, in whole blocks of 500.
+    :param progress_bar: show the ELBO while it rises.
+    :param kwargs: keyword arguments of the model.
+    :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats.
+    :raises ValueError: if a number is out of range, `init_params` name other sites than the model
+        has or lack some, the checkpoint is of another fit, or the fit does not stay finite.
+    """
+    check_keywords("mean_field", keyword_options(mean_field), model, kwargs)
+    num_samples = check_whole("mean_field", "num_samples", num_samples)
+    num_steps = check_whole("mean_field", "num_steps", num_steps)
+    num_particles = check_whole("mean_field", "num_particles", num_particles)
+    checkpoint_every = check_whole("mean_field", "checkpoint_every", checkpoint_every)
+    if not (isinstance(init_scale, (int, float)) and 0 < init_scale < np.inf):
+        raise ValueError(f"mean_field: init_scale must be a positive number, got {init_scale!r}.")
+    check_key("mean_field", key)
+    if optimizer is None:
+        optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
+    decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
+    decides += [num_particles, jax.random.key_data(key)]
+    watched = None if checkpoint is None else Watched({"fit": decides})
+    descent = Descent("mean_field", model, args, kwargs, batch_size)
+    key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
+
+    # What tells the structure of a model may not run inside the model: NumPyro would see it.
+    own, static = descent.whole.own, descent.static
+
+    def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
+        bound = own.bound if rows is None else own.rows_of(rows, descent.plate)
+        given, named = Arguments.join(arrays, static)
+        return bound(*given, **named)
+
+    def next_batch(batches: Any) -> tuple[jax.Array | None, Any]:
+        if batch_size is None:
+            return None, batches
+        return next_rows(batches, descent.size, batch_size, "permutation")
+
+    @jax.jit
+    def advance(carry: tuple, count: jax.Array, arrays: list[Any]) -> tuple:
+        def step(_: int, carry: tuple) -> tuple:
+            state, batches, total = carry
+            rows, batches = next_batch(batches)
+            state, loss = svi.update(state, rows, arrays)
+            return state, batches, total + loss
+
+        state, batches, total = lax.fori_loop(0, count, step, (*carry, jnp.zeros(())))
+        return (state, batches), total / count
+
+    @jax.jit
+    def draw(params: Values, keys: jax.Array, arrays: list[Any]) -> Values:
+        potential = Potential(model, *Arguments.join(arrays, static))
+
+        def one(key: jax.Array) -> Values:
+            z = {
+                name: params[f"{name}_auto_loc"]
+                + params[f"{name}_auto_scale"]
+                * jax.random.normal(
+                    jax.random.fold_in(key, i), potential.structure.sites[name].shape
+                )
+                for i, name in enumerate(potential.structure.latent)
+            }
+            return potential.constrain(z, deterministic=True)
+
+        return lax.map(one, keys)
+
+    @jax.jit
+    def begin(key: jax.Array, given: Values | None) -> Values:
+        return own.constrain(gentle_start(own, key) if given is None else complete(own, given, ()))
+
+    start = begin(key_start, init_params)
+    guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
+    svi = SVI(on_rows, guide, optimizer, Trace_ELBO(num_particles))
+    all_rows = Rows(descent.whole, descent.plate, descent.size)
+    batches = descent.estimator.init(all_rows, {}, key_rows)
+    carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
+    disk = _Disk(checkpoint, checkpoint_every, watched)
+    carry, loss, begun = disk.begin(carry, key)
+    descent.count(begun * num_particles)
+    with tqdm(total=num_steps, initial=begun, desc="mean_field", disable=not progress_bar) as bar:
+        for done in range(begun, num_steps, _BLOCK):
+            count = min(_BLOCK, num_steps - done)
+            carry, loss = advance(carry, count, descent.arrays)
+            disk.keep(carry, loss, done + count)
+            descent.count(count * num_particles)
+            bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
+            bar.update(count)
+    disk.close()
+    params = svi.get_params(carry[0])
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in [loss, *params.values()]):
+        raise ValueError(
+            "mean_field: the fit is not finite. Check the data for NaN or infinite values, or use "
+            "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+        )
+    values = draw(params, jax.random.split(key_draws, num_samples), descent.arrays)
+    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": descent.gradients}
+    return Draws({name: value[None] for name, value in values.items()}, model, info=info)
+
+
+class _Disk:
+    """The folder that keeps a fit, if there is one.
+
+    :param folder: the folder; nothing is kept where None.
+    :param every: steps between checkpoints.
+    :param watched: what makes this fit this fit.
+    """
+
+    def __init__(self, folder: str | Path | None, every: int, watched: Watched | None) -> None:
+        self.checkpoint = None if folder is None else Checkpoint(folder)
+        self.every = max(1, every // _BLOCK) * _BLOCK
+        self.watched = watched
+
+    def begin(self, carry: Any, key: jax.Array) -> tuple[Any, jax.Array, int]:
+        """Where to go on: the state, the loss before it and the steps taken."""
+        start = (carry, jnp.zeros(()))
+        if self.checkpoint is None:
+            return *start, 0
+        if not self.checkpoint.begun:
+            self.checkpoint.begin(Start(key, None, ()), self._described())
+        self.checkpoint.read_start(self._described)
+        last = self.checkpoint.last_step()
+        if last is None:
+            return *start, 0
+        state, progress = self.checkpoint.load(start, last)
+        return *state, progress.steps
+
+    def _described(self, left_out: Collection[str] = ()) -> Described:
+        assert self.watched is not None
+        found = self.watched.after(left_out)
+        return Described(found.facts | environment(), found.unknown)
+
+    def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
+        """Store the state after so many steps, if its turn has come."""
+        if self.checkpoint is not None and done % self.every == 0:
+            self.checkpoint.save((carry, loss), Progress(done, 0))
+
+    def close(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.close()

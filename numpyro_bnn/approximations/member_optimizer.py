@@ -1,0 +1,397 @@
+"""Optimisation of many members at once: what starts, ensembles and their relatives share.
+
+Members are vectorised (``jax.vmap``) and every program is compiled once. They move in the
+coordinates of :class:`~numpyro_bnn.approximations.marginal_energy.Marginal`, on the energy U in nats,
+estimated from all rows or from minibatches by the same estimators that the samplers use. A learning rate
+for the *mean* loss U/N is N times as large as one for U.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from tqdm.auto import tqdm
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations.keywords import check_keywords
+from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
+from numpyro_bnn.approximations.members import (
+    allowed_excess,
+    far_above,
+    finite_members,
+    keep_finite,
+    name_far,
+    where_members,
+)
+from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.potential.starts import check_mapping
+from numpyro_bnn.potential.structure import begin_fit, explain_tracing
+from numpyro_bnn.potential.subsampling import own_batch_size
+from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
+
+# Draws that each start is the best of, and how often members that end far above others start again.
+_CANDIDATES = 8
+_RESTARTS = 2
+
+
+class Training(NamedTuple):
+    """How members are optimised; each field is a keyword of the functions that optimise.
+
+    - **optimizer** - an optax optimiser of the energy in nats, its learning rate a number or a
+      schedule; default Adam with step 0.01
+    - **num_steps** - most steps to take; 0 keeps the starts
+    - **batch_size** - rows in a minibatch; all rows where None. The model must have a plate
+    - **tolerance** - stop when 100 steps lower the mean energy of no member by more than this
+      fraction, the noise of minibatches allowed for; 0 takes every step
+    - **validation** - arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+      parameters at which these have the highest likelihood, looked at every 100 steps
+    - **patience** - with `validation`: stop when no member has improved in so many looks
+    - **init_params** - weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+      same for every member; other sites begin at prior draws
+    - **progress_bar** - show the energy while it falls
+    """
+
+    optimizer: optax.GradientTransformation | None = None
+    num_steps: int = 5000
+    batch_size: int | None = None
+    tolerance: float = 1e-3
+    validation: tuple | None = None
+    patience: int = 5
+    init_params: dict[str, jax.Array] | None = None
+    progress_bar: bool = True
+
+    @classmethod
+    def split(
+        cls, owner: str, options: Mapping[str, Any], model: Callable, own: Sequence[str]
+    ) -> tuple["Training", dict[str, Any]]:
+        """Take the fields from keyword arguments; the rest belongs to the model.
+
+        :param owner: the function that was called.
+        :param options: its keyword arguments.
+        :param model: the model.
+        :param own: names of its further options, for the message.
+        :raises ValueError: if a number is out of range.
+        :raises TypeError: if `validation` is not a tuple of arguments, or nobody takes a keyword.
+        """
+        rest = {k: v for k, v in options.items() if k not in cls._fields}
+        check_keywords(owner, [*own, *cls._fields], model, rest)
+        training = cls(**{name: options[name] for name in cls._fields if name in options})
+        training = training._replace(
+            num_steps=check_whole(owner, "num_steps", training.num_steps, least=0),
+            patience=check_whole(owner, "patience", training.patience),
+        )
+        if training.validation is not None and not isinstance(training.validation, tuple | list):
+            raise TypeError(
+                f"{owner}: validation must be the arguments of the model on held-out rows, such "
+                f"as (x_val, y_val), got {type(training.validation).__name__}."
+            )
+        check_tolerance(owner, training.tolerance)
+        return training, rest
+
+
+def check_tolerance(owner: str, tolerance: Any) -> None:
+    """Refuse what is not a number.
+
+    :raises ValueError: naming it.
+    """
+    number = isinstance(tolerance, (int, float, np.number)) and not isinstance(tolerance, bool)
+    if not number or np.isnan(tolerance):
+        raise ValueError(
+            f"{owner}: tolerance must be a number, a fraction of the energy, or 0 to take every "
+            f"step, got {tolerance!r}."
+        )
+
+
+class Members(NamedTuple):
+    """Where members are while they are optimised; every leaf has a leading axis of members.
+
+    - **z** - unconstrained values by site
+    - **moments** - state of the optimiser
+    - **batches** - state of the gradient estimator
+    """
+
+    z: Values
+    moments: Any
+    batches: Any
+
+
+class Descent:
+    """The compiled optimisation of one model on one data set.
+
+    :param owner: the caller, for error messages.
+    :param model: a NumPyro model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param order: how minibatches are taken, see :func:`numpyro_bnn.gradients.minibatch`.
+    :param perturb: makes the model of one member from the model and the noise of that member.
+    :raises ValueError: if the model has discrete latent sites or cannot be subsampled.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        model: Callable,
+        args: tuple,
+        kwargs: dict[str, Any],
+        batch_size: int | None = None,
+        order: Order = "permutation",
+        perturb: Callable[[Callable, Any], Callable] | None = None,
+    ) -> None:
+        args, kwargs, structure = begin_fit(model, args, kwargs)
+        if batch_size is None:
+            batch_size = own_batch_size(owner, structure)
+        self.owner = owner
+        self.model = model
+        self.kwargs = kwargs
+        self.whole = Marginal(model, args, kwargs)
+        self.plate, self.size = ("", 0) if batch_size is None else self.whole.around.data_plate()
+        if batch_size is not None:
+            batch_size = check_whole(owner, "batch_size", batch_size)
+        if batch_size is not None and batch_size > self.size:
+            raise ValueError(
+                f"{owner}: batch_size must be between 1 and the {self.size} rows of plate "
+                f"'{self.plate}', got {batch_size}."
+            )
+        self.estimator = full() if batch_size is None else minibatch(batch_size, order)
+        self.perturb = perturb
+        arguments = Arguments.split(args, kwargs)
+        self.static = arguments.static
+        self.arrays = [jnp.asarray(a) for a in arguments.arrays]
+        self.gradients = 0.0
+        self.steps = 0
+        self.stopped = ""
+
+    def rows(self, arrays: list[Any], noise: Any = None) -> Rows:
+        """The potential of one member, inside a compiled function."""
+        model = self.model if self.perturb is None else self.perturb(self.model, noise)
+        return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
+
+    def begin(
+        self, key: jax.Array, num_members: int, given: Values | None, noise: Any = None
+    ) -> Values:
+        """Starts: for each member the one of lowest energy among several prior draws.
+
+        Every other draw is shrunk, because a draw from a wide prior may have an energy from which
+        no optimiser comes back. Minibatches are judged by one of them.
+
+        :param given: what replaces the values of some sites.
+        :param noise: of each member, where the model is perturbed.
+        """
+        if given is not None:
+            check_mapping(self.owner, given)
+
+        @jax.jit
+        def start(keys: jax.Array, given: Values, noise: Any, arrays: list[Any]) -> Values:
+            around = marginal_of(self.model, self.static, arrays)
+
+            def one(key: jax.Array, noise: Any) -> Values:
+                rows = self.rows(arrays, noise)
+                key_rows, key = jax.random.split(key)
+
+                def candidate(numbered: tuple) -> tuple[Values, jax.Array]:
+                    i, key = numbered
+                    z = around.begin(key, given, i % 2 == 1)
+                    batches = self.estimator.init(rows, z, key_rows)
+                    return z, self.estimator.estimate(rows, z, batches).value
+
+                keys = jax.random.split(key, _CANDIDATES)
+                drawn, energy = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
+                best = jnp.argmin(jnp.where(jnp.isfinite(energy), energy, jnp.inf))
+                return jax.tree.map(lambda leaf: leaf[best], drawn)
+
+            return jax.vmap(one)(keys, noise)
+
+        return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
+
+    def members(self, key: jax.Array, z: Values, moments: Any) -> Members:
+        """Members at `z` whose minibatches are decided by `key`."""
+        num_members = jnp.shape(next(iter(z.values())))[0]
+        rows = Rows(self.whole, self.plate, self.size)
+        keys = jax.random.split(key, num_members)
+        return Members(z, moments, jax.vmap(lambda z, k: self.estimator.init(rows, z, k))(z, keys))
+
+    def step(
+        self, optimizer: optax.GradientTransformationExtraArgs, member: Members, rows: Rows
+    ) -> tuple[Members, jax.Array]:
+        """One step of one member, and the energy before it."""
+        value, gradient, batches = self.estimator.estimate(rows, member.z, member.batches)
+
+        def again(z: Values) -> jax.Array:
+            return self.estimator.estimate(rows, z, member.batches).value
+
+        updates, moments = optimizer.update(
+            gradient, member.moments, member.z, value=value, grad=gradient, value_fn=again
+        )
+        return Members(optax.apply_updates(member.z, updates), moments, batches), value
+
+    def advance(self, optimizer: optax.GradientTransformation) -> Callable:
+        """A program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.
+
+        Energies are means over the steps, and the variances those of single steps. Steps are
+        counted in `gradients`, in passes over all rows.
+        """
+        extended = optax.with_extra_args_support(optimizer)
+
+        @jax.jit
+        def program(members: Members, count: jax.Array, noise: Any, arrays: list[Any]) -> tuple:
+            def one(member: Members, noise: Any) -> tuple[Members, jax.Array, jax.Array]:
+                rows = self.rows(arrays, noise)
+
+                def body(i: int, carry: tuple) -> tuple:
+                    member, mean, squares = carry
+                    member, value = self.step(extended, member, rows)
+                    gap = value - mean
+                    mean = mean + gap / (i + 1)
+                    return member, mean, squares + gap * (value - mean)
+
+                zero = jnp.zeros((), jax.eval_shape(rows.potential, member.z).dtype)
+                member, mean, squares = lax.fori_loop(0, count, body, (member, zero, zero))
+                return member, mean, squares / count
+
+            return jax.vmap(one)(members, noise)
+
+        def counted(members: Members, count: int, noise: Any, arrays: list[Any]) -> tuple:
+            self.count(count * jax.tree.leaves(members.z)[0].shape[0])
+            return program(members, count, noise, arrays)
+
+        return counted
+
+    def count(self, estimates: int) -> None:
+        """Add gradient estimates to those taken so far."""
+        share = self.estimator.batch_size / self.size if self.estimator.batch_size else 1.0
+        self.gradients += estimates * share
+
+    @explain_tracing()
+    def fit(
+        self,
+        key: jax.Array,
+        num_members: int,
+        training: Training,
+        noise: Any = None,
+        num_steps: int | None = None,
+    ) -> tuple[Values, np.ndarray]:
+        """Optimise members from their own starts; those that end far above the others start again.
+
+        :param noise: of each member, where the model is perturbed.
+        :param num_steps: most steps to take, where fewer than those of `training`.
+        :return: unconstrained values, and the energy of each member on all rows (nats).
+        """
+        check_key(self.owner, key)
+        if num_steps is not None:
+            training = training._replace(num_steps=num_steps)
+        optimizer = optax.adam(1e-2) if training.optimizer is None else training.optimizer
+        advance = self.advance(optimizer)
+
+        def attempt(key: jax.Array) -> tuple[Values, np.ndarray]:
+            key_start, key_rows = jax.random.split(key)
+            z = self.begin(key_start, num_members, training.init_params, noise)
+            members = self.members(key_rows, z, jax.vmap(optimizer.init)(z))
+            z = self._descend(advance, members, training, noise)
+            return z, self.energies(z)
+
+        z, energy = attempt(key)
+        chosen = set(training.init_params or ()) >= set(self.whole.sites)
+        if training.num_steps == 0 or training.validation is not None or chosen:
+            return z, energy
+        for i in range(_RESTARTS):
+            far = far_above(energy, self.allowed)
+            if not far.any():
+                break
+            again, found = attempt(jax.random.fold_in(key, i))
+            better = far & ~(found >= energy) & np.isfinite(found)
+            z = jax.tree.map(lambda new, old, take=better: where_members(take, new, old), again, z)
+            energy = np.where(better, found, energy)
+        return z, energy
+
+    def _descend(
+        self, advance: Callable, members: Members, training: Training, noise: Any
+    ) -> Values:
+        """Take steps until members have settled; `steps` and `stopped` say how many and why."""
+        held_out = training.validation
+        best = None if held_out is None else HeldOut(self.model, tuple(held_out), self.kwargs)
+        batch_size = self.estimator.batch_size
+        epoch = -(-self.size // batch_size) if batch_size else 1
+        settling = Settling(training.tolerance, epoch)
+        self.steps, self.stopped = 0, f"all {training.num_steps} steps taken"
+        with tqdm(
+            total=training.num_steps, desc="optimise", disable=not training.progress_bar
+        ) as bar:
+            while self.steps < training.num_steps:
+                count = min(BLOCK, training.num_steps - self.steps)
+                members, energy, variance = advance(members, count, noise, self.arrays)
+                energy = np.asarray(energy, np.float64)
+                self.steps += count
+                bar.set_postfix_str(f"potential energy {energy.mean():.4g}", refresh=False)
+                bar.update(count)
+                if best is not None:
+                    if best.look(members.z) >= training.patience:
+                        self.stopped = "held-out rows no longer gain"
+                        break
+                elif settling.look(
+                    energy, np.asarray(variance) / count if batch_size else np.zeros_like(energy)
+                ):
+                    self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
+                    break
+            if self.steps:
+                bar.set_postfix_str(f"potential energy {energy.mean():.4g}, {self.stopped}")
+        return members.z if best is None or best.z is None else best.z
+
+    @property
+    def allowed(self) -> float:
+        """Nats that a member may end above the best."""
+        structure = self.whole.around.structure
+        sizes = [math.prod(structure.sites[name].shape) for name in self.whole.sites]
+        return allowed_excess(structure, sum(sizes))
+
+    def name_far(self, energy: np.ndarray, training: Training) -> None:
+        """Warn of members that ended far above the others, where all were to reach a mode."""
+        if training.num_steps and training.validation is None:
+            name_far(self.owner, energy, self.allowed)
+
+    def energies(self, z: Values) -> np.ndarray:
+        """U of each member on all rows, nats; not finite where any of its values is not."""
+
+        @jax.jit
+        def program(z: Values, arrays: list[Any]) -> jax.Array:
+            return jax.vmap(marginal_of(self.model, self.static, arrays))(z)
+
+        return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
+
+    def draws(
+        self,
+        z: Values,
+        key: jax.Array | None,
+        energy: np.ndarray | None = None,
+        **info: Any,
+    ) -> Draws:
+        """Members and their samples as draws, those that failed left out.
+
+        :param z: unconstrained values, leading axes (member, draw).
+        :param key: draws the hierarchical precisions given the weights; None for their means.
+        :param energy: of each member, nats.
+        :param info: facts about the run.
+        :raises ValueError: if no member is left.
+        """
+        good, left_out = keep_finite(self.owner, finite_members(z))
+        kept = {name: value[good] for name, value in z.items()}
+        shape = jnp.shape(next(iter(kept.values())))[:2]
+        keys = None if key is None else jax.random.split(key, shape)
+
+        @jax.jit
+        def program(z: Values, keys: jax.Array | None, arrays: list[Any]) -> Values:
+            around = marginal_of(self.model, self.static, arrays)
+            return jax.vmap(lambda pair: lax.map(lambda p: around.draw(*p), pair))((z, keys))
+
+        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients} | info
+        stats = {} if energy is None else {"potential_energy": energy[good, None]}
+        return Draws(program(kept, keys, self.arrays), self.model, stats, facts)

@@ -1,0 +1,188 @@
+"""Optimisation in place of sampling: one mode, several modes, and modes of randomised problems.
+
+All of them, and their relatives in :mod:`numpyro_bnn.approximations.sgd_iterates`,
+:mod:`numpyro_bnn.approximations.laplace` and :mod:`numpyro_bnn.approximations.mean_field`, are called
+``f(model, key, *args, …)`` and return :class:`numpyro_bnn.Draws`, shaped like
+``mcmc.get_samples(group_by_chain=True)``, with the model: what judges and predicts from a sampler takes
+them as they are. A member of an ensemble is a chain.
+
+Everything here minimises the energy of the weights (and of all other latent sites, in
+unconstrained coordinates) with hierarchical precisions integrated out; in the draws each
+precision is at its conditional mean given the weights. A member whose values are not finite
+is left out with a warning and named in ``draws.left_out``.
+
+Optimisation on all rows ends at the mode, which means ½ gᵀG⁻¹g ≤ 10⁻³ nats (g the gradient, G the
+Gauss-Newton matrix with the curvature of the prior): ``draws.info["newton_decrement"]`` has the
+number of every member, and a warning names those that did not get there (not of a deep ensemble,
+which is an average of trained networks and no approximation around a mode). Minibatches, `validation`,
+fewer than 200 steps, and an optimiser that is given and takes every step end where they end.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations.finish import fit_modes, say_if_not_reached
+from numpyro_bnn.approximations.keywords import keyword_options
+from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.randomized_model import (
+    draw_noise,
+    gaussian_priors,
+    known_noise,
+    perturbed,
+)
+from numpyro_bnn.posterior.draws import Draws
+
+
+def map_estimate(
+    model: Callable, key: jax.Array, *args: Any, num_starts: int = 1, **options: Any
+) -> Draws:
+    """The weights of highest posterior density: plain training with the prior as regulariser.
+
+    A Gaussian prior of scale s is a weight decay λ = 1/(N s²) on the mean loss over N rows, and
+    a learning rate r for the mean loss is r/N for the energy in nats, which `optimizer` moves.
+
+    :param model: a NumPyro model.
+    :param key: random key.
+    :param args: its arguments.
+    :param num_starts: starts of which the best is kept, by energy on all rows; by the likelihood
+        of held-out rows it is each start's own parameters that are chosen.
+    :param options: the fields of :class:`numpyro_bnn.approximations.member_optimizer.Training`
+        (`optimizer`, `num_steps`, `batch_size`, `tolerance`, `validation`, `patience`, `init_params`,
+        `progress_bar`), and keyword arguments of the model.
+    :return: one chain with one draw; ``stats["potential_energy"]`` is the energy in nats,
+        precisions integrated out, and ``info["newton_decrement"]`` a list with how many nats the
+        mode is away, where that was measured.
+    :raises TypeError: for a keyword that neither this function nor the model takes.
+    :raises ValueError: if a number is out of range or no start stays finite.
+
+    >>> import jax, numpyro, numpyro.distributions as dist, numpyro_bnn as bnn
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0., 1.))
+    ...     numpyro.sample("y", dist.Normal(mean, 1.), obs=y)
+    >>> draws = bnn.map_estimate(model, jax.random.key(0), 3.0, progress_bar=False)
+    >>> draws["mean"].shape, round(float(draws["mean"][0, 0]), 2)
+    ((1, 1), 1.5)
+    """
+    num_starts = check_whole("map_estimate", "num_starts", num_starts)
+    own = keyword_options(map_estimate)
+    descent, z, energy, found = _train("map_estimate", own, model, key, args, num_starts, options)
+    finite = np.isfinite(energy)
+    best = [int(np.argmin(np.where(finite, energy, np.inf)))]
+    say_if_not_reached("map_estimate", found[best])
+    return descent.draws(
+        {name: value[np.asarray(best), None] for name, value in z.items()},
+        None,
+        energy[best],
+        **_measured(found[best]),
+    )
+
+
+def deep_ensemble(
+    model: Callable, key: jax.Array, *args: Any, num_members: int = 5, **options: Any
+) -> Draws:
+    """Modes found from independent prior draws, averaged as if they were posterior draws.
+
+    Source: Lakshminarayanan, Pritzel and Blundell, *Simple and scalable predictive uncertainty
+    estimation using deep ensembles* (2017), without adversarial training. Where the posterior
+    has one mode all members are the same: no uncertainty of the weights is left.
+
+    :param model: a NumPyro model.
+    :param key: random key.
+    :param args: its arguments.
+    :param num_members: number of members.
+    :param options: as in :func:`map_estimate`.
+    :return: a chain with one draw for each member.
+    :raises ValueError: if a number is out of range or no member stays finite.
+    """
+    num_members = check_whole("deep_ensemble", "num_members", num_members)
+    own = keyword_options(deep_ensemble)
+    descent, z, energy, found = _train("deep_ensemble", own, model, key, args, num_members, options)
+    return _as_chains(descent, z, energy, found)
+
+
+def randomized_map(
+    model: Callable, key: jax.Array, *args: Any, num_members: int = 5, **options: Any
+) -> Draws:
+    """Modes of randomised problems: targets and prior means are drawn anew for each member.
+
+    Member m minimises, with ε_m standard normal and the anchor a_m drawn from the prior,
+
+        Σ_i (y_i + σ ε_mi - f(x_i, w))² / 2σ² + ‖(w - a_m) / s‖² / 2,
+
+    which for a linear model with Gaussian prior and known noise is an exact posterior draw.
+    Targets without known Gaussian noise (classes, or a noise that is fitted) get exponential
+    weights of mean 1, the weighted likelihood bootstrap, instead; priors that are not Gaussian
+    have no anchor. Under a hierarchical prior anchors are standard normal draws over the square
+    root of the precision, which stays at its conditional mean.
+
+    Sources: Gu and Oliver, *An iterative ensemble Kalman filter* (2007, randomised maximum
+    likelihood); Pearce, Leibfried and Brintrup, *Uncertainty in neural networks: approximately
+    Bayesian ensembling* (2020), eq. 9; Newton and Raftery, *Approximate Bayesian inference with
+    the weighted likelihood bootstrap* (1994).
+
+    :param model: a NumPyro model.
+    :param key: random key.
+    :param args: its arguments.
+    :param num_members: number of members.
+    :param options: as in :func:`map_estimate`.
+    :return: a chain with one draw for each member. Energies in its stats are of the problem
+        that was not randomised.
+    :raises ValueError: if a number is out of range or no member stays finite.
+    """
+    num_members = check_whole("randomized_map", "num_members", num_members)
+    check_key("randomized_map", key)
+    training, kwargs = Training.split(
+        "randomized_map", options, model, keyword_options(randomized_map)
+    )
+    descent = Descent("randomized_map", model, args, kwargs, training.batch_size)
+    known = known_noise(descent.whole.around)
+    anchored = gaussian_priors(descent.whole)
+    descent.perturb = partial(perturbed, known=known)
+    key_noise, key_fit = jax.random.split(key)
+    one = partial(draw_noise, marginal=descent.whole, anchored=anchored, known=known)
+    noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
+    z, energy, found = fit_modes(descent, key_fit, num_members, training, noise)
+    say_if_not_reached("randomized_map", found)
+    descent.name_far(energy, training)
+    return _as_chains(descent, z, energy, found)
+
+
+def _measured(found: np.ndarray) -> dict[str, list[float]]:
+    """How far from their modes members are, if that is known of any."""
+    known = ~np.isnan(found)
+    return {"newton_decrement": np.where(known, found, np.inf).tolist()} if known.any() else {}
+
+
+def _as_chains(
+    descent: Descent, z: dict[str, jax.Array], energy: np.ndarray, found: np.ndarray
+) -> Draws:
+    """A chain with one draw for each member."""
+    return descent.draws(
+        {name: value[:, None] for name, value in z.items()},
+        None,
+        energy,
+        **_measured(found),
+    )
+
+
+def _train(
+    owner: str,
+    own: list[str],
+    model: Callable,
+    key: jax.Array,
+    args: tuple,
+    num_members: int,
+    options: dict[str, Any],
+) -> tuple[Descent, dict[str, jax.Array], np.ndarray, np.ndarray]:
+    """Optimise members as `options` say, to their modes where that was asked for."""
+    training, kwargs = Training.split(owner, options, model, own)
+    descent = Descent(owner, model, args, kwargs, training.batch_size)
+    z, energy, found = fit_modes(descent, key, num_members, training)
+    if owner != "map_estimate":  # which keeps the best only
+        descent.name_far(energy, training)
+    return descent, z, energy, found

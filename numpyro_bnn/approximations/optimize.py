@@ -1,0 +1,89 @@
+"""Optimised starts: a chain over the weights of a network never begins at a raw prior draw."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
+from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.approximations.member_optimizer import Descent, Training, check_tolerance
+from numpyro_bnn.potential.potential import Values
+
+
+def optimize(
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    num_chains: int = 1,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    batch_size: int | None = None,
+    tolerance: float = 1e-3,
+    init_params: dict[str, jax.Array] | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
+) -> Values:
+    """Minimise the potential energy from several starts, one a chain.
+
+    Each start is the best of eight prior draws by energy, kernels shrunk to variance 1/fan-in
+    where the prior is wider, and in half of them every site to a root mean square of at most 1.
+    Weights and everything without a hierarchical precision are optimised in centred
+    coordinates. Hierarchical precisions have no joint mode with their weights worth finding,
+    so at every step they are held at their conditional means given the weights; this minimises
+    the energy with the precisions integrated out. All chains run together under ``jax.vmap``
+    and stop together, when 100 steps lower the mean energy of none of them by more than a
+    fraction `tolerance`, two standard errors of minibatches allowed for. Chains that end further
+    above the lowest than its posterior reaches start again, twice at most, and are named in a
+    warning if they stay. This makes starts, at the cost of starts: for a mode to within
+    10⁻³ nats use :func:`numpyro_bnn.map_estimate`.
+
+    :param model: a NumPyro model.
+    :param key: random key.
+    :param args: arguments of the model.
+    :param num_chains: number of starts.
+    :param optimizer: an optax optimiser of the energy in nats; default Adam with step 0.01.
+    :param num_steps: most steps to take; 0 returns the starts.
+    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
+    :param tolerance: relative improvement over 100 steps below which to stop; 0 takes every step.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every chain; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
+    :return: unconstrained values of every latent site, with a leading axis of `num_chains`:
+        `init_params` for :meth:`numpyro_bnn.MCMC.run`.
+    :raises TypeError: for a keyword that neither this function nor the model takes.
+    :raises ValueError: if a number is out of range, if the model has discrete latent sites, if
+        it cannot be subsampled, or if the energy is not finite at the end.
+    """
+    check_keywords("optimize", keyword_options(optimize), model, kwargs)
+    num_chains = check_whole("optimize", "num_chains", num_chains)
+    num_steps = check_whole("optimize", "num_steps", num_steps, least=0)
+    check_tolerance("optimize", tolerance)
+    check_key("optimize", key)
+    training = Training(
+        optimizer,
+        num_steps,
+        batch_size,
+        tolerance,
+        init_params=init_params,
+        progress_bar=progress_bar,
+    )
+    descent = Descent("optimize", model, args, kwargs, batch_size)
+    z, energy = descent.fit(key, num_chains, training)
+    bad = [int(chain) for chain in jnp.flatnonzero(~jnp.isfinite(energy))]
+    if bad:
+        raise ValueError(
+            f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for "
+            "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+        )
+    descent.name_far(energy, training)
+
+    @jax.jit
+    def finish(z: Values, arrays: list[Any]) -> Values:
+        return jax.vmap(marginal_of(model, descent.static, arrays).complete)(z)
+
+    return finish(z, descent.arrays)

@@ -1,0 +1,285 @@
+"""Posterior approximations from the iterates of stochastic gradient descent at a constant rate.
+
+Descent on U with independent minibatches and a rate r moves by z ← z - r g, where g is the gradient
+of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle: where U is
+quadratic with Hessian H its stationary covariance Σ solves, for small r,
+
+    H Σ + Σ H = r C          (Mandt, Hoffman and Blei 2017, eq. 13, in units of U),
+
+which is the posterior covariance 1/H only where C is proportional to H. :func:`constant_sgd` takes
+the iterates for posterior draws; :func:`swag` fits a Gaussian to some of them.
+
+Both start at optimised members, and both may be given their rate. ``"auto"`` is the rate that
+minimises the Kullback-Leibler divergence to the posterior, r = 2 D / tr C for D parameters (their
+theorem 1), lowered, where it must be, until r H has no eigenvalue above 1: beyond 2 the descent
+diverges.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from tqdm.auto import tqdm
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations.keywords import keyword_options
+from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.rows import Rows
+
+Rate = float | Literal["auto"]
+# Minibatch gradients that the noise is estimated from, and steps of the power iteration.
+_PILOT = 200
+_POWER = 30
+
+
+def constant_sgd(
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    batch_size: int,
+    num_samples: int = 1000,
+    num_members: int = 1,
+    rate: Rate = "auto",
+    num_burnin: int = 1000,
+    thinning: int = 100,
+    **options: Any,
+) -> Draws:
+    """Iterates of stochastic gradient descent at a constant rate, as posterior draws.
+
+    Members are optimised first; descent at the constant rate then starts from each, with rows
+    drawn independently for every step. Hierarchical precisions are integrated out of the energy,
+    and drawn for each iterate from their conditional given the weights. One minibatch gradient a
+    step. Not for exact spreads: what comes out has the covariance of the gradient noise in it.
+
+    Source: Mandt, Hoffman and Blei, *Stochastic gradient descent as approximate Bayesian
+    inference* (2017), eq. 7; the rate here is theirs over N.
+
+    :param model: a NumPyro model with a data plate.
+    :param key: random key.
+    :param args: its arguments.
+    :param batch_size: rows a step, in the optimisation as well.
+    :param num_samples: draws of each member.
+    :param num_members: independent runs.
+    :param rate: of the energy in nats (for the mean loss over N rows times N), or ``"auto"``;
+        see the module.
+    :param num_burnin: steps before the first draw.
+    :param thinning: steps to a draw.
+    :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
+    :return: a chain for each member; ``info["rate"]`` has the rate of each.
+    :raises ValueError: if a number is out of range or no member stays finite.
+    """
+    num_samples = check_whole("constant_sgd", "num_samples", num_samples)
+    num_burnin = check_whole("constant_sgd", "num_burnin", num_burnin, least=0)
+    keys, descent, iterates, rates = _iterate(
+        "constant_sgd",
+        model,
+        key,
+        args,
+        (num_members, num_samples, num_burnin, thinning),
+        rate,
+        options | {"batch_size": batch_size},
+    )
+    return descent.draws(iterates, keys, rate=rates)
+
+
+def swag(
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    batch_size: int,
+    num_samples: int = 100,
+    num_members: int = 1,
+    num_snapshots: int = 40,
+    rank: int = 20,
+    rate: Rate = "auto",
+    num_burnin: int = 1000,
+    thinning: int = 100,
+    **options: Any,
+) -> Draws:
+    """Gaussians around averaged weights: SWAG, and with several members multi-SWAG.
+
+    From K snapshots of :func:`constant_sgd` with mean m and variances S, and the deviations
+    D (parameters, rank) of the last of them,
+
+        w = m + √(S / 2) ξ + D ζ / √(2 (rank - 1)),    ξ, ζ standard normal,
+
+    so that half of the covariance is diagonal and half of low rank. Deviations are from the mean
+    of all snapshots, where the paper takes the mean so far. Hierarchical precisions are drawn
+    from their conditional given each w.
+
+    Source: Maddox, Garipov, Izmailov, Vetrov and Wilson, *A simple baseline for Bayesian
+    uncertainty in deep learning* (2019), eq. 1; several members: Wilson and Izmailov, *Bayesian
+    deep learning and a probabilistic perspective of generalization* (2020).
+
+    :param model: a NumPyro model with a data plate.
+    :param key: random key.
+    :param args: its arguments.
+    :param batch_size: rows a step, in the optimisation as well.
+    :param num_samples: draws from each member's Gaussian.
+    :param num_members: optimisations, each with a Gaussian of its own.
+    :param num_snapshots: iterates that a Gaussian is fitted to, K.
+    :param rank: of the low-rank half; at most `num_snapshots`.
+    :param rate: as in :func:`constant_sgd`.
+    :param num_burnin: steps between the optimum and the first snapshot.
+    :param thinning: steps to a snapshot.
+    :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
+    :return: a chain for each member.
+    :raises ValueError: if a number is out of range or no member stays finite.
+    """
+    num_samples = check_whole("swag", "num_samples", num_samples)
+    num_snapshots = check_whole("swag", "num_snapshots", num_snapshots, least=2)
+    rank = check_whole("swag", "rank", rank, least=2)
+    if rank > num_snapshots:
+        raise ValueError(
+            f"swag: rank={rank} needs as many snapshots, got num_snapshots={num_snapshots}. Take "
+            "more snapshots or a lower rank."
+        )
+    keys, descent, iterates, rates = _iterate(
+        "swag",
+        model,
+        key,
+        args,
+        (num_members, num_snapshots, num_burnin, thinning),
+        rate,
+        options | {"batch_size": batch_size},
+    )
+    key_draws, key_precisions = jax.random.split(keys)
+
+    @jax.jit
+    def draw(key: jax.Array, snapshots: Values) -> Values:
+        ours = jax.random.split(key, num_samples)
+        return jax.vmap(lambda k: gaussian_of_snapshots(k, snapshots, rank))(ours)
+
+    members = jax.random.split(key_draws, num_members)
+    samples = jax.vmap(draw)(members, iterates)
+    return descent.draws(samples, key_precisions, rate=rates)
+
+
+def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Values:
+    """One draw from SWAG's Gaussian; see :func:`swag`.
+
+    :param key: random key.
+    :param snapshots: leaves (snapshot, …).
+    :param rank: of the low-rank half.
+    """
+    key_low, key_diagonal = jax.random.split(key)
+    low = jax.random.normal(key_low, (rank,)) / jnp.sqrt(2 * (rank - 1))
+    keys = jax.random.split(key_diagonal, len(snapshots))
+    drawn = {}
+    for k, (name, values) in zip(keys, snapshots.items()):
+        mean = values.mean(0)
+        diagonal = jnp.sqrt(values.var(0) / 2) * jax.random.normal(k, mean.shape)
+        drawn[name] = mean + diagonal + jnp.tensordot(low, values[-rank:] - mean, 1)
+    return drawn
+
+
+def _iterate(
+    owner: str,
+    model: Callable,
+    key: jax.Array,
+    args: tuple,
+    counts: tuple[int, int, int, int],
+    rate: Rate,
+    options: dict[str, Any],
+) -> tuple[jax.Array, Descent, Values, list[float]]:
+    """Optimise members, then collect iterates of each at a constant rate.
+
+    :param counts: members, iterates of each, steps before them, steps to each.
+    :return: an unused key, the descent, iterates (member, iterate, …) and rates.
+    """
+    num_members, num_iterates, num_burnin, thinning = counts
+    num_members = check_whole(owner, "num_members", num_members)
+    num_burnin = check_whole(owner, "num_burnin", num_burnin, least=0)
+    thinning = check_whole(owner, "thinning", thinning)
+    if rate != "auto" and not (isinstance(rate, (int, float)) and 0 < rate < np.inf):
+        raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
+    check_key(owner, key)
+    check_whole(owner, "batch_size", options["batch_size"])
+    own = keyword_options(swag if owner == "swag" else constant_sgd)
+    training, kwargs = Training.split(owner, options, model, own)
+    # Independent minibatches: those of one epoch cancel each other's noise.
+    descent = Descent(owner, model, args, kwargs, training.batch_size, "replacement")
+    key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
+    z, energy = descent.fit(key_fit, num_members, training)
+    descent.name_far(energy, training)
+    rates = _rates(descent, z, key_rate, rate)
+    members = descent.members(key_steps, z, rates)
+    advance = descent.advance(_SCALED)
+    if num_burnin:
+        members, *_ = advance(members, num_burnin, None, descent.arrays)
+    kept = []
+    with tqdm(total=num_iterates, desc=owner, disable=not training.progress_bar) as bar:
+        for _ in range(num_iterates):
+            members, *_ = advance(members, thinning, None, descent.arrays)
+            kept.append(members.z)
+            bar.update()
+    iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)
+    return key_left, descent, iterates, [float(r) for r in rates]
+
+
+def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, jax.Array]:
+    return jax.tree.map(lambda g: -rate * g, gradient), rate
+
+
+# Plain descent whose state is its rate.
+_SCALED = optax.GradientTransformation(lambda z: jnp.ones(()), _scaled)
+
+
+def _rates(descent: Descent, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
+    """The rate of every member."""
+    num_members = len(next(iter(z.values())))
+    if not isinstance(rate, str):
+        return jnp.full(num_members, rate, jnp.result_type(float))
+
+    @jax.jit
+    def program(z: Values, keys: jax.Array, arrays: list[Any]) -> jax.Array:
+        def one(z: Values, key: jax.Array) -> jax.Array:
+            rows = descent.rows(arrays)
+            key_noise, key_power = jax.random.split(key)
+            count = sum(leaf.size for leaf in z.values())
+            best = 2 * count / _noise_trace(descent, rows, z, key_noise)
+            return jnp.minimum(best, 1 / _top_curvature(rows.potential, z, key_power))
+
+        return jax.vmap(one)(z, keys)
+
+    return program(z, jax.random.split(key, num_members), descent.arrays)
+
+
+def _noise_trace(descent: Descent, rows: Rows, z: Values, key: jax.Array) -> jax.Array:
+    """tr C: variance of the minibatch gradient around the full one, summed over components."""
+    exact = rows.full(z)[1]
+
+    def add(carry: tuple, _: None) -> tuple[tuple, None]:
+        state, total = carry
+        estimate = descent.estimator.estimate(rows, z, state)
+        error = jax.tree.map(jnp.subtract, estimate.gradient, exact)
+        return (estimate.state, total + _square(error)), None
+
+    start: tuple = (descent.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
+    total = lax.scan(add, start, None, _PILOT)[0][1]
+    return total / _PILOT
+
+
+def _square(v: Values) -> jax.Array:
+    return jax.tree.reduce(jnp.add, jax.tree.map(lambda leaf: jnp.sum(leaf**2), v))
+
+
+def _top_curvature(potential: Any, z: Values, key: jax.Array) -> jax.Array:
+    """The largest eigenvalue of the Hessian of U in modulus, by power iteration."""
+
+    def unit(v: Values) -> tuple[Values, jax.Array]:
+        length = jnp.sqrt(_square(v))
+        return jax.tree.map(lambda leaf: leaf / length, v), length
+
+    def repeat(_: int, carry: tuple[Values, jax.Array]) -> tuple[Values, jax.Array]:
+        return unit(jax.jvp(jax.grad(potential), (z,), (carry[0],))[1])
+
+    keys = jax.random.split(key, len(z))
+    start = {n: jax.random.normal(k, leaf.shape) for k, (n, leaf) in zip(keys, z.items())}
+    return lax.fori_loop(0, _POWER, repeat, unit(start))[1]

@@ -1,0 +1,97 @@
+"""When to stop an optimisation: energies that have settled, or held-out rows that gain no more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.approximations.members import where_members
+from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.targets import check_arguments
+
+# Steps between looks at the energy: few enough to stop in time, enough to hide the look.
+BLOCK = 100
+
+
+class Settling:
+    """Whether the energy still falls, told from noisy means over blocks of steps.
+
+    The mean over the last w blocks is compared with the mean over the w before, for
+    w = 1, 2, 4, …, each side at least an epoch of minibatches. Members have settled when for some
+    w the fall in 100 steps, plus two standard errors of it, is below a fraction of the energy for
+    each of them: noise can then delay the end, but not bring it about.
+
+    :param tolerance: that fraction; 0 and less never settle.
+    :param epoch: steps that see every row once; 1 for steps on all rows.
+    """
+
+    def __init__(self, tolerance: float, epoch: int = 1) -> None:
+        self.tolerance = tolerance
+        self.epoch = epoch
+        self._means: list[np.ndarray] = []
+        self._variances: list[np.ndarray] = []
+
+    def look(self, mean: np.ndarray, variance: np.ndarray) -> bool:
+        """Take the next block into account.
+
+        :param mean: energy of each member in the block, nats.
+        :param variance: of that mean, by the noise of minibatches; 0 for steps on all rows.
+        :return: whether all members have settled.
+        """
+        self._means.append(mean)
+        self._variances.append(variance)
+        if self.tolerance <= 0:
+            return False
+        width = 1
+        while 2 * width <= len(self._means):
+            if width * BLOCK >= self.epoch and self._settled_over(width):
+                return True
+            width *= 2
+        return False
+
+    def _settled_over(self, width: int) -> bool:
+        last = np.mean(self._means[-width:], 0)
+        fall = np.mean(self._means[-2 * width : -width], 0) - last
+        error = np.sqrt(np.sum(self._variances[-2 * width :], 0)) / width
+        # Members that are no longer finite hold nobody up.
+        still = (fall + 2 * error) / width >= self.tolerance * np.abs(last)
+        return not still.any()
+
+
+class HeldOut:
+    """The parameters of each member under which held-out rows were most likely so far."""
+
+    def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+        check_arguments(args, kwargs)
+        arguments = Arguments.split(*prepared(model, args, kwargs))
+        self.arrays = [jnp.asarray(a) for a in arguments.arrays]
+        self.z: Values | None = None
+        self.score: jax.Array | None = None
+        self.without = 0
+
+        @jax.jit
+        def score(z: Values, arrays: list[Any]) -> jax.Array:
+            found = jax.vmap(marginal_of(model, arguments.static, arrays).log_likelihood)(z)
+            return jnp.where(jnp.isnan(found), -jnp.inf, found)
+
+        self._score = score
+
+    def look(self, z: Values) -> int:
+        """Compare with the best so far.
+
+        :return: looks since any member improved.
+        """
+        score = self._score(z, self.arrays)
+        if self.z is None or self.score is None:
+            self.z, self.score = z, score
+            return 0
+        better = score > self.score
+        self.z = jax.tree.map(lambda new, old: where_members(better, new, old), z, self.z)
+        self.score = jnp.maximum(score, self.score)
+        self.without = 0 if bool(better.any()) else self.without + 1
+        return self.without

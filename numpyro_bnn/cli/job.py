@@ -1,0 +1,222 @@
+"""The main job: fit a network to a table, and judge it against plain training.
+
+Ensemble starts are optimised, a sampler runs from each, and the test rows score three things:
+the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
+and the posterior average.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from numpyro_bnn import scores
+from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.models.random_module import MLP
+from numpyro_bnn.models.ready import ReadyModel, classification, regression
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.predictions import Predictions, predict
+from numpyro_bnn.priors.hierarchical import Hierarchical
+from numpyro_bnn.priors.independent import FanIn, Horseshoe, Laplace, Normal, StudentT
+from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.workflow.compare import compare, default_methods
+from numpyro_bnn.workflow.fit import fit
+from numpyro_bnn.workflow.kernels_by_name import kernel_named
+from numpyro_bnn.workflow.method_table import Comparison
+
+PRIORS: dict[str, Callable] = {
+    "hierarchical": Hierarchical,
+    "fan-in": FanIn,
+    "normal": Normal,
+    "student-t": StudentT,
+    "laplace": Laplace,
+    "horseshoe": Horseshoe,
+}
+
+
+class Options(NamedTuple):
+    """How to fit.
+
+    - **hidden** - units of each hidden layer
+    - **prior** - a key of :data:`PRIORS`
+    - **kernel** - a key of :data:`numpyro_bnn.workflow.kernels_by_name.KERNELS`; where None what
+      :func:`~numpyro_bnn.workflow.fit.fit` takes, and for a comparison NUTS
+    - **num_chains**, **num_warmup**, **num_samples** - of the sampler, in draws
+    - **settings** - of the kernel, such as its `max_tree_depth`
+    - **test_fraction** - share of rows kept for testing
+    - **seed** - of everything random
+    """
+
+    hidden: tuple[int, ...] = (16,)
+    prior: str = "hierarchical"
+    kernel: str | None = None
+    num_chains: int = 4
+    num_warmup: int = 200
+    num_samples: int = 300
+    settings: Mapping[str, Any] = {}
+    test_fraction: float = 0.25
+    seed: int = 0
+
+
+class Score(NamedTuple):
+    """One row of the table.
+
+    - **method** - what predicts
+    - **log_score**, **log_score_error** - mean log predictive density of the test rows, nats,
+      and its standard error
+    - **error** - share of wrong classes, or root mean squared error
+    - **calibration** - expected calibration error, or coverage of the central 90 % interval
+    - **seconds** - to fit
+    """
+
+    method: str
+    log_score: float
+    log_score_error: float
+    error: float
+    calibration: float
+    seconds: float
+
+
+class Outcome(NamedTuple):
+    """What the job found.
+
+    - **table**, **options** - what was asked
+    - **train**, **test** - row numbers
+    - **model**, **mcmc** - the fitted model and its run
+    - **scores** - of MAP, deep ensemble and posterior average
+    - **predictions** - of the test rows, by method
+    - **report** - diagnosis of weights and predictions
+    """
+
+    table: Table
+    options: Options
+    train: np.ndarray
+    test: np.ndarray
+    model: ReadyModel
+    mcmc: MCMC
+    scores: list[Score]
+    predictions: dict[str, Predictions]
+    report: Any
+
+
+def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
+    """Fit, predict, score and diagnose.
+
+    :param table: the data.
+    :param options: how.
+    :param progress_bar: show progress.
+    :return: everything that the report needs.
+    """
+    train, test = split(table, options)
+    model = model_of(table, options)
+    x, y = table.x[train], table.y[train]
+
+    x_test, y_test = table.x[test], table.y[test]
+    fitted = fit(
+        model,
+        x,
+        y,
+        key=jax.random.key(options.seed),
+        kernel=options.kernel,
+        num_chains=options.num_chains,
+        num_warmup=options.num_warmup,
+        num_samples=options.num_samples,
+        x_test=x_test,
+        progress_bar=progress_bar,
+        **options.settings,
+    )
+    members, spent = fitted.ensemble, fitted.seconds
+    best = int(np.argmin(members.stats["potential_energy"]))
+    methods = {
+        "MAP": (
+            Draws({name: value[best : best + 1] for name, value in members.items()}, model),
+            spent["optimise"] / options.num_chains,
+        ),
+        f"deep ensemble of {options.num_chains}": (members, spent["optimise"]),
+        "posterior average": (fitted.draws, spent["optimise"] + spent["sample"]),
+    }
+    predictions = {name: predict(None, draws, x_test) for name, (draws, _) in methods.items()}
+    rows = [
+        score(name, predictions[name], y_test, table.task, seconds)
+        for name, (_, seconds) in methods.items()
+    ]
+    return Outcome(
+        table, options, train, test, model, fitted.mcmc, rows, predictions, fitted.report
+    )
+
+
+def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers for training and for testing; classes keep their shares in both."""
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(
+        np.arange(len(table.y)),
+        test_size=options.test_fraction,
+        random_state=options.seed,
+        stratify=table.y if table.task == "classification" else None,
+    )
+    return train, test
+
+
+def model_of(table: Table, options: Options) -> ReadyModel:
+    """The network and prior that the options ask for."""
+    make = classification if table.task == "classification" else regression
+    return make(MLP(options.hidden, len(table.classes) or 1), PRIORS[options.prior]())
+
+
+def compare_methods(
+    table: Table, options: Options, methods: list[str] | None = None, progress_bar: bool = True
+) -> Comparison:
+    """Several methods on a table, against the sampler that the options name.
+
+    :param table: the data.
+    :param options: how.
+    :param methods: names of :func:`~numpyro_bnn.workflow.compare.default_methods`; all where None.
+    :param progress_bar: show progress.
+    :raises ValueError: for an unknown name.
+    """
+    train, test = split(table, options)
+    model = model_of(table, options)
+    chosen: dict[str, Any] = {
+        name: None
+        for name in (methods or default_methods(model, options.num_chains, len(train)))
+        if name != "hmc"
+    }
+    chosen["hmc"], _ = kernel_named(options.kernel or "nuts", model, **options.settings)
+    return compare(
+        model,
+        (table.x[train], table.y[train], table.x[test], table.y[test]),
+        chosen,
+        key=jax.random.key(options.seed),
+        num_chains=options.num_chains,
+        num_warmup=options.num_warmup,
+        num_samples=options.num_samples,
+        progress_bar=progress_bar,
+    )
+
+
+def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:
+    """Score predictions of test rows.
+
+    :param method: name of what predicts.
+    :param predictions: of the test rows.
+    :param y: test targets.
+    :param task: ``"classification"`` or ``"regression"``.
+    :param seconds: to fit.
+    """
+    by_row = scores.lppd(predictions, y, pointwise=True)
+    if task == "classification":
+        error = float(1 - scores.accuracy(predictions, y))
+        calibration = float(scores.expected_calibration_error(predictions, y))
+    else:
+        error = float(scores.rmse(predictions, y))
+        calibration = float(scores.coverage(predictions, y, level=0.9))
+    return Score(
+        method,
+        float(np.mean(by_row)),
+        scores.standard_error(by_row),
+        error,
+        calibration,
+        seconds,
+    )

@@ -1,0 +1,182 @@
+"""Arguments of a model on their way to the device: tables and lists become arrays, units are applied.
+
+Every door (runs, fits, predictions, scores) passes here, so that all take the same things and
+refuse the same things. A ready model gets its data standardised on the host and marked as such
+(:class:`~numpyro_bnn.data.units.Prepared`); any other model gets arrays of which nothing is lost.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.data.units import check_fits
+
+_NUMBERS = (bool, int, float, np.number, np.bool_)
+
+
+def innermost(model: Any) -> Any:
+    """The model under all handlers that wrap it."""
+    while getattr(model, "fn", None) is not None:
+        model = model.fn
+    return model
+
+
+def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """What the model is to be called with, ready for the device.
+
+    Concrete data of a ready model are standardised with its units (and learned from where it has
+    none yet); what is prepared already, or traced, stays as it is.
+
+    :param model: a NumPyro model, under whatever handlers.
+    :param args: its positional arguments, as a user gave them.
+    :param kwargs: its keyword arguments.
+    :return: arguments in their place.
+    :raises TypeError: for tables and arrays that do not hold numbers.
+    :raises ValueError: for numbers that the device's types would change.
+    """
+    ready = innermost(model)
+    if hasattr(ready, "prepare"):
+        return ready.prepare(args, kwargs)
+    args, kwargs = as_arrays(model, args, kwargs)
+    owner = _owner(model)
+    for label, leaf in _named(model, args, kwargs):
+        if isinstance(leaf, np.ndarray):
+            check_fits(owner, label, leaf)
+    return args, kwargs
+
+
+def as_arrays(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Tables, series, tensors and lists among the arguments of a model, as arrays.
+
+    A list is data where it is the first argument or has an entry for every row of the first
+    argument; any other is left as the constant that it is.
+
+    :raises TypeError: for what does not hold numbers.
+    """
+    owner, named = _owner(model), _parameters(model, args, kwargs)
+    num_rows = None
+    made: dict[str, Any] = {}
+    for position, (label, value) in enumerate(named.items()):
+        if isinstance(value, list) and _is_of_numbers(value):
+            if position == 0 or len(value) == num_rows:
+                value = as_array(owner, label, value)
+        else:
+            value = jax.tree.map(lambda leaf, label=label: _leaf(owner, label, leaf), value)
+        if position == 0:
+            shape = getattr(next(iter(jax.tree.leaves(value)), None), "shape", ())
+            num_rows = shape[0] if shape else None
+        made[label] = value
+    names = iter(made.values())
+    return tuple(next(names) for _ in args), {name: made[name] for name in kwargs}
+
+
+def _leaf(owner: str, label: str, leaf: Any) -> Any:
+    if isinstance(leaf, (jax.Array, OnHost, np.generic)) or not hasattr(leaf, "__array__"):
+        return leaf
+    return as_array(owner, label, leaf)
+
+
+def as_array(owner: str, label: str, values: Any) -> Any:
+    """One argument as an array of numbers: arrays as they are, tables and lists converted.
+
+    :param owner: who asks, for the error.
+    :param label: of the argument.
+    :param values: an array, a table or series, a tensor, a list of numbers, or None.
+    :raises TypeError: for anything else, naming the columns of a table that hold no numbers.
+    """
+    if values is None or isinstance(values, jax.Array):
+        return values
+    if isinstance(values, OnHost):
+        raise TypeError(
+            f"{owner}: {label} is {values!r}, data on the host, whose means would need a pass over "
+            "the file. Standardise them in the file, and use a model of your own."
+        )
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise TypeError(
+            f"{owner}: {label} is a masked array with {int(np.ma.getmaskarray(values).sum())} masked "
+            "values, which JAX would take for values. Fill or remove them."
+        )
+    _check_table(owner, label, values)
+    try:
+        array = np.asarray(values)
+        if array.dtype == object and not isinstance(values, np.ndarray):
+            # Columns of several types, or pandas' nullable ones.
+            array = np.array(array.tolist())
+    except (TypeError, ValueError):  # rows of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf" and not _is_custom_float(array.dtype):
+        of = f" of {array.dtype}" if array.size else ""
+        raise TypeError(
+            f"{owner}: {label} is of type {type(values).__name__}{of}, expected numbers: an array, a "
+            f"table of numeric columns, or a list with rows of one length. Number the classes of a "
+            f"target with `np.unique({label}, return_inverse=True)[1]`, and turn dates and other "
+            "text into numbers first."
+        )
+    return array
+
+
+def _is_custom_float(dtype: Any) -> bool:
+    return dtype.kind == "V" and jax.numpy.issubdtype(dtype, jax.numpy.floating)
+
+
+def _check_table(owner: str, label: str, values: Any) -> None:
+    """Name the columns of a pandas table that hold no numbers."""
+    kinds = getattr(values, "dtypes", None)
+    if hasattr(values, "isna") and any(not isinstance(k, np.dtype) for k in np.atleast_1d(kinds)):
+        missing = int(np.sum(np.asarray(values.isna())))
+        if missing:
+            raise ValueError(
+                f"{owner}: {label} has {missing} missing values. Fill them in, or drop those rows."
+            )
+    if not hasattr(values, "columns") or kinds is None or not hasattr(kinds, "items"):
+        return
+    bad = [f"{name!r} ({kind})" for name, kind in kinds.items() if not _is_number(kind)]
+    if bad:
+        raise TypeError(
+            f"{owner}: {label} is a {type(values).__name__} whose columns {', '.join(bad[:8])} hold no "
+            "numbers. Make them numeric, or give `pandas.get_dummies` of them."
+        )
+
+
+def _is_number(kind: Any) -> bool:
+    # NumPy's types and pandas' own ("Int64", "boolean") both say so by their letter.
+    return getattr(kind, "kind", "O") in "biuf"
+
+
+def _is_of_numbers(values: Any) -> bool:
+    """Whether a list holds only numbers, lists of numbers, or rows as arrays."""
+    if isinstance(values, (list, tuple)):
+        return bool(values) and all(_is_of_numbers(value) for value in values)
+    return isinstance(values, _NUMBERS)
+
+
+def _owner(model: Any) -> str:
+    inside = innermost(model)
+    return str(getattr(inside, "kind", getattr(inside, "__name__", type(inside).__name__)))
+
+
+def _parameters(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments by name, the positional ones first."""
+    try:
+        known = list(inspect.signature(innermost(model)).parameters)
+    except (TypeError, ValueError):
+        known = []
+    names = [
+        known[i] if i < len(known) and known[i] not in kwargs else f"argument {i + 1}"
+        for i in range(len(args))
+    ]
+    # `*args` of a signature names one parameter for several arguments.
+    names = [
+        name if names.count(name) == 1 else f"argument {i + 1}" for i, name in enumerate(names)
+    ]
+    return dict(zip(names, args)) | dict(kwargs)
+
+
+def _named(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in _parameters(model, args, kwargs).items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            yield name + jax.tree_util.keystr(path), leaf

@@ -1,0 +1,258 @@
+"""Where chains, or two runs, part by more than their Monte Carlo error.
+
+R-hat says that something is wrong; this says what: which chains predict alike, at how many
+inputs they do not, which one does not move, and where a second run says otherwise.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+from scipy.stats import norm
+
+from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.rhat import moments
+
+# Monte Carlo errors apart before a difference counts: chance does that once in 16,000.
+_ERRORS = 4.0
+# Standard deviations apart before it matters: two halves of the chains 0.2 sd apart have an
+# R-hat of about 1.01.
+_SMALLEST = 0.2
+# A chain whose standard deviation is below this share of the others' does not move.
+_STUCK = 0.01
+_SCALARS_IN_BLOCK = 512
+# Predictions that are compared chain by chain; of more inputs, so many evenly spaced ones.
+_MOST_SCALARS = 2000
+
+
+class ChainMoments(NamedTuple):
+    """Mean, standard deviation and Monte Carlo error of the mean, by chain: `(chain, ...)`."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    error: np.ndarray
+
+
+def chain_moments(x: Any) -> ChainMoments:
+    """Moments of each chain on its own.
+
+    :param x: draws `(chain, draw, ...)`.
+    :return: arrays `(chain, ...)` in the units of `x`.
+    """
+    x = checked("diagnostics.chain_moments", x)
+    parts = [moments("diagnostics.chain_moments", x[c : c + 1]) for c in range(len(x))]
+    size, mean, sd = (np.stack(values) for values in zip(*parts))
+    return ChainMoments(mean, sd, sd / np.sqrt(size))
+
+
+def _moments_of_all(x: np.ndarray) -> ChainMoments:
+    """Moments over all chains together, `(...)`."""
+    size, mean, sd = moments("diagnostics.chain_moments", x)
+    return ChainMoments(mean, sd, sd / np.sqrt(size))
+
+
+def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np.ndarray:
+    """Which inputs differ beyond error and beyond what matters; `(input,)`.
+
+    :param a: moments without a chain axis, `(input, ...)`.
+    :param b: the same of another chain.
+    :param sd: the standard deviation that a difference is measured against.
+    :param floor: a difference below this, in the units of `a`, does not count.
+    """
+    least = np.maximum(np.maximum(_ERRORS * np.hypot(a.error, b.error), _SMALLEST * sd), floor)
+    return (np.abs(a.mean - b.mean) > least).reshape(len(a.mean), -1).any(axis=1)
+
+
+class Disagreement(NamedTuple):
+    """How the chains of a run predict.
+
+    :param groups: a number for each chain; chains with one number predict alike.
+    :param share: `(chain, chain)` share of inputs at which two chains predict differently.
+    :param inputs: the inputs at which any two chains do; of many inputs only so many evenly
+        spaced ones are compared as have 2000 predictions.
+    :param stuck: chains that do not move.
+    :param drift: share of inputs at which the first halves of all chains differ from the second.
+    """
+
+    groups: np.ndarray
+    share: np.ndarray
+    inputs: np.ndarray
+    stuck: tuple[int, ...]
+    drift: float
+
+
+def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
+    """Chains that do not move, or a hundred times less than the others.
+
+    :param sds: standard deviations `(chain, ...)` of each site; most scalars of one site that
+        stand still suffice, for a noise scale may move while the function does not.
+    """
+    still = np.zeros(len(sds[0]), bool)
+    for each in sds:
+        sd = each.reshape(len(each), -1)
+        typical = np.median(sd, axis=0) if len(sd) > 2 else sd.max(axis=0)
+        alive = typical > 0
+        if alive.any():
+            still |= (sd[:, alive] < _STUCK * typical[alive]).mean(axis=1) > 0.5
+    if not any(each.any() for each in sds):
+        still[:] = True
+    return tuple(np.flatnonzero(still).tolist())
+
+
+def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) -> Disagreement:
+    """Group the chains by what they predict.
+
+    Two chains predict differently at an input when the means of any output differ there by more
+    than 4 joint Monte Carlo errors and by more than 0.2 standard deviations (probabilities also
+    by more than 0.01). Chains are joined by average linkage while the share of such inputs
+    is at most `cut`.
+
+    :param predictions: name to finite array `(chain, draw, input, ...)`.
+    :param cut: share of inputs up to which chains count as alike.
+    :return: groups, shares, and chains that do not move.
+    """
+    chains, _, num_inputs = next(iter(predictions.values())).shape[:3]
+    outputs = sum(int(np.prod(x.shape[3:])) for x in predictions.values())
+    used = np.arange(0, num_inputs, -(-num_inputs * outputs // _MOST_SCALARS))
+    by_pair: dict[tuple[int, int], np.ndarray] = {}
+    sds: list[np.ndarray] = []
+    drifts: list[np.ndarray] = []
+    for name, x in predictions.items():
+        x = x[:, :, used]
+        floor = 0.01 if name == "probs" else 0.0
+        each = chain_moments(x)
+        sd = np.sqrt(np.square(each.sd).mean(axis=0))
+        sds.append(each.sd)
+        half = x.shape[1] // 2
+        early, late = (_moments_of_all(part) for part in (x[:, :half], x[:, half:]))
+        drifts.append(differ(early, late, sd, floor))
+        for c in range(chains):
+            for d in range(c + 1, chains):
+                a, b = (ChainMoments(*(field[k] for field in each)) for k in (c, d))
+                found = differ(a, b, sd, floor)
+                by_pair[c, d] = by_pair[c, d] | found if (c, d) in by_pair else found
+    share = np.zeros((chains, chains))
+    for (c, d), found in by_pair.items():
+        share[c, d] = share[d, c] = found.mean()
+    groups = np.zeros(chains, int)
+    if chains > 1:
+        # A hair above the cut: a share that equals it is alike.
+        labels = fcluster(linkage(squareform(share), "average"), cut + 1e-12, "distance")
+        # Numbered in the order of their first chain.
+        _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+        groups = np.argsort(np.argsort(first))[inverse]
+    anywhere = np.any(list(by_pair.values()), axis=0) if by_pair else np.zeros(len(used), bool)
+    stuck = stuck_chains(sds)
+    return Disagreement(groups, share, used[anywhere], stuck, float(np.any(drifts, axis=0).mean()))
+
+
+class Parting(NamedTuple):
+    """A quantity that two runs do not agree on.
+
+    :param site: which scalar.
+    :param quantity: `"mean"`, or `"P(below the 5 % quantile)"` of both runs together.
+    :param first: its value in the run that is judged.
+    :param second: its value in the other.
+    :param errors: their difference in joint Monte Carlo errors.
+    """
+
+    site: str
+    quantity: str
+    first: float
+    second: float
+    errors: float
+
+
+class SecondOpinion(NamedTuple):
+    """Comparison of a run with another one.
+
+    :param num_compared: means and quantiles compared.
+    :param num_parted: those that differ by more than `limit` joint Monte Carlo errors.
+    :param limit: errors allowed, by Bonferroni at 1 % for all comparisons together, at least 4.
+    :param worst: up to five partings, the largest first.
+    """
+
+    num_compared: int
+    num_parted: int
+    limit: float
+    worst: tuple[Parting, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing differs beyond Monte Carlo error."""
+        return self.num_parted == 0
+
+
+def label_of(name: str, index: tuple[Any, ...]) -> str:
+    """`name[i, j]`, or the name alone for a scalar."""
+    return f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
+
+
+def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
+    """First value, second value and difference in errors of one quantity, `(scalar,)` each."""
+    if q is not None:
+        # The share of each run below the pooled quantile: a quantile's own error needs its
+        # density, that of a share only the effective size.
+        pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
+        level = np.quantile(pooled, q, axis=0)
+        a, b = a <= level, b <= level
+    size_a, mean_a, sd_a = moments("diagnostics", a)
+    size_b, mean_b, sd_b = moments("diagnostics", b)
+    if q is not None:
+        # A run that never crosses the level has no spread of its own; the pooled share has.
+        p = 0.5 * (mean_a + mean_b)
+        sd_a = sd_b = np.sqrt(p * (1 - p))
+    error = np.hypot(sd_a / np.sqrt(size_a), sd_b / np.sqrt(size_b))
+    gap = np.abs(mean_a - mean_b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # Rounding of a constant is no difference.
+        apart = np.where(gap <= 1e-6 * (np.abs(mean_a) + np.abs(mean_b)), 0.0, gap / error)
+    return mean_a, mean_b, apart
+
+
+def compare_draws(first: Mapping[str, Any], second: Mapping[str, Any]) -> SecondOpinion:
+    """Compare means and 5, 50 and 95 % quantiles of two runs in joint Monte Carlo errors.
+
+    R-hat cannot see what every chain of a run misses; another sampler may. Each error comes
+    from the run's own effective sample size.
+
+    :param first: name to array `(chain, draw, ...)`.
+    :param second: the same names and scalars; chains and draws may differ.
+    :return: how many quantities differ, and the worst.
+    :raises ValueError: for other names, other shapes beyond chains and draws, NaN or infinities.
+    """
+    if set(first) != set(second):
+        raise ValueError(
+            f"diagnostics.compare_draws: both runs need the same names, got {sorted(first)} and "
+            f"{sorted(second)}. Give both from one model."
+        )
+    found: list[Parting] = []
+    for name in first:
+        a = checked("diagnostics.compare_draws", first[name])
+        b = checked("diagnostics.compare_draws", second[name])
+        if a.shape[2:] != b.shape[2:]:
+            raise ValueError(
+                f"diagnostics.compare_draws: {name!r} has scalars of shape {a.shape[2:]} in one "
+                f"run and {b.shape[2:]} in the other. Predict at the same inputs."
+            )
+        for run, x in (("first", a), ("second", b)):
+            if not (np.isfinite(x.min()) and np.isfinite(x.max())):
+                raise ValueError(
+                    f"diagnostics.compare_draws: {name!r} of the {run} run holds NaN or infinite "
+                    f"values. Leave the chains out that exploded."
+                )
+        scalars = a.shape[2:]
+        a, b = a.reshape(*a.shape[:2], -1), b.reshape(*b.shape[:2], -1)
+        for start in range(0, a.shape[2], _SCALARS_IN_BLOCK):
+            block = slice(start, start + _SCALARS_IN_BLOCK)
+            for q in (None, 0.05, 0.5, 0.95):
+                quantity = "mean" if q is None else f"P(below the {100 * q:.0f} % quantile)"
+                values = _compare_block(a[:, :, block], b[:, :, block], q)
+                for k, (one, other, errors) in enumerate(zip(*values)):
+                    site = label_of(name, np.unravel_index(start + k, scalars))
+                    found.append(Parting(site, quantity, float(one), float(other), float(errors)))
+    limit = max(4.0, float(norm.isf(0.005 / max(1, len(found)))))
+    parted = sorted((p for p in found if not p.errors <= limit), key=lambda p: -p.errors)
+    return SecondOpinion(len(found), len(parted), limit, tuple(parted[:5]))

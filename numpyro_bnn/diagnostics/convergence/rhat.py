@@ -1,0 +1,265 @@
+"""R-hat and effective sample size of many scalars at once.
+
+The estimators are those of Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021,
+"Rank-normalization, folding, and localization: an improved R-hat for assessing convergence of
+MCMC" (arXiv:1903.08008), with the conventions of ArviZ, whose numbers they reproduce. What is
+different is the work: ArviZ handles one scalar after the other; here blocks of scalars are
+handled as arrays, in bounded memory (:mod:`numpyro_bnn.diagnostics.convergence.blocks`).
+
+Conventions, the same in every function:
+
+- `x` has shape `(chain, draw, ...)`; every statistic has the shape `...`.
+- A chain is split in halves; with an odd number of draws the middle one is left out.
+- A scalar with any NaN or infinity gives NaN (ArviZ ranks infinities).
+- A constant scalar gives R-hat NaN, for there is nothing to compare, and an ESS of all draws.
+- Chains that are each constant at different values give R-hat infinity.
+- Fewer than four draws a chain give NaN. One chain is allowed: R-hat then compares its halves,
+  where ArviZ gives NaN.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.convergence.blocks import (
+    by_block,
+    checked,
+    finite_split,
+    fold,
+    rank_scores,
+    rhat_of,
+    summarize_block,
+)
+from numpyro_bnn.diagnostics.convergence.ess import centre, ess_of
+
+
+class Summary(NamedTuple):
+    """Convergence of each scalar; every field has the shape of the scalars.
+
+    :param rhat: the larger of the bulk and the folded rank-normalised split R-hat.
+    :param ess_bulk: effective draws, all chains together, for the centre.
+    :param ess_tail: the smaller one of those for the 5 % and the 95 % quantile; NaN where it was
+        not asked for.
+    """
+
+    rhat: np.ndarray
+    ess_bulk: np.ndarray
+    ess_tail: np.ndarray
+
+
+def summarize(x: Any, *, tail: bool = True) -> Summary:
+    """R-hat, bulk and tail ESS of all scalars, each draw sorted once.
+
+    :param x: draws `(chain, draw, ...)`.
+    :param tail: also the tail ESS, about a quarter of the work.
+    :return: arrays of shape `...`; equal to `arviz.rhat`, `arviz.ess(method="bulk")` and
+        `arviz.ess(method="tail", prob=(0.05, 0.95))`.
+    :raises ValueError: without an axis of chains and one of draws.
+
+    >>> x = np.random.default_rng(0).normal(size=(4, 1000, 2))
+    >>> bool((summarize(x).rhat < 1.01).all())
+    True
+    """
+    x = checked("diagnostics.summarize", x)
+    if x.shape[1] < 4:
+        nan = np.full(x.shape[2:], np.nan)
+        return Summary(nan, nan.copy(), nan.copy())
+    return Summary(*by_block(x, lambda block: summarize_block(block, tail), 3))
+
+
+_TRANSFORMS = {
+    "split": lambda split: split.astype(np.float64),
+    "z_scale": rank_scores,
+    "folded": lambda split: rank_scores(fold(split)),
+}
+
+
+def rhat(x: Any, *, method: str = "rank") -> np.ndarray:
+    """Split R-hat of every scalar.
+
+    `sqrt((B/W + n - 1)/n)` over half chains of n draws: `"split"` on the values, `"z_scale"` on
+    their normal scores, `"folded"` on the normal scores of `|x - median|` (sees differences of
+    scale), `"rank"` the larger of the last two. Vehtari et al. 2021, sections 4.1 and 4.2.
+
+    :param x: draws `(chain, draw, ...)`.
+    :param method: as in ArviZ; above 1.01 the chains disagree or one drifts.
+    :return: array `...`; NaN and constants as in the notes of this file.
+    :raises ValueError: for an unknown method, or no axes of chains and draws.
+
+    >>> x = np.random.default_rng(0).normal(size=(2, 100)) + [[0.0], [5.0]]
+    >>> bool(rhat(x) > 1.5)
+    True
+    """
+    if method == "rank":
+        return summarize(x, tail=False).rhat
+    if method not in _TRANSFORMS:
+        raise ValueError(
+            f"diagnostics.rhat: method must be one of {['rank', *_TRANSFORMS]}, got {method!r}. "
+            f"The default 'rank' is the one to report."
+        )
+    x = checked("diagnostics.rhat", x)
+    if x.shape[1] < 4:
+        return np.full(x.shape[2:], np.nan)
+
+    def block_rhat(block: np.ndarray) -> list[np.ndarray]:
+        split, bad = finite_split(block)
+        given = rhat_of(_TRANSFORMS[method](split))
+        given[bad] = np.nan
+        return [given]
+
+    return by_block(x, block_rhat, 1)[0]
+
+
+def ess(x: Any, *, method: str = "bulk") -> np.ndarray:
+    """Effective sample size of every scalar, all chains together.
+
+    `"bulk"`: of the normal scores; `"tail"`: the smaller of those for the 5 % and 95 % quantiles;
+    `"mean"`: of the values, the one that gives the Monte Carlo error of their mean.
+
+    :param x: draws `(chain, draw, ...)`.
+    :param method: `"bulk"`, `"tail"` or `"mean"`, as in ArviZ.
+    :return: array `...`; NaN and constants as in the notes of this file.
+    :raises ValueError: for an unknown method, or no axes of chains and draws.
+    """
+    if method == "mean":
+        return moments("diagnostics.ess", x)[0]
+    if method not in ("bulk", "tail"):
+        raise ValueError(
+            f"diagnostics.ess: method must be 'bulk', 'tail' or 'mean', got {method!r}. Report "
+            f"'bulk', and 'tail' for intervals."
+        )
+    summary = summarize(x, tail=method == "tail")
+    return summary.ess_tail if method == "tail" else summary.ess_bulk
+
+
+def moments(name: str, x: Any) -> list[np.ndarray]:
+    """ESS of the mean, mean and standard deviation of every scalar.
+
+    :param name: the function that asks, for errors.
+    :param x: draws `(chain, draw, ...)`.
+    :return: three arrays `...`; the variance has n - 1 below.
+    :raises ValueError: without an axis of chains and one of draws.
+    """
+    x = checked(name, x)
+    if x.shape[1] < 4:
+        return [np.full(x.shape[2:], np.nan) for _ in range(3)]
+
+    def block_moments(block: np.ndarray) -> list[np.ndarray]:
+        split, bad = finite_split(block)
+        split = split.astype(np.float64)
+        constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
+        means = centre(split)
+        given = ess_of(split, means, constant)
+        given[bad] = np.nan
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = block.mean(axis=(0, 1), dtype=np.float64)
+            return [given, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
+
+    return by_block(x, block_moments, 3)
+
+
+def mcse_mean(x: Any) -> np.ndarray:
+    """Monte Carlo standard error of every mean: `sd / sqrt(ess(x, method="mean"))`.
+
+    :param x: draws `(chain, draw, ...)`.
+    :return: array `...` in the units of `x`; 0 for constants.
+    :raises ValueError: without an axis of chains and one of draws.
+    """
+    size, _, sd = moments("diagnostics.mcse_mean", x)
+    return sd / np.sqrt(size)
+
+
+def _nested(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Nested R-hat of `(b, m, n)` with `labels (m,)` of the superchains."""
+    means = values.mean(axis=2)
+    n = values.shape[2]
+    within_chains = values.var(axis=2, ddof=1) if n > 1 else np.zeros(means.shape)
+    centres, within = [], []
+    for label in np.unique(labels):
+        members = labels == label
+        centres.append(means[:, members].mean(axis=1))
+        between = means[:, members].var(axis=1, ddof=1) if members.sum() > 1 else 0.0
+        within.append(between + within_chains[:, members].mean(axis=1))
+    between_superchains = np.var(centres, axis=0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt(1.0 + between_superchains / np.mean(within, axis=0))
+
+
+def nested_rhat(x: Any, superchains: Any, *, method: str = "rank") -> np.ndarray:
+    """Nested R-hat for many short chains.
+
+    `sqrt(1 + B/W)`: B the variance of the means of superchains, W the mean over superchains of
+    the variance between their chains' means plus that within chains. Margossian et al. 2024,
+    "Nested R-hat: assessing the convergence of Markov chain Monte Carlo when running many short
+    chains" (arXiv:2110.13017), eqs. 4-8. The chains of a superchain must start from the same
+    point: only then does the variance between superchains show what has not been forgotten.
+
+    :param x: draws `(chain, draw, ...)`; one draw is enough for `"identity"`.
+    :param superchains: number of superchains of consecutive chains, or a label for each chain.
+    :param method: `"identity"`: the values of whole chains, as in the paper; `"rank"`: the larger
+        of the bulk and folded normal scores of half chains, as ArviZ does.
+    :return: array `...`; NaN for NaN or constant scalars.
+    :raises ValueError: for fewer than two superchains, superchains of unequal size, fewer than
+        four draws with `"rank"`, or an unknown method.
+    """
+    x = checked("diagnostics.nested_rhat", x)
+    labels = np.asarray(superchains)
+    if labels.ndim == 0 and labels > 0 and x.shape[0] % int(labels) == 0:
+        labels = np.repeat(np.arange(int(labels)), x.shape[0] // int(labels))
+    sizes = np.unique(labels, return_counts=True)[1]
+    if labels.shape != x.shape[:1] or sizes.size < 2 or np.ptp(sizes) > 0:
+        raise ValueError(
+            f"diagnostics.nested_rhat: superchains must cut the {x.shape[0]} chains into two or "
+            f"more groups of equal size, got {superchains}. Pass a number that divides them, or "
+            f"one label for each chain."
+        )
+    if method not in ("identity", "rank"):
+        raise ValueError(
+            f"diagnostics.nested_rhat: method must be 'identity' or 'rank', got {method!r}. Use "
+            f"'identity' for very short chains."
+        )
+    if method == "rank" and x.shape[1] < 4:
+        raise ValueError(
+            f"diagnostics.nested_rhat: method='rank' halves the chains and needs 4 draws, got "
+            f"{x.shape[1]}. Use method='identity'."
+        )
+
+    def block_nested(block: np.ndarray) -> list[np.ndarray]:
+        if method == "identity":
+            values = block.astype(np.float64).transpose(2, 0, 1)
+            given = _nested(values, labels)
+            given[~np.isfinite(values).all(axis=(1, 2))] = np.nan
+            return [given]
+        split, bad = finite_split(block)
+        halves = np.repeat(labels, 2)
+        given = np.fmax(
+            _nested(rank_scores(split), halves), _nested(rank_scores(fold(split)), halves)
+        )
+        given[bad] = np.nan
+        return [given]
+
+    return by_block(x, block_nested, 1)[0]
+
+
+def ebfmi(energy: Any) -> np.ndarray:
+    """Energy Bayesian fraction of missing information of each chain, for HMC.
+
+    `mean (E_t - E_t-1)^2 / Var E`; Betancourt 2016 (arXiv:1604.00695). Below 0.3 the
+    momentum refreshes too little of the energy to reach the tails.
+
+    :param energy: total energies `(chain, draw)` in nats.
+    :return: `(chain,)`; NaN for a constant energy.
+    :raises ValueError: for another shape.
+    """
+    energy = checked("diagnostics.ebfmi", energy)
+    if energy.ndim != 2:
+        raise ValueError(
+            f"diagnostics.ebfmi: expected energies (chain, draw), got shape {energy.shape}. Pass "
+            f"mcmc.get_extra_fields(group_by_chain=True)['energy']."
+        )
+    energy = energy.astype(np.float64)
+    if energy.shape[1] < 2:
+        return np.full(len(energy), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.square(np.diff(energy, axis=1)).mean(axis=1)
+        return change / energy.var(axis=1, ddof=1)

@@ -1,0 +1,198 @@
+"""How much of a posterior lies between chains, and how many functions it holds.
+
+Weights of a network do not mix: chains sit in modes. These functions measure what that means
+for the predictions: the variance between modes against that within, how alike the chains
+predict, and in effect how many functions there are. Arrays have axes `(chain, draw, input, ...)`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.convergence.blocks import checked
+
+
+class VarianceParts(NamedTuple):
+    """Variance of each scalar, `total = within + between` exactly.
+
+    :param within: mean variance inside a group.
+    :param between: variance of the groups' means; it includes their Monte Carlo error, about
+        `within / ESS` of a group, so it is above zero for chains that agree.
+    :param share: `between / (within + between)`, NaN for constants.
+    """
+
+    within: np.ndarray
+    between: np.ndarray
+    share: np.ndarray
+
+
+def variance_parts(x: Any, groups: Any = None) -> VarianceParts:
+    """Split the variance over all draws into parts within and between groups of chains.
+
+    The law of total variance over draws with equal weights; groups weigh as their chains.
+
+    :param x: draws `(chain, draw, ...)`.
+    :param groups: a label for each chain; default: each chain its own group (mode).
+    :return: arrays of shape `...`, in squared units of `x`.
+    :raises ValueError: for a wrong number of labels, or no axes of chains and draws.
+
+    >>> parts = variance_parts([[0.0, 2.0], [4.0, 6.0]])
+    >>> float(parts.within), float(parts.between)
+    (1.0, 4.0)
+    """
+    x = checked("diagnostics.variance_parts", x)
+    labels = np.arange(len(x)) if groups is None else np.asarray(groups)
+    if labels.shape != x.shape[:1]:
+        raise ValueError(
+            f"diagnostics.variance_parts: groups must hold a label for each of {len(x)} chains, "
+            f"got shape {labels.shape}. Leave it out to take each chain as a group."
+        )
+    means = x.mean(axis=1, dtype=np.float64)
+    variances = x.var(axis=1, dtype=np.float64)
+    total_mean = means.mean(axis=0)
+    between = np.zeros(x.shape[2:])
+    within = variances.mean(axis=0)
+    for label in np.unique(labels):
+        members = labels == label
+        centre = means[members].mean(axis=0)
+        # What chains of one group differ by lies within the group.
+        within += members.mean() * means[members].var(axis=0)
+        between += members.mean() * np.square(centre - total_mean)
+    with np.errstate(invalid="ignore"):
+        return VarianceParts(within, between, between / (within + between))
+
+
+class ChainAgreement(NamedTuple):
+    """How alike pairs of chains predict, each `(chain, chain)`.
+
+    :param agreement: share of inputs at which two chains' averages name the same class.
+    :param total_variation: mean over inputs of the distance of the averages, from 0 to 1.
+    """
+
+    agreement: np.ndarray
+    total_variation: np.ndarray
+
+
+def chain_agreement(probs: Any) -> ChainAgreement:
+    """Agreement and total variation between the predictive distributions of single chains.
+
+    The measures with which Izmailov et al. 2021 (arXiv:2104.14421) compare methods, here between
+    chains of one method: what a chain is worth as a stand-in for all.
+
+    :param probs: probabilities `(chain, draw, input, class)`, or predictions with `"probs"`.
+    :return: two symmetric matrices.
+    :raises ValueError: for other axes, or predictions without probabilities.
+    """
+    values = getattr(probs, "values", None)
+    if isinstance(values, Mapping):
+        if "probs" not in values:
+            raise ValueError(
+                f"diagnostics.chain_agreement: needs class probabilities, got predictions with "
+                f"{sorted(values)}. For a regression use variance_parts."
+            )
+        probs = values["probs"]
+    p = checked("diagnostics.chain_agreement", probs)
+    if p.ndim != 4:
+        raise ValueError(
+            f"diagnostics.chain_agreement: expected (chain, draw, input, class), got shape "
+            f"{p.shape}. Keep the axes of chains and draws apart."
+        )
+    mean = p.mean(axis=1, dtype=np.float64)
+    best = mean.argmax(axis=2)
+    agreement = np.stack([(best == row).mean(axis=1) for row in best])
+    distance = np.stack([0.5 * np.abs(mean - row).sum(axis=2).mean(axis=1) for row in mean])
+    return ChainAgreement(agreement, distance)
+
+
+class DistinctFunctions(NamedTuple):
+    """Effective numbers of distinct functions, `total = within * between`.
+
+    :param total: among all draws, from 1 to their number.
+    :param within: inside one chain (geometric mean over chains).
+    :param between: distinct chains: 1 when all hold the same functions, the number of chains
+        when no two share any.
+    """
+
+    total: float
+    within: float
+    between: float
+
+
+def _evenly(size: int, limit: int) -> np.ndarray:
+    return np.unique(np.linspace(0, size - 1, min(size, limit)).round().astype(int))
+
+
+def _affinity(values: Mapping[str, Any], max_draws: int, max_inputs: int) -> np.ndarray:
+    """Mean affinity of draws as distributions of a label, `(chain, draw, chain, draw)`."""
+    key = "probs" if "probs" in values else "mean"
+    first = checked("diagnostics.distinct_functions", values[key])
+    draws = _evenly(first.shape[1], max(1, max_draws // len(first)))
+    inputs = _evenly(first.shape[2], max_inputs)
+    chains = len(first)
+
+    def chosen(name: str) -> np.ndarray:
+        array = checked("diagnostics.distinct_functions", values[name])
+        return array[:, draws][:, :, inputs].astype(np.float64).reshape(chains * draws.size, -1)
+
+    if key == "probs":
+        root = np.sqrt(np.maximum(chosen("probs"), 0.0))
+        affinity = root @ root.T / inputs.size
+    else:
+        mean, scale = chosen("mean").T, chosen("scale").T
+        affinity = np.zeros((mean.shape[1], mean.shape[1]))
+        for m, s in zip(mean, scale):
+            total = np.square(s[:, None]) + np.square(s)
+            gap = np.square(m[:, None] - m) / total
+            affinity += np.sqrt(2.0 * s[:, None] * s / total) * np.exp(-0.25 * gap)
+        affinity /= len(mean)
+    return affinity.reshape(chains, draws.size, chains, draws.size)
+
+
+def _entropy_of(affinity: np.ndarray) -> float:
+    """Entropy of the eigenvalues of a similarity matrix with a diagonal of ones."""
+    eigenvalues = np.linalg.eigvalsh(affinity / np.trace(affinity))
+    eigenvalues = eigenvalues[eigenvalues > 1e-15]
+    return float(-(eigenvalues * np.log(eigenvalues)).sum())
+
+
+def distinct_functions(
+    predictions: Any, *, max_draws: int = 512, max_inputs: int = 200
+) -> DistinctFunctions:
+    """In effect how many distinct functions the draws hold, and how many the chains.
+
+    Two draws are the same function as far as the labels that they would generate cannot tell
+    them apart: their similarity is the Bhattacharyya coefficient of `p(y | x, theta_s)` and
+    `p(y | x, theta_t)`, `sum_y sqrt(p_s p_t)`, averaged over inputs. For Gaussian noise it is
+    `sqrt(2 s t / (s^2 + t^2)) exp(-(m_s - m_t)^2 / (4 (s^2 + t^2)))`. It is an inner product of
+    unit vectors, so the matrix K of similarities has ones on its diagonal and eigenvalues >= 0,
+    and the exponential of the entropy of the eigenvalues of `K / S` counts dissimilar draws:
+    the Vendi score of Friedman & Dieng 2023 (arXiv:2210.02410).
+
+    `within` is the same of each chain, as a geometric mean, and `between = total / within`, the
+    partition of Jost 2007. The mixture of C states has at most `log C` more entropy than they
+    have on average, and never less (Holevo 1973): `between` lies between 1 and C. Between
+    independent chains of one posterior it exceeds 1 by the sampling of finitely many draws.
+
+    :param predictions: predictions, or a mapping with `"probs"` `(chain, draw, input, class)`
+        or with `"mean"` and `"scale"` `(chain, draw, input, ...)`.
+    :param max_draws: draws used of all chains together, taken evenly; the count of functions
+        can not exceed it.
+    :param max_inputs: inputs used, taken evenly.
+    :return: total, within and between.
+    :raises ValueError: without those entries.
+    """
+    values = getattr(predictions, "values", None)
+    values = values if isinstance(values, Mapping) else predictions
+    known = isinstance(values, Mapping) and ("probs" in values or {"mean", "scale"} <= set(values))
+    if not known:
+        given = sorted(values) if isinstance(values, Mapping) else type(values).__name__
+        raise ValueError(
+            f"diagnostics.distinct_functions: needs 'probs', or 'mean' and 'scale', got {given}. "
+            f"Without the noise there is no telling how different two functions are."
+        )
+    affinity = _affinity(values, max_draws, max_inputs)
+    chains, draws = affinity.shape[:2]
+    total = _entropy_of(affinity.reshape(chains * draws, -1))
+    within = float(np.mean([_entropy_of(affinity[c, :, c]) for c in range(chains)]))
+    return DistinctFunctions(*np.exp([total, within, total - within]).tolist())

@@ -1,0 +1,231 @@
+"""Relabelled or really different? Hidden units of every draw matched to those of one.
+
+Exchanging two hidden units with all their weights changes no prediction; nor does flipping the
+signs around an odd activation, or scaling what enters a relu and unscaling what leaves it. Chains
+that sit in such copies of one mode have a large R-hat in weight space for no reason that matters.
+:func:`find_hidden_layers` finds which of these a network has, by trying them on its predictions;
+:func:`align` undoes them, draw by draw, by optimal assignment of hidden units to those of a
+reference draw (as Ainsworth et al. 2023, *Git Re-Basin*, section 3.2, match two networks). What
+is left between the chains is genuine.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.predictions import predict
+
+Values = dict[str, np.ndarray]
+_BLOCK = 256  # draws at a time, for bounded memory
+_SWEEPS = 10
+# What float32 leaves of an exact symmetry, relative to the spread of the predictions.
+_ROUNDING = 1e-3
+
+
+class HiddenLayer(NamedTuple):
+    """Units that can be exchanged, and the weights that move with them.
+
+    :param incoming: kernel whose last axis counts the units.
+    :param vectors: sites of one value a unit, such as the bias and the scale of a norm layer.
+    :param outgoing: kernel whose last axis but one counts the units, or the units at every
+        position where a convolution was flattened.
+    :param flips: whether the sign of a unit can be flipped (odd activations).
+    :param scales: whether a unit can be scaled (relu).
+    """
+
+    incoming: str
+    vectors: tuple[str, ...]
+    outgoing: str
+    flips: bool = False
+    scales: bool = False
+
+
+def _features(values: Values, layer: HiddenLayer) -> tuple[np.ndarray, np.ndarray]:
+    """What enters and what leaves each unit, `(draw, unit, weights)` each."""
+    kernel = values[layer.incoming]
+    size = kernel.shape[-1]
+    entering = [np.swapaxes(kernel.reshape(len(kernel), -1, size), 1, 2)]
+    entering += [values[name][..., None] for name in layer.vectors]
+    out = values[layer.outgoing]
+    by_unit = out.reshape(len(out), -1, size, out.shape[-1])
+    leaving = np.swapaxes(by_unit, 1, 2).reshape(len(out), size, -1)
+    return np.concatenate(entering, axis=2), leaving
+
+
+def _put_back(
+    values: Values, layer: HiddenLayer, entering: np.ndarray, leaving: np.ndarray
+) -> None:
+    """Write into the sites what :func:`_features` has read from them."""
+    kernel, out = values[layer.incoming], values[layer.outgoing]
+    draws, size, _ = entering.shape
+    rest = entering.shape[2] - len(layer.vectors)
+    values[layer.incoming] = np.swapaxes(entering[:, :, :rest], 1, 2).reshape(kernel.shape)
+    for k, name in enumerate(layer.vectors):
+        values[name] = entering[:, :, rest + k]
+    by_unit = leaving.reshape(draws, size, -1, out.shape[-1])
+    values[layer.outgoing] = np.swapaxes(by_unit, 1, 2).reshape(out.shape)
+
+
+def _moved(
+    values: Values, layer: HiddenLayer, order: np.ndarray, into: float, out: float
+) -> Values:
+    """Units in another order, what enters them times `into`, what leaves them times `out`."""
+    moved = dict(values)
+    entering, leaving = _features(moved, layer)
+    _put_back(moved, layer, into * entering[:, order], out * leaving[:, order])
+    return moved
+
+
+def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
+    """Pairs of kernels whose sizes fit, each with its bias alone and with norm layers."""
+    kernels = [n for n, s in shapes.items() if n.endswith("kernel") and len(s) >= 2]
+    owned = {n.removesuffix("kernel") for n in kernels}
+    found = []
+    for incoming in kernels:
+        size = shapes[incoming][-1]
+        vectors = [n for n, s in shapes.items() if s == (size,)]
+        own = tuple(n for n in vectors if n.startswith(incoming.removesuffix("kernel")))
+        norms = tuple(n for n in vectors if not any(n.startswith(prefix) for prefix in owned))
+        for outgoing in kernels:
+            if outgoing == incoming or size < 2 or shapes[outgoing][-2] % size:
+                continue
+            for moving in dict.fromkeys([own, own + norms]):
+                found.append(HiddenLayer(incoming, moving, outgoing))
+    return found
+
+
+def find_hidden_layers(
+    draws: Draws, x: Any, model: Callable | None = None, site: str | None = None
+) -> tuple[HiddenLayer, ...]:
+    """The layers of a network whose hidden units can be exchanged.
+
+    Every pair of kernels whose sizes fit is tried: one draw, shaken so that nothing in it is
+    special, is predicted before and after its units are exchanged, flipped or scaled, and only
+    what leaves all predictions alone is a symmetry. So activations, norm layers, convolutions
+    and skip connections need not be declared; units tied across several layers (the channels of
+    a residual stage) are not found.
+
+    :param draws: of the weights, with their model.
+    :param x: inputs at which predictions are compared; some rows are enough.
+    :param model: the model, where the draws carry none.
+    :param site: the site that is predicted, where the model has several without draws.
+    :return: hidden layers; empty where the network has none that is found.
+    """
+    rng = np.random.default_rng(0)
+    base = {name: np.asarray(value[:1, -1]) for name, value in draws.items()}
+    # What accompanies a weight (its precision, its standardised value) decides no prediction.
+    weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
+    shapes = {name: base[name].shape[1:] for name in weights}
+    candidates = _candidates(shapes)
+    if not candidates:
+        return ()
+    touched = {c.incoming for c in candidates} | {c.outgoing for c in candidates}
+    touched |= {name for c in candidates for name in c.vectors}
+    for name in touched:
+        value = base[name]
+        noise = rng.normal(size=value.shape) * (value.std() + 0.1)
+        base[name] = (value + noise).astype(value.dtype)
+    tried = [base]
+    for layer in candidates:
+        order = np.roll(np.arange(shapes[layer.incoming][-1]), 1)
+        kernel = {**base, layer.incoming: base[layer.incoming][..., order]}
+        same = np.arange(len(order))
+        tried += [kernel, _moved(base, layer, order, 1.0, 1.0)]
+        tried += [_moved(base, layer, same, -1.0, -1.0), _moved(base, layer, same, 2.0, 0.5)]
+    stacked = {name: np.stack([t[name] for t in tried], axis=1) for name in base}
+    predictions = predict(model, Draws(stacked, draws.model), x, site=site).values
+    first = next(iter(predictions.values()))[0].astype(np.float64)
+    change = np.abs(first - first[0]).reshape(len(first), -1).max(axis=1)
+    unchanged = change <= _ROUNDING * max(first[0].std(), 1e-12)
+    found: dict[str, HiddenLayer] = {}
+    for layer, kernel, exchanged, flipped, scaled in zip(
+        candidates, *(unchanged[1 + k :: 4] for k in range(4))
+    ):
+        # Where the kernel alone can be reordered, nothing depends on it.
+        if exchanged and not kernel:
+            found.setdefault(
+                layer.incoming, layer._replace(flips=bool(flipped), scales=bool(scaled))
+            )
+    return tuple(found.values())
+
+
+def _canonical(values: Values, layers: tuple[HiddenLayer, ...]) -> None:
+    """Give what enters and what leaves each unit that can be scaled the same norm."""
+    for layer in layers:
+        if layer.scales:
+            entering, leaving = _features(values, layer)
+            norms = [np.linalg.norm(part, axis=2, keepdims=True) for part in (entering, leaving)]
+            alive = (norms[0] > 0) & (norms[1] > 0)
+            factor = np.sqrt(np.where(alive, norms[1], 1.0) / np.where(alive, norms[0], 1.0))
+            _put_back(values, layer, entering * factor, leaving / factor)
+
+
+def _match(values: Values, layer: HiddenLayer, target: np.ndarray) -> bool:
+    """Assign the units of one layer to those of the reference; whether any moved."""
+    entering, leaving = _features(values, layer)
+    likeness = np.concatenate([entering, leaving], axis=2) @ target.T
+    gain = np.abs(likeness) if layer.flips else likeness
+    size = likeness.shape[1]
+    order = np.stack([linear_sum_assignment(g.T, maximize=True)[1] for g in gain])
+    rows = np.arange(len(order))[:, None]
+    sign = np.ones(order.shape, entering.dtype)
+    if layer.flips:
+        sign = np.where(likeness[rows, order, np.arange(size)] < 0, -sign, sign)
+    moved = bool((order != np.arange(size)).any() or (sign < 0).any())
+    if moved:
+        factor = sign[..., None]
+        _put_back(values, layer, factor * entering[rows, order], factor * leaving[rows, order])
+    return moved
+
+
+def align(
+    weights: Mapping[str, Any],
+    layers: tuple[HiddenLayer, ...],
+    reference: Mapping[str, Any] | None = None,
+) -> Values:
+    """Exchange, flip and scale hidden units so that every draw resembles a reference draw most.
+
+    Layer by layer, the assignment of units that maximises the inner product of their incoming
+    and outgoing weights with the reference's, repeated until no unit of any layer moves: the
+    best for one hidden layer, a local optimum for several. Units that can be scaled get incoming
+    and outgoing weights of equal norm first. No prediction changes.
+
+    :param weights: draws by site, `(chain, draw, ...)`.
+    :param layers: what :func:`find_hidden_layers` gives, or your own.
+    :param reference: values by site, without axes of chains and draws; the last draw of the
+        first chain where None.
+    :return: draws of the same shapes.
+    :raises ValueError: for a layer whose sites are absent.
+    """
+    given = {name: np.asarray(value) for name, value in weights.items()}
+    sites = dict.fromkeys(n for la in layers for n in (la.incoming, *la.vectors, la.outgoing))
+    missing = [name for name in sites if name not in given]
+    if missing:
+        raise ValueError(
+            f"align: the layers name the sites {missing}, but the draws have {list(given)}. Take "
+            "the layers from find_hidden_layers of the same draws."
+        )
+    if not layers:
+        return given
+    lead = next(iter(given.values())).shape[:2]
+    flat = {name: given[name].reshape(-1, *given[name].shape[2:]) for name in sites}
+    if reference is None:
+        start = {name: value[lead[1] - 1 : lead[1]].copy() for name, value in flat.items()}
+    else:
+        start = {name: np.asarray(reference[name])[None] for name in sites}
+    _canonical(start, layers)
+    targets = [np.concatenate(_features(start, layer), axis=2)[0] for layer in layers]
+    out = {name: np.empty_like(value) for name, value in flat.items()}
+    for begin in range(0, lead[0] * lead[1], _BLOCK):
+        some = {name: value[begin : begin + _BLOCK] for name, value in flat.items()}
+        _canonical(some, layers)
+        for _ in range(_SWEEPS if len(layers) > 1 else 1):
+            moved = [_match(some, layer, t) for layer, t in zip(layers, targets)]
+            if not any(moved):
+                break
+        for name, value in some.items():
+            out[name][begin : begin + _BLOCK] = value
+    return given | {name: value.reshape(given[name].shape) for name, value in out.items()}

@@ -1,0 +1,369 @@
+"""A report on convergence: the numbers of each space, the verdict, and how it is shown."""
+
+import html
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion, label_of
+from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
+from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
+
+_WIDTH = 88
+_MOST_GROUPS = 12
+_COLUMNS = ("scalars", "max", "median", "min", "median", "min")
+_ABOVE = (("", 1), ("R-hat", 2), ("bulk ESS", 2), ("tail ESS", 1))
+_CELL = 9
+# Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
+_COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
+
+
+class Worst(NamedTuple):
+    """One scalar: `site` with its index, its R-hat and its bulk ESS."""
+
+    site: str
+    rhat: float
+    ess: float
+
+
+def _summary(function: Any, values: np.ndarray) -> float:
+    """`function` over what is not NaN; NaN when nothing is left."""
+    values = values[~np.isnan(values)]
+    return float(function(values)) if values.size else float("nan")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """R-hat and ESS of some scalars.
+
+    Constant scalars have no R-hat and are left out of every summary; so are scalars that hold
+    NaN or infinities.
+
+    :param name: a site, or a space.
+    :param rhat: R-hat of each scalar.
+    :param ess: bulk ESS of each scalar.
+    :param ess_tail: tail ESS of each scalar.
+    """
+
+    name: str
+    rhat: np.ndarray
+    ess: np.ndarray
+    ess_tail: np.ndarray
+
+    @property
+    def num_scalars(self) -> int:
+        """Scalars, constant and bad ones included."""
+        return self.rhat.size
+
+    @property
+    def num_constant(self) -> int:
+        """Scalars that have one value in all chains and draws."""
+        return int((np.isnan(self.rhat) & ~np.isnan(self.ess)).sum())
+
+    @property
+    def num_bad(self) -> int:
+        """Scalars with NaN or infinities, or too few draws for an ESS."""
+        return int(np.isnan(self.ess).sum())
+
+    @property
+    def max_rhat(self) -> float:
+        """Largest R-hat."""
+        return _summary(np.max, self.rhat)
+
+    @property
+    def median_rhat(self) -> float:
+        """Median R-hat."""
+        return _summary(np.median, self.rhat)
+
+    @property
+    def min_ess(self) -> float:
+        """Smallest bulk ESS, all chains together."""
+        return _summary(np.min, self._moving(self.ess))
+
+    @property
+    def median_ess(self) -> float:
+        """Median bulk ESS."""
+        return _summary(np.median, self._moving(self.ess))
+
+    @property
+    def min_tail_ess(self) -> float:
+        """Smallest tail ESS."""
+        return _summary(np.min, self._moving(self.ess_tail))
+
+    def _moving(self, values: np.ndarray) -> np.ndarray:
+        return values[~np.isnan(self.rhat)]
+
+    def row(self) -> tuple[float, ...]:
+        """The numbers of a table's row, in the order of its columns."""
+        return (
+            self.num_scalars,
+            self.max_rhat,
+            self.median_rhat,
+            self.min_ess,
+            self.median_ess,
+            self.min_tail_ess,
+        )
+
+
+@dataclass(frozen=True)
+class Space(Numbers):
+    """All scalars of one kind: weights, predictions, precisions or the log joint.
+
+    :param groups: the numbers of each site, shaped as the site.
+    """
+
+    groups: tuple[Numbers, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, groups: list[Numbers]) -> "Space":
+        """A space from its sites."""
+
+        def joined(values: list[np.ndarray]) -> np.ndarray:
+            return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
+
+        return cls(
+            name,
+            joined([g.rhat for g in groups]),
+            joined([g.ess for g in groups]),
+            joined([g.ess_tail for g in groups]),
+            tuple(groups),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def within(self, rhat_limit: float, ess_limit: float) -> bool:
+        """Whether every scalar keeps both limits; one that is constant throughout does not."""
+        return bool(self.max_rhat <= rhat_limit and self.min_ess >= ess_limit)
+
+    def worst(self, num: int = 5) -> list[Worst]:
+        """The scalars of largest R-hat.
+
+        :param num: how many.
+        :return: site with index, R-hat and bulk ESS, the worst first.
+        """
+        # NaN (constant or bad) sorts last.
+        order = np.argsort(-np.where(np.isnan(self.rhat), -1.0, self.rhat), kind="stable")
+        starts = np.cumsum([0, *(g.num_scalars for g in self.groups)])
+        found = []
+        for flat in order[:num]:
+            k = int(np.searchsorted(starts, flat, side="right")) - 1
+            group = self.groups[k]
+            index = np.unravel_index(int(flat - starts[k]), group.rhat.shape)
+            site = label_of(group.name, index)
+            found.append(Worst(site, float(self.rhat[flat]), float(self.ess[flat])))
+        return found
+
+
+class Relabelling(NamedTuple):
+    """What matching the hidden units of all draws does to their weights.
+
+    :param space: R-hat and ESS of the weights after it.
+    :param before: share of the weights' variance that lies between chains.
+    :param after: the same, after it.
+    """
+
+    space: Space
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Whether a run can be believed, in numbers, in a word and in words.
+
+    :param weights: R-hat and ESS of the weights.
+    :param predictions: the same of the predictions at the given inputs.
+    :param precisions: the same of sites whose names end in "precision".
+    :param log_joint: the same of the log joint density.
+    :param verdict: `"converged"`: weights and predictions keep the limits on R-hat and ESS;
+        `"predictions_converged"`: predictions do and weights do not; `"not_converged"`;
+        `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN or infinities.
+    :param sentences: the explanation, sentence by sentence.
+    :param num_chains: chains.
+    :param num_draws: draws a chain.
+    :param rhat_limit: the largest R-hat allowed.
+    :param sampler: what the sampler recorded about itself.
+    :param chains: which chains predict alike, where the predictions do not keep the limits.
+    :param distinct: effective number of distinct functions, where the noise is known.
+    :param second: comparison with another run, where one was given.
+    :param relabelling: the weights after matching hidden units, where that was done.
+    :param suspect: chains that never moved, or whose moves mostly failed: number to reason.
+    """
+
+    weights: Space
+    predictions: Space
+    precisions: Space
+    log_joint: Space
+    verdict: str
+    sentences: tuple[str, ...]
+    num_chains: int
+    num_draws: int
+    rhat_limit: float
+    sampler: SamplerStats
+    chains: Disagreement | None = field(default=None, repr=False)
+    distinct: DistinctFunctions | None = None
+    second: SecondOpinion | None = None
+    relabelling: Relabelling | None = None
+    suspect: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def explanation(self) -> str:
+        """The verdict in plain words: what is wrong with the sampler first, then what it means."""
+        return " ".join(self.sentences)
+
+    @property
+    def divergences(self) -> int | None:
+        """Divergent transitions; None where they were not recorded."""
+        return self.sampler.divergences
+
+    @property
+    def saturated_trees(self) -> int | None:
+        """Trajectories that took the most steps allowed; None where not recorded."""
+        return self.sampler.saturated_trees
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """The spaces that were given, in the order of the table."""
+        aligned = [self.relabelling.space] if self.relabelling is not None else []
+        every = (self.weights, *aligned, self.precisions, self.log_joint, self.predictions)
+        return tuple(space for space in every if space)
+
+    def _lines(self) -> Iterator[tuple[str, bool, tuple[float, ...]]]:
+        """Label, whether it is a whole space, and numbers of each row of the table."""
+        for space in self.spaces:
+            yield space.name, True, space.row()
+            if len(space.groups) == 1 and space.groups[0].name == space.name:
+                continue
+            worst_first = sorted(space.groups, key=lambda g: -np.nan_to_num(g.max_rhat, nan=-1.0))
+            shown = set(map(id, worst_first[:_MOST_GROUPS]))
+            for group in space.groups:
+                if id(group) in shown:
+                    yield group.name, False, group.row()
+            left = len(space.groups) - len(shown)
+            if left:
+                yield f"({left} more, all better)", False, ()
+
+    def _facts(self) -> str:
+        """One line on the sampler and the chains."""
+        facts = [f"{self.num_chains} chains × {self.num_draws} draws"]
+        if self.num_chains == 1:
+            facts = [f"1 chain × {self.num_draws} draws"]
+        if self.suspect:
+            facts.append(f"{len(self.suspect)} suspect")
+        stats = self.sampler
+        if stats.divergences is not None:
+            facts.append(f"{stats.divergences} divergences")
+        if stats.saturated_trees is not None:
+            facts.append(f"{stats.saturated_trees} saturated trees")
+        if stats.acceptance is not None:
+            facts.append(f"acceptance {stats.acceptance.mean():.2f}")
+        if stats.ebfmi is not None:
+            facts.append(f"lowest E-BFMI {stats.ebfmi.min():.2f}")
+        if stats.tempering is not None:
+            facts += stats.tempering.facts()
+        for kind, sites in stats.temperatures.items():
+            if "all" in sites:
+                facts.append(f"{kind} temperature {sites['all'].value:.3f}")
+        if self.distinct is not None and self.num_chains > 1:
+            facts.append(f"{self.distinct.between:.1f} distinct chains")
+        return " · ".join(facts)
+
+    def __str__(self) -> str:
+        rows = list(self._lines())
+        name_width = min(34, max([len(label) + 2 * (not whole) for label, whole, _ in rows] + [12]))
+        above = " " * name_width + "".join(f"{c:>{n * _CELL}}" for c, n in _ABOVE)
+        head = " " * name_width + "".join(f"{c:>{_CELL}}" for c in _COLUMNS)
+        lines = [f"Verdict: {self.verdict.replace('_', ' ')}"]
+        lines += [*textwrap.wrap(self._facts(), _WIDTH), "", above, head, "─" * len(head)]
+        for label, whole, numbers in rows:
+            label = label if whole else "  " + label
+            if len(label) > name_width:
+                # The end of a site's name says more than its beginning.
+                label = "  …" + label[-(name_width - 3) :]
+            cells = "".join(f"{text:>{_CELL}}" for text in _texts(numbers))
+            lines.append(f"{label:<{name_width}}{cells}".rstrip())
+        lines += ["", *textwrap.wrap(self.explanation, _WIDTH)]
+        return "\n".join(lines)
+
+    def print(self) -> None:
+        """Verdict, tables and explanation on the terminal."""
+        print(self)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        above = "".join(f'<th colspan="{n}">{c}</th>' for c, n in (("", 1), *_ABOVE))
+        head = "".join(f"<th>{c}</th>" for c in ("", *_COLUMNS))
+        body = []
+        for label, whole, numbers in self._lines():
+            tag = "b" if whole else "span"
+            cells = "".join(f"<td>{text}</td>" for text in _texts(numbers))
+            name = f"<{tag}>{html.escape(label)}</{tag}>"
+            body.append(f'<tr><td style="text-align:left">{name}</td>{cells}</tr>')
+        return (
+            f"<div><b>Verdict: {self.verdict.replace('_', ' ')}</b><br>{self._facts()}"
+            f"<table><thead><tr>{above}</tr><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+            f'<p style="max-width:48em">{html.escape(self.explanation)}</p></div>'
+        )
+
+    def to_dataframe(self) -> Any:
+        """The table as a pandas data frame, one row for each site and no summaries.
+
+        :return: columns `space`, `site`, `num_scalars`, `max_rhat`, `median_rhat`, `min_ess`,
+            `median_ess`, `min_tail_ess`, `num_constant`, `num_bad`.
+        """
+        import pandas as pd
+
+        columns = ["num_scalars", "max_rhat", "median_rhat", "min_ess", "median_ess"]
+        columns += ["min_tail_ess", "num_constant", "num_bad"]
+        return pd.DataFrame(
+            [
+                {"space": space.name, "site": group.name}
+                | {column: getattr(group, column) for column in columns}
+                for space in self.spaces
+                for group in space.groups
+            ]
+        )
+
+    def plot(self, axes: Any = None) -> Any:
+        """Histograms of R-hat, weights beside predictions, with the limit.
+
+        :param axes: two Matplotlib axes; default: a new figure.
+        :return: the axes.
+        """
+        import matplotlib.pyplot as plt
+
+        if axes is None:
+            axes = plt.subplots(1, 2, figsize=(8, 3), sharex=True, layout="constrained")[1]
+        spaces = (self.weights, self.predictions)
+        finite = [s.rhat[np.isfinite(s.rhat)] for s in spaces]
+        largest = max([1.02, *(values.max() for values in finite if values.size)])
+        smallest = min([0.999, *(values.min() for values in finite if values.size)])
+        bins = np.geomspace(smallest, largest * 1.001, 41)
+        for ax, space, values in zip(axes, spaces, finite):
+            ax.set_title(space.name)
+            ax.set_xlabel("R-hat")
+            ax.axvline(self.rhat_limit, color="0.5", linestyle="--", label=f"{self.rhat_limit:g}")
+            if values.size:
+                ax.hist(values, bins=bins, color=_COLOURS[space.name])
+            else:
+                ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
+        axes[0].set_ylabel("scalars")
+        axes[0].legend(title="limit", frameon=False)
+        return axes
+
+
+def _texts(numbers: tuple[float, ...]) -> list[str]:
+    """Numbers as a table shows them: counts with separators, R-hat to three digits, no NaN."""
+    texts = []
+    for column, number in enumerate(numbers):
+        if np.isnan(number):
+            texts.append("–")
+        elif column in (1, 2):
+            texts.append(f"{number:.3f}" if number < 100 else f"{number:.3g}")
+        else:
+            texts.append(f"{number:,.0f}")
+    return texts

@@ -1,0 +1,150 @@
+"""What a sampler recorded about itself, and what to say about it before anything else.
+
+Divergences, trees that hit their limit, low acceptance and a low E-BFMI each mean that the
+draws may miss a region that no comparison of the chains can show.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.convergence.rhat import ebfmi
+from numpyro_bnn.diagnostics.temperatures import Measured, Temperatures, temperatures_of
+from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
+
+# Each name that NumPyro or ArviZ gives to a quantity.
+_NAMES = {
+    "diverging": ("diverging",),
+    "num_steps": ("num_steps", "n_steps"),
+    "saturated": ("tree_saturated", "saturated", "reached_max_treedepth"),
+    "accept_prob": ("accept_prob", "acceptance_rate"),
+    "energy": ("energy",),
+}
+# A hundredth of the transitions: Stan warns from the first, and one in a thousand is common
+# where the posterior of a network has a corner.
+_DIVERGENT_SHARE = 0.01
+_SATURATED_SHARE = 0.05
+# NUTS aims at 0.8, MALA at 0.57, a random walk at 0.23.
+_LOW_ACCEPTANCE = 0.15
+# Betancourt 2016, as in Stan and ArviZ.
+_LOW_EBFMI = 0.3
+
+
+class SamplerStats(NamedTuple):
+    """What the sampler recorded; None is not recorded.
+
+    :param divergences: divergent transitions, all chains together.
+    :param saturated_trees: transitions that took the largest number of steps allowed.
+    :param acceptance: mean acceptance probability by chain.
+    :param ebfmi: energy Bayesian fraction of missing information by chain.
+    :param num_transitions: chains times draws.
+    :param heat: temperatures of momenta and positions, and what they say.
+    :param tempering: swaps, round trips and log evidence of parallel tempering.
+    """
+
+    divergences: int | None
+    saturated_trees: int | None
+    acceptance: np.ndarray | None
+    ebfmi: np.ndarray | None
+    num_transitions: int
+    heat: Temperatures = Temperatures()
+    tempering: Tempering | None = None
+
+    @property
+    def target_temperature(self) -> float:
+        """Mean temperature asked for; NaN where not recorded."""
+        return self.heat.target
+
+    @property
+    def temperatures(self) -> Mapping[str, Mapping[str, Measured]]:
+        """Of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of each site
+        and of ``"all"``, as :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them."""
+        return self.heat.measured
+
+
+def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> SamplerStats:
+    """Read the statistics of a sampler under NumPyro's or ArviZ's names.
+
+    :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` (a number) says which
+        `"num_steps"` are at the limit. Other names are left alone.
+    :param shape: chains and draws.
+    :return: what was found.
+    :raises ValueError: for an array that does not start with those axes.
+    """
+    given = {} if sample_stats is None else dict(sample_stats)
+    found: dict[str, np.ndarray] = {}
+    for meaning, names in _NAMES.items():
+        for name in names:
+            if name not in given or given[name] is None:
+                continue
+            array = np.asarray(given[name])
+            if array.shape != shape:
+                raise ValueError(
+                    f"diagnose_draws: sample_stats[{name!r}] must have shape (chain, draw) = "
+                    f"{shape}, got {array.shape}. Use "
+                    f"mcmc.get_extra_fields(group_by_chain=True)."
+                )
+            found[meaning] = array
+    limit = given.get("max_num_steps")
+    if "saturated" not in found and "num_steps" in found and limit is not None:
+        found["saturated"] = found["num_steps"] >= int(limit)
+    counts = [int(found[k].sum()) if k in found else None for k in ("diverging", "saturated")]
+    accept = found["accept_prob"].mean(axis=1) if "accept_prob" in found else None
+    energies = ebfmi(found["energy"]) if "energy" in found else None
+    return SamplerStats(
+        counts[0],
+        counts[1],
+        accept,
+        energies,
+        shape[0] * shape[1],
+        temperatures_of(given, corrected=accept is not None),
+        tempering_of(given),
+    )
+
+
+def percent(share: float) -> str:
+    """A share in words: two digits below ten per cent, whole ones above."""
+    return f"{100 * share:.2g} %" if share < 0.095 else f"{100 * share:.0f} %"
+
+
+def warnings_of(stats: SamplerStats) -> list[str]:
+    """What must be said before R-hat: one sentence for each thing that is wrong.
+
+    :param stats: what the sampler recorded.
+    :return: sentences, the worst first; empty when all is well.
+    """
+    said = []
+    if stats.divergences:
+        share = stats.divergences / stats.num_transitions
+        lead = f"{stats.divergences} transitions diverged ({percent(share)})"
+        if share > _DIVERGENT_SHARE:
+            said.append(
+                f"{lead}: the draws miss where the posterior bends most, and no R-hat can show "
+                f"that; raise target_accept_prob or reparameterise."
+            )
+        else:
+            said.append(f"{lead}: few, but look where they lie.")
+    if stats.saturated_trees:
+        share = stats.saturated_trees / stats.num_transitions
+        lead = f"{stats.saturated_trees} trajectories ended at the largest tree ({percent(share)})"
+        if share > _SATURATED_SHARE:
+            said.append(
+                f"{lead}: the sampler turns back before it has crossed the posterior; raise "
+                f"max_tree_depth, or start from optimised weights."
+            )
+        else:
+            said.append(f"{lead}.")
+    if stats.acceptance is not None and not stats.acceptance.min() >= _LOW_ACCEPTANCE:
+        worst = int(np.argmin(np.nan_to_num(stats.acceptance, nan=-1.0)))
+        said.append(
+            f"Chain {worst} accepts {percent(float(stats.acceptance[worst]))} of its proposals: "
+            f"it hardly moves; lower the step size."
+        )
+    if stats.ebfmi is not None and (stats.ebfmi < _LOW_EBFMI).any():
+        worst = int(np.nanargmin(stats.ebfmi))
+        said.append(
+            f"E-BFMI of chain {worst} is {stats.ebfmi[worst]:.2f} (below {_LOW_EBFMI}): its "
+            f"momentum hardly changes the energy, so the tails are not reached; reparameterise."
+        )
+    return said + stats.heat.comments()

@@ -1,0 +1,211 @@
+"""What the temperatures of a stochastic-gradient run say about it, and what to do.
+
+Two temperatures are measured, of the whole chain and of each site, and both should equal the one
+that was asked for. The *kinetic* one, pᵀM⁻¹p / D, is that of the momenta, which forget within a few
+steps: where it is off, something is wrong with the step, the noise or the friction. The
+*configurational* one, θᵀ∇U / D, is that of the positions, and is right only once the chain has
+arrived: it is negative while the weights still grow. So the pair tells a step that is too large from
+a chain that has not arrived, for which the advice is the opposite. :data:`TABLE` has it for every
+combination.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.convergence.rhat import moments
+
+Level = Literal["absent", "negative", "low", "normal", "high"]
+
+# A temperature is wrong when it is off by more than this share and by this many errors.
+_WRONG = 0.1
+_ERRORS = 4.0
+# By more than this share it is wrong as soon as the scatter of single draws cannot explain it. The
+# error by effective draws is no excuse then: a chain that has not arrived has few of them.
+_FAR = 0.5
+# Sites that are named in one sentence.
+_MOST_NAMED = 5
+
+_NOT_STATIONARY = (
+    "the chains are not stationary, they have not arrived: run longer, start from `optimize`, or take "
+    "larger steps."
+)
+_STILL_FALLING = (
+    "the chains are not stationary, and what they lose in energy heats the momenta: run longer, or "
+    "start from `optimize`; lower step_size only if the momenta stay hot after that."
+)
+_TOO_LARGE = (
+    "the step is too large for the curvature or for the minibatch noise; lower step_size, or raise "
+    "batch_size or friction."
+)
+_TOO_COLD = (
+    "too little noise is added, or the step is near the largest that the curvature allows; lower "
+    "gradient_noise where it was given, else step_size."
+)
+_LARGE_OR_EARLY = (
+    "the step is too large for the curvature or for the minibatch noise, or the chains began far out "
+    "and have not arrived; run longer, and if it stays lower step_size or raise batch_size."
+)
+_NO_STEP = "step_size is 0, so that no chain moves: give a positive one, or 'auto'."
+
+_CONFIGURATIONAL: tuple[Level, ...] = ("absent", "negative", "low", "normal", "high")
+_ROWS: dict[Level, tuple[str | None, ...]] = {
+    "absent": (None, _NOT_STATIONARY, _NOT_STATIONARY, None, _LARGE_OR_EARLY),
+    "low": (_TOO_COLD, _NOT_STATIONARY, _TOO_COLD, _TOO_COLD, _NOT_STATIONARY),
+    "normal": (None, _NOT_STATIONARY, _NOT_STATIONARY, None, _NOT_STATIONARY),
+    "high": (_TOO_LARGE, _STILL_FALLING, _STILL_FALLING, _TOO_LARGE, _TOO_LARGE),
+}
+# What is said by the levels of the (kinetic, configurational) temperature; None: all is well.
+TABLE: dict[tuple[Level, Level], str | None] = {
+    (kinetic, configurational): said
+    for kinetic, row in _ROWS.items()
+    for configurational, said in zip(_CONFIGURATIONAL, row)
+}
+
+
+class Measured(NamedTuple):
+    """A mean over all chains and draws, and its Monte Carlo error."""
+
+    value: float
+    error: float
+
+
+class Temperatures(NamedTuple):
+    """What a run recorded about its temperatures.
+
+    :param target: mean temperature asked for; NaN where not recorded.
+    :param measured: of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of
+        each site and of ``"all"``.
+    :param scatter: the errors that they would have were all draws independent.
+    :param step_is_zero: whether every step had the size 0.
+    :param corrected: whether steps were accepted or rejected, which rights the bias of any step.
+    """
+
+    target: float = float("nan")
+    measured: Mapping[str, Mapping[str, Measured]] = {}
+    scatter: Mapping[str, Mapping[str, float]] = {}
+    step_is_zero: bool = False
+    corrected: bool = False
+
+    @property
+    def asked(self) -> float:
+        """The target; where nothing was recorded the posterior's, which is 1."""
+        return 1.0 if np.isnan(self.target) else self.target
+
+    def level(self, kind: str, site: str) -> Level:
+        """How a temperature compares with what was asked for."""
+        if site not in self.measured.get(kind, {}):
+            return "absent"
+        # At temperature 0 a run optimises, and there is nothing to compare.
+        if self.target == 0:
+            return "normal"
+        target = self.asked
+        value, error = self.measured[kind][site]
+        scatter = self.scatter[kind][site]
+        off = abs(value - target)
+        certain = off > max(_WRONG * target, _ERRORS * error)
+        if not certain and not off > max(_FAR * target, _ERRORS * scatter):
+            return "normal"
+        if value < 0:
+            return "negative"
+        return "low" if value < target else "high"
+
+    def advice(self, site: str) -> str | None:
+        """What is wrong with one site, or with ``"all"``, and what to do; None if nothing is."""
+        kinetic, configurational = (self.level(k, site) for k in ("kinetic", "configurational"))
+        said = TABLE["low" if kinetic == "negative" else kinetic, configurational]
+        # No step biases a chain that accepts and rejects.
+        return _NOT_STATIONARY if said is not None and self.corrected else said
+
+    @property
+    def far_off(self) -> bool:
+        """Whether the whole chain is wrong by more than half of what was asked for."""
+        return any(
+            self.level(kind, "all") not in ("absent", "normal")
+            and abs(sites["all"].value - self.asked) > _FAR * self.asked
+            for kind, sites in self.measured.items()
+        )
+
+    def comments(self) -> list[str]:
+        """One sentence or two for each thing that is wrong; empty when all is well."""
+        if self.step_is_zero:
+            return [f"{_NO_STEP[0].upper()}{_NO_STEP[1:]}"]
+        sites = dict.fromkeys(site for found in self.measured.values() for site in found)
+        wrong: dict[str, list[str]] = {}
+        for site in sites:
+            said = self.advice(site)
+            if said is not None:
+                wrong.setdefault(said, []).append(site)
+        worst_first = {
+            said: sorted(found, key=self._off, reverse=True) for said, found in wrong.items()
+        }
+        order = sorted(worst_first, key=lambda said: self._off(worst_first[said][0]), reverse=True)
+        return [self._comment(worst_first[said], said) for said in order]
+
+    def _off(self, site: str) -> float:
+        """By how much the worse of the two temperatures of a site is off."""
+        found = [sites[site].value for sites in self.measured.values() if site in sites]
+        return max(abs(value - self.asked) for value in found)
+
+    def _comment(self, sites: list[str], said: str) -> str:
+        worst, *others = sites
+        where = "the chain" if worst == "all" else worst
+        off = [k for k in self.measured if self.level(k, worst) not in ("absent", "normal")]
+        right = [k for k in self.measured if self.level(k, worst) == "normal"]
+        values = " and the ".join(
+            f"{kind} temperature{f' of {where}' if kind == off[0] else ''} is "
+            f"{self.measured[kind][worst].value:.3g} ± {self.measured[kind][worst].error:.1g}"
+            for kind in off
+        )
+        beside = "".join(f" ({kind}: {self.measured[kind][worst].value:.2f})" for kind in right)
+        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {said}"
+        if not others:
+            return lead
+        named = ["the whole chain" if site == "all" else site for site in others[:_MOST_NAMED]]
+        more = len(others) - len(named)
+        return f"{lead} So it is of {', '.join(named)}{f' and {more} more' if more else ''}."
+
+
+def temperatures_of(stats: Mapping[str, Any], corrected: bool) -> Temperatures:
+    """Read the temperatures that a run recorded.
+
+    :param stats: name to array `(chain, draw)`.
+    :param corrected: whether its steps were accepted or rejected.
+    """
+    asked = stats.get("temperature")
+    target = float("nan") if asked is None else float(np.mean(np.asarray(asked)))
+    measured: dict[str, dict[str, Measured]] = {}
+    scatter: dict[str, dict[str, float]] = {}
+    for kind in ("kinetic", "configurational"):
+        sites = {"all": stats[f"{kind}_temperature"]} if f"{kind}_temperature" in stats else {}
+        lead = f"{kind}_temperatures["
+        sites |= {n[len(lead) : -1]: v for n, v in stats.items() if n.startswith(lead)}
+        for site, draws in sites.items():
+            found = _measure(np.asarray(draws), target)
+            if found is not None:
+                measured.setdefault(kind, {})[site] = found[0]
+                scatter.setdefault(kind, {})[site] = found[1]
+    return Temperatures(target, measured, scatter, _is_zero(stats), corrected)
+
+
+def _measure(draws: np.ndarray, target: float) -> tuple[Measured, float] | None:
+    """Mean with its error, and the error of as many independent draws; None for none."""
+    mean = float(draws.mean(dtype=np.float64)) if draws.size else float("nan")
+    if not np.isfinite(mean):
+        return None
+    if draws.size > 1:
+        scatter = float(draws.std(ddof=1, dtype=np.float64)) / draws.size**0.5
+    else:
+        # That of a single momentum, the least certain there is.
+        scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
+    if draws.shape[1] < 4:
+        # Too few for effective draws.
+        return Measured(mean, scatter), scatter
+    size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
+    return Measured(mean, sd / size**0.5), scatter
+
+
+def _is_zero(stats: Mapping[str, Any]) -> bool:
+    steps = stats.get("step_size", stats.get("adapt_state.step_size"))
+    return steps is not None and np.size(steps) > 0 and not np.any(np.asarray(steps))

@@ -1,0 +1,207 @@
+"""Checks of inputs and targets, and the plate around them, shared by all likelihoods."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.util import not_jax_tracer
+
+from numpyro_bnn.distributions.unwrap import unwrapped
+
+
+def check_array(owner: str, label: str, values: Any) -> None:
+    """Refuse lists, tables and other things that are no numeric arrays, and arrays without rows.
+
+    :raises TypeError: naming the type.
+    :raises ValueError: naming the shape.
+    """
+    if tuple(getattr(values, "shape", ()))[:1] == (0,):
+        raise ValueError(
+            f"{owner}: {label} has shape {tuple(values.shape)} and no rows, expected at least one. "
+            "Check what selected the rows."
+        )
+    if values is None or isinstance(values, jax.Array):
+        return
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
+        dtype = f" of {values.dtype}" if isinstance(values, np.ndarray) else ""
+        raise TypeError(
+            f"{owner}: {label} is of type {type(values).__name__}{dtype}, expected an array of "
+            f"numbers. Convert lists with `np.asarray({label})`, tables with `.to_numpy()`, and "
+            "text to numbers."
+        )
+
+
+def check_vector(owner: str, f: Any) -> None:
+    """Refuse predictions that are not one number a row.
+
+    :raises ValueError: naming the shape.
+    """
+    if jnp.ndim(f) != 1:
+        raise ValueError(
+            f"{owner}: f has shape {jnp.shape(f)}, expected (N,), one prediction a row. Drop an "
+            "axis of one: `f.squeeze(-1)`."
+        )
+
+
+def check_finite(owner: str, label: str, values: Any) -> None:
+    """Refuse NaN and infinite values in concrete data.
+
+    :raises ValueError: naming how many there are and where the first is.
+    """
+    if values is None or not not_jax_tracer(values):
+        return
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.inexact):
+        return
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"{owner}: {label} has {int(bad.sum())} NaN or infinite values, the first at index "
+            f"{first}. Remove or impute those rows."
+        )
+
+
+def check_labels(owner: str, y: Any, num_classes: int) -> None:
+    """Refuse targets that are not one integer class a row.
+
+    :raises TypeError: for labels that are not integers.
+    :raises ValueError: for one-hot labels or labels out of range.
+    """
+    if y is None:
+        return
+    if jnp.ndim(y) == 2 and jnp.shape(y)[1] == num_classes:
+        raise ValueError(
+            f"{owner}: y has shape {jnp.shape(y)}, which looks one-hot. Pass class numbers, for "
+            "example `y.argmax(-1)`."
+        )
+    if jnp.ndim(y) != 1:
+        raise ValueError(
+            f"{owner}: y has shape {jnp.shape(y)}, expected (N,), one class a row. Drop an axis of "
+            "one: `y.squeeze(-1)`."
+        )
+    if not (jnp.issubdtype(y.dtype, jnp.integer) or y.dtype == bool):
+        raise TypeError(
+            f"{owner}: y has dtype {y.dtype}, expected integer class numbers from 0 to "
+            f"{num_classes - 1}. Convert with `y.astype(int)` if they are whole numbers; for a "
+            "continuous target use `gaussian` or `regression`."
+        )
+    if not_jax_tracer(y) and np.size(y):
+        # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+        labels = np.asarray(y)
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(
+                f"{owner}: y has labels from {low} to {high}, but the network has "
+                f"{num_classes} classes, 0 to {num_classes - 1}. Renumber the labels or widen the "
+                "last layer."
+            )
+
+
+def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
+    """Refuse an observed site of a user's model whose values cannot be classes of its law.
+
+    JAX would count a class of -1 from the end, and answer one beyond the last with NaN.
+
+    :param site: name of the site.
+    :param law: its distribution, of any kind; only categorical and Bernoulli ones are looked at.
+    :param values: what is observed; looked into where it is concrete.
+    :raises TypeError: for labels that are not whole numbers.
+    :raises ValueError: for labels out of range.
+    """
+    base = unwrapped(law)
+    two = isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits))
+    if not two and not isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
+        return
+    shown = "Bernoulli" if two else "Categorical"
+    kind = jnp.result_type(values)
+    # A Bernoulli law is linear in its value, of whatever type; a categorical one looks up a row.
+    if not two and not jnp.issubdtype(kind, jnp.integer):
+        raise TypeError(
+            f"The observed site '{site}' is {shown} and its values have dtype {kind}, expected whole "
+            "numbers from 0. Convert whole numbers and booleans with `y.astype(int)`; number other "
+            "labels with `np.unique(y, return_inverse=True)[1]`."
+        )
+    if not (not_jax_tracer(values) and np.size(values)):
+        return
+    # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+    labels = np.asarray(values)
+    count = 2 if two else base.probs.shape[-1]
+    low, high = labels.min(), labels.max()
+    whole = labels.dtype.kind != "f" or (labels == np.round(labels)).all()
+    if not (low >= 0 and high < count and whole):
+        raise ValueError(
+            f"The observed site '{site}' is {shown} with the classes 0 to {count - 1}, and has values "
+            f"from {low} to {high}{'' if whole else ', not all of them whole'}. Number the classes "
+            "from 0, for example with `np.unique(y, return_inverse=True)[1]`."
+        )
+
+
+def check_shape(owner: str, f: Any, y: Any, trailing: tuple[int, ...] = ()) -> None:
+    """Refuse predictions and targets that would broadcast against each other.
+
+    :param trailing: axes that f has beyond those of the target.
+    :raises ValueError: naming both shapes.
+    """
+    if y is None:
+        return
+    have, expected = jnp.shape(f), (*jnp.shape(y), *trailing)
+    if have == expected:
+        return
+    hint = ""
+    if have == (*expected, 1) and not trailing:
+        hint = " Drop the last axis: `f.squeeze(-1)`."
+    elif have and expected and have[0] != expected[0]:
+        hint = " Give as many targets as inputs."
+    raise ValueError(
+        f"{owner}: f has shape {have} and y {jnp.shape(y)}; f must have shape {expected}, because "
+        f"anything else compares every prediction with every target or drops some.{hint}"
+    )
+
+
+def observe(
+    owner: str,
+    f: Any,
+    y: Any,
+    x: Any,
+    name: str,
+    plate: str,
+    likelihood: Callable[[jax.Array, Any], Any],
+    event_dim: int,
+) -> Any:
+    """Sample a target inside its plate, from predictions or from a network and its inputs.
+
+    :param f: predictions (N, …), or, with `x`, a callable that makes them from rows of x.
+    :param y: targets (N, …), or None to predict.
+    :param x: inputs (N, …) or None.
+    :param likelihood: checks predictions against targets and returns a distribution.
+    :param event_dim: axes of one prediction.
+    """
+    if callable(f) and x is None:
+        raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
+    if not callable(f) and x is not None:
+        raise TypeError(f"{owner}: with `x=`, f must be the network itself, not its output.")
+    inputs, label = (f, "f") if x is None else (x, "x")
+    for what, values in ((label, inputs), ("y", y)):
+        check_array(owner, what, values)
+        check_finite(owner, what, values)
+    if inputs is None:
+        raise TypeError(f"{owner}: f is None, expected predictions, or the network with `x=`.")
+    if not jnp.shape(inputs) or (y is not None and jnp.shape(y)[:1] != jnp.shape(inputs)[:1]):
+        targets = "" if y is None else f" and y {jnp.shape(y)}"
+        raise ValueError(
+            f"{owner}: {label} has shape {jnp.shape(inputs)}{targets}, expected (N, …) with a row for "
+            "every target. Give as many targets as inputs."
+        )
+    size = jnp.shape(inputs)[0]
+    with numpyro.plate(plate, size):
+        rows = None if y is None else numpyro.subsample(y, event_dim=jnp.ndim(y) - 1)
+        if x is None:
+            predictions = numpyro.subsample(f, event_dim=event_dim)
+        else:
+            predictions = f(numpyro.subsample(x, event_dim=jnp.ndim(x) - 1))
+        return numpyro.sample(name, likelihood(predictions, rows), obs=rows)

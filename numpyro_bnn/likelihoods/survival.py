@@ -1,0 +1,163 @@
+"""Times until an event, some of them censored, from a hazard that is constant in pieces.
+
+With hazard h_k in the piece from b_{k-1} to b_k (b_0 = 0, the last piece is endless),
+
+    log p(t, event) = [event] log h_k(t) - Σ_k h_k · (time spent in piece k before t).
+
+Source: J. D. Kalbfleisch and R. L. Prentice, *The Statistical Analysis of Failure Time Data*
+(2nd ed., 2002), §3.2 (censoring that says nothing about the hazard) and §2.2.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.util import not_jax_tracer
+
+from numpyro_bnn.likelihoods.observe import check_array, observe
+
+
+class PiecewiseHazard(dist.Distribution):
+    """Pairs (time, event) under a hazard that is constant in pieces.
+
+    :param log_hazard: (…, pieces), the logarithm of events per unit of time in each piece.
+    :param breaks: (pieces - 1,) increasing positive times where pieces end; nothing for one piece.
+    """
+
+    arg_constraints = {"log_hazard": constraints.real_vector}  # noqa: RUF012
+    support = constraints.real_vector
+    pytree_data_fields = ("log_hazard", "breaks")
+
+    def __init__(
+        self, log_hazard: Any, breaks: Any = (), *, validate_args: bool | None = None
+    ) -> None:
+        self.log_hazard = jnp.asarray(log_hazard)
+        self.breaks = jnp.asarray(breaks, self.log_hazard.dtype)
+        super().__init__(
+            batch_shape=self.log_hazard.shape[:-1], event_shape=(2,), validate_args=validate_args
+        )
+
+    @property
+    def _begins(self) -> jax.Array:
+        return jnp.concatenate([jnp.zeros(1, self.breaks.dtype), self.breaks])
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        time, event = value[..., 0, None], value[..., 1]
+        lengths = jnp.append(jnp.diff(self._begins), jnp.inf)
+        spent = jnp.clip(time - self._begins, 0.0, lengths)
+        cumulative = jnp.sum(jnp.exp(self.log_hazard) * spent, -1)
+        # A time on a break belongs to the piece that ends there.
+        piece = jnp.sum(time > self.breaks, -1, keepdims=True)
+        shape = (*jnp.broadcast_shapes(piece.shape[:-1], self.batch_shape), 1)
+        at = jnp.take_along_axis(
+            jnp.broadcast_to(self.log_hazard, (*shape[:-1], self.log_hazard.shape[-1])),
+            jnp.broadcast_to(piece, shape),
+            -1,
+        )[..., 0]
+        return jnp.where(event > 0, at, 0.0) - cumulative
+
+    def _moments(self) -> tuple[jax.Array, jax.Array]:
+        """E t = ∫ S(t) dt and E t² = 2 ∫ t S(t) dt, piece by piece, S the survivor."""
+        hazard, begins = jnp.exp(self.log_hazard), self._begins
+        spent = hazard[..., :-1] * jnp.diff(begins)
+        reached = jnp.exp(-jnp.cumsum(spent, -1))
+        here = jnp.concatenate([jnp.ones_like(hazard[..., :1]), reached], -1)
+        # ∫ e^(-hu) du and ∫ u e^(-hu) du over a piece, the last without end.
+        ends = jnp.concatenate([spent, jnp.full_like(hazard[..., :1], jnp.inf)], -1)
+        left = jnp.exp(-ends)
+        first = (1 - left) / hazard
+        second = (1 - left - jnp.where(left > 0, ends * left, 0.0)) / hazard**2
+        mean = jnp.sum(here * first, -1)
+        return mean, 2 * jnp.sum(here * (begins * first + second), -1)
+
+    @property
+    def mean(self) -> jax.Array:
+        """Mean time, and 1: times that are predicted are not censored."""
+        mean, _ = self._moments()
+        return jnp.stack([mean, jnp.ones_like(mean)], -1)
+
+    @property
+    def variance(self) -> jax.Array:
+        """Variance of the time, and 0."""
+        mean, square = self._moments()
+        return jnp.stack([square - mean**2, jnp.zeros_like(mean)], -1)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Times at which the cumulative hazard reaches a standard exponential; all are events."""
+        target = jax.random.exponential(key, (*sample_shape, *self.batch_shape, 1))
+        hazard = jnp.exp(self.log_hazard)
+        gained = jnp.cumsum(hazard[..., :-1] * jnp.diff(self._begins), -1)
+        before = jnp.concatenate([jnp.zeros((*self.batch_shape, 1), gained.dtype), gained], -1)
+        piece = jnp.sum(target > gained, -1, keepdims=True)
+
+        def of_piece(values: jax.Array) -> jax.Array:
+            shape = (*target.shape[:-1], hazard.shape[-1])
+            return jnp.take_along_axis(jnp.broadcast_to(values, shape), piece, -1)
+
+        time = of_piece(self._begins) + (target - of_piece(before)) / of_piece(hazard)
+        return jnp.concatenate([time, jnp.ones_like(time)], -1)
+
+
+def survival(
+    f: Any,
+    y: Any = None,
+    *,
+    breaks: Sequence[float] = (),
+    x: Any = None,
+    name: str = "y",
+    plate: str = "data",
+) -> Any:
+    """Times until an event with log hazard f, constant in pieces; censored times are only lower bounds.
+
+    :param f: log hazards (N,), or (N, pieces) with `breaks`; or the network, with `x`.
+    :param y: (N, 2): times, and 1 where the event was seen or 0 where the time is censored; None
+        to predict (uncensored times).
+    :param breaks: increasing positive times at which one piece ends and the next begins.
+    :param x: inputs (N, …).
+    :param name: site name of the target.
+    :param plate: name of the data plate.
+    :return: the target.
+    :raises ValueError: for shapes that do not agree, times that are not positive, flags other than
+        0 and 1, or breaks that do not increase.
+    """
+    ends = np.asarray(breaks, float)
+    if ends.ndim != 1 or (ends <= 0).any() or (np.diff(ends) <= 0).any():
+        raise ValueError(
+            f"survival: breaks must be increasing positive times, got breaks={breaks!r}."
+        )
+    check_array("survival", "y", y)
+    _check_times(y)
+
+    def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
+        expected = (jnp.shape(f)[0], ends.size + 1) if ends.size else jnp.shape(f)[:1]
+        if jnp.shape(f) != expected:
+            raise ValueError(
+                f"survival: f has shape {jnp.shape(f)}, expected {expected}: one log hazard a row "
+                f"for each of {ends.size + 1} pieces. Give the last layer that many units"
+                f"{'' if ends.size else ', and drop its axis: `f.squeeze(-1)`'}."
+            )
+        return PiecewiseHazard(f if ends.size else f[..., None], ends)
+
+    return observe("survival", f, y, x, name, plate, likelihood, 1 if ends.size else 0)
+
+
+def _check_times(y: Any) -> None:
+    if y is None:
+        return
+    if jnp.ndim(y) != 2 or jnp.shape(y)[1] != 2:
+        raise ValueError(
+            f"survival: y has shape {jnp.shape(y)}, expected (N, 2): times, and 1 for an event or 0 "
+            "for a censored time. Join them with `np.column_stack([time, event])`."
+        )
+    if not not_jax_tracer(y):
+        return
+    time, event = np.asarray(y).T
+    if not (time > 0).all() or not np.isin(event, (0, 1)).all():
+        raise ValueError(
+            f"survival: times must be positive and flags 0 or 1, got times from {time.min()} and "
+            f"flags {np.unique(event)[:4]}."
+        )

@@ -1,0 +1,81 @@
+"""From draws of sample sites to parameters of Flax, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.priors.paths import flatten_params, site_name
+
+
+def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
+    """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
+    tree: dict[Any, Any] = {}
+    for path, value in values.items():
+        *parents, leaf = (int(part) if part.isdigit() else part for part in path.split("."))
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
+
+
+def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any = None) -> dict:
+    """Turn draws into Flax parameters.
+
+    :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
+        arrays stay in front, so that ``jax.vmap`` over the result runs every draw.
+    :param name: the network's name, with the prefixes of any ``scope`` around it; not needed
+        where the draws hold one network.
+    :param params: values of the parameters that are not random, repeated over the draws.
+    :return: nested dicts: ``variables["params"]`` of a linen module, or a pure dict of an NNX
+        state.
+    :raises ValueError: if no network or several are found.
+    """
+    # What accompanies a weight (its precision, its standardised value) is no parameter.
+    weights = {
+        site: value
+        for site, value in samples.items()
+        if "/" in site and not any(site.startswith(f"{other}.") for other in samples)
+    }
+    networks = {site.split("/", 1)[0] for site in weights}
+    if name is None and len(networks) == 1:
+        (name,) = networks
+    prefix = f"{name}/"
+    found = {site.removeprefix(prefix): v for site, v in weights.items() if site.startswith(prefix)}
+    if not found:
+        raise ValueError(
+            f"to_params: no weights of a network named {name!r}; the draws hold networks "
+            f"{sorted(networks)} and sites {list(samples)}. Say which with `name=`."
+        )
+    if params is not None:
+        trained = flatten_params(params)
+        path, value = next(iter(found.items()))
+        if not found.keys() <= trained.keys():
+            raise ValueError(
+                f"to_params: `params` are of another network: the draws hold {list(found)}, "
+                f"`params` {list(trained)}."
+            )
+        lead = jnp.shape(value)[: jnp.ndim(value) - jnp.ndim(trained[path])]
+        found |= {
+            path: jnp.broadcast_to(v, lead + jnp.shape(v))
+            for path, v in trained.items()
+            if path not in found
+        }
+    return nest(found)
+
+
+def from_params(params: Any, name: str = "net") -> dict[str, jax.Array]:
+    """Turn Flax parameters into values of sample sites.
+
+    Weights are real, so the values serve as `init_params` as they are where the prior has no
+    scales of its own; :func:`numpyro_bnn.optimize` and :class:`numpyro_bnn.MCMC` also take
+    them for hierarchical priors and start the precisions at their conditional means.
+
+    :param params: ``variables["params"]`` of a linen module, or an ``nnx.State``; leading axes
+        (one start a chain) are kept.
+    :param name: the network's name in the model.
+    :return: ``{"{name}/{path}": value}``.
+    """
+    return {site_name(name, path): jnp.asarray(v) for path, v in flatten_params(params).items()}

@@ -1,0 +1,327 @@
+"""Complete models: a network, a prior, a likelihood, and the data's units kept inside.
+
+Inputs and a continuous target are standardised with the statistics of the training data, on the
+host and in double precision (:mod:`numpyro_bnn.data.units`). The device sees standardised inputs and a
+target without its mean; its likelihood is per unit of y. Predictions get the mean back on the host,
+so that they are in the user's units whatever the offset.
+
+Called by NumPyro itself, with data that nobody prepared, the model keeps the target in its units:
+the posterior is the same, and ``Predictive`` gives the user's units.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.util import not_jax_tracer
+
+from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
+from numpyro_bnn.likelihoods.families import (
+    bernoulli,
+    categorical,
+    gaussian,
+    heteroscedastic,
+    student_t,
+)
+from numpyro_bnn.likelihoods.observe import check_finite
+from numpyro_bnn.models.random_module import random_module
+
+
+class Standardization(NamedTuple):
+    """Means and scales of the training data, in the user's units, in double precision.
+
+    - **x_mean**, **x_scale** - by column of the inputs; a constant column has scale 1
+    - **y_mean**, **y_scale** - of the target; 0 and 1 for classes
+    - **checksum** - of the data that they come from
+    """
+
+    x_mean: np.ndarray
+    x_scale: np.ndarray
+    y_mean: np.ndarray
+    y_scale: np.ndarray
+    checksum: np.ndarray
+
+
+def _is_given(values: Any) -> bool:
+    """Whether these are values that a user gave: not absent, traced, or prepared before."""
+    return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
+
+
+class ReadyModel:
+    """A NumPyro model ``model(x, y=None)`` that remembers the units of its training data.
+
+    - **standardization** - None until the model has seen its training data
+    """
+
+    def __init__(self, module: Any, prior: Any, kind: str, observe: Callable) -> None:
+        self.module = module
+        self.prior = prior
+        self.kind = kind
+        self.standardization: Standardization | None = None
+        self._observe = observe
+
+    @property
+    def shift(self) -> float | None:
+        """What was taken off a prepared target: predictions of such get it back. None for classes."""
+        if self.kind != "regression" or self.standardization is None:
+            return None
+        return float(self.standardization.y_mean)
+
+    def learn(self, x: Any = None, y: Any = None, **_: Any) -> bool:
+        """Take the units of the training data; called when a fit begins.
+
+        :param x: inputs (N, D).
+        :param y: targets (N,).
+        :return: whether the units are new.
+        :raises TypeError: for data that are no numbers.
+        :raises ValueError: if the model was already fitted to other data, for NaN, or for a
+            column whose values their type does not tell apart.
+        """
+        if not (_is_given(x) and _is_given(y)):
+            return False
+        column = Column("x", x)
+        x, y = self._checked("x", x), self._checked("y", y)
+        if x.ndim < 2:
+            raise ValueError(
+                f"{self.kind}: x has shape {x.shape}, expected (N, columns). For one input column "
+                "use `x[:, None]`."
+            )
+        if not (len(x) and y.shape[:1] == x.shape[:1]):
+            raise ValueError(
+                f"{self.kind}: x has shape {x.shape} and y {y.shape}, expected (N, columns) and (N,) "
+                "with a row for every target. Give as many targets as inputs, and at least one."
+            )
+        # In one precision, so that NumPy's and JAX's copies of the same data are the same.
+        with np.errstate(over="ignore"):
+            single = [values.astype(np.float32).tobytes() for values in (y, x)]
+        checksum = np.asarray(zlib.crc32(single[1], zlib.crc32(single[0])), np.uint32)
+        if self.standardization is not None:
+            if checksum != self.standardization.checksum:
+                raise ValueError(
+                    f"{self.kind}: this model keeps the units of the data it was first fitted to, "
+                    f"and these are others. Make a new one with `{self.kind}(module, prior, …)`."
+                )
+            return False
+        y_mean, y_scale = np.zeros(()), np.ones(())
+        if self.kind == "regression":
+            _check_target(y)
+            y_mean, y_scale = moments(self.kind, Column("y"), y)
+        x_mean, x_scale = moments(self.kind, column, x)
+        self.standardization = Standardization(x_mean, x_scale, y_mean, y_scale, checksum)
+        return True
+
+    def _checked(self, label: str, values: Any) -> np.ndarray:
+        array = np.asarray(as_array(self.kind, label, values))
+        check_finite(self.kind, label, array)
+        return array
+
+    def forget(self) -> None:
+        """Drop the units again; called when a fit was refused."""
+        self.standardization = None
+
+    def restore(self, units: dict[str, np.ndarray]) -> None:
+        """Take the units that were saved with a posterior.
+
+        :raises ValueError: if the model already keeps those of other data.
+        """
+        saved = Standardization(**units)
+        if self.standardization is not None and saved.checksum != self.standardization.checksum:
+            raise ValueError(
+                f"{self.kind}: this model keeps the units of other data than the saved draws. "
+                f"Make a new one with `{self.kind}(module, prior)`."
+            )
+        self.standardization = saved
+
+    def prepare(self, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Arguments as the device gets them: concrete inputs and target in the model's own units.
+
+        :param args: positional arguments of the model.
+        :param kwargs: its keyword arguments.
+        :raises TypeError: for data that are no numbers.
+        :raises ValueError: for NaN, other columns than those of the training data, or values that
+            their type does not tell apart.
+        """
+        given = dict(zip(("x", "y"), args)) | dict(kwargs)
+        if self.standardization is None:
+            self.learn(**given)
+        units = self.standardization
+        own = {"x": self._inputs, "y": self._target}
+        made = {
+            name: own[name](value, units)
+            if name in own and units is not None and _is_given(value)
+            else value
+            for name, value in given.items()
+        }
+        placed = tuple(made[name] for name in ("x", "y")[: len(args)])
+        return (*placed, *args[2:]), {name: made[name] for name in kwargs}
+
+    def _inputs(self, x: Any, units: Standardization) -> Prepared:
+        column = Column("x", x)
+        x = self._checked("x", x)
+        self._check_columns(x.shape, units)
+        check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
+        return Prepared(standardized(self.kind, column, x, units.x_mean, units.x_scale))
+
+    def _target(self, y: Any, units: Standardization) -> Any:
+        y = self._checked("y", y)
+        if self.kind != "regression":
+            return y
+        _check_target(y)
+        check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
+        return Prepared(standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())))
+
+    def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:
+        if shape[1:] != units.x_mean.shape:
+            raise ValueError(
+                f"{self.kind}: x has shape {shape}, but the training data had rows of shape "
+                f"{units.x_mean.shape}."
+            )
+
+    def __call__(self, x: Any, y: Any = None) -> Any:
+        if self.standardization is None:
+            self.learn(x, y)
+        units = self.standardization
+        if units is None:
+            raise ValueError(
+                f"{self.kind}: the model has not seen its training data. Fit it first (`MCMC.run`, "
+                f"`optimize`), or pass them to `{self.kind}(module, prior, x, y)`."
+            )
+        # A target that nobody prepared is in the user's units, and so is one that is to be drawn.
+        is_prepared = isinstance(x if y is None else y, Prepared)
+        shift = 0.0 if is_prepared else self._shift_on_device(units)
+        if isinstance(y, Prepared):
+            y = y.rows
+        elif _is_given(y):
+            y = self._checked("y", y)
+        rows = self._rows(x, units)
+        net = random_module("net", self.module, self.prior, jnp.zeros((1, *units.x_mean.shape)))
+        return self._observe(net, rows, y, (shift, float(units.y_scale)))
+
+    def _rows(self, x: Any, units: Standardization) -> Any:
+        """Standardised inputs, of prepared rows, of values, or inside a trace."""
+        if _is_given(x):
+            x = self._inputs(x, units)
+        rows = x.rows if isinstance(x, Prepared) else x
+        self._check_columns(jnp.shape(rows), units)
+        if isinstance(x, Prepared):
+            return rows
+        kind = jax.dtypes.canonicalize_dtype(np.float64)
+        check_resolution(self.kind, Column("x"), kind, units.x_mean, units.x_scale)
+        return (rows - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
+
+    def _shift_on_device(self, units: Standardization) -> float:
+        """The target's mean, where the float type of the device tells targets apart around it."""
+        if self.kind == "regression":
+            kind = jax.dtypes.canonicalize_dtype(np.float64)
+            check_resolution(
+                f"{self.kind}, called without `numpyro_bnn.MCMC` or `predict`",
+                Column("y"),
+                kind,
+                units.y_mean,
+                units.y_scale,
+            )
+        return float(units.y_mean)
+
+
+def _check_target(y: Any) -> None:
+    if jnp.ndim(y) != 1:
+        raise ValueError(
+            f"regression: y has shape {jnp.shape(y)}, expected (N,). Use `y.squeeze(-1)`."
+        )
+
+
+def regression(
+    module: Any,
+    prior: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    likelihood: Literal["gaussian", "heteroscedastic", "student_t"] = "gaussian",
+    noise: Any = None,
+    df: float | dist.Distribution = 4.0,
+    link: Literal["softplus", "exp"] = "softplus",
+) -> ReadyModel:
+    """A complete regression model ``model(x, y=None)`` with standardisation inside.
+
+    :param module: a Flax module with one output (two for ``"heteroscedastic"``).
+    :param prior: prior over its weights, for standardised inputs and target.
+    :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
+        fit are.
+    :param y: training targets (N,).
+    :param likelihood: form of the noise.
+    :param noise: noise scale in units of the target's standard deviation: a number, a prior
+        (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`.
+    :param df: degrees of freedom of ``"student_t"``.
+    :param link: from the second output to the scale, for ``"heteroscedastic"``.
+    :return: a model whose target, predictions and log scores are in the units of `y`.
+    :raises ValueError: for an unknown likelihood.
+    """
+    families = ("gaussian", "heteroscedastic", "student_t")
+    if likelihood not in families:
+        raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
+    noise = dist.HalfNormal(1.0) if noise is None else noise
+
+    def observe(net: Callable, x: Any, y: Any, units: tuple[float, float]) -> Any:
+        if y is not None:
+            _check_target(y)
+
+        def outputs(rows: Any) -> jax.Array:
+            f = net(rows)
+            _check_units("regression", f, rows, 2 if likelihood == "heteroscedastic" else 1)
+            return f if likelihood == "heteroscedastic" else f.squeeze(-1)
+
+        if likelihood == "heteroscedastic":
+            return heteroscedastic(outputs, y, x=x, link=link, units=units)
+        if likelihood == "student_t":
+            return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
+        return gaussian(outputs, y, x=x, noise=noise, units=units)
+
+    model = ReadyModel(module, prior, "regression", observe)
+    model.learn(x, y)
+    return model
+
+
+def classification(module: Any, prior: Any, x: Any = None, y: Any = None) -> ReadyModel:
+    """A complete classification model ``model(x, y=None)`` with standardised inputs.
+
+    :param module: a Flax module with one output a class, or a single one for two classes.
+    :param prior: prior over its weights, for standardised inputs.
+    :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
+        fit are.
+    :param y: training classes (N,), integers from 0.
+    :return: a model of the class of each row.
+    """
+
+    def observe(net: Callable, x: Any, y: Any, _: tuple[float, float]) -> Any:
+        example = jnp.zeros((2, *jnp.shape(x)[1:]))
+        shape = jax.eval_shape(net, example).shape
+        if len(shape) != 2:
+            raise ValueError(
+                _needs("classification", shape, example, "an output unit for each class")
+            )
+        width = shape[-1]
+        if width == 1:
+            return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x)
+        return categorical(net, y, x=x)
+
+    model = ReadyModel(module, prior, "classification", observe)
+    model.learn(x, y)
+    return model
+
+
+def _check_units(owner: str, f: jax.Array, rows: Any, wanted: int) -> None:
+    if jnp.ndim(f) != 2 or jnp.shape(f)[-1] != wanted:
+        raise ValueError(_needs(owner, jnp.shape(f), rows, f"{wanted} output unit(s)"))
+
+
+def _needs(owner: str, shape: tuple[int, ...], rows: Any, wanted: str) -> str:
+    hint = " Return a column, without `.squeeze(-1)`." if len(shape) < 2 else ""
+    return (
+        f"{owner}: the network gives shape {shape} for {jnp.shape(rows)[0]} rows; this likelihood "
+        f"needs {wanted} a row, as (rows, units).{hint}"
+    )

@@ -1,0 +1,45 @@
+"""Pictures: matplotlib axes in, axes out, like ArviZ's.
+
+Each takes ``ax=None`` (a new figure), draws on it, and returns it; none calls ``plt.show``. Colours
+follow the style sheet in force, light or dark, and a palette for the colour-blind.
+
+Predictions: :func:`plot_predictive_band`, :func:`plot_decision_boundary`,
+:func:`plot_reliability`, :func:`plot_interval_calibration`, :func:`plot_score_against_time`,
+:func:`plot_severity`. Samplers: :func:`plot_rhat`, :func:`plot_trace`,
+:func:`plot_temperature`, :func:`plot_layer_temperature`, :func:`plot_schedule`,
+:func:`plot_density_surface`.
+"""
+
+from numpyro_bnn.plots.predictive import (
+    plot_decision_boundary,
+    plot_interval_calibration,
+    plot_predictive_band,
+    plot_reliability,
+    plot_score_against_time,
+    plot_severity,
+)
+from numpyro_bnn.plots.sampling import (
+    plot_density_surface,
+    plot_layer_temperature,
+    plot_rhat,
+    plot_schedule,
+    plot_temperature,
+    plot_trace,
+)
+from numpyro_bnn.plots.style import PALETTE
+
+__all__ = [
+    "PALETTE",
+    "plot_decision_boundary",
+    "plot_density_surface",
+    "plot_interval_calibration",
+    "plot_layer_temperature",
+    "plot_predictive_band",
+    "plot_reliability",
+    "plot_rhat",
+    "plot_schedule",
+    "plot_score_against_time",
+    "plot_severity",
+    "plot_temperature",
+    "plot_trace",
+]

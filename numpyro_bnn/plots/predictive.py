@@ -1,0 +1,401 @@
+"""Pictures of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+
+from numpyro_bnn import scores
+from numpyro_bnn.plots.style import (
+    axes_or_new,
+    color_at,
+    foreground,
+    label_axes,
+    line_style,
+    marker_at,
+)
+
+
+def plot_predictive_band(
+    x: Any,
+    mean: Any,
+    scale: Any = None,
+    *,
+    data: tuple[Any, Any] | None = None,
+    num_draws: int = 0,
+    label: str = "posterior average",
+    color: Any = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Mean of the model average, and bands of ± ½ and ± 2 of its standard deviations.
+
+    The variance is that of the mixture over draws, E[scale²] + Var[mean]: noise and disagreement.
+
+    :param x: one input a row, ``(row,)`` or ``(row, 1)``; in any order.
+    :param mean: mean of each draw at each row, ``(…, row)``, such as `predictions.mean`; or
+        predictions with both.
+    :param scale: standard deviation of the noise, shaped like `mean` or broadcasting to it;
+        without it the bands are of the function alone.
+    :param data: pair of inputs and targets to show as points.
+    :param num_draws: how many draws of the function to show as thin lines, evenly spaced.
+    :param label: what the legend calls the mean.
+    :param color: of mean and bands; by default the first of the palette.
+    :param ax: axes to draw on.
+    :return: the axes, whose labels are to be replaced by names and units of the data.
+    :raises ValueError: for shapes that do not fit.
+    """
+    if hasattr(mean, "mean") and hasattr(mean, "scale"):
+        mean, scale = mean.mean, mean.scale if scale is None else scale
+    mean = np.asarray(mean, np.float64)
+    x = np.asarray(x)
+    x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
+    if x.ndim != 1 or mean.ndim < 1 or mean.shape[-1] != x.size:
+        raise ValueError(
+            f"plot_predictive_band: x has shape {x.shape} and mean {mean.shape}; expected (row,) "
+            "and (…, row)."
+        )
+    order = np.argsort(x, kind="stable")
+    x, draws = x[order], mean.reshape(-1, x.size)[:, order]
+    within = np.zeros(x.size)
+    if scale is not None:
+        try:
+            noise = np.broadcast_to(np.asarray(scale, np.float64), mean.shape)
+        except ValueError:
+            raise ValueError(
+                f"plot_predictive_band: scale has shape {np.shape(scale)}, which does not "
+                f"broadcast to that of mean, {mean.shape}."
+            ) from None
+        within = (noise.reshape(draws.shape)[:, order] ** 2).mean(0)
+    center, sd = draws.mean(0), np.sqrt(within + draws.var(0))
+    ax = axes_or_new(ax)
+    color = color_at(ax, 0) if color is None else color
+    for factor, alpha, name in ((2, 0.22, "± 2 sd"), (0.5, 0.4, "± ½ sd")):
+        low, high = center - factor * sd, center + factor * sd
+        ax.fill_between(x, low, high, color=color, alpha=alpha, linewidth=0, label=name)
+    if num_draws > 0:
+        chosen = np.unique(np.linspace(0, len(draws) - 1, num_draws).round().astype(int))
+        lines = ax.plot(x, draws[chosen].T, color=color, alpha=0.7, linewidth=0.6)
+        lines[0].set_label("draws of the function")
+    ax.plot(x, center, color=color, linewidth=1.8, label=label)
+    if data is not None:
+        point_x, point_y = (np.ravel(np.asarray(part)) for part in data)
+        if point_x.shape != point_y.shape:
+            raise ValueError(
+                f"plot_predictive_band: data has {point_x.size} inputs and {point_y.size} targets."
+            )
+        ax.scatter(point_x, point_y, s=10, color=foreground(ax), zorder=3, label="data")
+    label_axes(ax, "input (units of x)", "target (units of y)")
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_decision_boundary(
+    posterior: Callable[[np.ndarray], Any],
+    x: Any,
+    y: Any,
+    *,
+    point: Callable[[np.ndarray], Any] | None = None,
+    resolution: int = 120,
+    padding: float = 0.25,
+    class_names: Sequence[str] | None = None,
+    ax: Any = None,
+) -> Any:
+    """Decision regions over two inputs, shaded by how certain the prediction is.
+
+    The deeper the colour of a class, the higher its probability; where all are equally likely,
+    there is none. With `point`, its panel stands to the left of that of the posterior average: a
+    single network is sure of itself far from the data, the average is not.
+
+    :param posterior: from inputs (row, 2) to probabilities (…, row, class), averaged over leading
+        axes; for example ``lambda x: bnn.predict(model, mcmc, x).probs``.
+    :param x: inputs of the data (row, 2).
+    :param y: their classes, integers from 0.
+    :param point: the same for a point estimate (MAP).
+    :param resolution: points of the grid along each axis.
+    :param padding: share of the range of the data by which the picture exceeds it.
+    :param class_names: for the legend.
+    :param ax: axes to draw on: one, or two with `point`.
+    :return: the axes; an array of two with `point`.
+    :raises ValueError: for inputs that are not two-dimensional, or one axes where two are needed.
+    """
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"plot_decision_boundary: x has shape {x.shape} and y {y.shape}; expected (row, 2) and "
+            "(row,). Choose two inputs and hold the others fixed inside `posterior`."
+        )
+    panels = {"posterior average": posterior}
+    if point is not None:
+        panels = {"MAP": point, **panels}
+    if ax is None:
+        size = (4.8 * len(panels), 4.4)
+        _, ax = plt.subplots(1, len(panels), figsize=size, sharey=True, layout="constrained")
+    all_axes = np.ravel(np.asarray(ax, dtype=object))
+    if len(all_axes) != len(panels):
+        raise ValueError(
+            f"plot_decision_boundary: got {len(all_axes)} axes for {len(panels)} panels "
+            f"({', '.join(panels)})."
+        )
+    span = np.ptp(x, axis=0) + 1e-12
+    low, high = x.min(0) - padding * span, x.max(0) + padding * span
+    lines = [np.linspace(low[i], high[i], resolution, dtype=np.float32) for i in (0, 1)]
+    grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
+    for each, (title, probs_of) in zip(all_axes, panels.items()):
+        probs = np.asarray(probs_of(grid), np.float64)
+        probs = probs.reshape(-1, *probs.shape[-2:]).mean(0)
+        _draw_regions(each, probs.reshape(resolution, resolution, -1), lines)
+        for k in range(probs.shape[-1]):
+            inside = y == k
+            each.scatter(
+                *x[inside].T,
+                s=22,
+                marker=marker_at(k),
+                color=color_at(each, k),
+                edgecolors=foreground(each),
+                linewidths=0.6,
+                label=f"class {k}" if class_names is None else str(class_names[k]),
+            )
+        each.set(title=title, xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+        label_axes(each, "input 1 (units of x)", "input 2 (units of x)")
+    if len(all_axes) > 1:
+        all_axes[1].set_ylabel("")
+    handles, names = all_axes[-1].get_legend_handles_labels()
+    handles.append(Line2D([], [], color=foreground(all_axes[-1]), linewidth=1.4))
+    all_axes[-1].legend(handles, [*names, "boundary"], loc="best", framealpha=0.8)
+    return ax
+
+
+def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
+    count = probs.shape[-1]
+    colors = np.array([to_rgb(color_at(ax, k)) for k in range(count)])
+    best = probs.argmax(-1)
+    certain = np.clip((probs.max(-1) - 1 / count) / (1 - 1 / count), 0, 1)
+    # Alpha and not white: the background shows through, whatever its colour.
+    image = np.concatenate([colors[best], 0.75 * certain[..., None]], -1)
+    extent = (lines[0][0], lines[0][-1], lines[1][0], lines[1][-1])
+    ax.imshow(image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")
+    for k in range(count if count > 2 else 1):
+        lead = probs[..., k] - np.delete(probs, k, -1).max(-1)
+        if lead.min() < 0 < lead.max():
+            ax.contour(*lines, lead, [0.0], colors=[foreground(ax)], linewidths=1.4)
+
+
+def plot_reliability(
+    probs: Any,
+    y: Any,
+    *,
+    num_bins: int = 15,
+    adaptive: bool = False,
+    label: str = "accuracy ± standard error",
+    ax: Axes | None = None,
+) -> Axes:
+    """Accuracy against confidence, with the number of rows of each bin above.
+
+    Bins as in :func:`numpyro_bnn.scores.calibration.reliability`: every row is in exactly one, and empty
+    ones have no mark. Below the diagonal the prediction is surer than it may be.
+
+    :param probs: ``(…, row, class)``, or predictions; averaged over draws first.
+    :param y: classes (row,), integers from 0.
+    :param num_bins: number of bins.
+    :param adaptive: bins of about equal count.
+    :param label: what the legend calls the marks.
+    :param ax: axes to draw on; the counts become an inset above it.
+    :return: the axes.
+    :raises ValueError: for bad probabilities or labels.
+    """
+    table = scores.reliability(probs, y, num_bins, adaptive=adaptive)
+    error = scores.expected_calibration_error(probs, y, num_bins, adaptive=adaptive)
+    full = table.num_rows > 0
+    ax = axes_or_new(ax, (5.0, 4.8))
+    ax.plot([0, 1], [0, 1], color=foreground(ax), linewidth=1, linestyle="--", label="calibrated")
+    share, count = table.accuracy[full], table.num_rows[full]
+    # Adding one success and one failure keeps the error of a bin that is all right from being 0.
+    smoothed = (share * count + 1) / (count + 2)
+    bars = np.sqrt(smoothed * (1 - smoothed) / count)
+    ax.vlines(
+        table.confidence[full],
+        table.confidence[full],
+        share,
+        color=color_at(ax, 1),
+        linewidth=5,
+        alpha=0.45,
+        label="gap",
+    )
+    ax.errorbar(
+        table.confidence[full],
+        share,
+        yerr=bars,
+        color=color_at(ax, 0),
+        marker="o",
+        markersize=4,
+        linewidth=1.2,
+        capsize=2,
+        label=label,
+    )
+    # The whole range of accuracies: the corner below the diagonal is where a legend fits.
+    low = max(0.0, min(0.9, float(table.edges[:-1][full][0])) - 0.02)
+    ax.set(xlim=(low, 1.02), ylim=(-0.02, 1.05))
+    label_axes(ax, "confidence (probability of the predicted class)", "accuracy (share of rows)")
+    title = f"calibration error {error:.3f}"
+    ax.legend(frameon=False, loc="lower right", title=title, alignment="left")
+    counts = ax.inset_axes((0.0, 1.03, 1.0, 0.2), sharex=ax)
+    counts.bar(
+        table.edges[:-1],
+        table.num_rows,
+        np.diff(table.edges),
+        align="edge",
+        color=color_at(ax, 0),
+        alpha=0.6,
+        edgecolor=ax.get_facecolor(),
+    )
+    counts.tick_params(labelbottom=False)
+    counts.set_ylabel("rows")
+    counts.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def plot_interval_calibration(
+    predictions: Any,
+    y: Any,
+    scale: Any = None,
+    *,
+    levels: Any = None,
+    label: str = "observed",
+    color: Any = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Share of targets inside central predictive intervals, against the level that they claim.
+
+    The band is where 95 % of the shares of calibrated, independent rows fall, level by level. Call
+    it again with the axes it returned to compare methods; the band is drawn once.
+
+    :param predictions: means or samples ``(…, row)``, or predictions with both.
+    :param y: targets.
+    :param scale: standard deviations; None when `predictions` are samples of `y`.
+    :param levels: levels in (0, 1); by default 0.05, 0.10, …, 0.95.
+    :param label: what the legend calls the curve.
+    :param color: of the curve; by default the next of the palette.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.
+    """
+    levels = np.arange(1, 20) / 20 if levels is None else np.asarray(levels, np.float64)
+    share = np.asarray(scores.coverage(predictions, y, scale, level=levels))
+    ax = axes_or_new(ax, (4.8, 4.4))
+    drawn = ax.get_legend_handles_labels()[1]
+    if color is None:
+        color = color_at(ax, max(0, len(drawn) - 2))
+    if "calibrated" not in drawn:
+        t = np.linspace(0, 1, 101)
+        half = 1.96 * np.sqrt(t * (1 - t) / np.asarray(y).shape[0])
+        shade = foreground(ax)
+        ax.fill_between(
+            t,
+            np.clip(t - half, 0, 1),
+            np.clip(t + half, 0, 1),
+            color=shade,
+            alpha=0.15,
+            linewidth=0,
+            label="95 % of calibrated sets",
+        )
+        ax.plot([0, 1], [0, 1], color=shade, linewidth=1, linestyle="--", label="calibrated")
+    ax.plot(levels, share, color=color, marker="o", markersize=4, linewidth=1.4, label=label)
+    ax.set(xlim=(0, 1), ylim=(0, 1.02))
+    label_axes(ax, "level of the interval (probability)", "share of targets inside")
+    ax.legend(frameon=False, loc="upper left")
+    return ax
+
+
+def plot_score_against_time(
+    curves: Mapping[str, Sequence[Any]],
+    *,
+    against: str = "wall clock (s)",
+    score: str = "test log score (nats a row)",
+    reference: float | None = None,
+    log: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Score of several methods against what it cost: seconds, draws or gradients.
+
+    :param curves: by method ``(cost, score)`` or ``(cost, score, standard error)``; a method that
+        ends at once (MAP) may have a single point.
+    :param against: what the cost is, with its unit; for example ``"draws"``.
+    :param score: what the score is, with its unit.
+    :param reference: score of a long run, as a line.
+    :param log: whether the cost has a logarithmic axis.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: if there is no curve, or its parts differ in length.
+    """
+    if not curves:
+        raise ValueError("plot_score_against_time: no curves; give {name: (cost, score)}.")
+    ax = axes_or_new(ax)
+    for index, (name, curve) in enumerate(curves.items()):
+        parts = [np.atleast_1d(np.asarray(part, np.float64)) for part in curve]
+        if len(parts) not in (2, 3) or len({part.shape for part in parts}) != 1:
+            raise ValueError(
+                f"plot_score_against_time: the curve '{name}' has parts of shapes "
+                f"{[part.shape for part in parts]}; expected (cost, score) or (cost, score, "
+                "error) of one length."
+            )
+        style = line_style(ax, index)
+        marker = marker_at(index)
+        ax.plot(*parts[:2], marker=marker, markersize=4.5, linewidth=1.5, label=name, **style)
+        if len(parts) == 3:
+            low, high = parts[1] - parts[2], parts[1] + parts[2]
+            if parts[0].size == 1:
+                ax.vlines(parts[0], low, high, color=style["color"], linewidth=1.2)
+            else:
+                ax.fill_between(parts[0], low, high, color=style["color"], alpha=0.2, linewidth=0)
+    if reference is not None:
+        ax.axhline(reference, color=foreground(ax), linewidth=1, linestyle="--", label="reference")
+    if log:
+        ax.set_xscale("log")
+    label_axes(ax, against, score)
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_severity(
+    severity: Any,
+    curves: Mapping[str, Any],
+    *,
+    score: str = "accuracy",
+    ax: Axes | None = None,
+) -> Axes:
+    """How a score falls as the inputs shift.
+
+    :param severity: levels of the shift, 0 for none.
+    :param curves: by method ``(severity,)``, or ``(kind of shift, severity)``: then the median over
+        kinds, and their quartiles as a band.
+    :param score: what the score is, with its unit.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: if there is no curve, or one has another number of levels.
+    """
+    severity = np.asarray(severity, np.float64)
+    if not curves:
+        raise ValueError("plot_severity: no curves; give {name: scores}.")
+    ax = axes_or_new(ax)
+    for index, (name, values) in enumerate(curves.items()):
+        values = np.asarray(values, np.float64)
+        if values.ndim not in (1, 2) or values.shape[-1:] != severity.shape:
+            raise ValueError(
+                f"plot_severity: '{name}' has shape {values.shape} for {severity.size} levels of "
+                "severity; expected (severity,) or (kind, severity)."
+            )
+        style = line_style(ax, index)
+        middle = np.median(np.atleast_2d(values), 0)
+        marker = marker_at(index)
+        ax.plot(severity, middle, marker=marker, markersize=5, linewidth=1.5, label=name, **style)
+        if values.ndim == 2:
+            low, high = np.quantile(values, [0.25, 0.75], axis=0)
+            ax.fill_between(severity, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    ax.set_xticks(severity)
+    label_axes(ax, "severity of the shift (0: none)", score)
+    ax.legend(frameon=False)
+    return ax

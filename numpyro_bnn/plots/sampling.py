@@ -1,0 +1,407 @@
+"""Pictures of samplers and of what they sample. Reached through :mod:`numpyro_bnn.plots`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from numpyro_bnn.plots.style import (
+    PALETTE,
+    axes_or_new,
+    chains_by_draws,
+    color_at,
+    flat_values,
+    foreground,
+    label_axes,
+    legend_above,
+    line_style,
+)
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule
+
+
+def plot_rhat(
+    weights: Any,
+    predictions: Any = None,
+    *,
+    limit: float = 1.01,
+    num_bins: int = 40,
+    ax: Axes | None = None,
+) -> Axes:
+    """R-hat of the weights beside R-hat in function space.
+
+    The axis is logarithmic in R-hat - 1; values below 1.0001, and below 1, are counted at its left
+    end. Values that are not finite are only counted, in the legend.
+
+    :param weights: R-hat of each weight, an array or a mapping of arrays.
+    :param predictions: R-hat of each prediction, likewise.
+    :param limit: where the line is drawn.
+    :param num_bins: number of bins.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: if there is nothing finite to show.
+    """
+    groups = {"weights": flat_values(weights)}
+    if predictions is not None:
+        groups["predictions"] = flat_values(predictions)
+    finite = {name: v[np.isfinite(v)] for name, v in groups.items()}
+    if not any(v.size for v in finite.values()):
+        raise ValueError(
+            "plot_rhat: no finite R-hat among "
+            f"{ {name: v.size for name, v in groups.items()} } values."
+        )
+    smallest = 1e-4
+    largest = max(v.max() for v in finite.values() if v.size) - 1
+    top = max(largest * 1.3, 2 * (limit - 1), 10 * smallest)
+    bins = np.geomspace(smallest, top, num_bins + 1).tolist()
+    ax = axes_or_new(ax, (7.0, 3.6))
+    for index, (name, values) in enumerate(groups.items()):
+        good, color = finite[name], color_at(ax, 1 - index)
+        excess = np.clip(good - 1, smallest, None)
+        above = np.mean(good > limit) if good.size else 0.0
+        text = f"{name} ({values.size:,}; {above:.0%} above {limit:g}"
+        missing = values.size - good.size
+        text += f"; {missing:,} undefined)" if missing else ")"
+        share = np.full(good.size, 1 / max(1, good.size))
+        ax.hist(excess, bins, weights=share, histtype="stepfilled", color=color, alpha=0.35)
+        ax.hist(
+            excess, bins, weights=share, histtype="step", color=color, linewidth=1.5, label=text
+        )
+    ax.axvline(
+        limit - 1, color=foreground(ax), linewidth=1.2, linestyle="--", label=f"limit {limit:g}"
+    )
+    ax.set_xscale("log")
+    ax.set_xlim(smallest, top)
+    ticks = [t for t in (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0) if smallest <= t <= top]
+    ax.xaxis.set_major_locator(FixedLocator(ticks))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda t, _: f"{1 + t:g}"))
+    label_axes(ax, "R-hat (distance from 1 on a logarithmic axis)", "share of scalars")
+    legend_above(ax, columns=1)
+    return ax
+
+
+def plot_trace(
+    log_joint: Any,
+    *,
+    label: str = "log joint density (nats)",
+    ax: Axes | None = None,
+) -> Axes:
+    """The log joint density of each draw, one line a chain.
+
+    :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`.
+    :param label: of the vertical axis, for traces of something else.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: for another shape.
+    """
+    values = chains_by_draws("plot_trace", "log_joint", log_joint)
+    ax = axes_or_new(ax, (7.0, 3.2))
+    for chain, line in enumerate(values):
+        ax.plot(line, linewidth=0.9, alpha=0.85, label=f"chain {chain}", **line_style(ax, chain))
+    ax.set_xlim(0, max(1, values.shape[1] - 1))
+    label_axes(ax, "draw after warm-up", label)
+    if len(values) <= 8:
+        ax.legend(frameon=False, ncols=min(4, len(values)), loc="best")
+    return ax
+
+
+def plot_temperature(
+    temperatures: Any,
+    *,
+    target: Any = 1.0,
+    window: int | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Trace of the temperatures that the chains really have.
+
+    Thin lines are chains; a thick line is the moving average over all of them. A temperature that
+    stays above its target says that steps are too large or gradients too noisy.
+
+    :param temperatures: ``(chain, draw)``, or several by name, such as
+        ``{"kinetic": …, "configurational": …}``.
+    :param target: the temperature asked for, a number or one a draw.
+    :param window: draws of the moving average; by default a twentieth of them.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: for another shape, or a window that is not positive.
+    """
+    if not isinstance(temperatures, Mapping):
+        temperatures = {"kinetic": temperatures}
+    if window is not None and window < 1:
+        raise ValueError(f"plot_temperature: window must be positive, got {window}.")
+    ax = axes_or_new(ax, (7.0, 3.6))
+    num_draws, widths = 0, set()
+    middles = [np.asarray(target, np.float64).reshape(-1)]
+    for index, (name, value) in enumerate(temperatures.items()):
+        values = chains_by_draws("plot_temperature", name, value)
+        num_draws = max(num_draws, values.shape[1])
+        style = line_style(ax, index)
+        ax.plot(values.T, linewidth=0.5, alpha=0.3, **style)
+        width = min(window or max(1, values.shape[1] // 20), values.shape[1])
+        widths.add(str(width))
+        smooth = np.convolve(values.mean(0), np.full(width, 1 / width), mode="valid")
+        start = np.arange(smooth.size) + (width - 1) / 2
+        ax.plot(start, smooth, linewidth=2.2, label=name, **style)
+        # Configurational temperatures have heavy tails: limits for the bulk of them.
+        middles.append(np.nanquantile(values, [0.01, 0.99]))
+    wanted = np.asarray(target, np.float64)
+    if wanted.shape not in ((), (num_draws,)):
+        raise ValueError(
+            f"plot_temperature: target has shape {wanted.shape} for {num_draws} draws; expected a "
+            "number or one a draw."
+        )
+    ax.plot(
+        np.broadcast_to(wanted, (num_draws,)),
+        color=foreground(ax),
+        linewidth=1.2,
+        linestyle="--",
+        label="target",
+    )
+    ends = np.concatenate(middles)
+    margin = 0.15 * max(np.ptp(ends), 0.1)
+    ax.set(xlim=(0, max(1, num_draws - 1)), ylim=(ends.min() - margin, ends.max() + margin))
+    label_axes(
+        ax,
+        f"draw after warm-up (thick: mean over chains and {' or '.join(sorted(widths))} draws)",
+        "temperature (1: posterior)",
+    )
+    legend_above(ax)
+    return ax
+
+
+def plot_layer_temperature(
+    temperatures: Mapping[str, Mapping[str, Any]],
+    *,
+    target: float = 1.0,
+    ax: Axes | None = None,
+) -> Axes:
+    """Temperature of each layer, with its error: where the steps are too large.
+
+    :param temperatures: by kind (``"kinetic"``, ``"configurational"``), then by layer, a number or
+        a pair of the temperature and its standard error; bars are two of these.
+    :param target: the temperature asked for.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: if there is nothing to show.
+    """
+    layers = list(dict.fromkeys(layer for kind in temperatures.values() for layer in kind))
+    if not layers:
+        raise ValueError("plot_layer_temperature: no layers; give {kind: {layer: temperature}}.")
+    ax = axes_or_new(ax, (6.4, 1.2 + 0.45 * len(layers)))
+    for index, (kind, by_layer) in enumerate(temperatures.items()):
+        shift = 0.24 * (index - (len(temperatures) - 1) / 2)
+        pairs = [(layers.index(layer), *_value_and_error(v)) for layer, v in by_layer.items()]
+        place, value, error = (np.array(part, np.float64) for part in zip(*pairs))
+        ax.errorbar(
+            value,
+            place + shift,
+            xerr=2 * error,
+            fmt="so^D"[index % 4],
+            markersize=5,
+            capsize=3,
+            color=line_style(ax, index)["color"],
+            label=kind,
+        )
+    ax.axvline(target, color=foreground(ax), linewidth=1.2, linestyle="--", label="target")
+    ax.set_yticks(range(len(layers)), layers)
+    ax.set_ylim(len(layers) - 0.5, -0.5)
+    label_axes(ax, "temperature ± 2 standard errors (1: posterior)", "layer")
+    legend_above(ax)
+    return ax
+
+
+def _value_and_error(value: Any) -> tuple[float, float]:
+    pair = np.ravel(np.asarray(value, np.float64))
+    return float(pair[0]), float(pair[1]) if pair.size > 1 else 0.0
+
+
+def plot_density_surface(
+    log_density: Callable[[jax.Array], Any] | Potential,
+    samples: Sequence[Any],
+    *,
+    resolution: int = 60,
+    padding: float = 0.4,
+    batch_size: int = 32,
+    ax: Axes | None = None,
+) -> Axes:
+    """The posterior density in the plane through three samples.
+
+    Both axes are distances in the space of the weights. Each colour is so many nats below the
+    highest density in the picture, on a logarithmic scale: far from a sample the posterior of a
+    network falls by many thousands.
+
+    Source of the idea: Garipov et al. 2018; Izmailov et al. 2021, fig. 3.
+
+    :param log_density: of a flat vector; or a :class:`~numpyro_bnn.potential.potential.Potential`, whose
+        negative it then is.
+    :param samples: three flat vectors; for a potential, three draws by site name, with a value for
+        each latent site of the model (constrained, as ``get_samples`` gives them).
+    :param resolution: points of the grid along each axis.
+    :param padding: share of the extent of the samples by which the picture exceeds it.
+    :param batch_size: points that are evaluated at a time.
+    :param ax: axes to draw on.
+    :return: the axes; the colour bar beside it is another.
+    :raises ValueError: unless there are three samples that span a plane, with a finite density.
+    """
+    if len(samples) != 3:
+        raise ValueError(f"plot_density_surface: got {len(samples)} samples, expected 3.")
+    evaluate, points = _flat_density(log_density, samples)
+    origin = points[0]
+    first, other = points[1] - origin, points[2] - origin
+    length = np.linalg.norm(first)
+    u = first / (length or 1.0)
+    rest = other - (other @ u) * u
+    if not length or np.linalg.norm(rest) <= 1e-6 * max(length, float(np.linalg.norm(other))):
+        raise ValueError(
+            "plot_density_surface: the three samples lie on one line and span no plane. Take draws "
+            "that are farther apart."
+        )
+    basis = np.stack([u, rest / np.linalg.norm(rest)])
+    places = (points - origin) @ basis.T
+    span = np.ptp(places, axis=0)
+    low, high = places.min(0) - padding * span, places.max(0) + padding * span
+    lines = [np.linspace(low[i], high[i], resolution) for i in (0, 1)]
+    grid = np.stack(np.meshgrid(*lines), -1).reshape(-1, 2)
+
+    @jax.jit
+    def over(plane: jax.Array) -> jax.Array:
+        start, axes = jnp.asarray(origin, plane.dtype), jnp.asarray(basis, plane.dtype)
+        return jax.lax.map(lambda p: evaluate(start + p @ axes), plane, batch_size=batch_size)
+
+    values = np.asarray(over(jnp.asarray(grid, jnp.result_type(float))), np.float64)
+    values = values.reshape(resolution, resolution)
+    if not np.isfinite(values).any():
+        raise ValueError("plot_density_surface: the log density is nowhere finite in this plane.")
+    drop = np.nanmax(np.where(np.isfinite(values), values, -np.inf)) - values
+    drop = np.ma.masked_invalid(np.clip(drop, 1.0, None))
+    ax = axes_or_new(ax, (5.8, 4.6))
+    levels = np.geomspace(1.0, max(10.0, float(drop.max())) * 1.001, 16)
+    norm = LogNorm(levels[0], levels[-1])
+    filled = ax.contourf(*lines, drop, levels, norm=norm, cmap="cividis_r")
+    ax.contour(*lines, drop, levels[::3], norm=norm, colors="black", linewidths=0.4, alpha=0.6)
+    bar = ax.figure.colorbar(filled, ax=ax)
+    powers = 10.0 ** np.arange(0, np.floor(np.log10(levels[-1])) + 1)
+    bar.set_ticks(powers.tolist(), labels=[f"{power:,.0f}" for power in powers])
+    bar.ax.yaxis.set_minor_locator(NullLocator())
+    bar.set_label("log density below the highest (nats)")
+    # The map is the same on every background, and so are the marks on it.
+    ax.scatter(
+        places[:, 0],
+        places[:, 1],
+        s=60,
+        color=PALETTE[1],
+        edgecolors="white",
+        linewidths=1.2,
+        zorder=3,
+    )
+    for letter, place in zip("ABC", places):
+        ax.annotate(
+            letter,
+            place,
+            (7, 6),
+            textcoords="offset points",
+            fontweight="bold",
+            color="white",
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "black", "alpha": 0.6, "linewidth": 0},
+        )
+    ax.set_aspect("equal")
+    label_axes(ax, "distance along A to B (weight units)", "distance towards C (weight units)")
+    return ax
+
+
+def _flat_density(log_density: Any, samples: Sequence[Any]) -> tuple[Callable, np.ndarray]:
+    if not isinstance(log_density, Potential):
+        points = np.stack([np.ravel(np.asarray(sample, np.float64)) for sample in samples])
+        return log_density, points
+    latent = log_density.structure.latent
+    for sample in samples:
+        missing = [name for name in latent if name not in sample]
+        if missing:
+            raise ValueError(
+                f"plot_density_surface: a sample has no value for the latent sites {missing}; give "
+                "one draw of each site."
+            )
+    z = [log_density.unconstrain({name: jnp.asarray(s[name]) for name in latent}) for s in samples]
+    unravel = ravel_pytree(z[0])[1]
+    points = np.stack([np.asarray(ravel_pytree(one)[0], np.float64) for one in z])
+    return lambda flat: -log_density(unravel(flat)), points
+
+
+def plot_schedule(
+    step_size: float | Schedule,
+    temperature: float | Schedule | None = None,
+    *,
+    num_steps: int,
+    kept: Any = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Step size, and temperature, against the step, with the draws that are kept marked.
+
+    :param step_size: number or schedule.
+    :param temperature: number or schedule; drawn against an axis on the right.
+    :param num_steps: steps after warm-up to show.
+    :param kept: steps whose draws are kept; by default what a cyclical schedule says.
+    :param ax: axes to draw on.
+    :return: the axes of the step size.
+    :raises ValueError: if `num_steps` is not positive, or a kept step is outside.
+    """
+    if num_steps < 1:
+        raise ValueError(f"plot_schedule: num_steps must be positive, got {num_steps}.")
+    counts = np.arange(num_steps)
+    schedule = as_schedule(step_size)
+    if kept is None:
+        marked = getattr(step_size, "is_sampling", None)
+        kept = counts[np.asarray(marked(counts))] if marked is not None else counts[:0]
+    kept = np.asarray(kept, int)
+    if kept.size and not (kept.min() >= 0 and kept.max() < num_steps):
+        raise ValueError(
+            f"plot_schedule: kept steps must be from 0 to {num_steps - 1}, got {kept.min()} to "
+            f"{kept.max()}."
+        )
+    ax = axes_or_new(ax, (7.0, 3.4))
+    steps = _values(schedule, counts)
+    # Draws next to each other in the order of steps would hide the curve under their marks.
+    ax.plot(counts, steps, color=color_at(ax, 0), linewidth=1.6, label="step size")
+    if kept.size:
+        ax.plot(
+            kept,
+            steps[kept],
+            linestyle="none",
+            marker="o",
+            markersize=3.5,
+            color=foreground(ax),
+            label=f"kept draws ({kept.size:,})",
+        )
+    ax.set_xlim(0, max(1, num_steps - 1))
+    ax.set_ylim(bottom=0)
+    label_axes(ax, "step after warm-up", "step size (units of the kernel)")
+    handles, names = ax.get_legend_handles_labels()
+    if temperature is not None:
+        right = ax.twinx()
+        heat = _values(as_schedule(temperature, "temperature"), counts)
+        (line,) = right.plot(
+            counts,
+            heat,
+            color=color_at(ax, 1),
+            linewidth=1.3,
+            linestyle="--",
+            drawstyle="steps-post",
+        )
+        right.set_ylabel("temperature (1: posterior)")
+        right.set_ylim(0, max(1.0, float(heat.max())) * 1.15)
+        right.spines["top"].set_visible(False)
+        handles, names = [*handles, line], [*names, "temperature"]
+    legend_above(ax, handles, names, columns=2)
+    return ax
+
+
+def _values(schedule: Schedule, counts: np.ndarray) -> np.ndarray:
+    # Schedules of Optax take one count at a time.
+    return np.asarray(jax.vmap(lambda count: jnp.asarray(schedule(count), float))(counts))

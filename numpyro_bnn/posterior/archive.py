@@ -1,0 +1,139 @@
+"""Save draws and load them in another process, without pickle."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import is_zipfile
+
+import numpy as np
+
+from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.samplers.failed_chains import warn_of_failed
+from numpyro_bnn.samplers.suspects import suspect_chains
+from numpyro_bnn.storage.draw_store import POSTERIOR, DrawStore
+from numpyro_bnn.storage.folders import require_writable
+
+_FORMAT = "numpyro_bnn draws 1"
+
+
+def save(run: Any, path: str | Path) -> Path:
+    """Write draws to one file (a NumPy archive).
+
+    :param run: an ``MCMC`` after `run`, or draws.
+    :param path: where to; the ending ``.npz`` is added where it lacks.
+    :return: the path written.
+    :raises ValueError: if there are no draws.
+    :raises OSError: if the folder, which is made with its parents, cannot be written.
+    """
+    draws = draws_of(run, owner="save")
+    path = _archive(path)
+    units = getattr(innermost(draws.model), "standardization", None)
+    header = {
+        "format": _FORMAT,
+        "info": draws.info,
+        "sites": list(draws),
+        "stats": list(draws.stats),
+    }
+    arrays = {f"site:{name}": np.asarray(value) for name, value in draws.items()}
+    arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
+    if units is not None:
+        arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+    partial.replace(path)
+    return path
+
+
+def _archive(path: str | Path) -> Path:
+    """Where to write an archive, before anything is gathered for it."""
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"save: path must name a file, got {path!r}.")
+    if not Path(path).name:
+        raise ValueError(
+            f"save: path must name a file, got {str(path)!r}. Give one such as 'run.npz'."
+        )
+    path = Path(path)
+    path = path if path.suffix == ".npz" else path.with_name(path.name + ".npz")
+    require_writable(
+        path.parent,
+        "save: the folder {folder} cannot be written ({why}). Give a path in one that can.",
+    )
+    if path.is_dir():
+        raise IsADirectoryError(f"save: {path} is a folder. Give the path of a file.")
+    return path
+
+
+def load(path: str | Path, model: Callable) -> Draws:
+    """Read draws that :func:`save` or ``MCMC(…, draws=path)`` wrote, to predict with.
+
+    Draws in a folder stay there: predictions and diagnoses read what they look at. The folder of
+    a run that is still going gives the draws so far. Chains that the run left out, or would leave
+    out by now, are left out here too, with a warning (:attr:`Draws.left_out`).
+
+    :param path: the file or folder.
+    :param model: the model that they are draws of; a ready model gets its units back.
+    :return: the draws.
+    :raises ValueError: if the file is not one of ours, or damaged.
+    :raises RuntimeError: if every chain was left out.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _from_store(DrawStore(path), model)
+    # NumPy closes only what it was given open when the archive turns out to be broken.
+    with path.open("rb") as opened:
+        try:
+            if not is_zipfile(opened):
+                raise ValueError("it is no NumPy archive, or was cut off")
+            opened.seek(0)
+            header, sites, stats, units = _read(opened)
+        except Exception as error:  # a damaged archive makes the readers fail in any way there is
+            raise ValueError(
+                f"load: {path} does not hold draws written by `bnn.save`: {error}."
+            ) from error
+    ready = innermost(model)
+    if units:
+        if not hasattr(ready, "restore"):
+            raise ValueError(
+                f"load: {path} was saved from `bnn.regression` or `bnn.classification`; pass such a "
+                "model, made with the same module and prior."
+            )
+        ready.restore(units)
+    return Draws(sites, model, stats, header["info"])
+
+
+def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict]:
+    """Header, sites, statistics and units of an archive."""
+    with np.load(opened, allow_pickle=False) as file:
+        header = json.loads(str(file["header"]))
+        if header.get("format") != _FORMAT:
+            raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
+        sites = {name: file[f"site:{name}"] for name in header["sites"]}
+        stats = {name: file[f"stat:{name}"] for name in header["stats"]}
+        prefix = "units:"
+        units = {k.removeprefix(prefix): file[k] for k in file.files if k.startswith(prefix)}
+    return header, sites, stats, units
+
+
+def _from_store(store: DrawStore, model: Callable) -> Draws:
+    values: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
+    for (group, source), array in store.arrays().items():
+        (values if group == POSTERIOR else stats)[source] = array
+    failed = store.failed
+    # A run that is still going, or was killed, has noted nothing yet.
+    suspect = store.about.get("suspect") or suspect_chains(values, stats)
+    info: dict[str, Any] = {"left_out": failed} if failed else {}
+    if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:
+        info["suspect"] = suspect
+    if failed:
+        num_chains = len(next(iter(values.values())))
+        warn_of_failed(failed, num_chains)
+        good = np.setdiff1d(np.arange(num_chains), list(failed))
+        values, stats = (
+            {source: array.take_chains(good) for source, array in group.items()}
+            for group in (values, stats)
+        )
+    return Draws(values, model, stats, info or None)

@@ -1,0 +1,215 @@
+"""To ArviZ and back.
+
+The only file that imports ArviZ. Groups are assembled as xarray datasets, which both
+generations share: ArviZ 0.23 gets an ``InferenceData``, ArviZ 1 and later a ``DataTree``.
+
+A site ``"net/Dense_0.kernel"`` becomes the variable ``"net.Dense_0.kernel"``, because netCDF and
+``DataTree`` read a slash as a path; the attribute ``site`` of the variable keeps its own name.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import arviz as az
+import jax
+import numpy as np
+import xarray as xr
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
+from numpyro_bnn.posterior.arviz_groups import STATS, Groups, Training
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import Predictions
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.potential.subsampling import all_rows
+from numpyro_bnn.samplers.suspects import warn_of_use
+
+# Names of this package by ArviZ's.
+_FIELDS = {theirs: ours for ours, theirs in STATS.items()}
+# Made from the number of steps, and made anew.
+_DERIVED = ("tree_depth", "reached_max_treedepth")
+
+
+def to_inference_data(
+    run: Any,
+    x: Any = None,
+    y: Any = None,
+    *,
+    model: Callable | None = None,
+    predict: Mapping[str, Any] | None = None,
+    log_likelihood: bool = True,
+    posterior_predictive: bool = True,
+    rng_key: jax.Array | None = None,
+    batch_size: int = 1000,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    coords: Mapping[str, Sequence] | None = None,
+    base_sites: bool = False,
+) -> Any:
+    """Everything about a run as one ArviZ object.
+
+    Groups:
+
+    - ``posterior``: every site, slashes as dots, with the axes of weights named within their layer:
+      ``net.Dense_0.unit_in``, ``net.Dense_0.unit_out``, and ``class`` for the outputs of a layer
+      that gives the logits of classes.
+    - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
+      ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
+    - ``log_likelihood``: of each row, by observed site (nats).
+    - ``observed_data``, ``constant_data`` (the inputs, ``x``).
+    - ``posterior_predictive``: draws of the target at the training inputs under the target's own
+      name, and what each draw says in function space: ``probs``, or ``mean`` and ``scale`` (the
+      standard deviation of the noise), in units of the target.
+    - ``predictions``: the same for each name in `predict`, as ``test.y``, ``test.probs``, …, over
+      ``test.row``; their inputs in ``predictions_constant_data``.
+
+    Memory: the result, which for R rows takes ``chains × draws × R`` numbers for the log
+    likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous
+    target), and not more than a few hundred MB beside it.
+
+    :param run: an ``MCMC`` after `run`, or draws.
+    :param x: training inputs, where `run` does not know them (or other rows to judge it on).
+    :param y: training target.
+    :param model: the model, where `run` does not carry one.
+    :param predict: further inputs by name, such as ``{"test": x_test}``.
+    :param log_likelihood: whether to compute it; ``az.loo`` and ``az.compare`` need it.
+    :param posterior_predictive: whether to predict at the training inputs, where they are known.
+    :param rng_key: for the draws of the target; by default ``jax.random.key(0)``.
+    :param batch_size: rows that are predicted at a time.
+    :param dims: other names for the axes of a site, by site.
+    :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
+    :param base_sites: whether to keep the standardised values (``….base``) of non-centred
+        coordinates, which only a sampler needs.
+    :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
+    :raises ValueError: if a model or training data are needed and not known, if names clash, or
+        if `dims` or `coords` do not fit.
+    :raises TypeError: if `run` or `predict` is something else.
+    """
+    if predict is not None and not isinstance(predict, Mapping):
+        raise TypeError(
+            f"to_inference_data: predict must map names to inputs, such as {{'test': x_test}}, got "
+            f"{type(predict).__name__}."
+        )
+    predict = dict(predict or {})
+    draws = draws_of(run, model, "to_inference_data")
+    warn_of_use("to_inference_data", draws.suspect)
+    if draws.model is None and (predict or log_likelihood):
+        raise ValueError(
+            "to_inference_data: these draws carry no model, which predictions and the log "
+            "likelihood need. Pass `model=`, or `log_likelihood=False` and no `predict`."
+        )
+    training = _training(run, draws, x, y)
+    if log_likelihood and not (training.x is not None and training.observed):
+        raise ValueError(
+            "to_inference_data: the log likelihood needs the training data, and these draws do not "
+            "know them. Pass `x` and `y`, or `log_likelihood=False`."
+        )
+    key = jax.random.key(0) if rng_key is None else rng_key
+    groups = Groups(draws, _chain_labels(run, draws), dict(dims or {}), dict(coords or {}))
+    known_x = training.x if training.x is not None else next(iter(predict.values()), None)
+    groups.add_posterior(known_x, list(training.observed), base_sites)
+    groups.add_sample_stats()
+    targets: list[str | None] = list(training.observed) or [None]
+    made: dict[str | None, Predictions] = {}
+    if training.x is not None:
+        if posterior_predictive and draws.model is not None:
+            made = groups.add_predictions(
+                "posterior_predictive", "", training.x, targets, key, batch_size
+            )
+        groups.add_inputs("constant_data", "", training.x)
+    if log_likelihood:
+        groups.add_log_likelihood(training, made, batch_size)
+    if training.observed:
+        groups.add_observed(training)
+    for index, (name, inputs) in enumerate(predict.items()):
+        own_key = jax.random.fold_in(key, index + 1)
+        groups.add_predictions("predictions", f"{name}.", inputs, targets, own_key, batch_size)
+        groups.add_inputs("predictions_constant_data", f"{name}.", inputs)
+    datasets = groups.datasets()
+    # ArviZ 1 answers to the old name with a warning and the tree of xarray.
+    own = vars(az).get("InferenceData")
+    return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
+
+
+def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
+    """Draws from an ArviZ object, for :func:`numpyro_bnn.predict` and everything else.
+
+    :param idata: what :func:`to_inference_data` made, also after a round trip through a file; any
+        other ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
+    :param model: the model that they are draws of; a ready model gets its units back.
+    :return: the draws under their site names, with the statistics of the sampler.
+    :raises ValueError: if there is no posterior, two variables stand for one site, or `model`
+        keeps the units of other data.
+    """
+    try:
+        posterior = idata["posterior"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"from_inference_data: {type(idata).__name__} has no group `posterior`."
+        ) from error
+    values: dict[str, np.ndarray] = {}
+    for name, variable in posterior.data_vars.items():
+        site = variable.attrs.get("site", name)
+        if site in values:
+            raise ValueError(
+                f"from_inference_data: two variables stand for the site {site!r}; rename one or "
+                "drop its attribute `site`."
+            )
+        values[site] = variable.transpose("chain", "draw", ...).values
+    stats: dict[str, np.ndarray] = {}
+    if "sample_stats" in _names(idata):
+        for name, variable in idata["sample_stats"].data_vars.items():
+            value = variable.transpose("chain", "draw", ...).values
+            if name not in _DERIVED:
+                stats[_FIELDS.get(str(name), str(name))] = -value if name == "lp" else value
+    units = json.loads(posterior.attrs.get("numpyro_bnn_units", "null"))
+    ready = innermost(model)
+    if units is not None and hasattr(ready, "restore"):
+        ready.restore({k: np.asarray(value, kind) for k, (value, kind) in units.items()})
+    return Draws(values, model, stats, json.loads(posterior.attrs.get("numpyro_bnn_run", "{}")))
+
+
+def _names(idata: Any) -> list[str]:
+    return list(idata.children) if hasattr(idata, "children") else list(idata.groups())
+
+
+def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
+    """Chains keep their number where others were left out."""
+    left_out = getattr(run, "left_out", {})
+    labels = np.arange(draws.num_chains + len(left_out))
+    return np.setdiff1d(labels, list(left_out))
+
+
+def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
+    if x is None and y is not None:
+        raise ValueError("to_inference_data: `y` was given without `x`.")
+    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    if x is not None:
+        args, kwargs = as_arrays(draws.model, (x,) if y is None else (x, y), {})
+    if args:
+        x = args[0]
+    elif kwargs and draws.model is not None:
+        first = next(iter(inspect.signature(innermost(draws.model)).parameters), None)
+        x = kwargs.get(first)
+    if x is None or draws.model is None:
+        return Training(x, {})
+    args, kwargs = prepared(draws.model, args, kwargs)
+    structure = structure_of(draws.model, args, kwargs)
+    sites = [name for name in structure.observed if not structure.sites[name].factor]
+    # The data are arguments, so that nothing but the targets is computed or kept.
+    arguments = Arguments.split(args, kwargs)
+    draw = {name: np.asarray(value[0, 0]) for name, value in draws.items()}
+
+    def observed(arrays: list) -> dict[str, jax.Array]:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        bound = substitute(seed(all_rows(draws.model), jax.random.key(0)), data=draw)
+        values = trace(bound).get_trace(*args, **kwargs)
+        return {name: values[name]["value"] for name in sites}
+
+    values = jax.jit(observed)(arguments.arrays) if sites else {}
+    # The model's own target lacks its mean, which float64 holds beside the rest.
+    shift = getattr(innermost(draws.model), "shift", None)
+    found = {name: np.asarray(value) for name, value in values.items()}
+    return Training(x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()})

@@ -1,0 +1,243 @@
+"""The groups of a run, as ArviZ names them, while they grow."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import xarray as xr
+
+from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.predictions import Predictions, predict
+from numpyro_bnn.samplers.suspects import named, named_elsewhere
+from numpyro_bnn.storage.axis_names import class_layer, dims_of, layer_of, variable_name
+from numpyro_bnn.storage.stored_array import StoredArray
+from numpyro_bnn.storage.stored_names import refuse_names
+
+# ArviZ's names for what samplers report; the log joint is the negative potential energy.
+STATS = {
+    "accept_prob": "acceptance_rate",
+    "adapt_state.step_size": "step_size",
+    "num_steps": "n_steps",
+    "potential_energy": "lp",
+}
+# Values that the parameters of the predictions of one block of rows may hold, beside the result.
+_BLOCK = 2**26
+# The export as a whole has said which chains are suspect.
+predict_draws = named_elsewhere()(predict)
+
+
+class Training(NamedTuple):
+    """What a run was trained on.
+
+    - **x** - the inputs; None where they are not known
+    - **observed** - values of the observed sites
+    """
+
+    x: Any
+    observed: dict[str, np.ndarray]
+
+
+class Groups:
+    """The groups as they grow."""
+
+    def __init__(
+        self, draws: Draws, chains: np.ndarray, dims: dict[str, Sequence[str]], coords: dict
+    ) -> None:
+        self.draws = draws
+        self.dims = dims
+        self.coords = coords
+        self.sampled = {"chain": chains, "draw": np.arange(draws.num_draws)}
+        self.variables: dict[str, dict[str, xr.Variable]] = {}
+        self.attrs: dict[str, dict[str, str]] = {}
+        unknown = [site for site in dims if site not in draws]
+        if unknown:
+            raise ValueError(
+                f"to_inference_data: `dims` names the sites {unknown}; there are {list(draws)}."
+            )
+
+    def add(
+        self, group: str, name: str, axes: Sequence[str], value: Any, attrs: dict | None = None
+    ) -> None:
+        variables = self.variables.setdefault(group, {})
+        if name in variables:
+            raise ValueError(
+                f"to_inference_data: two quantities of the group {group} would be called {name!r}"
+                f"{_both(variables[name], attrs)}. Rename the site of that name in the model, or the "
+                "inputs in `predict`."
+            )
+        if isinstance(value, StoredArray):
+            variables[name] = _lazily(value, axes, attrs)
+        else:
+            variables[name] = xr.Variable(tuple(axes), np.asarray(value), attrs)
+
+    def add_posterior(self, x: Any, targets: list[str], base_sites: bool) -> None:
+        draws = self.draws
+        kept = {name: v for name, v in draws.items() if base_sites or not name.endswith(".base")}
+        classes = None
+        if draws.model is not None and x is not None and len(targets) == 1:
+            draw = {name: jnp.asarray(value[0, 0]) for name, value in draws.items()}
+            (inputs,), _ = prepared(draws.model, (x,), {})
+            classes = class_layer(draws.model, inputs, targets[0], draw)
+        shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
+        axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
+        for site, value in kept.items():
+            if len(axes[site]) != len(shapes[site]):
+                raise ValueError(
+                    f"to_inference_data: `dims` gives {axes[site]} for the site '{site}' of shape "
+                    f"{shapes[site]}; give one name for each axis."
+                )
+            layer = layer_of(site)
+            attrs = {"site": site} | ({} if layer is None else {"layer": variable_name(layer)})
+            self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
+        run = {name: value for name, value in draws.info.items() if value is not None}
+        self.attrs["posterior"] = {"numpyro_bnn_run": json.dumps(run, default=str)}
+        if draws.suspect:
+            self.attrs["posterior"]["suspect"] = named(draws.suspect)
+        units = getattr(innermost(draws.model), "standardization", None)
+        if units is not None:
+            listed = {k: (np.asarray(v).tolist(), str(v.dtype)) for k, v in units._asdict().items()}
+            self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
+
+    def add_sample_stats(self) -> None:
+        for name, value in self.draws.stats.items():
+            for suffix, leaf in _leaves(value).items():
+                own = f"{name}.{suffix}" if suffix else name
+                own = variable_name(STATS.get(own, own))
+                leaf = -np.asarray(leaf) if own == "lp" else np.asarray(leaf)
+                axes = [f"{own}.axis_{i}" for i in range(leaf.ndim - 2)]
+                self.add("sample_stats", own, ["chain", "draw", *axes], leaf)
+        limit = self.draws.info.get("max_num_steps")
+        steps = self.draws.stats.get("num_steps")
+        if limit is not None and steps is not None:
+            # A tree of depth d has 2^d - 1 steps, fewer where it stopped within its last doubling.
+            depth = np.floor(np.log2(np.maximum(np.asarray(steps), 1))).astype(np.int32) + 1
+            self.add("sample_stats", "tree_depth", ["chain", "draw"], depth)
+            reached = np.asarray(steps) >= limit
+            self.add("sample_stats", "reached_max_treedepth", ["chain", "draw"], reached)
+
+    def add_log_likelihood(
+        self, training: Training, made: Mapping[str | None, Predictions], batch_size: int
+    ) -> None:
+        # Predictions come with their parameters: where nobody asked for these, so few rows at a
+        # time that they stay small.
+        total = self.draws.num_chains * self.draws.num_draws
+        rows = max(1, _BLOCK // (total * 16) // batch_size) * batch_size
+        for target, y in training.observed.items():
+            if target in made:
+                value = made[target].log_prob(y)
+            else:
+                blocks = [slice(begin, begin + rows) for begin in range(0, len(y), rows)]
+                pieces = []
+                for block in blocks:
+                    x = jax.tree.map(lambda leaf, block=block: leaf[block], training.x)
+                    part = predict_draws(None, self.draws, x, batch_size=batch_size, site=target)
+                    pieces.append(part.log_prob(y[block]))
+                value = np.concatenate(pieces, axis=2)
+            axes = _row_axes("", value.ndim, 2)
+            self.add("log_likelihood", variable_name(target), axes, value)
+
+    def add_predictions(
+        self,
+        group: str,
+        prefix: str,
+        x: Any,
+        targets: Sequence[str | None],
+        key: jax.Array,
+        batch_size: int,
+    ) -> dict[str | None, Predictions]:
+        found = {}
+        for index, target in enumerate(targets):
+            found[target] = predict_draws(None, self.draws, x, batch_size=batch_size, site=target)
+            name = variable_name(target or "y")
+            drawn = found[target].sample(jax.random.fold_in(key, index))
+            self.add(group, prefix + name, _row_axes(prefix, drawn.ndim, 2), drawn)
+            for kind, value in found[target].values.items():
+                axes = _row_axes(prefix, value.ndim, 2)
+                axes = [*axes[:-1], "class"] if kind == "probs" else axes
+                own = f"{name}.{kind}" if len(targets) > 1 else kind
+                self.add(group, prefix + own, axes, value)
+        return found
+
+    def add_inputs(self, group: str, prefix: str, x: Any) -> None:
+        for suffix, leaf in _leaves(x).items():
+            name = f"{prefix}x.{suffix}" if suffix else f"{prefix}x"
+            axes = [f"{name}.axis_{i}" for i in range(1, np.ndim(leaf))]
+            axes = ["feature"] if np.ndim(leaf) == 2 and not suffix else axes
+            self.add(group, name, [f"{prefix}row", *axes], leaf)
+
+    def add_observed(self, training: Training) -> None:
+        for name, value in training.observed.items():
+            self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
+
+    def datasets(self) -> dict[str, xr.Dataset]:
+        """The finished groups by name, their axes labelled."""
+        datasets = {}
+        sizes: dict[str, int] = {}
+        for group, variables in self.variables.items():
+            axes: dict[str, int] = {}
+            for variable in variables.values():
+                axes |= {str(name): size for name, size in variable.sizes.items()}
+            sizes |= axes
+            sites = {str(v.attrs.get("site", name)): name for name, v in variables.items()}
+            refuse_names(f"to_inference_data ({group})", sites, axes)
+            labels = {name: np.arange(size) for name, size in axes.items()}
+            labels |= {name: self.sampled[name] for name in axes if name in self.sampled}
+            for name in axes:
+                if name in self.coords:
+                    labels[name] = self._labels(name, axes[name])
+            attrs = {
+                "created_at": datetime.now(UTC).isoformat(),
+                "inference_library": "numpyro",
+                "inference_library_version": numpyro.__version__,
+                **self.attrs.get(group, {}),
+            }
+            datasets[group] = xr.Dataset(variables, labels, attrs)
+        unknown = [name for name in self.coords if name not in sizes]
+        if unknown:
+            raise ValueError(
+                f"to_inference_data: `coords` labels the axes {unknown}; there are {sorted(sizes)}."
+            )
+        return datasets
+
+    def _labels(self, name: str, size: int) -> np.ndarray:
+        labels = np.asarray(self.coords[name])
+        if labels.shape != (size,):
+            raise ValueError(
+                f"to_inference_data: `coords` has {labels.shape} labels for the axis '{name}' of "
+                f"size {size}."
+            )
+        return labels
+
+
+def _both(variable: xr.Variable, attrs: dict | None) -> str:
+    """The sites that would get one name, where they are sites."""
+    sites = [own["site"] for own in (variable.attrs, attrs or {}) if "site" in own]
+    return f", the sites {sites[0]!r} and {sites[1]!r}" if len(sites) == 2 else ""
+
+
+def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.Variable:
+    """Draws on disk as xarray reads them: where they are looked at."""
+    group, _, name = array.place.rpartition("/")
+    opened = xr.open_zarr(array.path, group=group, chunks=None)[name].isel(chain=array.chains)
+    variable = opened.rename(dict(zip(opened.dims, axes))).variable
+    variable.attrs = attrs or {}
+    return variable
+
+
+def _row_axes(prefix: str, ndim: int, lead: int) -> list[str]:
+    """Axes of something that has one value, or several, a row."""
+    several = [f"{prefix}output"] if ndim == lead + 2 else []
+    several = several or [f"{prefix}output_{i}" for i in range(ndim - lead - 1)]
+    return [*("chain", "draw")[:lead], f"{prefix}row", *several]
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    """Arrays of a pytree by dotted path; a single array has the path ""."""
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in paths}

@@ -1,0 +1,151 @@
+"""Posterior draws that carry their model: one currency for samplers, ensembles and files."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.infer import MCMC as NumPyroMCMC
+
+from numpyro_bnn.samplers.suspects import suspects_in
+
+
+class Draws(Mapping[str, Any]):
+    """Values of every site, shaped like ``mcmc.get_samples(group_by_chain=True)``.
+
+    :param values: arrays (chain, draw, …) by site name.
+    :param model: the model that they are draws of.
+    :param stats: arrays (chain, draw) about the sampler: ``diverging``, ``num_steps``,
+        ``potential_energy``, ….
+    :param info: facts about the run: ``kernel``, ``num_warmup``, ….
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        model: Callable | None = None,
+        stats: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        shapes = {name: np.shape(value)[:2] for name, value in values.items()}
+        if not shapes or len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 2:
+            raise ValueError(
+                "Draws need arrays with the same two leading axes (chain, draw) for every site, "
+                f"got leading axes {shapes}."
+            )
+        self.values_by_site = dict(values)
+        self.model = model
+        self.stats = dict(stats or {})
+        self.info = dict(info or {})
+
+    def __getitem__(self, site: str) -> Any:
+        return self.values_by_site[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_site)
+
+    def __len__(self) -> int:
+        return len(self.values_by_site)
+
+    def __repr__(self) -> str:
+        kernel = self.info.get("kernel", "")
+        return f"Draws({kernel}: {self.num_chains} chains × {self.num_draws} draws, {list(self)})"
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Chains (or members) that failed and are not among these: number to reason."""
+        return {int(chain): why for chain, why in self.info.get("left_out", {}).items()}
+
+    @property
+    def suspect(self) -> dict[int, str]:
+        """Chains of the run that are among these and never moved, or whose moves mostly failed:
+        number in the run to reason."""
+        return suspects_in(self.info)
+
+    @property
+    def num_chains(self) -> int:
+        return np.shape(next(iter(self.values())))[0]
+
+    @property
+    def num_draws(self) -> int:
+        return np.shape(next(iter(self.values())))[1]
+
+
+def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
+    """Draws from whatever holds them.
+
+    :param run: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a :class:`Draws`, or
+        a mapping of arrays with leading axes (chain, draw).
+    :param model: the model, where `run` does not carry one.
+    :param owner: the caller, for error messages.
+    :raises TypeError: if `run` is something else.
+    :raises ValueError: if `run` has no draws.
+    """
+    if isinstance(inside := getattr(run, "draws", None), Draws):
+        run = inside
+    if isinstance(run, Draws):
+        return run if model is None else Draws(run, model, run.stats, run.info)
+    if isinstance(run, NumPyroMCMC):
+        if run._states is None:
+            raise ValueError(f"{owner}: the MCMC has no draws yet; call `run` first.")
+        samples = run.get_samples(group_by_chain=True)
+        stats = _by_site(run.get_extra_fields(group_by_chain=True))
+        info = {
+            "kernel": type(run.sampler).__name__,
+            "num_warmup": run.num_warmup,
+            "thinning": run.thinning,
+            "max_num_steps": _max_num_steps(run.sampler),
+        }
+        # Of what is no MCMC of this package nothing is known.
+        about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
+        info |= {name: dict(chains) for name, chains in about.items() if chains}
+        return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
+    if isinstance(run, Mapping):
+        return Draws(run, model)
+    raise TypeError(
+        f"{owner}: expected an MCMC after `run`, or draws by site name, got {type(run).__name__}."
+    )
+
+
+def _by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kernel records of each site, as one array a site: ``"name[site]"``."""
+    flat: dict[str, Any] = {}
+    for name, value in stats.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}[{site}]": leaf for site, leaf in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _max_num_steps(sampler: Any) -> int | None:
+    depth = getattr(sampler, "_max_tree_depth", None)
+    if type(sampler).__name__ != "NUTS" or depth is None:
+        return None
+    depth = depth[1] if isinstance(depth, tuple) else depth
+    return 2**depth - 1
+
+
+def group_by_chain(samples: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict:
+    """Give flat draws (draw, …) a chain axis of one; leave (chain, draw, …) as it is.
+
+    :param samples: draws by site name.
+    :param shapes: shape of one value by site name.
+    :raises ValueError: if the leading axes are neither.
+    """
+    known = [name for name in samples if name in shapes]
+    extra = {np.ndim(samples[name]) - len(shapes[name]) for name in known}
+    if extra == {1}:
+        return {name: value[None] for name, value in samples.items()}
+    if extra != {2}:
+        found = {name: np.shape(samples[name]) for name in known}
+        raise ValueError(
+            f"Draws must have leading axes (draw,) or (chain, draw); got shapes {found} for sites "
+            f"of shapes { {name: shapes[name] for name in known} }."
+        )
+    return dict(samples)
+
+
+def to_host(values: Any) -> Any:
+    """NumPy arrays from device arrays."""
+    return jax.tree.map(np.asarray, values)

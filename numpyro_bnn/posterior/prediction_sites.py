@@ -1,0 +1,157 @@
+"""What a prediction is of, and which draws it is made from.
+
+A model is called as ``model(x)`` with new inputs. What the draws say of its latent sites takes their
+place; a deterministic site is always computed, because it may depend on the inputs.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.posterior.draws import group_by_chain
+from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.structure import structure_of
+
+_SIGNATURE = "give it the signature `def model(x, y=None)`"
+_BY_SITE = (
+    "A likelihood that is a `numpyro.factor` has no target to predict: record what you want with "
+    "`numpyro.deterministic('f', net(x))`, leave the factor out where y is None, and pass `site='f'`"
+)
+
+
+def check_call(model: Callable) -> None:
+    """Refuse models that need more than their inputs.
+
+    :raises TypeError: naming the arguments.
+    """
+    try:
+        parameters = list(inspect.signature(innermost(model)).parameters.values())
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable][1:]
+    if needed:
+        bound = ", ".join(f"{name}=…" for name in needed)
+        raise TypeError(
+            f"predict calls the model as `model(x)`, and it also needs {needed}. If that is the "
+            f"target, {_SIGNATURE}; bind other arguments: `functools.partial(model, {bound})` as the "
+            "`model=` of predict or diagnose."
+        )
+
+
+def structure_at(model: Callable, x: Any) -> Structure:
+    """What the model consists of at new inputs, without a target.
+
+    :raises TypeError: if it needs a target, or other arguments.
+    """
+    check_call(model)
+    try:
+        return structure_of(model, (x,), {})
+    except (TypeError, AttributeError) as error:
+        if "None" not in str(error):
+            raise
+        raise TypeError(
+            f"predict calls the model as `model(x)`, without a target, and it says: {error}. "
+            f"Use y in `obs=y` alone, and {_SIGNATURE}. {_BY_SITE}."
+        ) from error
+
+
+def target_of(structure: Structure, samples: Mapping[str, Any], site: str | None) -> str:
+    """The site to predict: the one that was asked for, or the only one without draws.
+
+    :raises ValueError: if it cannot be told, or if other sites have no draws.
+    """
+    sites = structure.sites
+    # What accompanies a weight (its precision, its standardised value) is not needed once the
+    # weight itself is given.
+    weights = tuple(f"{name}." for name in samples)
+    without = [
+        n for n in sites if n not in samples and not n.startswith(weights) and not sites[n].factor
+    ]
+    computed = [name for name in structure.deterministic if name not in structure.parameters]
+    if site is not None:
+        known = [name for name in sites if not sites[name].factor] + computed
+        if site not in known:
+            raise ValueError(f"predict: no sample site named {site!r}; there are {known}.")
+        missing = [name for name in without if name != site and not sites[name].plates]
+        if missing:
+            raise ValueError(f"predict: no draws for the latent sites {missing}.")
+        return site
+    if len(without) == 1:
+        return without[0]
+    if not without:
+        there = f" The model has {computed} to choose from." if computed else ""
+        raise ValueError(
+            "predict: the model has no target without draws. Leave `y` absent: the model is called "
+            f"as `model(x)`, so {_SIGNATURE}. {_BY_SITE}.{there}"
+        )
+    raise ValueError(
+        f"predict: the sites {without} have no draws, so which is the target? Name it with "
+        "`site=`, and give draws for the others: they would come from the prior."
+    )
+
+
+def draws_for(
+    model: Callable,
+    structure: Structure,
+    samples: Mapping[str, Any],
+    target: str,
+    x: Any,
+    batch_size: int,
+) -> dict[str, Any]:
+    """The draws that take the place of sites, with axes (chain, draw).
+
+    :param structure: of the model at the first `batch_size` rows of x.
+    :param samples: draws by site.
+    :param target: site that is predicted.
+    :param x: all inputs.
+    :param batch_size: rows at a time.
+    :raises ValueError: if draws have another shape than their site, as latent values of other
+        rows have.
+    """
+    shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
+    grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
+    size = len(jax.tree.leaves(x)[0])
+    whole = structure if size <= batch_size else structure_of(model, (x,), {})
+    for name, value in grouped.items():
+        own, expected = tuple(np.shape(value)[2:]), whole.shapes.get(name)
+        if own != expected:
+            raise ValueError(
+                f"predict: draws of '{name}' have values of shape {own}, but for {size} rows the "
+                f"model has it with shape {expected}. Latent values of single rows are known for the "
+                "rows of the fit alone: predict at those, or leave this site out of the draws and "
+                f"pass `site={target!r}`, to draw it from its prior."
+            )
+        if expected != shapes[name]:
+            raise ValueError(
+                f"predict: '{name}' has a value for every row, and rows are predicted {batch_size} "
+                f"at a time. Take all at once: `batch_size={size}`."
+            )
+    return grouped
+
+
+def check_same_rows(
+    structure: Structure, samples: Mapping[str, Any], target: str, x: Any, fitted: Any
+) -> None:
+    """Refuse latent values of the rows of a fit at as many other rows.
+
+    :param fitted: the inputs of the fit; None where they are not known.
+    :raises ValueError: naming the sites.
+    """
+    if fitted is None or target not in structure.sites:
+        return
+    plates = set(structure.sites[target].plates)
+    local = [
+        n for n in structure.latent if n in samples and plates & set(structure.sites[n].plates)
+    ]
+    pairs = zip(jax.tree.leaves(x), jax.tree.leaves(fitted))
+    if local and not all(np.array_equal(new, old) for new, old in pairs):
+        raise ValueError(
+            f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
+            "other rows. Predict at the rows of the fit, or leave these sites out of the draws and "
+            f"pass `site={target!r}`, to draw them from their prior."
+        )

@@ -1,0 +1,347 @@
+"""Predictions of every draw, in memory that does not grow with draws times rows."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import lax
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import Predictive
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
+from numpyro_bnn.data.units import Column, check_fits, standardized
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.likelihoods.observe import check_array, check_labels
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.prediction_sites import (
+    check_same_rows,
+    draws_for,
+    structure_at,
+    target_of,
+)
+from numpyro_bnn.potential.structure import as_jax
+from numpyro_bnn.potential.subsampling import all_rows
+from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.samplers.suspects import warn_of_use
+from numpyro_bnn.storage.stored_array import StoredArray
+
+# Values of draws that are read from disk at a time.
+_BLOCK = 2**24
+# The same for draws in memory. Arrays of 32 MB and more are given back to the system when they
+# are freed, and each page of the next one costs a fault: a quarter of the time went there.
+_BLOCK_IN_MEMORY = 6 * 2**20
+# Draws in one vector.
+_VECTOR = 32
+
+
+class Predictions:
+    """What each draw predicts at each input.
+
+    - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
+      classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
+      where ``scale`` is the standard deviation of the noise, in the units of the target
+    - **suspect** - chains among them that never moved, or whose moves mostly failed: number in the
+      run to reason
+    """
+
+    def __init__(
+        self,
+        values: dict[str, np.ndarray],
+        evaluate: Callable,
+        shift: float | None = None,
+        suspect: Mapping[int, str] | None = None,
+    ) -> None:
+        self.values = values
+        self.suspect = dict(suspect or {})
+        self._evaluate = evaluate
+        # What the model's own target lacks to be in the user's units.
+        self._shift = shift
+        self._warned: set[str] = set()
+
+    def warn_of_suspects(self, owner: str) -> None:
+        """Say, once for each `owner`, that suspect chains are averaged in."""
+        if self.suspect and owner not in self._warned:
+            self._warned.add(owner)
+            warn_of_use(owner, self.suspect)
+
+    @property
+    def probs(self) -> np.ndarray:
+        return self._value("probs")
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._value("mean")
+
+    @property
+    def scale(self) -> np.ndarray:
+        return self._value("scale")
+
+    def _value(self, name: str) -> np.ndarray:
+        if name not in self.values:
+            raise AttributeError(
+                f"These predictions have {list(self.values)}, not '{name}': classes have 'probs', "
+                "other targets 'mean' and 'scale'."
+            )
+        return self.values[name]
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        """Log density or probability of targets under each draw.
+
+        :param y: targets, one a row.
+        :return: shape (chain, draw, row), nats.
+        """
+        y = as_array("log_prob", "y", y)
+        check_array("log_prob", "y", y)
+        if "probs" in self.values:
+            check_labels("log_prob", y, self.probs.shape[-1])
+        shape = self.probs.shape[2:-1] if "probs" in self.values else self.mean.shape[2:]
+        if jnp.shape(y) != shape:
+            raise ValueError(
+                f"log_prob: y has shape {jnp.shape(y)}, but the predictions are for targets of "
+                f"shape {shape}. Give the targets of the rows that were predicted."
+            )
+        if self._shift is not None:
+            one = np.ones(())
+            y = standardized("log_prob", Column("y"), np.asarray(y), np.asarray(self._shift), one)
+        elif isinstance(y, np.ndarray):
+            check_fits("log_prob", "y", y)
+        return self._evaluate("log_prob", jnp.asarray(y))["log_prob"]
+
+    def sample(self, key: jax.Array) -> np.ndarray:
+        """One target of every row under each draw (posterior predictive draws).
+
+        :param key: random key.
+        :return: shape (chain, draw, row, …).
+        """
+        return self._evaluate("sample", key)["sample"]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        main = self.values["probs"] if "probs" in self.values else self.values["mean"]
+        return np.asarray(main, dtype)
+
+    def __repr__(self) -> str:
+        return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
+
+
+class Average(NamedTuple):
+    """Model average of a continuous target.
+
+    - **mean** - posterior mean of the prediction, (row, …)
+    - **scale** - standard deviation of the mixture: noise and disagreement of the draws
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def average(predictions: Predictions) -> np.ndarray | Average:
+    """Bayesian model average over all chains and draws.
+
+    :param predictions: what :func:`predict` returns.
+    :return: class probabilities (row, classes), or :class:`Average` for other targets.
+    :raises TypeError: for anything else.
+    """
+    if not isinstance(predictions, Predictions):
+        raise TypeError(
+            f"average: expected what `bnn.predict` returns, got {type(predictions).__name__}."
+        )
+    predictions.warn_of_suspects("average")
+    if "probs" in predictions.values:
+        return predictions.probs.mean((0, 1))
+    # A deterministic site has no noise.
+    scale = predictions.values.get("scale", np.zeros((1, 1)))
+    within = (scale.astype(np.float64) ** 2).mean((0, 1))
+    between = predictions.mean.astype(np.float64).var((0, 1))
+    return Average(predictions.mean.mean((0, 1)), np.sqrt(within + between))
+
+
+def predict(
+    model: Callable | None,
+    samples: Any,
+    x: Any,
+    *,
+    batch_size: int = 1000,
+    site: str | None = None,
+) -> Predictions:
+    """The distribution of the target at new inputs, under every draw.
+
+    Rows are taken `batch_size` at a time and draws one after another in small vectors, so that
+    memory beyond the result does not grow with either. Draws on disk are read in blocks.
+
+    :param model: the model, called as ``model(x)``; None where `samples` carries one.
+    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, :class:`Draws`, or
+        a mapping of draws by site with leading axes (draw,) or (chain, draw).
+    :param x: inputs, an array or a pytree of arrays with rows first.
+    :param batch_size: rows at a time.
+    :param site: the target, where the model has several sites without draws; or a deterministic
+        site with a value for every row, of which there is only the mean.
+    :return: predictions with leading axes (chain, draw, row).
+    :raises ValueError: if the target cannot be told, draws are missing or are latent values of
+        other rows, or inputs have no rows.
+    :raises TypeError: if the model needs more than x.
+    """
+    fitted = (getattr(samples, "_args", None) or (None,))[0]
+    if isinstance(samples, Draws) or not isinstance(samples, Mapping):
+        samples = draws_of(samples, model, "predict")
+        model = samples.model
+    if model is None:
+        raise ValueError("predict: these draws carry no model; pass it as the first argument.")
+    batch_size = check_whole("predict", "batch_size", batch_size)
+    (x,), _ = as_arrays(model, (x,), {})
+    rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+    if len(rows) != 1 or rows & {(), (0,)}:
+        raise ValueError(
+            f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
+        )
+    ((size,),) = rows
+    given, ((x,), _) = x, prepared(model, (x,), {})
+    head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
+    model = all_rows(model)
+    structure = structure_at(model, head)
+    target = target_of(structure, samples, site)
+    check_same_rows(structure, samples, target, given, fitted)
+    grouped = draws_for(model, structure, samples, target, x, batch_size)
+    latent = [n for n in structure.latent if n != target and n not in grouped]
+    from_prior = any(structure.sites[name].plates for name in latent)
+    program = jax.jit(partial(_over_draws, model, target), static_argnums=4)
+    lead = np.shape(next(iter(grouped.values())))[:2]
+    blocks = _blocks_of_draws(grouped)
+    shift = getattr(innermost(model), "shift", None)
+
+    def computed(what: str, extra: Any) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
+        for drawn in blocks:
+            flat = {k: jnp.asarray(_flat(v[:, drawn])) for k, v in grouped.items()}
+            for begin in range(0, size, batch_size):
+                rows = slice(begin, begin + batch_size)
+                part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], x)
+                own = None
+                if from_prior:
+                    keys = jax.random.split(jax.random.fold_in(jax.random.key(0), begin), lead)
+                    own = _flat(keys[:, drawn])
+                more = extra[rows] if what == "log_prob" else extra
+                if what == "sample":
+                    keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
+                    more = _flat(keys[:, drawn])
+                yield drawn, rows, program(flat, part, more, own, what)
+
+    def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
+        if target in structure.deterministic and what != "parameters":
+            raise ValueError(
+                f"{what}: '{target}' is computed and has no noise, so that it is no target. Predict "
+                "a site of `numpyro.sample` for that."
+            )
+        made: dict[str, np.ndarray] = {}
+        for drawn, rows, found in _one_ahead(computed(what, extra)):
+            for name, values in found.items():
+                own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
+                if name not in made:
+                    kind = np.float64 if in_units(name) else own.dtype
+                    made[name] = np.empty((*lead, size, *own.shape[3:]), kind)
+                made[name][:, drawn, rows] = own + np.float64(shift) if in_units(name) else own
+        return made
+
+    def in_units(name: str) -> bool:
+        # In float64: a mean beside which float32 would round the prediction away.
+        return shift is not None and name in ("mean", "sample")
+
+    suspect = samples.suspect if isinstance(samples, Draws) else {}
+    predictions = Predictions(evaluate("parameters", None), evaluate, shift, suspect)
+    predictions.warn_of_suspects("predict")
+    return predictions
+
+
+def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
+    """The same, each when the next has been asked for: it is computed while this one is fetched."""
+    last = next(results)
+    for result in results:
+        yield last
+        last = result
+    yield last
+
+
+def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
+    """Draws at a time: all where they are on the device, few where they are brought there."""
+    chains, num_draws = np.shape(next(iter(draws.values())))[:2]
+    brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
+    if not brought:
+        return [slice(0, num_draws)]
+    of_one = chains * sum(int(np.prod(np.shape(v)[2:])) for v in brought)
+    stored = any(isinstance(v, StoredArray) for v in brought)
+    step = max(1, (_BLOCK if stored else _BLOCK_IN_MEMORY) // max(1, of_one))
+    # Whole vectors: what is left of one is computed apart, and compiled apart.
+    vector = _VECTOR // math.gcd(_VECTOR, chains)
+    step -= step % vector if step > vector else 0
+    return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
+
+
+def _flat(draws: Any) -> Any:
+    return draws.reshape(-1, *draws.shape[2:])
+
+
+def _over_draws(
+    model: Callable,
+    target: str,
+    flat: dict[str, Any],
+    x: Any,
+    extra: Any,
+    prior_keys: jax.Array | None,
+    what: str,
+) -> dict[str, jax.Array]:
+    def one(given: tuple) -> dict[str, jax.Array]:
+        draw, key, prior_key = given
+        # This key serves the target, and latent values of single rows that have no draws.
+        seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
+        site = trace(substitute(seeded, data=draw)).get_trace(x)[target]
+        if site["type"] == "deterministic":
+            return {"mean": site["value"]}
+        fn = site["fn"]
+        if what == "log_prob":
+            return {"log_prob": fn.log_prob(extra)}
+        if what == "sample":
+            return {"sample": fn.sample(key)}
+        return _parameters(fn)
+
+    keys = extra if what == "sample" else None
+    return lax.map(one, (flat, keys, prior_keys), batch_size=_VECTOR)
+
+
+def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
+    """What a distribution says in function space: probabilities, or mean and scale."""
+    base = unwrapped(fn)
+    if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
+        shape = (*fn.batch_shape, base.probs.shape[-1])
+        return {"probs": jnp.broadcast_to(base.probs, shape)}
+    if isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits)):
+        p = jnp.broadcast_to(base.probs, fn.batch_shape + fn.event_shape)
+        return {"probs": jnp.stack([1 - p, p], -1)}
+    shape = fn.batch_shape + fn.event_shape
+    scale = jnp.sqrt(jnp.broadcast_to(fn.variance, shape))
+    return {"mean": jnp.broadcast_to(fn.mean, shape), "scale": scale}
+
+
+def prior_predictive(
+    model: Callable, key: jax.Array, x: Any, num_samples: int
+) -> dict[str, jax.Array]:
+    """Draw weights and targets from the prior.
+
+    :param model: the model, called as ``model(x)``.
+    :param key: random key.
+    :param x: inputs.
+    :param num_samples: number of draws.
+    :return: values of every site, with a leading axis of `num_samples`.
+    :raises ValueError: if `num_samples` is not positive or x has no rows.
+    :raises TypeError: if the model needs more than x.
+    """
+    num_samples = check_whole("prior_predictive", "num_samples", num_samples)
+    check_arguments((x,), {})
+    (x,), _ = prepared(model, (x,), {})
+    structure_at(model, x)
+    drawn = Predictive(model, num_samples=num_samples)(key, *as_jax((x,)))
+    shift = getattr(innermost(model), "shift", None)
+    return drawn if shift is None else drawn | {"y": np.asarray(drawn["y"], np.float64) + shift}

@@ -1,0 +1,120 @@
+"""Weights for chains, members or whole methods, by how well they predict held-out rows together.
+
+Chains of a Bayesian neural network sit in different modes, and how many of them ended up in which
+says nothing about the posterior. Stacking asks which mixture of their predictions is best: the
+weights maximise the mean log score
+
+    1/n Σ_i log Σ_k w_k p_k(y_i),    w_k ≥ 0, Σ_k w_k = 1,
+
+of rows that were not trained on. The problem is concave, and solved by expectation maximisation,
+w_k ← w_k · 1/n Σ_i p_k(y_i) / Σ_j w_j p_j(y_i), until the mean score is within a tolerance of the
+optimum: no other mixture is better by more than max_k 1/n Σ_i p_k(y_i) / Σ_j w_j p_j(y_i) - 1.
+
+Sources: Yao, Vehtari, Simpson and Gelman, *Using stacking to average Bayesian predictive
+distributions* (2018), eq. 5, with held-out rows in place of leave-one-out densities; chains: Yao,
+Vehtari and Gelman, *Stacking for non-mixing Bayesian computations* (2022).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import logsumexp
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import predict
+
+_MOST_STEPS = 200_000
+
+
+def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
+    """The mixture of predictions with the highest mean log score.
+
+    :param log_scores: log densities of held-out rows in nats, (component, row), or with draws,
+        (component, draw, row), which are averaged as densities. Leave-one-out log densities
+        of the training rows, such as ArviZ's, serve as well; densities of rows that were trained
+        on do not.
+    :param tolerance: largest loss of mean score against the optimum, nats a row.
+    :return: weights (component,), at least 0 and 1 in all.
+    :raises ValueError: for another shape, NaN or plus infinity, or a row that every component
+        holds impossible.
+
+    >>> stacking_weights([[-1.0, -1.0, -5.0], [-5.0, -5.0, -5.0]]).round(3)
+    array([1., 0.])
+    """
+    shapes = {np.shape(component) for component in _components(log_scores)}
+    if len(shapes) > 1:
+        raise ValueError(
+            "stacking_weights: all components must have scores of the same rows, got shapes "
+            f"{sorted(shapes)}. Score every component on one set of held-out rows, in one order."
+        )
+    scores = np.asarray(log_scores, np.float64)
+    if scores.ndim == 3:
+        scores = logsumexp(scores, axis=1) - np.log(scores.shape[1])
+    if scores.ndim != 2 or 0 in scores.shape:
+        raise ValueError(
+            f"stacking_weights: log_scores must have axes (component, row) or (component, draw, "
+            f"row), got shape {np.shape(log_scores)}."
+        )
+    if np.isnan(scores).any() or np.isposinf(scores).any():
+        raise ValueError(
+            "stacking_weights: log_scores must not be NaN or plus infinity; leave out the "
+            f"components {sorted({int(k) for k in np.argwhere(~(scores < np.inf))[:, 0]})}."
+        )
+    impossible = np.flatnonzero(np.isneginf(scores).all(0))
+    if impossible.size:
+        raise ValueError(
+            f"stacking_weights: every component holds row {impossible[0]} impossible, so that no "
+            "mixture has a finite score. Leave the row out."
+        )
+    densities = np.exp(scores - scores.max(0))
+    weights = np.full(len(scores), 1 / len(scores))
+    for _ in range(_MOST_STEPS):
+        gain = (densities / (weights @ densities)).mean(1)
+        if gain.max() - 1 <= tolerance:
+            break
+        weights *= gain
+    return weights / weights.sum()
+
+
+def _components(log_scores: Any) -> Any:
+    """The scores of each component; of an array only one, since all have its shape."""
+    return log_scores if isinstance(log_scores, (list, tuple)) else np.asarray(log_scores)[:1]
+
+
+def stack(
+    run: Any, x: Any, y: Any, *, key: jax.Array, num_samples: int | None = None, **options: Any
+) -> Draws:
+    """Draws from the stacked mixture of the chains (or members) of one run.
+
+    For a mixture of different models give the log densities of their predictions to
+    :func:`stacking_weights`.
+
+    :param run: an ``MCMC`` after `run`, or draws, with a model.
+    :param x: held-out inputs, not trained on.
+    :param y: their targets.
+    :param key: random key, which draws are taken.
+    :param num_samples: draws to take from all chains, in proportion to their weights (systematic
+        resampling: each chain's share is right to one draw); as many as there are by default.
+    :param options: of :func:`numpyro_bnn.predict`.
+    :return: one chain; ``info["weights"]`` has the weight of each chain.
+    :raises ValueError: if `num_samples` is not positive, or as :func:`stacking_weights`.
+    """
+    check_key("stack", key)
+    draws = draws_of(run, owner="stack")
+    chains, length = draws.num_chains, draws.num_draws
+    count = chains * length if num_samples is None else num_samples
+    count = check_whole("stack", "num_samples", count)
+    weights = stacking_weights(predict(None, draws, x, **options).log_prob(y))
+    key_offset, key_order = jax.random.split(key)
+    points = (np.arange(count) + float(jax.random.uniform(key_offset))) / count
+    ends = np.cumsum(weights)
+    chain = np.minimum(np.searchsorted(ends, points, side="right"), chains - 1)
+    # The points of one chain spread evenly over its draws.
+    within = (points - (ends - weights)[chain]) / weights[chain] * length
+    taken = chain * length + np.clip(within.astype(int), 0, length - 1)
+    taken = np.asarray(jax.random.permutation(key_order, taken))
+    flat = {n: jnp.asarray(v).reshape(-1, *v.shape[2:])[taken][None] for n, v in draws.items()}
+    return Draws(flat, draws.model, info=draws.info | {"weights": [float(w) for w in weights]})

@@ -1,0 +1,96 @@
+"""Full batches in bounded memory: a model whose likelihood is summed a chunk of rows at a time.
+
+:class:`Chunked` looks to every sampler like the model that it wraps, with all its observed sites
+replaced by one factor: their log density at the sampled values, summed over chunks of the data
+plate. Value and gradient of a chunk are computed together and only their sums are kept, so that
+memory grows with the chunk and not with the rows, at no extra pass over the data.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpyro
+from numpyro.handlers import block, seed, substitute, trace
+from numpyro.infer import HMC
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import log_density
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.rows import summed
+from numpyro_bnn.potential.structure import structure_of
+
+SITE = "log likelihood in chunks"
+
+
+class _LogLikelihood:
+    """Sums over rows as :func:`~numpyro_bnn.potential.rows.in_chunks` asks for them."""
+
+    def __init__(self, model: Callable, args: tuple, kwargs: dict, plate: str | None) -> None:
+        self.potential = Potential(model, args, kwargs)
+        self.plate, self.size = self.potential.data_plate(plate)
+
+    def value(self, latent: dict, indices: jax.Array, contiguous: bool) -> jax.Array:
+        """log p(y_I | θ) N/B at constrained values."""
+        potential = self.potential
+        bound = substitute(potential.rows_of(indices, self.plate, contiguous), data=latent)
+        hidden = block(seed(bound, jax.random.key(0)), hide=list(potential.structure.latent))
+        # This runs inside a model: its handlers must not see the rows of a chunk.
+        with block():
+            return log_density(hidden, potential.args, potential.kwargs, {})[0]
+
+    def some(self, latent: dict, indices: jax.Array, contiguous: bool) -> tuple[jax.Array, dict]:
+        return jax.value_and_grad(self.value)(latent, indices, contiguous)
+
+
+class Chunked:
+    """A model with its likelihood summed in chunks; see the module.
+
+    :param fn: the model.
+    :param chunk_size: rows at a time.
+    :param plate: the data plate, where the model has several.
+    :raises ValueError: if `chunk_size` is not a positive integer; when called with data, if the
+        model does not follow minibatches of a plate.
+    """
+
+    def __init__(self, fn: Callable, chunk_size: int, plate: str | None = None) -> None:
+        self.fn = fn
+        self.chunk_size = check_whole("MCMC", "chunk_size", chunk_size)
+        self.plate = plate
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with block():
+            observed = structure_of(self.fn, args, kwargs).observed
+        if not observed:
+            return self.fn(*args, **kwargs)
+        # All rows pass through the model once more here, for the values of deterministic sites;
+        # where nobody asks for those the compiler leaves it out.
+        visited = trace(block(with_stand_ins(self.fn), hide=list(observed)))
+        sites = visited.get_trace(*args, **kwargs)
+        latent = {
+            name: site["value"]
+            for name, site in sites.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        with block():
+            rows = _LogLikelihood(self.fn, args, kwargs, self.plate)
+        numpyro.factor(SITE, summed(rows, self.chunk_size)(latent))
+        return None
+
+
+def chunked_kernel(kernel: MCMCKernel, chunk_size: int) -> MCMCKernel:
+    """The same kernel with its likelihood summed in chunks.
+
+    :param kernel: HMC or NUTS over a model.
+    :param chunk_size: rows at a time.
+    :raises ValueError: for other kernels.
+    """
+    if not isinstance(kernel, HMC) or kernel.model is None:
+        raise ValueError(
+            f"MCMC: chunk_size={chunk_size!r} is for HMC or NUTS over a model, got "
+            f"{type(kernel).__name__}. For a kernel of this package give it "
+            f"`gradient=gradients.full(chunk_size={chunk_size!r})` instead."
+        )
+    return kernel.wrap_model(lambda model: Chunked(model, chunk_size))

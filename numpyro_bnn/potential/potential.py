@@ -1,0 +1,329 @@
+"""From a NumPyro model to its potential energy, on all data or on a minibatch.
+
+:class:`Potential` is the joint between models and samplers: samplers, optimisers and
+diagnostics take one and know nothing of models. For unconstrained values z of the latent
+sites and indices I of B out of N rows,
+
+    U(z)    = -log p(θ(z)) |∂θ/∂z| - Σ_i log p(y_i | x_i, θ),
+    U(z; I) = -log p(θ(z)) |∂θ/∂z| - (N/B) Σ_{i in I} log p(y_i | x_i, θ),
+
+energies in nats. A minibatch is made from outside the model, by substituting the indices of
+its data plate.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_sample
+from numpyro.infer.util import (
+    _unconstrain_params,
+    compute_log_probs,
+    constrain_fn,
+    log_density,
+    potential_energy,
+)
+from numpyro.primitives import Messenger
+
+from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.potential.rows import Rows, summed
+from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
+from numpyro_bnn.potential.structure import as_jax, structure_of
+from numpyro_bnn.potential.subsampling import without_subsampling
+from numpyro_bnn.potential.targets import check_targets
+
+Values = dict[str, jax.Array]
+
+
+class _DefaultKey(Messenger):
+    """Gives models that ask for a key outside `seed` (dropout) a constant one, as NumPyro does."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "prng_key" and msg["value"] is None:
+            msg["value"] = jax.random.key(0)
+
+
+class _Taken(Messenger):
+    """Takes the rows of what passes through ``numpyro.subsample`` before the plate does.
+
+    :param take: ``take(values, axis)`` gives the rows.
+    :param axis: of the plate.
+    :param size: number of rows of the plate.
+    """
+
+    def __init__(self, fn: Callable, take: Callable, axis: int, size: int) -> None:
+        self.take = take
+        self.axis = axis
+        self.size = size
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "subsample":
+            return
+        axis = self.axis - msg["kwargs"]["event_dim"]
+        shape = jnp.shape(msg["value"])
+        if len(shape) >= -axis and shape[axis] == self.size:
+            # The plate takes no rows of what is no longer of this type.
+            msg["type"] = "taken"
+            msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
+
+
+class Potential:
+    """Potential energy of a model given its arguments, over unconstrained latent values.
+
+    Call it with ``z: {site: array}`` for the energy in nats. It is of all rows, also where a plate of
+    the model subsamples (``subsample_size=``); rows are taken by :meth:`minibatch` alone.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments; arrays, or pytrees of them, may be traced.
+    :param kwargs: its keyword arguments.
+    :raises ValueError: if the model has no latent site or a discrete one, or if values of an
+        observed site would be stretched or counted several times.
+    """
+
+    def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
+        self.args, self.kwargs = as_jax(prepared(model, args, kwargs or {}))
+        self.structure = structure_of(model, self.args, self.kwargs)
+        self.model = without_subsampling(model, self.structure)
+        if self.model is not model:
+            self.structure = structure_of(self.model, self.args, self.kwargs)
+        # Here too, for kernels of this package in NumPyro's own MCMC.
+        check_targets(self.structure)
+        if not self.structure.latent:
+            raise ValueError("The model has no latent site: every sample site is observed.")
+        discrete = [n for n in self.structure.latent if self.structure.sites[n].discrete]
+        if discrete:
+            raise ValueError(
+                f"The latent site(s) {discrete} are discrete and have no gradient. Sum them out in "
+                "the model, or sample them with NumPyro's DiscreteGibbs as a block of Gibbs."
+            )
+        self._sources = sources_in((self.args, self.kwargs))
+        self.bound = with_stand_ins(_DefaultKey(self.model))
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether some of the data are, see :class:`~numpyro_bnn.data.host_rows.OnHost`."""
+        return bool(self._sources)
+
+    def __call__(self, z: Values) -> jax.Array:
+        if self._sources:
+            chunk = min(source.rows_a_pass for source in self._sources)
+            return summed(Rows(self, *self.data_plate()), chunk)(z)
+        return potential_energy(self.bound, self.args, self.kwargs, z)
+
+    def energies(self, z: Values) -> tuple[jax.Array, jax.Array]:
+        """U(z) in its two parts: of the prior, transforms included, and of the likelihood.
+
+        The likelihood is every observed site and factor; it is what tempering raises to a power.
+
+        :param z: unconstrained values by site.
+        :return: -log p(θ(z)) |∂θ/∂z| and -log p(y | θ(z)), in nats.
+        """
+        unconstrained = _unconstrain_params(self.bound, z)
+        by_site, _ = compute_log_probs(unconstrained, self.args, self.kwargs, {})
+        likelihood = [by_site.pop(name) for name in self.structure.observed]
+        zero = jnp.zeros(())
+        return -sum(by_site.values(), start=zero), -sum(likelihood, start=zero)
+
+    def minibatch(
+        self,
+        z: Values,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
+    ) -> jax.Array:
+        """U(z; I): the likelihood of the rows `indices` of `plate`, scaled by N/B.
+
+        :param z: unconstrained values by site.
+        :param indices: row numbers.
+        :param plate: name of the data plate.
+        :param contiguous: whether the rows are consecutive, and can be sliced out.
+        :param ahead: rows that will be wanted next, which data on the host are read for.
+        """
+        model = self.rows_of(indices, plate, contiguous, ahead)
+        return potential_energy(model, self.args, self.kwargs, z)
+
+    def rows_of(
+        self,
+        indices: jax.Array,
+        plate: str,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
+    ) -> Callable:
+        """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
+        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead)
+        model = substitute(bound, data={plate: indices})
+        if rows_are_shared():
+
+            def take(values: jax.Array, axis: int) -> jax.Array:
+                return taken_by_all(values, indices, axis)
+
+        elif contiguous:
+
+            def take(values: jax.Array, axis: int) -> jax.Array:
+                # Faster than a gather of as many rows.
+                return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
+
+        else:
+            return model
+        axes = {
+            self.structure.sites[name].plates[plate]
+            for name in self.structure.observed
+            if plate in self.structure.sites[name].plates
+        }
+        (axis,) = axes
+        return _Taken(model, take, axis, self.structure.plates[plate].size)
+
+    def data_plate(self, plate: str | None = None) -> tuple[str, int]:
+        """The plate that minibatches are taken from, and its size N.
+
+        :param plate: its name, where the model has several.
+        :raises ValueError: if there is none, if it must be named, or if the model does not
+            follow minibatches of it: an observed site outside the plate, a latent site inside,
+            data that are not subsampled, or a likelihood summed before it reaches the plate.
+        """
+        observed = {name: self.structure.sites[name] for name in self.structure.observed}
+        candidates = sorted({p for site in observed.values() for p in site.plates})
+        if plate is None and len(candidates) == 1:
+            (plate,) = candidates
+        if plate is None or plate not in candidates:
+            raise ValueError(_no_plate(plate, candidates))
+        size = self.structure.plates[plate].size
+        self._check_follows(plate, size)
+        return plate, size
+
+    def _check_follows(self, plate: str, size: int) -> None:
+        # A size that no other axis of the model is likely to have, so that chance cannot hide
+        # a site that ignores the minibatch; one row would broadcast silently.
+        probe = next(b for b in (7, 5, 3, 2, 1) if b < size or b == 1)
+        try:
+            indices = {plate: jnp.arange(probe)}
+            taken = structure_of(self.model, self.args, self.kwargs, indices)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The model does not follow a minibatch of {probe} of the {size} rows of plate "
+                f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
+            ) from error
+        for name, site in taken.sites.items():
+            inside = plate in site.plates
+            if not site.observed:
+                if inside:
+                    raise ValueError(
+                        f"The latent site '{name}' is inside the data plate '{plate}': it has one "
+                        "value a row, and a minibatch would update only some of them. Use a "
+                        "full-batch kernel, or move it out of the plate."
+                    )
+                continue
+            if not inside:
+                raise ValueError(
+                    f"The observed site '{name}' is outside the plate '{plate}', so that a "
+                    f"minibatch would neither subsample nor scale it. {_SUBSAMPLE}"
+                )
+            batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]
+            value_batch = site.shape[: len(site.shape) - site.event_dim]
+            axis = site.plates[plate]
+            if len(value_batch) < -axis or value_batch[axis] != probe or value_batch != batch:
+                raise ValueError(
+                    f"The observed site '{name}' has values of shape {site.shape} and a "
+                    f"distribution of shape {site.distribution_shape} for a minibatch of {probe} "
+                    f"rows of plate '{plate}'; the batch axis {axis} of both must be {probe}. "
+                    f"{_SUBSAMPLE} A likelihood summed into one factor would count {size} times."
+                )
+
+    def constrain(self, z: Values, deterministic: bool = False) -> Values:
+        """Constrained values of the latent sites.
+
+        :param z: unconstrained values by site.
+        :param deterministic: whether to add the deterministic sites.
+        """
+        return constrain_fn(self.bound, self.args, self.kwargs, z, deterministic)
+
+    def unconstrain(self, values: Values) -> Values:
+        """Unconstrained values from constrained ones of every latent site."""
+        seeded = seed(substitute(self.bound, data=dict(values)), jax.random.key(0))
+        sites = trace(seeded).get_trace(*self.args, **self.kwargs)
+        return {
+            name: biject_to(sites[name]["fn"].support).inv(values[name])
+            for name in self.structure.latent
+        }
+
+    def prior_draw(self, key: jax.Array, given: Values | None = None) -> Values:
+        """Constrained values of the latent sites drawn from their priors.
+
+        :param key: random key.
+        :param given: values of some sites, which the others are drawn given.
+        """
+        seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
+        seeded = substitute(seeded, data=dict(given or {}))
+        sites = trace(seeded).get_trace(*self.args, **self.kwargs)
+        return {name: sites[name]["value"] for name in self.structure.latent}
+
+    def log_joint_by_site(self, values: Values) -> Values:
+        """Log density of each sample site, summed, at constrained values."""
+        bound = seed(self.bound, jax.random.key(0))
+        _, sites = log_density(bound, self.args, self.kwargs, values)
+        return {
+            name: jnp.sum(site["fn"].log_prob(site["value"]))
+            for name, site in sites.items()
+            if site["type"] == "sample"
+        }
+
+
+_SUBSAMPLE = (
+    "Inside `with numpyro.plate('data', N):` take the rows with "
+    "`numpyro.subsample(x, event_dim=1)` and `numpyro.subsample(y, event_dim=0)`, and observe "
+    "one value a row."
+)
+
+
+def _no_plate(plate: str | None, candidates: list[str]) -> str:
+    if not candidates:
+        return (
+            "A minibatch needs a plate around the observed sites, and this model has none. "
+            + _SUBSAMPLE
+        )
+    if plate is None:
+        return (
+            f"The observed sites are inside several plates, {candidates}; say which one holds the "
+            "rows with `plate=`."
+        )
+    return f"No observed site is inside a plate named {plate!r}; the plates are {candidates}."
+
+
+def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str, Callable]:
+    """How each latent site is constrained, by its support alone."""
+    seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+    sites = trace(seeded).get_trace(*args, **(kwargs or {}))
+    return {
+        name: biject_to(site["fn"].support)
+        for name, site in sites.items()
+        if site["type"] == "sample"
+        and not site["is_observed"]
+        and not site["fn"].support.is_discrete
+    }
+
+
+def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
+    """The potential energy of a NumPyro model for given arguments.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :raises ValueError: if the model has no latent site, or a discrete one.
+
+    >>> import jax.numpy as jnp, numpyro, numpyro.distributions as dist, numpyro_bnn as bnn
+    >>> def model(y):
+    ...     mean = numpyro.sample("mean", dist.Normal(0., 1.))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mean, 1.), obs=numpyro.subsample(y, event_dim=0))
+    >>> potential = bnn.potential_of(model, jnp.array([1., 2., 3.]))
+    >>> potential.data_plate()
+    ('data', 3)
+    """
+    return Potential(model, args, kwargs)

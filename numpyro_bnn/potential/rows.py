@@ -1,0 +1,95 @@
+"""Rows of data: those of a minibatch, and sums over all of them, a chunk at a time."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+PyTree = Any
+
+
+class SummedOverRows(Protocol):
+    """What :func:`in_chunks` adds up."""
+
+    @property
+    def size(self) -> int: ...
+
+    def some(
+        self, position: PyTree, indices: jax.Array, contiguous: bool
+    ) -> tuple[jax.Array, PyTree]:
+        """Value and gradient on some rows, scaled as if they were all."""
+
+
+class Rows(NamedTuple):
+    """A potential and the rows that minibatches come from.
+
+    - **potential** - of all rows: a :class:`~numpyro_bnn.potential.potential.Potential`, or a function
+    - **plate** - name of the data plate; empty where rows are not taken by number
+    - **size** - number of rows N; 0 where it is not known
+    """
+
+    potential: Any
+    plate: str = ""
+    size: int = 0
+
+    def full(self, position: PyTree) -> tuple[jax.Array, PyTree]:
+        """U and its gradient on all rows."""
+        return jax.value_and_grad(self.potential)(position)
+
+    def some(
+        self,
+        position: PyTree,
+        indices: jax.Array,
+        contiguous: bool = False,
+        ahead: jax.Array | None = None,
+    ) -> tuple[jax.Array, PyTree]:
+        """U(θ; I) and its gradient; `ahead` are the rows that will be wanted next."""
+
+        def energy(position: PyTree) -> jax.Array:
+            return self.potential.minibatch(position, indices, self.plate, contiguous, ahead)
+
+        return jax.value_and_grad(energy)(position)
+
+
+def in_chunks(
+    potential: SummedOverRows, position: PyTree, chunk_size: int
+) -> tuple[jax.Array, PyTree]:
+    """U and its gradient on all rows, `chunk_size` at a time.
+
+    A chunk I of C rows gives U(θ; I), in which the prior counts once and the rows N/C times, so
+    that the sum over chunks weighted by C/N is U(θ).
+    """
+    size = potential.size
+    whole, rest = divmod(size, min(chunk_size, size))
+    chunk = (size - rest) // whole
+
+    def weighted(start: Any, count: int) -> tuple[jax.Array, PyTree]:
+        result = potential.some(position, start + jnp.arange(count), contiguous=True)
+        return jax.tree.map(lambda leaf: leaf * (count / size), result)
+
+    def add(total: Any, start: jax.Array) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, weighted(start, chunk)), None
+
+    total = weighted(0, chunk)
+    total, _ = lax.scan(add, total, chunk * jnp.arange(1, whole))
+    if rest:
+        total = jax.tree.map(jnp.add, total, weighted(whole * chunk, rest))
+    return total
+
+
+def summed(rows: SummedOverRows, chunk_size: int) -> Callable[[PyTree], jax.Array]:
+    """The sum over all rows, with a derivative that is computed together with the value."""
+
+    @jax.custom_jvp
+    def total(position: PyTree) -> jax.Array:
+        return in_chunks(rows, position, chunk_size)[0]
+
+    @total.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
+        value, gradient = in_chunks(rows, primals[0], chunk_size)
+        slopes = jax.tree.map(jnp.vdot, gradient, tangents[0])
+        return value, jnp.asarray(sum(jax.tree.leaves(slopes)))
+
+    return total

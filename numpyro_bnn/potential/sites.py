@@ -1,0 +1,82 @@
+"""Sites and plates of a model, described by their shapes."""
+
+from typing import NamedTuple
+
+from numpyro_bnn.priors.precision_levels import Level
+
+
+class Plate(NamedTuple):
+    """A plate of a model.
+
+    - **size** - number of rows, N
+    - **subsample_size** - rows that the model itself takes of them; N unless it subsamples
+    """
+
+    size: int
+    subsample_size: int
+
+
+class Site(NamedTuple):
+    """A sample site of a model, without its values.
+
+    - **shape** - of the value
+    - **distribution_shape** - batch and event shape of its distribution
+    - **event_dim** - number of event axes
+    - **observed** - whether it is part of the likelihood
+    - **discrete** - whether its support is
+    - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
+    - **factor** - whether it comes from ``numpyro.factor``
+    - **scale** - shape of the weights of its log density; of a number where there are none
+    - **unconstrained** - shape of its unconstrained value; None where there is no such value
+    """
+
+    shape: tuple[int, ...]
+    distribution_shape: tuple[int, ...]
+    event_dim: int
+    observed: bool
+    discrete: bool
+    plates: dict[str, int]
+    factor: bool
+    scale: tuple[int, ...] = ()
+    unconstrained: tuple[int, ...] | None = None
+
+
+class Structure(NamedTuple):
+    """What a model consists of for given arguments.
+
+    - **sites** - its sample sites, in order
+    - **plates** - its plates
+    - **levels** - its hierarchical precisions of weights, the lowest first
+    - **deterministic** - shapes of its deterministic sites
+    - **parameters** - those of them that stand for parameters of this package's priors
+    """
+
+    sites: dict[str, Site]
+    plates: dict[str, Plate]
+    levels: dict[str, Level]
+    deterministic: dict[str, tuple[int, ...]]
+    parameters: frozenset[str] = frozenset()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what draws may give: sample sites, and parameters that are computed."""
+        computed = {name: self.deterministic[name] for name in self.parameters}
+        return {name: site.shape for name, site in self.sites.items()} | computed
+
+    @property
+    def latent(self) -> list[str]:
+        return [name for name, site in self.sites.items() if not site.observed]
+
+    @property
+    def observed(self) -> list[str]:
+        return [name for name, site in self.sites.items() if site.observed]
+
+    @property
+    def groups(self) -> dict[str, Level]:
+        """Precisions that are Gamma distributed given the weights and the level above."""
+        return {name: level for name, level in self.levels.items() if level.conjugate}
+
+    @property
+    def row_counts(self) -> set[int]:
+        """Sizes of the plates around observed sites."""
+        return {self.plates[p].size for name in self.observed for p in self.sites[name].plates}

@@ -1,0 +1,200 @@
+"""Where chains start: full sets of latent values from a few of them.
+
+A trained network gives weights; a hierarchical prior also needs precisions, and in
+non-centred coordinates standardised weights. Precisions start at their conditional means
+given the weights, because weights and precisions have no useful joint mode.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from numpyro.infer import HMC
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
+from numpyro_bnn.priors.paths import fan_in
+from numpyro_bnn.priors.precision_levels import prior_means, typical_values
+
+
+def centered(potential: Potential) -> Potential:
+    """The same posterior over weights and precisions themselves."""
+    model = parameterize(potential.model, "centered")
+    return Potential(model, potential.args, potential.kwargs)
+
+
+def own_coordinates(potential: Potential, values: Values) -> Values:
+    """Unconstrained latent values from constrained ones of weights and precisions."""
+    own = to_own_coordinates(potential.model, potential.args, potential.kwargs, values)
+    return potential.unconstrain(own)
+
+
+def fill_precisions(potential: Potential, values: Values) -> Values:
+    """Add the hierarchical precisions that are missing, at conditional means given the weights."""
+    shapes = {name: site.shape for name, site in potential.structure.sites.items()}
+    return typical_values(potential.structure.levels, shapes, values)
+
+
+def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str] = ()) -> None:
+    """Refuse starts for sites that a model does not have, or that lack some.
+
+    :raises ValueError: naming them.
+    """
+    unknown = [name for name in given if name not in set(known)]
+    missing = [name for name in needed if name not in set(given)]
+    if unknown or missing:
+        faults = [f"lack the sites {missing}"] * bool(missing)
+        faults += [f"give the unknown sites {unknown}"] * bool(unknown)
+        raise ValueError(
+            f"init_params {' and '.join(faults)}. Starts are values of the model's sites "
+            f"{list(known)}; `bnn.optimize(model, key, …)` returns all of them."
+        )
+
+
+def check_kinds(owner: str, init_params: Any) -> None:
+    """Refuse starts that are not made of numbers.
+
+    :param owner: the caller, for error messages.
+    :raises TypeError: naming the first that is not.
+    """
+    for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
+        kind = getattr(leaf, "dtype", None)
+        numeric = kind is not None and any(jnp.issubdtype(kind, k) for k in (jnp.number, jnp.bool_))
+        if not numeric and not isinstance(leaf, (bool, int, float, complex)):
+            raise TypeError(
+                f"{owner}: init_params must hold arrays of numbers, got {leaf!r}. {_HOW_TO_START}"
+            )
+
+
+def check_mapping(owner: str, init_params: Any) -> None:
+    """Refuse starts of a model that are not arrays by site.
+
+    :raises TypeError: naming what they are.
+    """
+    check_kinds(owner, init_params)
+    if not isinstance(init_params, Mapping):
+        raise TypeError(
+            f"{owner}: init_params of a model must be a mapping from sites to arrays, got "
+            f"{type(init_params).__name__}. {_HOW_TO_START}"
+        )
+
+
+_HOW_TO_START = (
+    "Give unconstrained values by site, `{'net/Dense_0.kernel': array, …}`, such as "
+    "`bnn.optimize(model, key, …)` and `bnn.from_params(params)` return."
+)
+
+
+def _start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+    """Shapes of unconstrained values of the latent sites."""
+    sites = {name: structure.sites[name] for name in structure.latent}
+    return {n: s.shape if s.unconstrained is None else s.unconstrained for n, s in sites.items()}
+
+
+def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
+    """Refuse starts that would change the shape of a site, and so the model.
+
+    :param chains: the axis of chains, () where there is none.
+    :raises ValueError: naming the site and both shapes.
+    """
+    for name, own in _start_shapes(structure).items():
+        if name not in given or jnp.shape(given[name]) == (*chains, *own):
+            continue
+        shape = jnp.shape(given[name])
+        if chains and shape[:1] != chains:
+            raise ValueError(
+                f"init_params must have a leading axis of num_chains={chains[0]} on every array; "
+                f"'{name}' has shape {shape}, expected {(*chains, *own)}. For starts of every chain "
+                f"use `bnn.optimize(model, key, …, num_chains={chains[0]})`."
+            )
+        raise ValueError(
+            f"init_params give '{name}' the shape {shape}, expected {(*chains, *own)}: the shape of "
+            f"its unconstrained value{', of each chain' if chains else ''}. A start of another shape "
+            "would change the model."
+        )
+
+
+def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...]) -> Values:
+    """Unconstrained start from the values of weights alone.
+
+    :param potential: of the model to start.
+    :param given: values of weight sites (``"net/Dense_0.kernel"``), which are real, and
+        unconstrained ones of any further latent sites.
+    :param chains: the leading axis of chains that every array has, () where there is none.
+    :return: unconstrained values of every latent site; precisions at their conditional means.
+    :raises ValueError: if other sites are missing, naming them.
+    """
+    around = centered(potential)
+    levels = around.structure.levels
+    needed = [n for n in around.structure.latent if n not in levels]
+    check_names(given, [*needed, *levels], needed)
+    _check_shapes(given, around.structure, chains)
+
+    def one(values: Values) -> Values:
+        placeholder = {n: jnp.zeros(around.structure.sites[n].shape) for n in levels}
+        constrained = around.constrain({**placeholder, **values})
+        constrained = {n: constrained[n] for n in constrained if n in values or n not in levels}
+        return own_coordinates(potential, fill_precisions(around, constrained))
+
+    return jax.vmap(one)(given) if chains else one(given)
+
+
+def shrink(name: str, value: jax.Array) -> jax.Array:
+    """Scale a kernel down to variance 1/fan-in, where a draw from a wide prior is larger."""
+    if "/" not in name or jnp.ndim(value) < 2:
+        return value
+    limit = 1 / jnp.sqrt(fan_in(name.rsplit("/", 1)[1], jnp.shape(value)))
+    spread = jnp.sqrt(jnp.mean(value**2))
+    return value * jnp.minimum(1.0, limit / spread)
+
+
+def gentle_draw(potential: Potential, rng_key: jax.Array) -> Values:
+    """Prior draw, with kernels shrunk where the prior is wide and precisions at their means.
+
+    Vague laws of precisions give draws many orders of magnitude apart, from where nothing is learnt.
+    """
+    structure = potential.structure
+    shapes = {name: structure.sites[name].shape for name in structure.latent}
+    levels = {name: level for name, level in structure.levels.items() if name in shapes}
+    drawn = potential.prior_draw(rng_key, prior_means(levels, shapes))
+    return {name: shrink(name, value) for name, value in drawn.items()}
+
+
+def gentle_start(potential: Potential, rng_key: jax.Array) -> Values:
+    """The same, unconstrained."""
+    return potential.unconstrain(gentle_draw(potential, rng_key))
+
+
+class Fit(NamedTuple):
+    """A model on its training data.
+
+    - **model** - the model
+    - **args**, **kwargs** - its arguments
+    - **structure** - what it consists of for them
+    """
+
+    model: Callable
+    args: tuple
+    kwargs: dict[str, Any]
+    structure: Structure
+
+    @property
+    def potential(self) -> Potential:
+        return Potential(self.model, self.args, self.kwargs)
+
+
+def _sites_to_start(
+    kernel: MCMCKernel, structure: Structure, given: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Sites that a start may give to a kernel, and those that it must."""
+    # Discrete sites are summed out under HMC, or drawn by a kernel of their own: no start.
+    own = [name for name in structure.latent if not structure.sites[name].discrete]
+    if isinstance(kernel, HMC):
+        return own, own
+    # NumPyro's HMCGibbs starts the sites of its own function by itself.
+    drawn = set(getattr(kernel, "_gibbs_sites", None) or ())
+    moved = [name for name in own if name not in drawn]
+    return structure.latent, moved if any(n in moved for n in given) or not drawn else []

@@ -1,0 +1,204 @@
+"""What a NumPyro model consists of for given arguments: sites, plates, hierarchical precisions.
+
+Found by an abstract trace, so that nothing is computed; with the checks that every fit makes
+before it begins.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_sample
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG
+
+from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.likelihoods.observe import check_classes
+from numpyro_bnn.potential.sites import Plate, Site, Structure
+from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
+from numpyro_bnn.priors.base import is_parameter
+from numpyro_bnn.priors.precision_levels import levels_of
+
+
+def as_jax(tree: Any) -> Any:
+    """NumPy's arrays as JAX's, which the traced rows of a minibatch can index."""
+
+    def convert(leaf: Any) -> Any:
+        numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
+        return jnp.asarray(leaf) if numeric else leaf
+
+    return jax.tree.map(convert, tree)
+
+
+@contextmanager
+def explain_tracing() -> Iterator[None]:
+    """Say why a model cannot compute Python numbers from its data."""
+    try:
+        yield
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        error.add_note(
+            "numpyro_bnn compiles the model with its data as arguments, so that the model cannot "
+            "branch on their values or give them to NumPy. Compute such numbers (for example how "
+            "many classes there are) outside, and pass them as Python constants."
+        )
+        raise
+
+
+@contextmanager
+def _explain_names() -> Iterator[None]:
+    """Say which name two sites of a model have."""
+    try:
+        yield
+    except AssertionError as error:
+        found = re.search("unique names but got `(.*)` duplicated", str(error))
+        if found is None:
+            raise
+        raise ValueError(
+            f"The model has two sites named '{found[1]}', and every site needs a name of its own. "
+            "Give two networks, `random_module(name, …)`, two names, and two likelihoods another "
+            "`name=`."
+        ) from error
+
+
+@explain_tracing()
+@_explain_names()
+def structure_of(
+    model: Callable, args: tuple, kwargs: dict, indices: Mapping[str, jax.Array] | None = None
+) -> Structure:
+    """Trace a model abstractly: parameters have shapes only, the arguments keep their values.
+
+    Checks inside the model that look at concrete data therefore still happen, while nothing is
+    computed from random values.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :param indices: rows to take, by plate.
+    """
+    found: list[Structure] = []
+    args, kwargs = as_jax(prepared(model, args, kwargs))
+    # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
+    held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
+
+    def visit(key: jax.Array) -> jax.Array:
+        bound = substitute(with_stand_ins(model), data=dict(indices or {}))
+        seeded = seed(bound, key)
+        sites = trace(substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
+        samples = {
+            name: site
+            for name, site in sites.items()
+            if site["type"] == "sample" and name not in held
+        }
+        computed = {n: site for n, site in sites.items() if site["type"] == "deterministic"}
+        found.append(
+            Structure(
+                {name: _site(site) for name, site in samples.items()},
+                _plates(sites),
+                {n: v for n, v in levels_of(samples).items() if not v.of_noise},
+                {n: jnp.shape(site["value"]) for n, site in computed.items()},
+                frozenset(n for n, site in computed.items() if is_parameter(site)),
+            )
+        )
+        return key
+
+    jax.eval_shape(visit, jax.random.key(0))
+    return found[0]
+
+
+def _plates(sites: Mapping[str, Any]) -> dict[str, Plate]:
+    """Plates of a trace, those inside of a loop (``scan``) among them, which only sites name."""
+    frames = [f for site in sites.values() for f in site.get("cond_indep_stack", ())]
+    plates = {frame.name: Plate(frame.size, frame.size) for frame in frames}
+    for name, site in sites.items():
+        if site["type"] == "plate":
+            size, subsample_size = site["args"]
+            plates[name] = Plate(size, subsample_size or size)
+    return plates
+
+
+def _site(site: dict[str, Any]) -> Site:
+    distribution = site["fn"]
+    scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
+    if site["is_observed"]:
+        check_classes(site["name"], distribution, site["value"])
+    # Weights of the rows that stay whole in a minibatch are an error here.
+    jnp.broadcast_shapes(scale, distribution.batch_shape)
+    discrete = bool(distribution.support.is_discrete)
+    latent = not site["is_observed"] and not discrete
+    return Site(
+        shape=jnp.shape(site["value"]),
+        distribution_shape=tuple(distribution.shape()),
+        event_dim=distribution.event_dim,
+        observed=site["is_observed"],
+        discrete=discrete,
+        plates={frame.name: frame.dim for frame in site["cond_indep_stack"]},
+        factor=type(_innermost_law(distribution)).__name__ == "Unit",
+        scale=scale,
+        unconstrained=_unconstrained_shape(site) if latent else None,
+    )
+
+
+def _innermost_law(distribution: Any) -> Any:
+    """A distribution without what plates and masks put around it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...] | None:
+    try:
+        transform = biject_to(site["fn"].support)
+    except NotImplementedError:
+        return None
+    return tuple(transform.inverse_shape(jnp.shape(site["value"])))
+
+
+def refuse_equal_keys(owner: str, keys: Any) -> None:
+    """Refuse chains that would be the same chain.
+
+    :param keys: one random key a chain.
+    :raises ValueError: naming two chains.
+    """
+    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
+    for chain, row in enumerate(rows):
+        if (first := rows.index(row)) < chain:
+            raise ValueError(
+                f"{owner}: chains {first} and {chain} have the same random key, so that they would be "
+                "one chain and agree whatever it does. Give one key, from which every chain gets its "
+                f"own, or `jax.random.split(key, {len(rows)})`."
+            )
+
+
+def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, Structure]:
+    """What every fit does first: let the model see its training data, and check them.
+
+    :return: the arguments as the device gets them (:func:`~numpyro_bnn.data.arguments.prepared`), and
+        the structure of the model.
+    :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
+        of an observed site would be stretched or counted several times, or if the target is
+        missing; and whatever the model itself refuses.
+    """
+    check_arguments(args, kwargs)
+    ready = innermost(model)
+    learned = hasattr(ready, "learn") and ready.learn(*args, **kwargs)
+    try:
+        args, kwargs = prepared(model, args, kwargs)
+        structure = structure_of(model, args, kwargs)
+        check_targets(structure)
+        check_observed(structure, ready, args, kwargs)
+    except Exception:
+        if learned:
+            ready.forget()
+        raise
+    return args, kwargs, structure

@@ -1,0 +1,33 @@
+"""Priors over the weights of a network, as rules ``(path, shape) -> Distribution``.
+
+Give one to :func:`numpyro_bnn.random_module`. :class:`ByPath` combines several by glob patterns
+over the dotted parameter paths; :class:`Hierarchical` and :class:`Horseshoe` bring scales of their
+own, which are sampled with the weights. Begin with ``base.py`` (what a rule is), then
+``independent.py``; ``hierarchical.py`` holds Neal's hierarchy, ``precision_levels.py`` the
+conditional laws of its precisions, ``coordinates.py`` the handler :func:`numpyro_bnn.parameterize`.
+"""
+
+from numpyro_bnn.priors.base import FromFunction, Prior
+from numpyro_bnn.priors.hierarchical import Hierarchical
+from numpyro_bnn.priors.independent import (
+    ByPath,
+    FanIn,
+    Horseshoe,
+    Laplace,
+    Normal,
+    StudentT,
+    pretrained,
+)
+
+__all__ = [
+    "ByPath",
+    "FanIn",
+    "FromFunction",
+    "Hierarchical",
+    "Horseshoe",
+    "Laplace",
+    "Normal",
+    "Prior",
+    "StudentT",
+    "pretrained",
+]

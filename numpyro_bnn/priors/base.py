@@ -1,0 +1,139 @@
+"""What a prior is: a rule from the path and shape of a parameter to a distribution.
+
+A *path* is the dotted name of a parameter inside its network (``"Dense_0.kernel"``). A prior
+is asked once for all parameters of a network (:meth:`Prior.sample`), so that a hierarchical
+prior can tie several arrays together; priors that treat each array by itself only define
+``(path, shape) -> Distribution``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.primitives import apply_stack
+
+from numpyro_bnn.priors.paths import Shape, Shapes, site_name
+
+Rule = Callable[[str, Shape], dist.Distribution]
+
+
+def parameter(site: str, value: jax.Array) -> jax.Array:
+    """``numpyro.deterministic`` for a parameter that is computed from other sites.
+
+    Draws may give it in their place. No other deterministic site may come from draws: it can
+    depend on the inputs, and those of new rows are others.
+
+    :param site: its name.
+    :param value: its value.
+    """
+    message = {
+        "type": "deterministic",
+        "name": site,
+        "value": value,
+        "cond_indep_stack": [],
+        "infer": {"parameter": True},
+    }
+    return apply_stack(message)["value"]
+
+
+def is_parameter(site: Mapping[str, Any]) -> bool:
+    """Whether a deterministic site of a trace is one of :func:`parameter`."""
+    return bool(site.get("infer", {}).get("parameter"))
+
+
+class Prior:
+    """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        """The distribution of one parameter; its batch shape may broadcast to `shape`."""
+        raise TypeError(
+            f"{type(self).__name__} ties several sites together and has no single distribution "
+            "for a path; use it inside `random_module`."
+        )
+
+    def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Draw every parameter inside a NumPyro model.
+
+        :param name: name of the network; site names are ``"{name}/{path}"``.
+        :param shapes: the parameters to draw.
+        :return: a value for each path that the prior makes random (a path may be missing:
+            that parameter is left deterministic).
+        """
+        return {
+            path: numpyro.sample(
+                site_name(name, path), fit_distribution(self(path, shape), path, shape)
+            )
+            for path, shape in shapes.items()
+        }
+
+
+class FromFunction(Prior):
+    """A prior given as a plain function ``(path, shape) -> Distribution``."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        return self.rule(path, shape)
+
+
+def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:
+    """Expand a distribution to one parameter and make all its axes event axes.
+
+    :param distribution: what a rule returned; its shape must broadcast to `shape`.
+    :raises TypeError: if it is no NumPyro distribution.
+    :raises ValueError: if its shape does not fit, or if its support is not the whole real line.
+    """
+    if not isinstance(distribution, dist.Distribution):
+        raise TypeError(
+            f"The prior for '{path}' returned {distribution!r}, expected a NumPyro Distribution. "
+            "Return for example `dist.Normal(0., 1.)`."
+        )
+    support = distribution.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is not constraints.real:
+        raise ValueError(
+            f"The prior for '{path}' is {type(distribution).__name__} with support "
+            f"{distribution.support}, but a weight of a network is any real number. Use a "
+            "distribution over the reals and put the constraint into the module."
+        )
+    event_dim = distribution.event_dim
+    batch = shape[: len(shape) - event_dim]
+    own = tuple(distribution.shape())
+    fits = len(own) <= len(shape) and tuple(distribution.event_shape) == shape[len(batch) :]
+    if fits:
+        pairs = zip(distribution.batch_shape[::-1], batch[::-1])
+        fits = all(a in (1, b) for a, b in pairs)
+    if not fits:
+        raise ValueError(
+            f"The prior for '{path}' has shape {own}, which does not broadcast to the "
+            f"parameter's shape {shape}. Return a scalar distribution or one of that shape."
+        )
+    if tuple(distribution.batch_shape) != batch:
+        distribution = distribution.expand(batch)
+    return distribution.to_event(len(batch)) if batch else distribution
+
+
+def as_prior(prior: Any) -> Prior:
+    """A prior from a :class:`Prior`, a distribution or a function of path and shape.
+
+    :raises TypeError: for anything else.
+    """
+    if isinstance(prior, Prior):
+        return prior
+    if isinstance(prior, dist.Distribution):
+        return FromFunction(lambda path, shape: prior)
+    if isinstance(prior, type) and issubclass(prior, Prior):
+        raise TypeError(
+            f"The prior is the class {prior.__name__}; make one: `{prior.__name__}(…)`."
+        )
+    if callable(prior):
+        return FromFunction(prior)
+    raise TypeError(
+        f"A prior is one of `bnn.priors`, a Distribution, or a function (path, shape) -> "
+        f"Distribution; got {prior!r}. For a mapping of patterns use `bnn.priors.ByPath`."
+    )

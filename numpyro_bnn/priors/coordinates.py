@@ -1,0 +1,104 @@
+"""The coordinates of a hierarchical prior: centred, non-centred or collapsed, changed from outside.
+
+:class:`parameterize` is a handler around a model; :func:`to_own_coordinates` takes values of weights and
+precisions to the coordinates in which the model samples them.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
+
+import jax
+from numpyro.handlers import seed, substitute, trace
+from numpyro.primitives import Messenger
+
+Parameterization = Literal["noncentered", "centered", "collapsed"]
+PARAMETERIZATIONS = ("noncentered", "centered", "collapsed")
+
+
+class _Standardized(NamedTuple):
+    """On a site ``"{site}.base"``: what it stands for is ``scale`` times its value."""
+
+    scale: jax.Array
+
+
+class parameterize(Messenger):
+    """Handler that puts every hierarchical prior of a model into other coordinates.
+
+    The posterior over weights and precisions is the same; only what the sampler moves changes.
+
+    :param fn: the model.
+    :param parameterization: ``"noncentered"``, ``"centered"`` or ``"collapsed"``; see
+        :class:`~numpyro_bnn.priors.hierarchical.Hierarchical`.
+    :raises ValueError: for another name.
+
+    >>> from functools import partial
+    >>> import jax, numpyro_bnn as bnn
+    >>> from numpyro.handlers import seed, trace
+    >>> prior = bnn.priors.Hierarchical(1.0, 1.0)
+    >>> model = partial(prior.sample, "net", {"kernel": (2, 3)})
+    >>> list(trace(seed(bnn.parameterize(model, "centered"), 0)).get_trace())
+    ['net/kernel.precision', 'net/kernel']
+    """
+
+    def __init__(self, fn: Callable | None = None, parameterization: str = "noncentered") -> None:
+        self.parameterization = _known(parameterization)
+        super().__init__(fn)
+
+    def _model(self) -> Any:
+        """The model under this handler and further ones of the kind, which it overrules."""
+        model = self.fn
+        while isinstance(model, parameterize):
+            model = model.fn
+        return model
+
+    # NumPyro's Gibbs wants the models of its blocks to be equal.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, parameterize):
+            return NotImplemented
+        same = self.parameterization == other.parameterization
+        return self is other or (same and self.fn is not None and self._model() == other._model())
+
+    def __hash__(self) -> int:
+        return hash((self.parameterization, self._model()))
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "parameterization":
+            # The handler nearest to the model speaks first; the outermost has the last word.
+            msg["value"] = self.parameterization
+
+
+def _known(parameterization: str) -> str:
+    if parameterization not in PARAMETERIZATIONS:
+        raise ValueError(
+            f"Unknown parameterization {parameterization!r}; choose one of {PARAMETERIZATIONS}."
+        )
+    return parameterization
+
+
+def to_own_coordinates(
+    model: Callable, args: Iterable, kwargs: dict[str, Any], centered: dict[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Translate values of weights and precisions into the latent sites of a model.
+
+    :param model: the model, in whatever coordinates it has.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :param centered: constrained values of the sites that the model has in centred coordinates.
+    :return: constrained values of the model's own latent sites.
+    """
+
+    def value_of(site: dict[str, Any]) -> jax.Array | None:
+        if site["type"] != "sample":
+            return None
+        standardized = site["infer"].get("hierarchy")
+        if isinstance(standardized, _Standardized) and site["name"] not in centered:
+            return centered[site["name"].removesuffix(".base")] / standardized.scale
+        return centered.get(site["name"])
+
+    # The seed only serves sites that no value is given for (discrete or local ones).
+    own = trace(substitute(seed(model, 0), substitute_fn=value_of)).get_trace(*args, **kwargs)
+    return {
+        name: site["value"]
+        for name, site in own.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }

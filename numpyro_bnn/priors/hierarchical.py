@@ -1,0 +1,300 @@
+"""Hierarchical Gamma precisions over groups of weights.
+
+Weights are Gaussian (or t-distributed) given a precision, which has a Gamma prior:
+
+    τ ~ Gamma(concentration, rate),    w | τ ~ Normal(0, τ^(-1/2)),
+
+and in R. M. Neal's form up to three levels of them: one precision for a group of arrays, one for
+each unit that weights come from, one for each weight. The same posterior can be sampled in several
+coordinates; :func:`parameterize` chooses them from outside the model. Every precision is a site
+of its own under each of them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro.primitives import apply_stack
+
+from numpyro_bnn._checks import check_positive
+from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.priors.base import Prior, parameter
+from numpyro_bnn.priors.coordinates import Parameterization, _known, _Standardized
+from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
+from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
+from numpyro_bnn.priors.precision_levels import Array, Child, Level
+
+Groups = Literal["array", "layer"] | Callable[[str], str]
+
+
+class _Top(NamedTuple):
+    """What stands above all: a Gamma law, or a precision that is known.
+
+    - **concentration** - None where the precision is known
+    - **rate** - of the Gamma law
+    - **mean** - its mean, or the known precision
+    """
+
+    concentration: float | None
+    rate: float
+    mean: float
+
+    def divided(self, divisor: float) -> "_Top":
+        """The same for weights whose variance is divided by a number."""
+        return self._replace(rate=self.rate / divisor, mean=self.mean * divisor)
+
+
+def top_of(width: float, shape_number: float | None) -> _Top:
+    """Gamma(a/2, a W²/2), or the precision 1/W² where there is no shape number."""
+    if shape_number is None:
+        return _Top(None, 1.0, width**-2)
+    return _Top(shape_number / 2, shape_number * width**2 / 2, width**-2)
+
+
+class Hierarchical(Prior):
+    """Gamma precisions over groups of weights, and Gaussian or t-distributed weights given them.
+
+    ``Hierarchical(concentration, rate)`` has one precision τ ~ Gamma(concentration, rate) a group;
+    :meth:`width` is Neal's form with up to three levels.
+
+    Sites: ``"{name}/{path}"`` for the weights, ``"{name}/{path}.precision"`` for the precision of a
+    group of one array (``"{name}/{layer}.precision"``, ``"{name}/{label}.precision"`` for larger
+    groups) and ``"{name}/{path}.unit_precision"`` for those of source units. In the non-centred
+    coordinates the sampled sites are ``"{name}/{path}.base"``, standard normal (or t), and
+    ``"{name}/{path}.unit_precision.base"``, Gamma with mean 1; in the collapsed ones the lowest
+    precisions above the weights are integrated out. What is not sampled is then a deterministic
+    site: precisions are in the draws always.
+
+    :param concentration: shape of the Gamma prior of the precisions.
+    :param rate: its rate, so that the prior mean of a precision is concentration / rate.
+    :param parameterization: ``"noncentered"`` (default: no funnel where the data say little),
+        ``"centered"`` or ``"collapsed"``; :func:`parameterize` overrides it.
+    :param groups: which arrays share a group precision: ``"array"`` (each its own), ``"layer"``
+        (kernel and bias together) or a function from a path to the name of its group.
+    :raises ValueError: if a number is not positive and finite or a name is unknown.
+
+    Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2 and appendix A; the
+    scaling by fan-in is that of his Flexible Bayesian Modelling software.
+    """
+
+    def __init__(
+        self,
+        concentration: float = 1.0,
+        rate: float = 1.0,
+        parameterization: Parameterization = "noncentered",
+        groups: Groups = "array",
+    ) -> None:
+        check_positive("Hierarchical", concentration=concentration, rate=rate)
+        if not callable(groups) and groups not in ("array", "layer"):
+            raise ValueError(
+                f"Hierarchical: groups must be 'array', 'layer' or a function from a path to the "
+                f"name of its group, got {groups!r}."
+            )
+        self.top = _Top(float(concentration), float(rate), concentration / rate)
+        self.unit: float | None = None
+        self.weight: float | None = None
+        self.scale_by_fan_in = False
+        self.groups = groups
+        self.parameterization = _known(parameterization)
+
+    @classmethod
+    def width(
+        cls,
+        width: float,
+        group: float | None = None,
+        unit: float | None = None,
+        weight: float | None = None,
+        scale_by_fan_in: bool = False,
+        parameterization: Parameterization = "noncentered",
+        groups: Groups = "array",
+    ) -> "Hierarchical":
+        """Neal's form: a width, and a shape number for each level that is there.
+
+            τ ~ Gamma(a₀/2, a₀ W²/2)            one for a group, group=a₀
+            τ_i | τ ~ Gamma(a₁/2, a₁/(2τ))      one for a source unit, unit=a₁
+            τ_ij | τ_i ~ Gamma(a₂/2, a₂/(2τ_i)) one for a weight, weight=a₂
+            w_ij ~ Normal(0, 1/τ_ij)
+
+        A level left out copies the one above; with none, weights are Normal(0, W²). The lower its
+        number, the freer a level is; 0.5 is vague. Source units are rows of a dense kernel and
+        input channels of a convolution (automatic relevance determination of inputs); biases,
+        scales and embeddings come from no unit and have no unit level. The weight level is
+        integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
+
+        :param width: W, in units of the weights: τ^(-1/2) is about W a priori.
+        :param group: shape number of the group level.
+        :param unit: of the level of source units.
+        :param weight: of the level of single weights, the degrees of freedom of their t law.
+        :param scale_by_fan_in: divide W² of kernels, so that wide layers get no larger sums: with n
+            the fan-in and a = a₂ (a₁ where that is left out) by n where a is infinite, n a/(a - 2)
+            above 2, n log n at 2 (n below 3 inputs), n^(2/a) below 2. In a group of arrays whose
+            divisors differ, the group precision has width W, and each array its own multiple.
+        :param parameterization: as in :class:`Hierarchical`.
+        :param groups: as in :class:`Hierarchical`.
+        :raises ValueError: if a number is not positive and finite or a name is unknown.
+
+        >>> import numpyro_bnn as bnn
+        >>> prior = bnn.priors.ByPath({
+        ...     "*.bias": bnn.priors.Hierarchical.width(0.2, group=0.5),
+        ...     "*": bnn.priors.Hierarchical.width(0.2, group=0.5, unit=1.0, scale_by_fan_in=True),
+        ... })
+        """
+        given = {"group": group, "unit": unit, "weight": weight}
+        given = {label: number for label, number in given.items() if number is not None}
+        check_positive("Hierarchical.width", width=width, **given)
+        prior = cls(1.0, 1.0, parameterization, groups)
+        prior.top = top_of(width, group)
+        prior.unit, prior.weight = (None if a is None else float(a) for a in (unit, weight))
+        prior.scale_by_fan_in = bool(scale_by_fan_in)
+        return prior
+
+    def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        message = apply_stack({"type": "parameterization", "value": self.parameterization})
+        labels: dict[str, list[str]] = {}
+        for path in shapes:
+            labels.setdefault(self._label(path), []).append(path)
+        values: dict[str, jax.Array] = {}
+        for label, paths in labels.items():
+            group = {path: shapes[path] for path in paths}
+            values |= self._sample_group(name, site_name(name, label), group, message["value"])
+        return {path: values[site_name(name, path)] for path in shapes}
+
+    def _sample_group(
+        self, name: str, label: str, shapes: Shapes, parameterization: str
+    ) -> dict[str, jax.Array]:
+        """Sample the arrays that share a group precision, and all precisions above them."""
+        divisors = [self.divisor(path, shape) for path, shape in shapes.items()]
+        common = divisors[0] if len(set(divisors)) == 1 else 1.0
+        top = self.top.divided(common)
+        direct: list[Array] = []
+        by_unit: list[tuple[Array, float]] = []
+        sizes: dict[str, Shape] = {}
+        for (path, shape), divisor in zip(shapes.items(), divisors):
+            site, factor = site_name(name, path), divisor / common
+            axis = source_axis(path, shape)
+            sizes[site] = shape
+            if self.unit is None or axis is None:
+                direct.append(Array(site, None, factor, self.weight))
+            else:
+                by_unit.append((Array(site, axis, factor, self.weight), self.unit / 2))
+        values: dict[str, jax.Array] = {}
+        precision, parent = top.mean, None
+        if top.concentration is not None:
+            parent = f"{label}.precision"
+            children = tuple(Child(_units_of(array), k) for array, k in by_unit)
+            level = Level(parent, top.concentration, top.rate, None, tuple(direct), children)
+            values, precision = _sample_level(level, sizes, None, parameterization)
+        else:
+            for array in direct:
+                values[array.site] = _weights(array, sizes[array.site], precision, "centered")
+        for array, k in by_unit:
+            # Under a known precision the units are at the top themselves.
+            rate = k / top.mean if parent is None else None
+            level = Level(_units_of(array), k, rate, parent, (array,))
+            values |= _sample_level(level, sizes, precision, parameterization)[0]
+        return values
+
+    def _label(self, path: str) -> str:
+        if self.groups == "array":
+            return path
+        if self.groups == "layer":
+            return path.rpartition(".")[0] or path
+        assert callable(self.groups)
+        label = self.groups(path)
+        if not isinstance(label, str) or not label:
+            raise TypeError(
+                f"Hierarchical: groups('{path}') returned {label!r}, expected the name of a group, "
+                "such as 'kernels'."
+            )
+        return label
+
+    def divisor(self, path: str, shape: Shape) -> float:
+        """What W² is divided by for an array; see :meth:`width`."""
+        if not self.scale_by_fan_in or source_axis(path, shape) is None:
+            return 1.0
+        n = fan_in(path, shape)
+        a = self.unit if self.weight is None else self.weight
+        if a is None:
+            return float(n)
+        if a > 2:
+            return n * a / (a - 2)
+        if a == 2:
+            return n * math.log(n) if n >= 3 else float(n)
+        return float(n ** (2 / a))
+
+
+def _units_of(array: Array) -> str:
+    return f"{array.site}.unit_precision"
+
+
+def _sample_level(
+    level: Level, sizes: dict[str, Shape], above: Any, parameterization: str
+) -> tuple[dict[str, jax.Array], Any]:
+    """Sample the precisions of a level and the weights that they govern.
+
+    :param level: the level.
+    :param sizes: shapes of its arrays.
+    :param above: precision of the level above.
+    :param parameterization: the coordinates.
+    :return: weights by site, and the precisions.
+    """
+    if parameterization == "collapsed" and level.conjugate:
+        return _integrated(level, sizes, above)
+    precision = _precisions(level, sizes, above, parameterization)
+    return {
+        array.site: _weights(array, sizes[array.site], precision, parameterization)
+        for array in level.arrays
+    }, precision
+
+
+def _precisions(
+    level: Level, sizes: dict[str, Shape], above: Any, parameterization: str
+) -> jax.Array:
+    k = level.concentration
+    first = level.arrays[0] if level.arrays else None
+    units = () if first is None or first.axis is None else (sizes[first.site][first.axis],)
+    if level.parent is not None and parameterization == "noncentered":
+        base = numpyro.sample(
+            f"{level.site}.base",
+            Gamma(k, k).expand(units).to_event(len(units)),
+            infer={"hierarchy": _Standardized(above)},
+        )
+        return parameter(level.site, base * above)
+    rate = level.rate if level.parent is None else k / above
+    law = Gamma(k, rate).expand(units).to_event(len(units))
+    return numpyro.sample(level.site, law, infer={"hierarchy": level})
+
+
+def _integrated(
+    level: Level, sizes: dict[str, Shape], above: Any
+) -> tuple[dict[str, jax.Array], Any]:
+    """Sample weights with their precision integrated out, and draw the precision back.
+
+    Of several arrays each is given those before it: p(w₁) p(w₂ | w₁) ….
+    """
+    values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
+    weights = {}
+    for i, array in enumerate(level.arrays):
+        given = level._replace(arrays=level.arrays[:i]).conditional(values)
+        law = GammaScaleMixture(given.concentration, given.rate, sizes[array.site], array)
+        values[array.site] = weights[array.site] = numpyro.sample(array.site, law)
+    drawn = drawn_back(level.site, level.conditional(values), list(weights.values()))
+    return weights, parameter(level.site, drawn)
+
+
+def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) -> jax.Array:
+    """Weights given their precisions, in the coordinates asked for."""
+    scale = 1 / jnp.sqrt(array.factor * array.spread(precision, len(shape)))
+
+    def law(scale: Any) -> dist.Distribution:
+        each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
+        return each.expand(shape).to_event(len(shape))
+
+    if parameterization != "noncentered":
+        return numpyro.sample(array.site, law(scale))
+    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": _Standardized(scale)})
+    return parameter(array.site, base * scale)

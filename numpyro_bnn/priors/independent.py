@@ -1,0 +1,244 @@
+"""Priors whose weights are independent given at most a scale: fixed, by fan-in, heavy-tailed, by path."""
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.util import not_jax_tracer
+
+from numpyro_bnn.priors.base import Prior, as_prior, parameter
+from numpyro_bnn.priors.paths import (
+    Shape,
+    Shapes,
+    fan_in,
+    flatten_params,
+    parameter_tree,
+    site_name,
+)
+
+
+def _positive(owner: str, **values: Any) -> None:
+    """Check numbers that are known now; a scale that is itself sampled cannot be."""
+    for label, value in values.items():
+        if not not_jax_tracer(value):
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
+        if not (array > 0).all() or not np.isfinite(array).all():
+            raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
+
+
+class Normal(Prior):
+    """Independent normal weights, w ~ Normal(0, scale²).
+
+    :param scale: standard deviation.
+    :raises ValueError: if `scale` is not positive.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        _positive("Normal", scale=scale)
+        self.scale = scale
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        return dist.Normal(0.0, self.scale)
+
+
+class FanIn(Prior):
+    """Normal weights of variance ``scale / fan_in``, so that layers keep the size of signals.
+
+    :param scale: variance that a sum of `fan_in` unit inputs gets (1 for tanh, 2 for relu).
+    :param fan_in: function of path and shape; the default knows dense and convolution kernels,
+        attention projections, embeddings and biases (see :func:`numpyro_bnn.priors.paths.fan_in`).
+        A ``DenseGeneral`` with several output axes needs its own.
+    :raises ValueError: if `scale` is not positive.
+    """
+
+    def __init__(self, scale: float = 1.0, fan_in: Callable[[str, Shape], float] = fan_in) -> None:
+        _positive("FanIn", scale=scale)
+        self.scale = scale
+        self.fan_in = fan_in
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        return dist.Normal(0.0, (self.scale / self.fan_in(path, shape)) ** 0.5)
+
+
+class StudentT(Prior):
+    """Independent heavy-tailed weights, w = scale · t with `df` degrees of freedom.
+
+    :param df: degrees of freedom; the variance is ``scale² df / (df - 2)`` above 2, else infinite.
+    :param scale: scale, not standard deviation.
+    :raises ValueError: if a number is not positive.
+    """
+
+    def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
+        _positive("StudentT", df=df, scale=scale)
+        self.df = df
+        self.scale = scale
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        return dist.StudentT(self.df, 0.0, self.scale)
+
+
+class Laplace(Prior):
+    """Independent double-exponential weights, density exp(-|w| / scale) / (2 scale).
+
+    :param scale: mean absolute value; the variance is 2 scale².
+    :raises ValueError: if `scale` is not positive.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        _positive("Laplace", scale=scale)
+        self.scale = scale
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        return dist.Laplace(0.0, self.scale)
+
+
+class Horseshoe(Prior):
+    """Regularised horseshoe: most weights near zero, a few free up to a slab.
+
+    For each array, with z standard normal and λ a local scale a weight,
+
+        w = z τ λ̃,   λ̃² = c² λ² / (c² + τ² λ²),   λ ~ HalfCauchy(1),   τ ~ HalfCauchy(global_scale),
+        c² ~ InverseGamma(slab_df / 2, slab_df slab_scale² / 2).
+
+    Sites beside ``"{name}/{path}"``: ``.global_scale``, ``.local_scale``, ``.slab_variance`` and
+    ``.base`` (z).
+
+    :param global_scale: scale of τ.
+    :param slab_scale: scale of the t distribution that large weights follow.
+    :param slab_df: its degrees of freedom.
+    :raises ValueError: if a number is not positive.
+
+    Source: Piironen and Vehtari, *Sparsity information and regularization in the horseshoe and
+    other shrinkage priors* (2017), eqs. (2.8) and (2.11).
+    """
+
+    def __init__(
+        self, global_scale: float = 1.0, slab_scale: float = 2.0, slab_df: float = 4.0
+    ) -> None:
+        _positive("Horseshoe", global_scale=global_scale, slab_scale=slab_scale, slab_df=slab_df)
+        self.global_scale = global_scale
+        self.slab_scale = slab_scale
+        self.slab_df = slab_df
+
+    def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        return {path: self._array(site_name(name, path), shape) for path, shape in shapes.items()}
+
+    def _array(self, site: str, shape: Shape) -> jax.Array:
+        def each(distribution: dist.Distribution) -> dist.Distribution:
+            return distribution.expand(shape).to_event(len(shape))
+
+        tau = numpyro.sample(f"{site}.global_scale", dist.HalfCauchy(self.global_scale))
+        local = numpyro.sample(f"{site}.local_scale", each(dist.HalfCauchy(1.0)))
+        half_df = self.slab_df / 2
+        slab = numpyro.sample(
+            f"{site}.slab_variance", dist.InverseGamma(half_df, half_df * self.slab_scale**2)
+        )
+        base = numpyro.sample(f"{site}.base", each(dist.Normal(0.0, 1.0)))
+        scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
+        return parameter(site, base * scale)
+
+
+class pretrained(Prior):
+    """Normal weights around trained values, w ~ Normal(params[path], scale²).
+
+    :param params: trained parameters (nested dicts or an ``nnx.State``).
+    :param scale: standard deviation around them.
+    :raises ValueError: if `scale` is not positive, or, in the model, if a value is missing or has
+        another shape.
+    """
+
+    def __init__(self, params: Any, scale: float = 0.1) -> None:
+        _positive("pretrained", scale=scale)
+        self.params = flatten_params(params)
+        self.scale = scale
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        if path not in self.params:
+            given = parameter_tree({p: jnp.shape(v) for p, v in self.params.items()})
+            raise ValueError(
+                f"pretrained: no trained value for '{path}' {shape}. Trained values are:\n{given}\n"
+                "Combine with `ByPath` to give the remaining parameters another prior."
+            )
+        value = jnp.asarray(self.params[path])
+        if value.shape != shape:
+            raise ValueError(
+                f"pretrained: the trained value for '{path}' has shape {value.shape}, the network "
+                f"needs {shape}."
+            )
+        return dist.Normal(value, self.scale)
+
+
+class ByPath(Prior):
+    """Different priors for different parameters, by glob patterns over their paths.
+
+    The first pattern that matches a path decides; ``"*"`` at the end catches the rest. ``None``
+    leaves a parameter deterministic: its value comes from ``random_module(…, params=…)``.
+
+    :param rules: ordered mapping ``{pattern: prior or None}``; a prior may be anything that
+        :func:`numpyro_bnn.random_module` takes.
+    :raises ValueError: in the model, if a parameter matches no pattern, or a pattern matches
+        nothing or only what earlier ones took.
+
+    >>> import numpyro_bnn as bnn
+    >>> prior = bnn.priors.ByPath({"*.bias": bnn.priors.Normal(1.0), "*": bnn.priors.FanIn(2.0)})
+    """
+
+    def __init__(self, rules: Mapping[str, Any]) -> None:
+        if not isinstance(rules, Mapping) or not rules:
+            raise TypeError(
+                f"ByPath takes a mapping of patterns to priors such as {{'*.bias': Normal(1.)}}, "
+                f"got {rules!r}."
+            )
+        self.rules = {
+            pattern: None if prior is None else as_prior(prior) for pattern, prior in rules.items()
+        }
+
+    def _match(self, path: str, shapes: Shapes) -> str:
+        for pattern in self.rules:
+            if fnmatchcase(path, pattern):
+                return pattern
+        raise ValueError(
+            f"ByPath: no pattern matches the parameter '{path}' {shapes[path]}. The patterns are "
+            f"{list(self.rules)}; the parameters are:\n{parameter_tree(shapes)}\n"
+            "Add a pattern for it, or '*' at the end for all the rest."
+        )
+
+    def _assign(self, shapes: Shapes) -> dict[str, Shapes]:
+        taken: dict[str, Shapes] = {pattern: {} for pattern in self.rules}
+        for path, shape in shapes.items():
+            taken[self._match(path, shapes)][path] = shape
+        for pattern, paths in taken.items():
+            if paths:
+                continue
+            shadowed = [path for path in shapes if fnmatchcase(path, pattern)]
+            if shadowed:
+                reason = f"matches only {shadowed}, all taken by patterns before it; move it up"
+            else:
+                reason = "matches no parameter; correct or drop it"
+            raise ValueError(
+                f"ByPath: the pattern '{pattern}' {reason}. The parameters are:\n"
+                f"{parameter_tree(shapes)}"
+            )
+        return taken
+
+    def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        prior = self.rules[self._match(path, {path: shape})]
+        if prior is None:
+            raise ValueError(f"ByPath: '{path}' is left deterministic and has no distribution.")
+        return prior(path, shape)
+
+    def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        values: dict[str, jax.Array] = {}
+        for pattern, paths in self._assign(shapes).items():
+            prior = self.rules[pattern]
+            if prior is not None:
+                values |= prior.sample(name, paths)
+        return values

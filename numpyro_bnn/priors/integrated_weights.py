@@ -1,0 +1,113 @@
+"""Weights with the Gamma precision that they share integrated out.
+
+For n weights w ~ Normal(0, 1 / (factor t)) and t ~ Gamma(a, b),
+
+    p(w) = Γ(a + n/2) / Γ(a) · b^a (factor / 2π)^(n/2) / (b + factor ‖w‖²/2)^(a + n/2),
+
+a multivariate Student t. The precision is drawn back from Gamma(a + n/2, b + factor ‖w‖²/2). What
+a model does with values that a sampler has found must be a function of these values alone, and
+NumPyro gives post-processing the same random key for every draw; so the key is made from the bits of
+the weights: other weights, other random numbers.
+"""
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+from jax.scipy.special import gammaln
+from numpyro.distributions import constraints
+
+from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.priors.precision_levels import Array
+
+
+class GammaScaleMixture(dist.Distribution):
+    """Normal weights whose common precision, or one for each slice, is Gamma distributed.
+
+    :param concentration: a of the Gamma law, a number.
+    :param rate: b, of shape () or one for each slice along the axis of `array`.
+    :param shape: of the weights; all of its axes are event axes.
+    :param array: which axis has a precision each, and the factor between precisions.
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "concentration": constraints.positive,
+        "rate": constraints.positive,
+    }
+    pytree_data_fields = ("concentration", "rate")
+    pytree_aux_fields = ("array",)
+
+    def __init__(
+        self,
+        concentration: Any,
+        rate: Any,
+        shape: tuple[int, ...],
+        array: Array,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.concentration = jnp.asarray(concentration)
+        self.array = array
+        units = () if array.axis is None else (shape[array.axis],)
+        self.rate = jnp.broadcast_to(rate, units)
+        super().__init__(batch_shape=(), event_shape=shape, validate_args=validate_args)
+
+    @property
+    def support(self) -> Any:
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        key_precision, key = jax.random.split(key)
+        shape = (*sample_shape, *self.event_shape)
+        precision = Gamma(self.concentration, self.rate).sample(key_precision, sample_shape)
+        axes = [self.event_shape[a] if a == self.array.axis else 1 for a in self._axes]
+        spread = precision.reshape((*sample_shape, *axes))
+        return jax.random.normal(key, shape) / jnp.sqrt(self.array.factor * spread)
+
+    @property
+    def _axes(self) -> range:
+        return range(len(self.event_shape))
+
+    def log_prob(self, value: jax.Array) -> jax.Array:
+        shared = tuple(a - len(self.event_shape) for a in self._axes if a != self.array.axis)
+        count = 1
+        for axis in shared:
+            count *= self.event_shape[axis]
+        square = jnp.sum(value**2, shared)
+        a, factor = self.concentration, self.array.factor
+        each = (
+            gammaln(a + count / 2)
+            - gammaln(a)
+            + count / 2 * (jnp.log(factor) - jnp.log(2 * jnp.pi) - jnp.log(self.rate))
+            - (a + count / 2) * jnp.log1p(factor * square / (2 * self.rate))
+        )
+        return each if self.array.axis is None else each.sum(-1)
+
+
+def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
+    """A draw of a precision from its law given the weights, with a key made from their bits.
+
+    :param site: name of the precision; others use other random numbers.
+    :param law: of the precision.
+    :param weights: arrays that differ from draw to draw.
+    """
+    key = jax.random.key(zlib.crc32(site.encode()))
+    for array in weights:
+        for word in _hash(lax.stop_gradient(array)):
+            key = jax.random.fold_in(key, word)
+    return Gamma(*lax.stop_gradient((law.concentration, law.rate))).sample(key)
+
+
+def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two sums of the bits of an array, in 32 bits each, with odd multipliers that look random."""
+    words = lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
+    place = jnp.arange(words.size, dtype=jnp.uint32)
+    sums = []
+    for odd in (0x9E3779B1, 0x85EBCA77):
+        mixed = (place + 1) * jnp.uint32(odd)
+        mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x2C1B3C6D)
+        sums.append(jnp.sum(words * (mixed | 1), dtype=jnp.uint32))
+    return sums[0], sums[1]

@@ -1,0 +1,110 @@
+"""Paths and shapes of the parameters of a Flax module, as priors read them.
+
+A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import jax
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+
+# Last components of the names of sites that accompany a parameter and are not one.
+AUXILIARY = (
+    "precision",
+    "unit_precision",
+    "output_precision",
+    "base",
+    "global_scale",
+    "local_scale",
+    "slab_variance",
+)
+
+# Projections of attention layers whose kernels are (in, heads, head_dim): one input axis only.
+_SPLIT_PROJECTIONS = ("query", "key", "value")
+
+
+def is_auxiliary(site: str) -> bool:
+    """Whether a site accompanies a parameter (a precision, a standardised value, …)."""
+    return site.rsplit(".", 1)[-1] in AUXILIARY
+
+
+def parameter_tree(shapes: Shapes) -> str:
+    """The parameters of a network and their shapes, one a line, for error messages."""
+    width = max((len(path) for path in shapes), default=0)
+    return "\n".join(f"  {path:<{width}}  {shape}" for path, shape in shapes.items())
+
+
+def fan_in(path: str, shape: Shape) -> int:
+    """Number of terms that one output of a layer sums through this array.
+
+    Dense and convolution kernels end in an output axis, so it is the product of all axes but
+    the last (kernel size times input channels of a group); the query, key and value
+    projections of an attention layer are (in, heads, head_dim), so it is the first axis. An
+    embedding looks up one row and a bias or scale enters once: 1.
+
+    :param path: dotted path; its last component names the array, the one before the layer.
+    :param shape: shape of the array.
+    """
+    axis = source_axis(path, shape)
+    if axis is None:
+        return 1
+    return prod(shape[:-1]) if axis == len(shape) - 2 else shape[axis]
+
+
+def source_axis(path: str, shape: Shape) -> int | None:
+    """The axis of a kernel that runs over the units that its weights come from.
+
+    Rows of a dense kernel, input channels of a convolution (and of the query, key and value
+    projections of attention); None for biases, scales and embeddings, which come from no unit.
+
+    :param path: dotted path of the array.
+    :param shape: its shape.
+    """
+    *layers, leaf = path.split(".")
+    if len(shape) < 2 or leaf in ("bias", "embedding", "scale"):
+        return None
+    if len(shape) == 3 and layers and layers[-1] in _SPLIT_PROJECTIONS:
+        return 0
+    return len(shape) - 2
+
+
+def flatten_params(params: Any) -> dict[str, Any]:
+    """Flatten a tree of parameters into ``{dotted path: array}``.
+
+    :param params: nested mappings (Flax linen ``params`` or the whole variable dict that
+        holds them under ``"params"``) or an ``nnx.State``.
+    :raises TypeError: if `params` is something else.
+    """
+    if isinstance(params, Mapping) and isinstance(params.get("params"), Mapping):
+        params = params["params"]
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f"Parameters must be nested dicts of arrays or an nnx.State, got "
+            f"{type(params).__name__}. Pass `variables['params']` or "
+            "`nnx.state(module, nnx.Param)`."
+        )
+    flat: dict[str, Any] = {}
+
+    def visit(node: Any, path: tuple[str, ...]) -> None:
+        if isinstance(node, Mapping):
+            for key, child in node.items():
+                visit(child, (*path, str(key)))
+            return
+        arrays = jax.tree.leaves(node)  # one: of an nnx.Variable its value, of an array itself
+        if len(arrays) != 1:
+            raise TypeError(
+                f"Parameters must be nested dicts of arrays, but '{'.'.join(path)}' holds {node!r}."
+            )
+        flat[".".join(path)] = arrays[0]
+
+    visit(params, ())
+    return flat
+
+
+def site_name(name: str, path: str) -> str:
+    """Name of the sample site of a parameter."""
+    return f"{name}/{path}"

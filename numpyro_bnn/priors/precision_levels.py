@@ -1,0 +1,213 @@
+"""The levels of a hierarchy of Gamma precisions, and what each is given all else.
+
+A precision t of one level has prior Gamma(k, rate) at the top and Gamma(k, k / parent) below, and
+governs weights w ~ Normal(0, 1 / (factor t)) or t-distributed ones, residuals of the data likewise,
+and precisions of the level below. Its conditional law then has
+
+    shape = k + n/2 - Σ children k_c,   up = rate + factor Σ w² / 2,   down = Σ children k_c t_c
+
+in the notation of :mod:`numpyro_bnn.distributions.generalized_inverse_gaussian`: Gamma wherever weights
+are Gaussian and there are no children. Weights that are t-distributed with `df` degrees of freedom are
+Gaussian with a precision each, children of Gamma(df/2, df / (2 t)), which is drawn for the purpose and
+forgotten.
+
+Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3 and A.4.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
+
+Values = Mapping[str, jax.Array]
+
+
+class Array(NamedTuple):
+    """An array that a precision governs: w ~ Normal(0, 1 / (factor precision)).
+
+    - **site** - name of its site
+    - **axis** - along which it has a precision each; None for one precision in all
+    - **factor** - its precision over that of the level
+    - **df** - degrees of freedom where it is t-distributed; None where Gaussian
+    """
+
+    site: str
+    axis: int | None = None
+    factor: float = 1.0
+    df: float | None = None
+
+    def spread(self, precision: jax.Array, ndim: int) -> jax.Array:
+        """A precision of the level for each entry, shaped to broadcast."""
+        if self.axis is None:
+            return precision
+        return precision.reshape([-1 if a == self.axis % ndim else 1 for a in range(ndim)])
+
+    def total(self, entries: jax.Array) -> jax.Array:
+        """The sum over the entries that share a precision."""
+        if self.axis is None:
+            return jnp.sum(entries)
+        axis = self.axis % entries.ndim
+        return jnp.sum(entries, [a for a in range(entries.ndim) if a != axis])
+
+    def count(self, weights: jax.Array) -> int:
+        """Number of entries that share a precision."""
+        return weights.size if self.axis is None else weights.size // weights.shape[self.axis]
+
+
+class Child(NamedTuple):
+    """A site of precisions t_c ~ Gamma(concentration, concentration / precision)."""
+
+    site: str
+    concentration: float
+
+
+class Level(NamedTuple):
+    """What a precision site is the precision of; kept in its ``infer`` dict.
+
+    - **site** - its name, as the model calls it: a ``scope`` around the model prefixes names, and
+      :func:`levels_of` renames all alike
+    - **concentration** - k of its Gamma prior
+    - **rate** - of the prior at the top; None below
+    - **parent** - site of the level above; None at the top
+    - **arrays** - weights (or residuals of the observed sites) that it governs
+    - **children** - precisions that it governs
+    - **of_noise** - whether the arrays are residuals
+    """
+
+    site: str
+    concentration: float
+    rate: float | None
+    parent: str | None
+    arrays: tuple[Array, ...]
+    children: tuple[Child, ...] = ()
+    of_noise: bool = False
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return tuple(array.site for array in self.arrays)
+
+    @property
+    def conjugate(self) -> bool:
+        """Whether the law given all else is Gamma."""
+        return not self.children and all(array.df is None for array in self.arrays)
+
+    def prior_rate(self, values: Values) -> Any:
+        """The rate of its Gamma prior given the level above."""
+        if self.parent is not None:
+            return self.concentration / values[self.parent]
+        return self.rate
+
+    def conditional(self, values: Values) -> Gamma:
+        """Its law given weights and the level above, where it is Gamma."""
+        shape, up, _ = self.law(values, {})
+        return Gamma(shape, up)
+
+    def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
+        """Shape, up and down of its law given all else.
+
+        :param values: of weights and of the precisions above and below.
+        :param own: a precision for each entry of every t-distributed array.
+        """
+        shape = self.concentration
+        up, down = jnp.asarray(self.prior_rate(values)), jnp.zeros(())
+        for array in self.arrays:
+            weights = values[array.site]
+            if array.df is None:
+                shape += array.count(weights) / 2
+                up = up + array.factor * array.total(weights**2) / 2
+            else:
+                shape -= array.count(weights) * array.df / 2
+                down = down + array.df / 2 * array.total(own[array.site])
+        for child in self.children:
+            precisions = values[child.site]
+            shape -= precisions.size * child.concentration
+            down = down + child.concentration * jnp.sum(precisions)
+        return shape, up, down
+
+    def own_laws(self, values: Values) -> dict[str, Gamma]:
+        """Laws of the precisions of single entries of t-distributed arrays."""
+        laws = {}
+        for array in self.arrays:
+            if array.df is not None:
+                weights = values[array.site]
+                above = array.df / array.spread(values[self.site], weights.ndim)
+                rate = (above + array.factor * weights**2) / 2
+                laws[array.site] = Gamma((array.df + 1) / 2, rate)
+        return laws
+
+    def draw(self, key: jax.Array, values: Values) -> jax.Array:
+        """An exact draw given all else (and, through `values`, the present value for t)."""
+        key_own, key = jax.random.split(key)
+        laws = self.own_laws(values)
+        own = {
+            site: law.sample(jax.random.fold_in(key_own, i))
+            for i, (site, law) in enumerate(laws.items())
+        }
+        shape, up, down = self.law(values, own)
+        if self.conjugate:
+            return Gamma(shape, up).sample(key)
+        return jnp.exp(sample_log(key, shape, up, down))
+
+    def typical(self, values: Values) -> jax.Array:
+        """A value in the middle of its law: the conditional mean where that law is Gamma."""
+        own = {site: law.mean for site, law in self.own_laws(values).items()}
+        return jnp.exp(mode_of_log(*self.law(values, own)))
+
+    def renamed(self, rename: Callable[[str], str]) -> "Level":
+        """The same level under other names of sites."""
+        return self._replace(
+            site=rename(self.site),
+            parent=None if self.parent is None else rename(self.parent),
+            arrays=tuple(array._replace(site=rename(array.site)) for array in self.arrays),
+            children=tuple(child._replace(site=rename(child.site)) for child in self.children),
+        )
+
+
+def levels_of(model_trace: dict[str, Any]) -> dict[str, Level]:
+    """The hierarchical precisions sampled in a trace, the lowest levels first."""
+    levels = {}
+    for name, site in model_trace.items():
+        if site["type"] == "sample" and isinstance(site["infer"].get("hierarchy"), Level):
+            level = site["infer"]["hierarchy"]
+            prefix = name.removesuffix(level.site)
+            levels[name] = level.renamed(lambda own, prefix=prefix: prefix + own)
+    return dict(sorted(levels.items(), key=lambda item: len(item[1].children)))
+
+
+def prior_means(
+    levels: Mapping[str, Level], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, jax.Array]:
+    """The precisions at their prior means, each given the level above at its own.
+
+    :param levels: all levels of a model.
+    :param shapes: of the sites.
+    """
+    means: dict[str, jax.Array] = {}
+    for name, level in reversed(list(levels.items())):
+        mean = level.concentration / jnp.asarray(level.prior_rate(means))
+        means[name] = jnp.broadcast_to(mean, shapes[name])
+    return means
+
+
+def typical_values(
+    levels: Mapping[str, Level],
+    shapes: Mapping[str, tuple[int, ...]],
+    values: Values,
+    rounds: int = 5,
+) -> dict[str, jax.Array]:
+    """Add values in the middle of the law of every precision that has none.
+
+    Precisions that depend on weights alone are at their conditional mean; where there are several
+    levels, each is set in turn given the others, `rounds` times.
+    """
+    filled = {**prior_means(levels, shapes), **values}
+    missing = {name: level for name, level in levels.items() if name not in values}
+    for _ in range(1 if all(level.conjugate for level in missing.values()) else rounds):
+        for name, level in missing.items():
+            filled[name] = level.typical(filled)
+    return filled

@@ -1,0 +1,132 @@
+"""The course of a run: how it is cut into pieces, and the lanes that its chains go through.
+
+:class:`MCMC <numpyro_bnn.MCMC>` says what to run and loops over the pieces, the same for a run in
+memory or on disk, from the start or from a checkpoint.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.run.plan import Piece
+from numpyro_bnn.run.programs import Programs
+
+
+class Lanes:
+    """Chains on their way: all together, or one after another, with their states and buffers.
+
+    :param programs: the compiled programs of a lane.
+    :param num_chains: number of chains in all.
+    :param one_by_one: whether every chain is a lane of its own.
+    :param keys: random key of each chain.
+    :param starts: starts, or None.
+    :param arrays: the data.
+    :param sizes: numbers of rows, which devices may share.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        num_chains: int,
+        one_by_one: bool,
+        keys: jax.Array,
+        starts: Any,
+        arrays: list[Any],
+        sizes: Collection[int] = (),
+    ) -> None:
+        self.programs = programs
+        self.placement = programs.placement
+        self.num_chains = num_chains
+        self.one_by_one = one_by_one
+        self.arrays = self.placement.rows(arrays, sizes)
+        self._keys = self._split(keys)
+        self._starts = self._split(starts)
+        self.states: list[Any] = []
+        self._draws: list[Any] = []
+        self._taken: list[list[Any]] = []
+
+    def _split(self, tree: Any) -> list[Any]:
+        if not self.one_by_one:
+            return [self.programs.spread(tree)]
+        return [chain_of(tree, i) for i in range(self.num_chains)]
+
+    def start(self) -> None:
+        """Initialise the chains."""
+        start = self.programs.start
+        self.states = [start(k, s, self.arrays) for k, s in zip(self._keys, self._starts)]
+
+    def continue_from(self, states: Any) -> None:
+        """Go on from complete states, stacked over chains."""
+        self.states = self._split(states)
+
+    def abstract(self) -> Any:
+        """Shapes and types of the states that `start` gives, stacked over chains."""
+        arguments = (self._keys[0], self._starts[0], self.arrays)
+        one = jax.eval_shape(self.programs.start, *arguments)
+        if not self.one_by_one:
+            return one
+        more = self.num_chains
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((more, *x.shape), x.dtype), one)
+
+    @property
+    def stacked(self) -> Any:
+        """Complete states of all chains, on this process."""
+        return _stack(self.states) if self.one_by_one else self.placement.gathered(self.states[0])
+
+    def fresh_buffers(self) -> None:
+        """Room for draws, other than that of the last ones taken: there are two, in turn."""
+        if len(self._taken) == 2:
+            self._draws = self._taken.pop(0)
+            return
+        empty = self.programs.empty
+        self._draws = [empty(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
+
+    def abstract_draws(self) -> Any:
+        """Shapes and types of a buffer, (chain, draw, …)."""
+        zeros = jax.eval_shape(self.programs.zeros, self.states[0], self._starts[0], self.arrays)
+        lead = () if not self.one_by_one and self.num_chains > 1 else (self.num_chains,)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), zeros)
+
+    def advance(self, piece: Piece, update: Callable) -> None:
+        """Take the steps of a piece with every lane."""
+        for i, start in enumerate(self._starts):
+            self.states[i], self._draws[i] = self.programs.advance(
+                self.states[i],
+                self._draws[i],
+                start,
+                piece.slot,
+                piece.draws,
+                piece.steps,
+                self.arrays,
+            )
+            jax.block_until_ready(self.states[i])
+            chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
+            update(chains, piece.total, self.states[i])
+
+    def draws(self, count: int) -> Any:
+        """The first `count` draws of the buffer, (chain, draw, …)."""
+        return self._joined(self.placement.gathered(self._draws), count, jnp.stack)
+
+    def take(self, count: int) -> Callable[[], Any]:
+        """The same as a function that gives them on the host, until the second fresh buffer."""
+        lanes = self.placement.gathered(self._draws)
+        self._taken.append(self._draws)
+        return lambda: self._joined(jax.tree.map(np.asarray, lanes), count, np.stack)
+
+    def _joined(self, lanes: list[Any], count: int, stack: Callable) -> Any:
+        if self.one_by_one:
+            return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *lanes)
+        alone = self.num_chains == 1
+        return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], lanes[0])
+
+
+def chain_of(tree: Any, chain: int) -> Any:
+    """One chain of arrays with a leading axis of chains."""
+    return jax.tree.map(lambda leaf: leaf[chain], tree)
+
+
+def _stack(lanes: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)

@@ -1,0 +1,221 @@
+"""Where chains and rows are: one code path for one device, several, and several processes.
+
+A mesh has an axis ``"chain"``, an axis ``"data"``, or both. Chains are shared out along the first:
+each group of devices runs its own chains, at its own pace. Rows are shared out along the second,
+and the compiler adds up what the devices of a group find (XLA's collectives). A program means the
+same with rows on one device or on many, so that draws differ by the order of summation only.
+
+The rows of a minibatch, which may be anywhere, are exchanged so that each device looks at an equal
+part of them (:func:`taken_by_all`).
+
+A number of rows that the devices do not divide is padded to one that they do, and cut back inside
+the program, where it stays on its devices: the model never sees a padded row.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Padded:
+    """An array with rows added at its end.
+
+    - **array** - with them
+    - **size** - number of rows without
+    """
+
+    array: Any
+    size: int = field(metadata={"static": True})
+
+
+def devices_for(num_chains: int) -> int:
+    """How many devices of this process share the chains: the largest divisor there are."""
+    return max(d for d in range(1, jax.local_device_count() + 1) if num_chains % d == 0)
+
+
+class Placement:
+    """Puts chains and rows on the devices of a mesh.
+
+    :param mesh: with axes among ``"chain"`` and ``"data"``; None for the default device.
+    """
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        # Meshes of explicit axes, the default of newer JAX, want shardings in every operation.
+        self.mesh = None if mesh is None else Mesh(mesh.devices, mesh.axis_names)
+
+    @classmethod
+    def given(cls, mesh: Any, num_chains: int, chain_method: Any) -> "Placement":
+        """The argument `mesh` of ``MCMC``, or the rule where it is None.
+
+        :raises TypeError: if it is no mesh.
+        :raises ValueError: if the chains do not fit it.
+        """
+        if mesh is None:
+            devices = devices_for(num_chains) if chain_method == "parallel" else 1
+            return cls(
+                Mesh(np.asarray(jax.local_devices()[:devices]), (CHAIN,)) if devices > 1 else None
+            )
+        if not isinstance(mesh, Mesh):
+            raise TypeError(
+                f"MCMC: mesh must be a jax.sharding.Mesh, got {mesh!r}. Make one with "
+                "`jax.make_mesh((2, 4), ('chain', 'data'))`."
+            )
+        if not set(mesh.axis_names) <= {CHAIN, DATA}:
+            raise ValueError(
+                f"MCMC: the axes of mesh must be among 'chain' and 'data', got {mesh.axis_names}."
+            )
+        if chain_method not in ("parallel", "vectorized"):
+            raise ValueError(
+                f"MCMC: a mesh goes with chain_method 'parallel' or 'vectorized', got {chain_method!r}."
+            )
+        groups = mesh.shape.get(CHAIN, 1)
+        if num_chains % groups:
+            raise ValueError(
+                f"MCMC: the axis 'chain' of mesh has {groups} devices, which do not divide "
+                f"num_chains={num_chains}. Choose a multiple of {groups}, or more devices for 'data'."
+            )
+        return cls(mesh)
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether some of the devices belong to other processes."""
+        here = jax.process_index()
+        return self.mesh is not None and any(
+            d.process_index != here for d in self.mesh.devices.flat
+        )
+
+    @property
+    def num_shards(self) -> int:
+        """Devices that share the rows."""
+        return 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
+
+    def _sharding(self, *axes: str) -> NamedSharding:
+        assert self.mesh is not None
+        known = [a for a in axes if a in self.mesh.axis_names]
+        return NamedSharding(self.mesh, PartitionSpec(*known))
+
+    def rows(self, arrays: list[Any], sizes: Collection[int]) -> list[Any]:
+        """Put data on the devices.
+
+        :param arrays: the data.
+        :param sizes: numbers of rows; arrays of so many are shared out.
+        :raises ValueError: if rows are to be shared out and there is no such number.
+        """
+        if self.mesh is None:
+            return [jnp.asarray(a) for a in arrays]
+        shards = self.num_shards
+        if shards > 1 and not sizes:
+            raise ValueError(
+                "MCMC: the devices along the axis 'data' of mesh share the rows of the plate around "
+                "the observed sites, and there is none here. Put one there, or use the axis "
+                "'chain' alone."
+            )
+        placed: list[Any] = []
+        for array in arrays:
+            if shards == 1 or not np.ndim(array) or len(array) not in sizes:
+                placed.append(_put(array, self._sharding()))
+                continue
+            size = len(array)
+            more = [(0, -size % shards)] + [(0, 0)] * (np.ndim(array) - 1)
+            padded: Any = (
+                jnp.pad(array, more) if isinstance(array, jax.Array) else np.pad(array, more)
+            )
+            placed.append(Padded(_put(padded, self._sharding(DATA)), size))
+        return placed
+
+    def chains(self, chained: Any, num_chains: int) -> Any:
+        """Put arrays with a leading axis of chains (none for one chain) where their chains are."""
+        if self.mesh is None:
+            return chained
+        sharding = self._chain_sharding(num_chains)
+        return jax.tree.map(lambda leaf: _put(leaf, sharding), chained)
+
+    def _chain_sharding(self, num_chains: int) -> NamedSharding:
+        return self._sharding(*([CHAIN] if num_chains > 1 else []))
+
+    def compiled(self, function: Callable, num_chains: int, **options: Any) -> Any:
+        """`function`, compiled, with its results where the chains are.
+
+        :param options: of ``jax.jit``.
+        """
+        if self.mesh is not None:
+            options["out_shardings"] = self._chain_sharding(num_chains)
+        return jax.jit(function, **options)
+
+    def map_chains(
+        self,
+        function: Callable,
+        chained: Any,
+        arrays: list[Any],
+        num_chains: int,
+        chain_method: str | Callable,
+    ) -> Any:
+        """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
+        if self.mesh is None and num_chains > 1:
+            transform: Any = jax.vmap if chain_method == "vectorized" else chain_method
+            return transform(lambda chain: function(chain, arrays))(chained)
+
+        def local(chained: Any, arrays: list[Any]) -> Any:
+            own = _cut(arrays)
+
+            def each(chain: Any) -> Any:
+                return function(chain, own)
+
+            if num_chains == 1:
+                return each(chained)
+            return lax.map(each, chained) if one_by_one else jax.vmap(each)(chained)
+
+        # Chains of one device follow each other on a CPU, where vectorising them gains nothing.
+        on_cpu = self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
+        one_by_one = on_cpu and chain_method != "vectorized"
+        with _shared_by(self.mesh if self.num_shards > 1 else None):
+            if self.mesh is None or num_chains == 1 or CHAIN not in self.mesh.axis_names:
+                return local(chained, arrays)
+            return jax.shard_map(
+                local,
+                mesh=self.mesh,
+                in_specs=(PartitionSpec(CHAIN), PartitionSpec()),
+                out_specs=PartitionSpec(CHAIN),
+                axis_names={CHAIN},
+                check_vma=False,
+            )(chained, arrays)
+
+    def gathered(self, tree: Any) -> Any:
+        """Arrays of all chains on this process; every process must ask."""
+        if not self.spans_processes:
+            return tree
+        copied = jax.jit(lambda tree: tree, out_shardings=self._sharding())(tree)
+        # Programs of several processes must not overtake each other.
+        jax.block_until_ready(copied)
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
+
+
+def _cut(arrays: list[Any]) -> list[Any]:
+    # Inside the program and inside its groups: outside, the slice would gather all rows first.
+    return [a.array[: a.size] if isinstance(a, Padded) else a for a in arrays]
+
+
+def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _put(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    # Every process has the values, and puts on its devices what is theirs.
+    values = np.asarray(leaf)
+    kind = jax.dtypes.canonicalize_dtype(values.dtype)
+    return jax.make_array_from_callback(
+        values.shape, sharding, lambda index: values[index].astype(kind)
+    )

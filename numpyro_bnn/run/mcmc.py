@@ -1,0 +1,540 @@
+"""``MCMC``: NumPyro's, compiled once, and refusing what would be silently wrong."""
+
+import warnings
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
+
+from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.starts import Fit
+from numpyro_bnn.potential.structure import begin_fit, explain_tracing, refuse_equal_keys
+from numpyro_bnn.run.chain_states import Lanes
+from numpyro_bnn.run.devices import Placement
+from numpyro_bnn.run.interrupts import finish_before_interrupt
+from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.programs import Programs
+from numpyro_bnn.run.progress import explain_memory, progress_bars
+from numpyro_bnn.run.recorder import Disk, Recorder
+from numpyro_bnn.run.refusals import (
+    check_energy,
+    refuse_discrete,
+    refuse_host_rows,
+    refuse_sites_of_host_rows,
+    refuse_subsampling,
+)
+from numpyro_bnn.run.starts import starts_for
+from numpyro_bnn.samplers.failed_chains import failed_chains, first_bad_draws, warn_of_failed
+from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run
+from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
+from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
+from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.checkpoints import Progress, Start, check_accept
+from numpyro_bnn.storage.processes import Processes
+from numpyro_bnn.storage.run_identity import Described, describe_all, environment
+from numpyro_bnn.storage.stored_array import StoredArray
+
+
+class MCMC(NumPyroMCMC):
+    """Runs a kernel; every argument and attribute of :class:`numpyro.infer.MCMC` is kept.
+
+    Beyond it:
+
+    - The data are arguments of the compiled program: a second `run` with arrays of the same
+      shapes compiles nothing. Arguments that are not arrays are constants of the program.
+    - Chains are placed by a rule. ``"parallel"`` (the default) gives every device the same
+      number of chains, on as many devices as divide `num_chains`; with one device, or none
+      that divides, chains follow each other. Draws do not depend on the placement, up to
+      floating-point rounding. ``"vectorized"`` runs any kernel under ``jax.vmap``.
+    - Ctrl-C during sampling ends the run after the steps under way and keeps the draws so far
+      (of every chain the same number); during warm-up it raises ``KeyboardInterrupt``. A run on
+      disk finishes its chunk first, and takes SIGTERM like Ctrl-C.
+    - With `checkpoint` a run can be continued in another process, after any kind of death, to the
+      very same draws (:meth:`resume`); with `draws` its memory does not grow with their number.
+    - A chain whose draws become non-finite is left out of the samples with a warning that
+      names it (:attr:`left_out`); if no chain is left, `run` raises.
+    - A chain that never moves, accepts hardly anything or mostly diverges is kept, with a warning
+      that names it, and named again wherever its draws are used (:attr:`suspect`: number to reason).
+    - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
+    - `init_params` may have a leading axis of one for a single chain, and may give only the
+      weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
+
+    :param sampler: the kernel; it can be used in several ``MCMC``.
+    :param num_warmup: number of warm-up steps.
+    :param num_samples: number of steps after warm-up, of which one in `thinning` is kept.
+    :param num_chains: number of chains.
+    :param thinning: keep every so many steps.
+    :param postprocess_fn: replaces the kernel's own post-processing.
+    :param chain_method: ``"parallel"``, ``"sequential"``, ``"vectorized"`` or a transformation
+        such as ``jax.vmap``.
+    :param progress_bar: show one progress bar a chain.
+    :param progress_rate: steps between updates of the bars; by default a twentieth of the run.
+    :param jit_model_args: accepted for compatibility; arguments are always compiled as such.
+    :param checkpoint: a folder for everything that :meth:`resume` needs; without `draws` the draws
+        are in it too. Needs the extra ``numpyro-bnn[storage]``, as `draws` does.
+    :param checkpoint_every: steps between checkpoints, warm-up included, and in a chunk of draws.
+        Storing one takes some 50 ms beside the computation: choose a second's work or more.
+    :param draws: a folder, such as ``"run.zarr"``, that draws are written to while sampling goes
+        on. xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
+        ``get_samples(group_by_chain=True)`` reads from it what is asked for.
+    :param draws_dtype: type of the draws on disk: ``"float16"``, ``"bfloat16"`` (rounded to its 8
+        bits of precision and compressed, for any reader), ``"float32"`` or ``"float64"``; that of
+        the sampler where None. What the sampler says about itself is never rounded.
+    :param record: ``record(sites)``, called with the sites of each draw that is kept, returns the
+        dict of arrays to keep in their place: function values, or some of the weights.
+    :param chunk_size: rows at a time in the potential of HMC or NUTS, for memory that does not
+        grow with their number; the same energy and gradient to floating-point rounding. The
+        kernels of this package take ``gradient=gradients.full(chunk_size=…)``.
+    :param mesh: devices that share chains and rows, such as ``jax.make_mesh((2, 4), ("chain",
+        "data"))``: two groups of four devices, each with half of the chains and a quarter of the
+        rows on every device. Of all processes after ``jax.distributed.initialize()``; each of them
+        then calls `run` with the same arguments, and has all the draws; the first one writes the
+        folders of `checkpoint` and `draws`, which all must share. The rows of a minibatch are
+        exchanged in every step, and each device looks at its part of them: sharing pays where
+        their gradient takes longer than that. By default the rule above, on the devices of this
+        process.
+    :raises ValueError: for the values that NumPyro refuses.
+    """
+
+    def __init__(
+        self,
+        sampler: MCMCKernel,
+        *,
+        num_warmup: int,
+        num_samples: int,
+        num_chains: int = 1,
+        thinning: int = 1,
+        postprocess_fn: Callable | None = None,
+        chain_method: str | Callable = "parallel",
+        progress_bar: bool = True,
+        progress_rate: int | None = None,
+        jit_model_args: bool = True,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 100,
+        draws: str | Path | None = None,
+        draws_dtype: str | None = None,
+        record: Callable | None = None,
+        chunk_size: int | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
+        if not isinstance(sampler, MCMCKernel):
+            raise TypeError(
+                f"MCMC: expected a kernel such as NUTS(model), got {sampler!r}. Wrap the model in "
+                "a kernel first."
+            )
+        num_chains = check_whole("MCMC", "num_chains", num_chains)
+        num_warmup = check_whole("MCMC", "num_warmup", num_warmup, least=0)
+        thinning = check_whole("MCMC", "thinning", thinning)
+        num_samples = check_whole("MCMC", "num_samples", num_samples, least=thinning)
+        if progress_rate is not None:
+            progress_rate = check_whole("MCMC", "progress_rate", progress_rate)
+        self._placement = Placement.given(mesh, num_chains, chain_method)
+        if chain_method == "parallel" and self._placement.mesh is None:
+            chain_method = "sequential"
+        with warnings.catch_warnings():
+            # NumPyro wants a device for every chain; here several may share one.
+            warnings.filterwarnings("ignore", message="There are not enough devices")
+            super().__init__(
+                sampler,
+                num_warmup=num_warmup,
+                num_samples=num_samples,
+                num_chains=num_chains,
+                thinning=thinning,
+                postprocess_fn=postprocess_fn,
+                chain_method=chain_method,
+                progress_bar=progress_bar,
+                progress_rate=progress_rate,
+                jit_model_args=jit_model_args,
+            )
+        self.chain_method = chain_method
+        self.left_out: dict[int, str] = {}
+        self.suspect: dict[int, str] = {}
+        self._programs: dict[tuple, Programs] = {}
+        self._processes = Processes(self._placement.spans_processes)
+        self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
+        self.record = record
+        self.chunk_size = chunk_size
+        self._kernel = sampler if chunk_size is None else chunked_kernel(sampler, chunk_size)
+
+    @property
+    def model(self) -> Callable | None:
+        """The model of the kernel; None for a kernel over a potential function."""
+        return getattr(self.sampler, "model", None)
+
+    @property
+    def tempering(self) -> Tempering:
+        """Swap rates, barrier, round trips and log evidence of :class:`ParallelTempering`."""
+        found = None if self._states is None else tempering_of(self.get_extra_fields(True))
+        if found is None:
+            raise AttributeError(
+                f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
+                f"{type(self.sampler).__name__}{' before `run`' if self._states is None else ''}."
+            )
+        return found
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        """log p(y) in nats of every chain, by stepping stones over the rungs of
+        :class:`~numpyro_bnn.samplers.tempering.kernel.ParallelTempering`; (num_chains,)."""
+        return self.tempering.log_evidence
+
+    @property
+    def log_evidence_error(self) -> np.ndarray:
+        """Monte Carlo standard error of `log_evidence`, in nats, (num_chains,)."""
+        return self.tempering.log_evidence_error
+
+    def run(
+        self,
+        rng_key: jax.Array,
+        *args: Any,
+        extra_fields: tuple[str, ...] | list[str] = (),
+        init_params: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Run the chains and collect draws.
+
+        :param rng_key: one key, or one a chain.
+        :param args: arguments of the model.
+        :param extra_fields: dotted names of state fields to collect beside the samples;
+            ``"~z.site"`` leaves a site out.
+        :param init_params: unconstrained start of each latent site, with a leading axis of
+            `num_chains`, such as :func:`numpyro_bnn.optimize` returns.
+        :param kwargs: keyword arguments of the model.
+        :raises ValueError: if HMC or NUTS would run over a model that subsamples, if a value of an
+            observed site would count several times or none is observed, if starts lack a site,
+            have an unknown one or another shape, if a chain starts where the energy is not
+            finite, or if two chains have the same key.
+        :raises RuntimeError: if every chain becomes non-finite.
+        """
+        if not isinstance(extra_fields, (tuple, list)):
+            raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
+        if _is_under_jax_transform() or self.sampler.is_ensemble_kernel:
+            if self._disk is not None or self.record is not None or self.chunk_size is not None:
+                raise ValueError(
+                    "MCMC: checkpoint=, draws=, record= and chunk_size= are not for runs inside a JAX "
+                    f"transformation or ensemble kernels, and this is {type(self.sampler).__name__}. "
+                    "Call `run` outside of transformations, with another kernel."
+                )
+            fit = self._look_at(args, kwargs)
+            init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
+            phase = self._collection_params["phase"]
+            super().run(
+                rng_key, *args, extra_fields=extra_fields, init_params=init_params, **kwargs
+            )
+            if not _is_under_jax_transform():
+                self.suspect = self._find_suspects(phase)
+                warn_of_run(self.suspect, self.num_chains)
+            return
+        check_key("MCMC.run", rng_key, self.num_chains)
+        if not is_prng_key(rng_key) and not _is_cold(self.sampler, self.num_samples):
+            refuse_equal_keys("MCMC.run", rng_key)
+        watched = self._watched()
+        fit = self._look_at(args, kwargs)
+        init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
+        if init_params is None and fit is None and self._warmup_state is not None:
+            # Kernels over a potential learn the form of a position from a start.
+            init_params = getattr(self._warmup_state, self._sample_field)
+        keys = rng_key
+        if self.num_chains > 1 and is_prng_key(rng_key):
+            keys = jax.random.split(rng_key, self.num_chains)
+        start = Start(keys, init_params, tuple(extra_fields))
+        if self._disk is not None:
+            self._refuse_parts()
+        with self._on_disk(resumed=False), explain_tracing(), explain_memory():
+            if self._disk is not None:
+                self._disk.begin(start, lambda: self._described(fit, watched))
+            self._sample(start, fit, resumed=False)
+
+    def resume(self, *args: Any, accept: Collection[str] = (), **kwargs: Any) -> None:
+        """Continue the run whose checkpoint there is, to the draws that it would have given.
+
+        Bit for bit, on the same machine; a run that was finished gives back all its draws. The key,
+        the starts and the `extra_fields` are those of `run`.
+
+        Compared are all that the code of model and kernel reaches (globals, closures, attributes,
+        functions of modules of your own), the data, the settings and the versions of libraries.
+
+        :param args: arguments of the model: the same data.
+        :param accept: names of differences to go on in spite of, as the message of a refused call
+            has them; `"kernel.model"` stands for all that is below it.
+        :param kwargs: keyword arguments of the model.
+        :raises FileNotFoundError: if nothing was stored yet; `run` is what to call then.
+        :raises ValueError: if anything that decides the draws differs from what began the run
+            (model, kernel, settings, data, libraries), naming it; if files are damaged, saying what
+            is safe; without `checkpoint=`.
+        """
+        if self._disk is None or self._disk.checkpoint is None:
+            raise ValueError(
+                "resume: there is nothing to continue from. Give `MCMC` the folder of the run, "
+                "`checkpoint=…`."
+            )
+        self._refuse_parts()
+        accept = check_accept(accept)
+        watched = self._watched()
+        fit = self._look_at(args, kwargs)
+        with self._on_disk(resumed=True), explain_tracing(), explain_memory():
+            start = self._disk.read_start(
+                lambda names: self._described(fit, watched, names), accept
+            )
+            self._sample(start, fit, resumed=True)
+
+    def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
+        """Keep others out of the folders of this run for as long as it takes."""
+        return nullcontext() if self._disk is None else self._disk.held(resumed)
+
+    def _look_at(self, args: tuple, kwargs: dict[str, Any]) -> Fit | None:
+        """Let the model see its data, and refuse what cannot be right."""
+        self._args, self._kwargs = args, kwargs
+        if self.model is None:
+            return None
+        self._args, self._kwargs = as_arrays(self.model, args, kwargs)
+        refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
+        args, kwargs, structure = begin_fit(self.model, args, kwargs)
+        if isinstance(self.sampler, SGMCMC):
+            self.sampler.take_batch_size(structure)
+        refuse_subsampling(self.sampler, structure)
+        refuse_discrete(self.sampler, structure)
+        fit = Fit(self.model, args, kwargs, structure)
+        refuse_sites_of_host_rows(fit)
+        return fit
+
+    def _watched(self) -> Watched | None:
+        """What decides the draws and may change while the model is looked at."""
+        if self._disk is None or self._disk.checkpoint is None:
+            return None
+        names = ("kernel", "postprocess_fn", "record")
+        return Watched(dict(zip(names, (self.sampler, self.postprocess_fn, self.record))))
+
+    def _described(
+        self, fit: Fit | None, watched: Watched | None, left_out: Collection[str] = ()
+    ) -> Described:
+        """What decides the draws, beside the key and the starts."""
+        assert self._disk is not None
+        assert watched is not None
+        own = ["num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size"]
+        mesh = self._placement.mesh
+        settings = {name: getattr(self, name) for name in own} | {
+            "sites": {}
+            if fit is None
+            else {n: str(s.shape) for n, s in fit.structure.sites.items()},
+            "checkpoint_every": self._disk.every,
+            "draws": None if self._disk.draws is None else self._disk.draws.name,
+            "draws_dtype": self._disk.dtype,
+            "mesh": None if mesh is None else dict(mesh.shape),
+            "data": [self._args, self._kwargs],
+        }
+        given = describe_all(settings, left_out)
+        found = watched.after(left_out)
+        facts = given.facts | found.facts | environment()
+        return Described(facts, given.unknown | found.unknown)
+
+    def _refuse_parts(self) -> None:
+        plan = self._collection_params
+        whole = (self.num_warmup, self.num_warmup + self.num_samples)
+        if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:
+            raise ValueError(
+                "MCMC: a run on disk (checkpoint=, draws=) is warm-up and sampling together, and "
+                "starts anew. Call `run` alone, without `warmup` or `post_warmup_state`."
+            )
+
+    def _plan(self) -> Plan:
+        """How long the run is, and how it is cut."""
+        given = self._collection_params
+        kept = given["upper"] - given["lower"]
+        warmup, draws = given["lower"] + kept % self.thinning, kept // self.thinning
+        if self._warmup_state is not None:
+            warmup, draws = 0, self.num_samples // self.thinning
+        total = warmup + draws * self.thinning
+        every = None if self._disk is None else self._disk.every
+        rate = self.progress_rate or max(1, total // 20)
+        return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
+
+    def _lanes(self, start: Start, plan: Plan, fit: Fit | None) -> Lanes:
+        """The chains, together or (chain_method "sequential") one after another."""
+        args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
+        if isinstance(self._kernel, ParallelTempering):
+            # A number beyond those of the keys that chains split from theirs.
+            key = jax.random.fold_in(
+                start.keys if is_prng_key(start.keys) else start.keys[0], 2**31 - 1
+            )
+            self._kernel = self._kernel.with_rungs_fixed(key, args, kwargs)
+        arguments = Arguments.split(args, kwargs)
+        one_by_one = self.chain_method == "sequential" and self.num_chains > 1
+        given = self._collection_params["collection_size"]
+        size = plan.chunk if plan.every or given is None else given // self.thinning
+        programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
+        return Lanes(
+            programs,
+            self.num_chains,
+            one_by_one,
+            start.keys,
+            start.init_params,
+            arguments.arrays,
+            set() if fit is None else fit.structure.row_counts,
+        )
+
+    def _sample(self, start: Start, fit: Fit | None, resumed: bool) -> None:
+        """Run the chains, from their start or from where a checkpoint has them."""
+        plan = self._plan()
+        lanes = self._lanes(start, plan, fit)
+        if self._disk is None:
+            done = self._place(lanes, start, fit, resumed)
+            done = self._advance(lanes, plan, done, None)
+            collected = lanes.draws(done.draws)
+            bad = first_bad_draws(collected[self._sample_field])
+        else:
+            with self._disk.withdrawn_if_refused(resumed):
+                done = self._place(lanes, start, fit, resumed)
+                like = lanes.abstract_draws()
+                recorder = self._disk.recorder(like, self._sample_field, plan, done, resumed)
+            try:
+                done = self._advance(lanes, plan, done, recorder)
+                recorder.leave_out(lanes.stacked)
+            finally:
+                recorder.close()
+            leaves: list[Any] = list(recorder.draws())
+            if self._disk.draws is None:
+                leaves = [jnp.asarray(np.asarray(leaf)) for leaf in leaves]
+            collected = jax.tree.unflatten(jax.tree.structure(like), leaves)
+            bad = recorder.store.first_bad
+        self._last_state = lanes.stacked
+        self._states = collected
+        self._states_flat = None
+        suspect = self._find_suspects(self._collection_params["phase"])
+        self._leave_out_failed(bad)
+        self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
+        if done.draws < plan.draws:
+            more = " Go on with `mcmc.resume(…)`." if self._disk and self._disk.checkpoint else ""
+            warnings.warn(
+                f"Interrupted: kept {done.draws} of {plan.draws} draws of each chain.{more}",
+                stacklevel=find_stack_level(),
+            )
+        if self.suspect and self._disk is not None:
+            self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
+        self._set_collection_params()
+        warn_of_run(self.suspect, self.num_chains)
+
+    def _find_suspects(self, phase: str | None) -> dict[int, str]:
+        """Chains that never moved or whose moves failed; in warm-up a chain may."""
+        if phase == "warmup":
+            return {}
+        stats = {k: v for k, v in self._states.items() if k != self._sample_field}
+        batch_size = getattr(getattr(self.sampler, "gradient", None), "batch_size", None)
+        sites = self._states[self._sample_field]
+        return suspect_chains(sites, stats, self._last_state, self.thinning, batch_size is None)
+
+    def _place(self, lanes: Lanes, start: Start, fit: Fit | None, resumed: bool) -> Progress:
+        """Put the chains where they start, or where they were stored."""
+        if resumed:
+            assert self._disk is not None
+            stored = self._disk.load(lanes.abstract())
+            if stored is not None:
+                lanes.continue_from(stored[0])
+                return stored[1]
+        if self._warmup_state is not None:
+            lanes.continue_from(self._warmup_state._replace(rng_key=start.keys))
+            return Progress(0, 0)
+        lanes.start()
+        states = lanes.stacked
+        if fit is not None and hasattr(states, "potential_energy"):
+            check_energy(fit, states.potential_energy, getattr(states, self._sample_field))
+        return Progress(0, 0)
+
+    def _advance(
+        self, lanes: Lanes, plan: Plan, done: Progress, recorder: Recorder | None
+    ) -> Progress:
+        """Take the steps that are left, or those up to an interruption."""
+        steps, draws = done
+        # What another process samples cannot be looked at from here.
+        shown = self.progress_bar and not self._processes.several
+        chains = self.num_chains if shown else 0
+        lanes.fresh_buffers()
+        with (
+            progress_bars(self.sampler, chains, plan.total, steps) as update,
+            finish_before_interrupt(recorder is not None) as interrupted,
+        ):
+            for piece in plan.pieces(steps):
+                lanes.advance(piece, update)
+                steps += piece.total
+                draws += 0 if piece.warmup else piece.draws
+                if recorder is not None and piece.whole:
+                    recorder.take(lanes, piece, Progress(steps, draws))
+                if self._processes.agreed(interrupted()) and (recorder is None or piece.whole):
+                    break
+            if recorder is not None:
+                recorder.wait()
+        if steps < plan.total and not draws:
+            raise KeyboardInterrupt
+        return Progress(steps, draws)
+
+    def _leave_out_failed(self, bad: dict[int, int]) -> None:
+        """Drop chains with non-finite draws: they must never be averaged in."""
+        self.left_out = failed_chains(self._last_state, bad)
+        if not self.left_out:
+            return
+        warn_of_failed(self.left_out, self.num_chains)
+        good = np.setdiff1d(np.arange(self.num_chains), list(self.left_out))
+        self._states = jax.tree.map(
+            lambda x: x.take_chains(good) if isinstance(x, StoredArray) else x[good], self._states
+        )
+
+    def _get_states_flat(self) -> Any:
+        if self._states_flat is None:
+            # Draws on disk are read here: all chains in a row have no order on disk.
+            self._states_flat = jax.tree.map(
+                lambda x: jnp.reshape(np.asarray(x), (-1, *x.shape[2:])), self._states
+            )
+        return self._states_flat
+
+    def _compiled(
+        self, static: tuple, extra_fields: tuple[str, ...], size: int, one_by_one: bool
+    ) -> Programs:
+        prefix = f"~{self._sample_field}."
+        fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
+        removed = tuple(f.removeprefix(prefix) for f in fields if f.startswith(prefix))
+        collected = tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix)))
+        key = (static, collected, removed, size)
+        try:
+            programs = self._programs.get(key)
+        except TypeError as error:
+            raise TypeError(
+                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
+                "Convert tables and the like with `np.asarray`."
+            ) from error
+        if programs is None:
+            programs = self._programs[key] = Programs(
+                self._kernel,
+                self.num_warmup,
+                static,
+                collected,
+                removed,
+                self.postprocess_fn,
+                self.record,
+                1 if one_by_one else self.num_chains,
+                self.chain_method,
+                size,
+                self._placement,
+            )
+        return programs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_programs": {}}
+
+
+def _is_cold(sampler: MCMCKernel, num_steps: int) -> bool:
+    """Whether chains only descend, so that those of one start and one key may well be equal."""
+    return isinstance(sampler, SGMCMC) and sampler.is_cold(num_steps)

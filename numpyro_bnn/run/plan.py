@@ -1,0 +1,72 @@
+"""How long a run is, and into which segments it is cut."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Piece(NamedTuple):
+    """Steps that the compiled program takes in one call.
+
+    - **slot** - of the buffer, where its first draw goes
+    - **draws** - number of draws; in warm-up 1, which the next piece overwrites
+    - **steps** - between draws
+    - **warmup** - whether its draws are discarded
+    - **whole** - whether a chunk, which goes to disk, ends with it
+    """
+
+    slot: int
+    draws: int
+    steps: int
+    warmup: bool
+    whole: bool
+
+    @property
+    def total(self) -> int:
+        return self.draws * self.steps
+
+
+class Plan(NamedTuple):
+    """How long a run is and how it is cut.
+
+    - **warmup** - steps before the first one that counts for a draw
+    - **draws** - draws to collect of each chain
+    - **thinning** - steps a draw
+    - **rate** - steps between looks at the clock (progress, Ctrl-C)
+    - **every** - steps a chunk; None for a run in memory, which is one chunk
+    """
+
+    warmup: int
+    draws: int
+    thinning: int
+    rate: int
+    every: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.warmup + self.draws * self.thinning
+
+    @property
+    def chunk(self) -> int:
+        """Draws of a full chunk."""
+        if self.every is None:
+            return self.draws
+        return max(1, min(self.draws, self.every // self.thinning))
+
+    def pieces(self, done: int = 0) -> Iterator[Piece]:
+        """The pieces after the first `done` steps, which end a chunk."""
+        every = self.every or max(1, self.warmup)
+        for begin in range(0, self.warmup, every):
+            end = min(begin + every, self.warmup)
+            if end <= done:
+                continue
+            for at in range(begin, end, self.rate):
+                steps = min(self.rate, end - at)
+                yield Piece(0, 1, steps, True, at + steps == end)
+        draws = max(1, self.rate // self.thinning)
+        for first in range(0, self.draws, self.chunk or 1):
+            last = min(first + self.chunk, self.draws)
+            if self.warmup + last * self.thinning <= done:
+                continue
+            for at in range(first, last, draws):
+                count = min(draws, last - at)
+                yield Piece(at - first, count, self.thinning, False, at + count == last)

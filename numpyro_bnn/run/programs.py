@@ -1,0 +1,224 @@
+"""The compiled loops behind :class:`numpyro_bnn.MCMC`, and where chains run.
+
+Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
+writes draws into a buffer that it updates in place. Data are arguments of both, so that a
+second run, with new data of the same shapes too, compiles nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import nested_attrgetter
+
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.run.devices import Placement
+
+State = Any
+Draws = Any
+
+
+class Programs:
+    """The compiled programs of one kernel for one set of collected fields.
+
+    Chains keep a leading axis in states and buffers (none for a single chain).
+
+    :param kernel: the kernel; `init` is traced again inside `advance`, where nothing of it is
+        executed, because kernels keep closures over the arguments of the trace they live in.
+    :param num_warmup: passed to `kernel.init`.
+    :param static: description of the arguments, see :class:`Arguments`.
+    :param fields: dotted names of state fields to collect, the sample field first.
+    :param removed: sites not to collect.
+    :param postprocess: replaces the kernel's own post-processing where not None.
+    :param record: what is kept of the sites of a draw; all where None.
+    :param num_chains: number of chains that go through the programs together.
+    :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
+        ``jax.vmap``; not used for one chain.
+    :param size: number of draws that a buffer holds.
+    :param placement: where chains and rows are.
+    """
+
+    def __init__(
+        self,
+        kernel: MCMCKernel,
+        num_warmup: int,
+        static: tuple,
+        fields: tuple[str, ...],
+        removed: tuple[str, ...],
+        postprocess: Callable | None,
+        record: Callable | None,
+        num_chains: int,
+        chain_method: str | Callable,
+        size: int,
+        placement: Placement,
+    ) -> None:
+        self.kernel = kernel
+        self.num_warmup = num_warmup
+        self.static = static
+        self.fields = fields
+        self.removed = removed
+        self.postprocess = postprocess
+        self.record = record
+        self.num_chains = num_chains
+        self.chain_method = chain_method
+        self.size = size
+        self.placement = placement
+        self.start = placement.compiled(self._start, num_chains)
+        self._zeros = placement.compiled(self.zeros, num_chains)
+        self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
+
+    def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
+        """Apply ``function(chain, arrays)`` to every chain."""
+        return self.placement.map_chains(
+            function, chained, arrays, self.num_chains, self.chain_method
+        )
+
+    def spread(self, chained: Any) -> Any:
+        """Put arrays with a leading chain axis where their chains are."""
+        return self.placement.chains(chained, self.num_chains)
+
+    def _start(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+        def one(chain: tuple, arrays: list[Any]) -> State:
+            key, init_params = chain
+            return self._init(key, init_params, arrays)
+
+        return self._map_chains(one, (keys, init_params), arrays)
+
+    def _init(self, key: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+        args, kwargs = Arguments.join(arrays, self.static)
+        state = self.kernel.init(
+            key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
+        )
+        # Kernels begin with Python numbers, whose weak types would make a second program of the
+        # first call of `advance`.
+        return jax.tree.map(_strong, state)
+
+    def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+        """A buffer for `size` draws of every chain."""
+        return self._zeros(state, init_params, arrays)
+
+    def zeros(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+        """The same, to look at its shapes."""
+
+        def one(chain: tuple, arrays: list[Any]) -> Draws:
+            state, init_params = chain
+            return self._collect(state, init_params, arrays)
+
+        shapes = jax.eval_shape(partial(self._map_chains, one), (state, init_params), arrays)
+        at = 0 if self.num_chains == 1 else 1
+
+        def zeros(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            return jnp.zeros((*leaf.shape[:at], self.size, *leaf.shape[at:]), leaf.dtype)
+
+        return jax.tree.map(zeros, shapes)
+
+    def _collect(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+        self._init(_key_of(state), init_params, arrays)
+        args, kwargs = Arguments.join(arrays, self.static)
+        return self._collected(state, args, kwargs)
+
+    def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
+        values = [_field(state, name) for name in self.fields]
+        postprocess = self.postprocess or self.kernel.postprocess_fn(args, kwargs)
+        values[0] = postprocess(values[0])
+        if self.record is not None:
+            values[0] = _recorded(self.record(values[0]))
+        unknown = [site for site in self.removed if site not in values[0]]
+        if unknown:
+            raise ValueError(
+                f"MCMC: extra_fields leaves out the sites {unknown}, which are not among the draws: "
+                f"{list(values[0])}."
+            )
+        if self.removed:
+            values[0] = {k: v for k, v in values[0].items() if k not in self.removed}
+        return dict(zip(self.fields, values))
+
+    def _advance(
+        self,
+        state: State,
+        draws: Draws,
+        init_params: Any,
+        slot: jax.Array,
+        num_draws: jax.Array,
+        thinning: jax.Array,
+        arrays: list[Any],
+    ) -> tuple[State, Draws]:
+        """Take ``num_draws * thinning`` steps and write draws from `slot` on."""
+
+        def one(chain: tuple, arrays: list[Any]) -> tuple[State, Draws]:
+            state, draws, init_params = chain
+            args, kwargs = Arguments.join(arrays, self.static)
+            self._init(_key_of(state), init_params, arrays)
+
+            def step(_: int, state: State) -> State:
+                return jax.tree.map(_strong, self.kernel.sample(state, args, kwargs))
+
+            def draw(i: jax.Array, carry: tuple) -> tuple:
+                state, draws = carry
+                state = lax.fori_loop(0, thinning, step, state)
+                values = self._collected(state, args, kwargs)
+                write = partial(lax.dynamic_update_index_in_dim, index=slot + i, axis=0)
+                return state, jax.tree.map(lambda b, v: write(b, jnp.asarray(v)), draws, values)
+
+            return lax.fori_loop(0, num_draws, draw, (state, draws))
+
+        return self._map_chains(one, (state, draws, init_params), arrays)
+
+
+def _recorded(values: Any) -> dict[str, Any]:
+    """What `record` returned, if it can be kept."""
+    if not isinstance(values, Mapping):
+        raise TypeError(
+            f"MCMC: record must return a dict of arrays, got {type(values).__name__}; nothing was "
+            "sampled. End the function with `return {'name': values}`."
+        )
+    wrong = [name for name in values if not isinstance(name, str)]
+    if wrong or not jax.tree.leaves(dict(values)):
+        raise ValueError(
+            f"MCMC: record must return at least one array by name, got {_shown(values)}; nothing was "
+            "sampled. Return what to keep of each draw."
+        )
+    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(values))[0]:
+        if not isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
+            raise TypeError(
+                f"MCMC: record must return arrays, got {type(leaf).__name__} for "
+                f"{jax.tree_util.keystr(path)}; nothing was sampled. Return numbers alone."
+            )
+    return dict(values)
+
+
+def _shown(values: Mapping) -> str:
+    return f"{type(values).__name__} with the keys {list(values)}"
+
+
+def _strong(leaf: Any) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return leaf if is_key else lax.convert_element_type(leaf, leaf.dtype)
+
+
+def _field(state: State, name: str) -> Any:
+    """A field of a state by its dotted name; the names of sites may hold dots themselves."""
+    field, dot, site = name.partition(".")
+    values = getattr(state, field, None)
+    if dot and isinstance(values, dict) and site in values:
+        return values[site]
+    try:
+        return nested_attrgetter(name)(state)
+    except (AttributeError, TypeError, LookupError) as error:
+        # A state may be one of a kernel inside: "hmc_state.energy".
+        known = list(getattr(state, "_fields", ()))
+        raise ValueError(
+            f"MCMC: extra_fields names '{name}', which the state of the kernel does not have; it has "
+            f"{known}. Name one of these, or of their parts: 'adapt_state.step_size'."
+        ) from error
+
+
+def _key_of(state: State) -> jax.Array:
+    """A random key of the right kind; which one does not matter where nothing is executed."""
+    return getattr(state, "rng_key", jax.random.key(0))

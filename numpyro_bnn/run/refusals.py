@@ -1,0 +1,110 @@
+"""What can be wrong with a run: models that HMC would get wrong, starts without energy, explosions."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedHMC
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import constrain_fn
+
+from numpyro_bnn.data.host_rows import sources_in
+from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.starts import Fit
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
+
+# Kernels of NumPyro that look at all rows; HMCECS is an HMCGibbs that does not.
+_ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
+
+
+def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
+    """Refuse a model that subsamples under a kernel that would take one minibatch for all data.
+
+    :raises ValueError: naming the plate.
+    """
+    if isinstance(sampler, HMCECS) or not isinstance(sampler, (*_ON_ALL_ROWS, ParallelTempering)):
+        return
+    for name, (size, subsample_size) in structure.plates.items():
+        if subsample_size < size:
+            kernel = type(sampler).__name__
+            raise ValueError(
+                f"{kernel}: the plate '{name}' subsamples {subsample_size} of {size} rows, and "
+                f"{kernel} would freeze one such batch for the whole run. Remove "
+                "`subsample_size=` to use all rows, or use a stochastic-gradient kernel with "
+                "`batch_size=`."
+            )
+
+
+def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
+    """Refuse discrete latent sites under HMC where NumPyro cannot sum them out.
+
+    :raises ValueError: naming them.
+    """
+    discrete = [name for name in structure.latent if structure.sites[name].discrete]
+    if discrete and isinstance(sampler, HMC) and find_spec("funsor") is None:
+        raise ValueError(
+            f"{type(sampler).__name__}: the latent site(s) {discrete} are discrete, and summing them "
+            "out needs the package `funsor`, which is not installed. Install it (`pip install "
+            "funsor`), sum them out in the model, or sample them with NumPyro's DiscreteHMCGibbs."
+        )
+
+
+def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
+    """Refuse data on the host where a sampler would want all of them on the device."""
+    sources = sources_in(data)
+    if sources and not chunked and not isinstance(sampler, SGMCMC):
+        raise ValueError(
+            f"{type(sampler).__name__}: cannot take {sources[0]!r}, because it looks at all rows at "
+            "once. Give `chunk_size=` to MCMC with HMC or NUTS, or use a kernel of this package, "
+            "with `batch_size=`."
+        )
+
+
+def refuse_sites_of_host_rows(fit: Fit) -> None:
+    """Refuse deterministic sites that only all rows, which are never together, could tell."""
+    if not fit.structure.deterministic or not sources_in((fit.args, fit.kwargs)):
+        return
+    potential = fit.potential
+
+    @jax.jit
+    def sites() -> Any:
+        z = potential.unconstrain(potential.prior_draw(jax.random.key(0)))
+        return constrain_fn(
+            potential.bound, potential.args, potential.kwargs, z, return_deterministic=True
+        )
+
+    # Stand-ins for the rows are NaN.
+    found = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
+    for name, value in found.items():
+        if np.isnan(value).any():
+            raise ValueError(
+                f"The deterministic site '{name}' depends on rows of data on the host, which are "
+                "never all on the device. Take it out of the model, and compute it from the draws."
+            )
+
+
+def check_energy(fit: Fit, energy: Any, z: Any) -> None:
+    """Refuse starts without a finite potential energy.
+
+    :param fit: the model on its data.
+    :param energy: of every chain, or of the only one.
+    :param z: positions, with an axis of chains if the energies have one.
+    :raises ValueError: naming the chain and the sites.
+    """
+    bad = np.flatnonzero(~np.isfinite(np.atleast_1d(np.asarray(energy))))
+    if not bad.size:
+        return
+    chain = int(bad[0])
+    if np.ndim(energy):
+        z = jax.tree.map(lambda leaf: leaf[chain], z)
+    potential = fit.potential
+    # Compiled, because distributions refuse concrete values that are NaN.
+    by_site = jax.jit(lambda z: potential.log_joint_by_site(potential.constrain(z)))(z)
+    sites = {k: float(v) for k, v in by_site.items() if not np.isfinite(v)}
+    raise ValueError(
+        f"Chain {chain} starts where the potential energy is not finite; log densities by "
+        f"site: {sites or 'all finite, but their sum is not'}. Check the data for NaN or "
+        "infinite values, and start from `bnn.optimize(model, key, …)`."
+    )

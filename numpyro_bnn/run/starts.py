@@ -1,0 +1,126 @@
+"""Starts of the chains, in the form that each kernel wants."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro.infer import HMC
+from numpyro.infer.gibbs import Gibbs, prototype_trace
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import ParamInfo
+
+from numpyro_bnn.potential.potential import Potential, Values, transforms_of
+from numpyro_bnn.potential.starts import (
+    Fit,
+    _check_shapes,
+    _sites_to_start,
+    _start_shapes,
+    check_kinds,
+    check_mapping,
+    check_names,
+    complete,
+    own_coordinates,
+)
+from numpyro_bnn.priors.coordinates import parameterize
+
+
+def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains: int) -> Any:
+    """Starts for every chain, in the form that a kernel wants.
+
+    :param kernel: any kernel.
+    :param fit: its model on the data; None for a kernel over a potential function.
+    :param init_params: unconstrained values, of all latent sites or of the weights alone, with a
+        leading axis of chains; or None.
+    :param num_chains: number of chains.
+    :raises ValueError: for sites or shapes that do not fit.
+    """
+    if init_params is None:
+        return None
+    check_kinds("MCMC.run", init_params)
+    init_params = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), init_params)
+    chains = (num_chains,) if num_chains > 1 else ()
+    if fit is not None and not isinstance(init_params, ParamInfo):
+        check_mapping("MCMC.run", init_params)
+        if not chains:
+            shapes = fit.structure.deterministic | _start_shapes(fit.structure)
+            init_params = _drop_chain_axis(init_params, shapes)
+        return _all_sites(kernel, fit, init_params, chains)
+    leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
+    if chains and leading != {chains}:
+        raise ValueError(
+            f"init_params must have a leading axis of num_chains={num_chains} on every "
+            f"array, got leading axes {sorted(leading)}. Give a start for each chain."
+        )
+    return init_params
+
+
+def _translated(fit: Fit, given: dict, chains: tuple[int, ...]) -> dict:
+    """Starts of all sites of the model in other coordinates, in its own.
+
+    Collapsed coordinates have no value of the lowest precisions: :func:`complete` finds them.
+    """
+    for parameterization in ("noncentered", "centered"):
+        other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
+        if set(given) == set(other.structure.latent):
+            _check_shapes(given, other.structure, chains)
+
+            def one(z: Values, other: Potential = other) -> Values:
+                values = other.constrain(z, deterministic=True)
+                return own_coordinates(fit.potential, values)
+
+            return jax.vmap(one)(given) if chains else one(given)
+    return given
+
+
+def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, chains: tuple[int, ...]) -> dict:
+    # A kernel around another starts as that does.
+    kernel = getattr(kernel, "kernel", kernel)
+    structure = fit.structure
+    batched = bool(chains)
+    if structure.levels and not set(init_params) <= set(structure.latent):
+        init_params = _translated(fit, init_params, chains)
+    if structure.levels and set(init_params) != set(structure.latent):
+        init_params = complete(fit.potential, init_params, chains)
+    else:
+        check_names(init_params, *_sites_to_start(kernel, structure, init_params))
+    _check_shapes(init_params, structure, chains)
+    if isinstance(kernel, Gibbs):
+        init_params = _constrain_blocks(kernel, fit, init_params, batched)
+    return init_params
+
+
+def _constrain_blocks(kernel: Gibbs, fit: Fit, init_params: dict, batched: bool) -> dict:
+    """NumPyro's Gibbs takes constrained starts for every block that is not HMC."""
+    sites = prototype_trace(fit.model, jax.random.key(0), fit.args, fit.kwargs)
+    by_hmc: set[str] = set()
+    named: set[str] = set()
+    for block, spec in kernel.blocks:
+        names = () if spec is None else spec(sites) if callable(spec) else spec
+        named |= set(names)
+        by_hmc |= set(names) if isinstance(block, HMC) else set()
+    if any(spec is None and isinstance(block, HMC) for block, spec in kernel.blocks):
+        by_hmc |= set(init_params) - named
+    if set(init_params) <= by_hmc:
+        return init_params
+    constrain: Callable
+    if any(fit.structure.sites[name].discrete for name in fit.structure.latent):
+        # A potential has no discrete sites; supports do.
+        transforms = transforms_of(fit.model, fit.args, fit.kwargs)
+
+        def constrain(z: Values) -> Values:
+            return {name: transforms[name](v) if name in transforms else v for name, v in z.items()}
+
+    else:
+        constrain = fit.potential.constrain
+    values = jax.vmap(constrain)(init_params) if batched else constrain(init_params)
+    return {k: v if k in by_hmc else values[k] for k, v in init_params.items()}
+
+
+def _drop_chain_axis(init_params: dict, shapes: dict[str, tuple[int, ...]]) -> dict:
+    """Accept starts with a leading axis of one for a single chain."""
+    known = [name for name in init_params if name in shapes]
+    extra = {jnp.ndim(init_params[n]) - len(shapes[n]) for n in known}
+    if known and extra == {1} and all(jnp.shape(v)[0] == 1 for v in init_params.values()):
+        return {name: value[0] for name, value in init_params.items()}
+    return init_params

@@ -1,0 +1,5 @@
+"""Kernels of NumPyro's ``MCMC``: stochastic-gradient and microcanonical, Gibbs, tempering.
+
+``sgmcmc`` joins five ingredients in one kernel, ``gibbs`` draws hierarchical precisions exactly,
+``tempering`` moves between the prior and the posterior. Begin with ``sgmcmc/kernel.py``.
+"""

@@ -1,0 +1,89 @@
+"""Chains that failed: exploded, or with a draw that is not finite. They are left out of every average."""
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.util import find_stack_level
+
+
+def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
+    """Why chains failed, by chain.
+
+    :param state: of the kernel, after the last step.
+    :param bad: first draw of a chain that is not finite.
+    """
+    return exploded_chains(state) | not_finite(bad)
+
+
+def not_finite(bad: dict[int, int]) -> dict[int, str]:
+    """Reasons for the first draw of a chain that is not finite, by chain."""
+    return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
+
+
+def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
+    """Say which chains are left out, and why.
+
+    :param failed: at least one chain.
+    :raises RuntimeError: if no other chain is left.
+    """
+    reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
+    advice = "Use a smaller step size, or start from `bnn.optimize`."
+    if len(failed) == num_chains:
+        raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
+    warnings.warn(
+        f"Left out {len(failed)} of {num_chains} chains ({reasons}). {advice}",
+        stacklevel=find_stack_level(),
+    )
+
+
+def exploded_chains(state: Any) -> dict[int, str]:
+    """Chains that a kernel, or a block of Gibbs, has frozen."""
+    left_out = {}
+    for part in (state, *getattr(state, "block_states", ())):
+        steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
+        for chain in np.flatnonzero(steps >= 0):
+            left_out[int(chain)] = f"{_cause(part, chain)} at step {steps[chain]}, warm-up included"
+    return left_out
+
+
+def _cause(state: Any, chain: Any) -> str:
+    """Why a chain was frozen, which its state shows."""
+    for field, name in (("step_size", "step size"), ("temperature", "temperature")):
+        value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
+        if not (np.isfinite(value) and value >= 0):
+            return f"its schedule, which must be corrected, gave the {name} {value:.4g}"
+    return "exploded"
+
+
+def first_bad_draws(draws: Any) -> dict[int, int]:
+    """First draw of each chain that is not finite somewhere, by chain.
+
+    :param draws: pytree of arrays (chain, draw, …), on a device or on the host.
+    """
+    found: dict[int, int] = {}
+    for values in jax.tree.leaves(draws):
+        if not jnp.issubdtype(values.dtype, jnp.inexact):
+            continue
+        finite = np.asarray(_finite(values))
+        for chain in np.flatnonzero(~finite.all(1)):
+            first = int(np.argmin(finite[chain]))
+            found[int(chain)] = min(first, found.get(int(chain), first))
+    return found
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, jax.Array):
+        return _finite_on_device(values)
+    # A sum passes over them once and keeps nothing; it is finite only if all of them are.
+    with np.errstate(all="ignore"):
+        if np.isfinite(values.sum()):
+            return np.ones(values.shape[:2], bool)
+    return np.isfinite(values).all(axis=tuple(range(2, values.ndim)))
+
+
+@jax.jit
+def _finite_on_device(values: jax.Array) -> jax.Array:
+    return jnp.isfinite(values).all(axis=tuple(range(2, values.ndim)))

@@ -1,0 +1,7 @@
+"""Exact draws of hierarchical precisions, and exact moves along directions that gradients hardly take.
+
+:class:`~numpyro_bnn.PrecisionGibbs` is a block of NumPyro's ``Gibbs``; :func:`~numpyro_bnn.neal`
+builds Neal's whole scheme; ``moves.py`` has scalings that leave prior or network unchanged, and
+``interleaved.py`` a kernel that takes them after each step of another. Begin with
+``precision_gibbs.py``.
+"""

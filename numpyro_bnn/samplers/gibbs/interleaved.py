@@ -1,0 +1,145 @@
+"""A kernel with exact moves after each of its steps.
+
+:class:`Interleaved` takes the state of any kernel to constrained values of all sites in centred
+coordinates, applies the moves of :mod:`numpyro_bnn.samplers.gibbs.moves`, and gives the kernel back a
+state at the new values.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from numpyro.distributions import biject_to
+from numpyro.handlers import seed, trace
+from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditioning
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.starts import own_coordinates
+from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
+from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.gibbs.moves import Bound, Move
+from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
+
+
+class Interleaved(MCMCKernel):
+    """A kernel over a model, and moves after each of its steps.
+
+    :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred
+        coordinates, or ``Gibbs`` of them (:func:`numpyro_bnn.neal`).
+    :param moves: steps that leave the posterior as it is, in order.
+    :raises TypeError: if `kernel` is no kernel over a model.
+    :raises ValueError: when run, for collapsed coordinates, which have no precisions to move.
+    """
+
+    def __init__(self, kernel: MCMCKernel, moves: Sequence[Move]) -> None:
+        if not isinstance(kernel, MCMCKernel) or getattr(kernel, "model", None) is None:
+            raise TypeError(f"Interleaved: expected a kernel over a model, got {kernel!r}.")
+        self.kernel = kernel
+        self.moves = tuple(moves)
+        self._sample_fn: Callable | None = None
+
+    @property
+    def model(self) -> Callable:
+        return self.kernel.model
+
+    @property
+    def sample_field(self) -> str:
+        return self.kernel.sample_field
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        return fields_of(self.kernel)
+
+    def get_diagnostics_str(self, state: Any) -> str:
+        return self.kernel.get_diagnostics_str(state)
+
+    def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        return self.kernel.postprocess_fn(model_args, model_kwargs)
+
+    def init(
+        self,
+        rng_key: jax.Array,
+        num_warmup: int,
+        init_params: Any,
+        model_args: tuple,
+        model_kwargs: dict | None,
+    ) -> Any:
+        state = self.kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+        self._check(Bound(self.model, model_args, model_kwargs), getattr(state, self.sample_field))
+        self._sample_fn = self._sample_one
+        return state
+
+    def _check(self, bound: Bound, z: Values) -> None:
+        if isinstance(self.kernel, Gibbs):
+            hidden = [name for name in bound.latent if name not in z]
+        else:
+            sites = trace(seed(self.model, jax.random.key(0))).get_trace(
+                *bound.args, **bound.kwargs
+            )
+            laws = {n: unwrapped(s["fn"]) for n, s in sites.items() if s["type"] == "sample"}
+            hidden = [n for n, law in laws.items() if isinstance(law, GammaScaleMixture)]
+        if hidden:
+            raise ValueError(
+                f"Interleaved: moves need weights and precisions, and the kernel has none at {hidden}: it "
+                "integrates them out, or sees the model in other coordinates. Build it over "
+                '`bnn.parameterize(model, "noncentered")` or "centered", or with `bnn.neal(model)`.'
+            )
+
+    def sample(self, state: Any, model_args: tuple, model_kwargs: dict | None) -> Any:
+        assert self._sample_fn is not None
+        return self._sample_fn(state, model_args, model_kwargs)
+
+    def _sample_one(self, state: Any, args: tuple, kwargs: dict | None) -> Any:
+        state = self.kernel.sample(state, args, kwargs)
+        key, *keys = jax.random.split(state.rng_key, 1 + len(self.moves))
+        bound = Bound(self.model, args, kwargs)
+        values = centered_values(self.kernel, getattr(state, self.sample_field), bound)
+        for key_move, move in zip(keys, self.moves):
+            values = move(key_move, values, bound)
+        return placed(self.kernel, state._replace(rng_key=key), values, bound)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sample_fn": None}
+
+
+def centered_values(kernel: MCMCKernel, z: Values, bound: Bound) -> Values:
+    """Constrained values of all sites of the model in centred coordinates."""
+    if isinstance(kernel, Gibbs):
+        return dict(kernel.get_constrain_fn(bound.args, bound.kwargs)(z))
+    own = Potential(kernel.model, bound.args, bound.kwargs).constrain(z, deterministic=True)
+    return {name: own[name] for name in bound.latent}
+
+
+def placed(kernel: MCMCKernel, state: Any, values: Values, bound: Bound) -> Any:
+    """The state of a kernel at other values of its sites, with what it keeps computed anew."""
+    args, kwargs = bound.args, bound.kwargs
+    if not isinstance(kernel, Gibbs):
+        z = own_coordinates(Potential(kernel.model, args, kwargs), values)
+        return kernel.refresh(_at(z, state, kernel), args, kwargs)
+    states: list[Any] = []
+    merged: Values = {}
+    for (part, _), own in zip(kernel.blocks, state.block_states):
+        z = _native(part, getattr(own, part.sample_field), values, bound)
+        others = {name: value for name, value in values.items() if name not in z}
+        own = part.refresh(_at(z, own, part), args, with_conditioning(kwargs, others))
+        states.append(own)
+        merged |= z
+    return state._replace(z=merged, block_states=tuple(states))
+
+
+def _at(z: Values, state: Any, kernel: MCMCKernel) -> Any:
+    """A state at another position; a momentum does not depend on it, and stays."""
+    if isinstance(state, SGMCMCState):
+        return state._replace(dynamics=state.dynamics._replace(position=z))
+    return state._replace(**{kernel.sample_field: z})
+
+
+def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:
+    """Values in the form in which a kernel keeps them."""
+    if isinstance(kernel, (PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
+        return {name: values[name] for name in z}
+    sites = bound.sites(values)
+    return {name: biject_to(sites[name]["fn"].support).inv(values[name]) for name in z}

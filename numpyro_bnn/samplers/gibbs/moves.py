@@ -1,0 +1,221 @@
+"""Cheap exact steps along directions in which networks with hierarchical priors hardly move.
+
+Weights and their precision are tied: the prior is nearly flat along (w, τ) → (s w, τ/s²), and a
+gradient sampler creeps along that ridge. Relu units have a direction along which no prediction
+changes: in-weights times s, out-weights over s. A *move* takes a step along such an orbit that leaves
+the posterior as it is; :class:`Interleaved` takes moves after every step of a kernel.
+
+An orbit {T_s θ} of a group of scalings has the conditional density p(T_s θ) |∂T_s θ / ∂θ| ds / s.
+Source: J. S. Liu and C. Sabatti, *Generalised Gibbs sampler and multigrid Monte Carlo for Bayesian
+computation*, Biometrika 87 (2000), theorem 1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer.util import log_density
+
+from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model
+from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
+
+
+class Bound:
+    """A model in centred coordinates with its data, as moves see it.
+
+    :param model: a NumPyro model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+
+    def __init__(self, model: Callable, args: tuple, kwargs: dict | None) -> None:
+        self.model = centered_model(model)
+        self.args, self.kwargs = args, kwargs or {}
+
+    def _at(self, values: Values) -> Callable:
+        # The key is for what a model draws beside its latent sites, the same at every look.
+        return seed(substitute(self.model, data=values), jax.random.key(0))
+
+    def sites(self, values: Values) -> dict[str, Any]:
+        """The trace at constrained values."""
+        return trace(self._at(values)).get_trace(*self.args, **self.kwargs)
+
+    @property
+    def latent(self) -> list[str]:
+        """Names of all weights, precisions and whatever else is sampled."""
+        return list(structure_of(self.model, self.args, self.kwargs).latent)
+
+    def levels(self, owner: str, values: Values) -> dict[str, Level]:
+        """The hierarchical precisions of weights.
+
+        :param owner: the move that asks.
+        :raises ValueError: if there are none.
+        """
+        every = levels_of(self.sites(values))
+        levels = {name: level for name, level in every.items() if not level.of_noise}
+        if not levels:
+            raise ValueError(
+                f"{owner}: the model has no hierarchical precision. Give the network the prior "
+                "`bnn.priors.Hierarchical(…)`."
+            )
+        return levels
+
+    def log_joint(self, values: Values) -> jax.Array:
+        """log p(θ, y) at constrained values, in nats."""
+        return log_density(self._at(values), self.args, self.kwargs, {})[0]
+
+
+class Move(Protocol):
+    """A step that leaves the posterior of a model as it is."""
+
+    def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
+        """New constrained values of all latent sites."""
+
+
+class RidgeScaling:
+    """A Metropolis step along (w, τ) → (s w, τ/s²), one for every hierarchical group.
+
+    All weights below a top precision are multiplied by s, and all precisions between divided by
+    s², with log s ~ Normal(0, step²). Of n weights and m precisions the Jacobian is s^(n - 2m). Costs an
+    energy for every group, and one more.
+
+    :param step: standard deviation of log s; about the posterior spread of log τ^(-1/2).
+    :raises ValueError: if `step` is not positive; when run, if the model has no hierarchical
+        precision.
+    """
+
+    def __init__(self, step: float = 0.3) -> None:
+        if not step > 0:
+            raise ValueError(f"RidgeScaling: step must be positive, got step={step!r}.")
+        self.step = step
+
+    def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
+        levels = bound.levels("RidgeScaling", values)
+        before = bound.log_joint(values)
+        tops = [level for level in levels.values() if level.parent is None]
+        for i, top in enumerate(tops):
+            weights, precisions = _family(top, levels)
+            key_scale, key_accept = jax.random.split(jax.random.fold_in(key, i))
+            log_s = self.step * jax.random.normal(key_scale)
+            new = dict(values)
+            new |= {name: values[name] * jnp.exp(log_s) for name in weights}
+            new |= {name: values[name] * jnp.exp(-2 * log_s) for name in precisions}
+            after = bound.log_joint(new)
+            jacobian = _count(values, weights) - 2 * _count(values, precisions)
+            gain = after - before + jacobian * log_s
+            accepted = -jax.random.exponential(key_accept) <= gain
+            values = _choose(accepted, new, values)
+            before = jnp.where(accepted, after, before)
+        return values
+
+
+def _count(values: Values, names: Sequence[str]) -> int:
+    return sum(values[name].size for name in names)
+
+
+def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]:
+    """Weights and precisions below and at a top precision."""
+    below = [levels[child.site] for child in top.children]
+    weights = [name for level in (top, *below) for name in level.members]
+    return weights, [level.site for level in (top, *below)]
+
+
+class PrecisionRedraw:
+    """Every precision of weights drawn anew, exactly, given the weights; costs no energy.
+
+    After a kernel in non-centred coordinates, where weights follow their precision, this interweaves the
+    two ways to see the model: each takes the steps that the other is bad at. (In centred coordinates it
+    is a further Gibbs step.)
+
+    :raises ValueError: when run, if the model has no hierarchical precision.
+
+    Source: Y. Yu and X.-L. Meng, *To center or not to center: that is not the question*, JCGS 20
+    (2011).
+    """
+
+    def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
+        return redrawn(key, bound.levels("PrecisionRedraw", values), values)
+
+
+class UnitRescaling:
+    """Each hidden unit of a layer moved along its orbit: in-weights times s, out-weights over s.
+
+    With relu units (or others with φ(s a) = s φ(a)) no prediction changes, so that the prior decides.
+    Where it is Gaussian given its precisions, log p(s²) is that of a generalised inverse Gaussian law
+    with shape (n_in - n_out)/2, up Σ τ w_in²/2 and down Σ τ w_out²/2, from which s² is drawn
+    exactly, for all units at once. That law is the proposal of a Metropolis step, always accepted
+    there; other activations and priors with a scale (Student t) cost acceptance, not exactness. Costs
+    two energies.
+
+    :param incoming: site of the kernel whose last axis counts the units.
+    :param outgoing: site of the kernel whose first axis but the last counts them.
+    :param vectors: sites of one value a unit, such as the bias.
+    :raises ValueError: when run, for sites that the model lacks, whose sizes do not agree, or whose
+        prior has no scale.
+    """
+
+    def __init__(self, incoming: str, outgoing: str, vectors: Sequence[str] = ()) -> None:
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self.vectors = tuple(vectors)
+
+    def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
+        entering = (self.incoming, *self.vectors)
+        self._check(values)
+        sites = bound.sites(values)
+        units = values[self.incoming].shape[-1]
+        up = sum(_squares(n, sites, values).reshape(-1, units).sum(0) for n in entering) / 2
+        out = _squares(self.outgoing, sites, values)
+        down = out.reshape(-1, units, out.shape[-1]).sum((0, 2)) / 2
+        count = (_count(values, entering) - _count(values, [self.outgoing])) / units
+        key_scale, key_accept = jax.random.split(key)
+        log_square = sample_log(key_scale, count / 2, up, down)
+        scale = jnp.exp(log_square / 2)
+        new = dict(values)
+        new |= {name: values[name] * scale for name in entering}
+        new[self.outgoing] = values[self.outgoing] / scale[:, None]
+        # The Jacobian s^count is in the shape of the proposal too, and cancels.
+        square = scale**2
+        proposal = jnp.sum(up * (square - 1) + down * (1 / square - 1))
+        gain = bound.log_joint(new) - bound.log_joint(values) + proposal
+        return _choose(-jax.random.exponential(key_accept) <= gain, new, values)
+
+    def _check(self, values: Values) -> None:
+        names = (self.incoming, *self.vectors, self.outgoing)
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise ValueError(
+                f"UnitRescaling: the model has no latent site {missing}; it has {list(values)}."
+            )
+        shapes = {name: values[name].shape for name in names}
+        units = shapes[self.incoming][-1]
+        fits = all(shapes[name] == (units,) for name in self.vectors)
+        out = shapes[self.outgoing]
+        if not fits or len(out) < 2 or out[-2] != units:
+            raise ValueError(
+                f"UnitRescaling: the {units} units of '{self.incoming}' are not those of the other "
+                f"sites, of shapes {shapes}. Give the bias and the next kernel of the same layer."
+            )
+
+
+def _squares(name: str, sites: dict[str, Any], values: Values) -> jax.Array:
+    """Squared weights over the squared scales of their prior."""
+    law = unwrapped(sites[name]["fn"])
+    if not isinstance(law, (dist.Normal, dist.StudentT, dist.Laplace)):
+        raise ValueError(
+            f"UnitRescaling: the prior of '{name}' is {type(law).__name__}, which has no scale that "
+            "this knows. Use Normal, Student t or Laplace weights given their precisions."
+        )
+    return (values[name] / law.scale) ** 2
+
+
+def _choose(accepted: jax.Array, new: Values, old: Values) -> Values:
+    return {name: jnp.where(accepted, new[name], old[name]) for name in old}

@@ -1,0 +1,215 @@
+"""Exact draws of hierarchical precisions, as a block of NumPyro's ``Gibbs``.
+
+Given weights and data every precision has a law that can be drawn from exactly, at no gradient
+cost (:mod:`numpyro_bnn.priors.precision_levels`). With HMC for the weights in between this is the scheme
+of R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_sample
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import identity
+
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
+from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import given_precisions
+
+
+def centered_model(model: Callable) -> parameterize:
+    """The model in centred coordinates, where precisions are independent of the data."""
+    if isinstance(model, parameterize) and model.parameterization == "centered":
+        return model
+    return parameterize(model, "centered")
+
+
+def precision_sites(model_trace: dict[str, Any]) -> list[str]:
+    """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
+
+    :param model_trace: of the model in centred coordinates.
+    :raises ValueError: if there are none.
+    """
+    names = [n for n in levels_of(model_trace) if not model_trace[n]["is_observed"]]
+    if not names:
+        raise ValueError(
+            "PrecisionGibbs: the model has no hierarchical precision to draw. Give the network the "
+            "prior `bnn.priors.Hierarchical(…)`, or the likelihood `noise=likelihoods.Precision(…)`."
+        )
+    return names
+
+
+class PrecisionGibbs(MCMCKernel):
+    """Draws hierarchical precisions from their exact conditional laws, lowest level first.
+
+    Those of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and of the noise where a
+    likelihood of this package has it as a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
+    inside NumPyro's ``Gibbs``, with another kernel for the weights::
+
+        centered = bnn.parameterize(model, "centered")
+        Gibbs([(PrecisionGibbs(model), precision_sites), (HMC(centered), None)])
+
+    It looks at the model in centred coordinates whatever its own; the other blocks must be given
+    ``bnn.parameterize(model, "centered")``, since ``Gibbs`` wants one model for all.
+    :func:`neal` does all that. Costs no gradient, and one pass over the data where it draws noise.
+
+    :param model: a NumPyro model.
+    :raises TypeError: if `model` is not callable.
+    :raises ValueError: when run, for sites that are no hierarchical precision, for a likelihood
+        that is scaled or masked, and outside of ``Gibbs``.
+
+    Source: Neal (1996), appendix A; the updates between levels as in his Flexible Bayesian
+    Modelling software, with draws by rejection in place of adaptive rejection.
+    """
+
+    sample_field = "z"
+
+    def __init__(self, model: Callable) -> None:
+        if isinstance(model, MCMCKernel) or not callable(model):
+            raise TypeError(f"PrecisionGibbs: expected a model, got {model!r}.")
+        self._model: Callable = centered_model(model)
+        self._levels: dict[str, Level] = {}
+
+    @property
+    def model(self) -> Callable:
+        """The model in centred coordinates."""
+        return self._model
+
+    def init(
+        self,
+        rng_key: jax.Array,
+        num_warmup: int,
+        init_params: Values | None,
+        model_args: tuple,
+        model_kwargs: dict | None,
+    ) -> CustomGibbsState:
+        kwargs = model_kwargs or {}
+        if not init_params or GIBBS_SITES_KWARG not in kwargs:
+            raise ValueError(
+                "PrecisionGibbs draws precisions given all else and is no sampler by itself. Use it "
+                "as a block of NumPyro's Gibbs, or `bnn.neal(model)`."
+            )
+        self._levels = self._find(set(init_params), model_args, kwargs)
+        values = {name: jnp.asarray(value) for name, value in init_params.items()}
+        return CustomGibbsState(values, rng_key)
+
+    def _find(self, names: set[str], args: tuple, kwargs: dict) -> dict[str, Level]:
+        """The levels to draw, checked."""
+        found: dict[str, Level] = {}
+
+        def visit(key: jax.Array) -> jax.Array:
+            seeded = substitute(seed(self._model, key), substitute_fn=init_to_sample)
+            found.update(levels_of(trace(seeded).get_trace(*args, **kwargs)))
+            return key
+
+        jax.eval_shape(visit, jax.random.key(0))
+        others = sorted(names - set(found))
+        if others:
+            raise ValueError(
+                f"PrecisionGibbs draws hierarchical precisions, and {others} are none. The model has "
+                f"{sorted(found)}; leave other sites to the block of the weights."
+            )
+        chosen = {name: level for name, level in found.items() if name in names}
+        needed = {
+            site
+            for level in chosen.values()
+            for site in (*(() if level.of_noise else level.members), *_neighbours(level))
+        }
+        missing = sorted(needed - names - set(kwargs[GIBBS_SITES_KWARG]))
+        if missing:
+            raise ValueError(
+                f"PrecisionGibbs needs the sites {missing}, which the other blocks do not have: they "
+                'see the model in other coordinates. Give them `bnn.parameterize(model, "centered")`, '
+                "or use `bnn.neal(model)`."
+            )
+        return chosen
+
+    def sample(
+        self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
+    ) -> CustomGibbsState:
+        kwargs = model_kwargs or {}
+        key, *keys = jax.random.split(state.rng_key, 1 + len(self._levels))
+        values = {**kwargs.get(GIBBS_SITES_KWARG, {}), **state.z}
+        values |= self._residuals(values, model_args, kwargs)
+        for key_level, (name, level) in zip(keys, self._levels.items()):
+            drawn = level.draw(key_level, values)
+            values[name] = drawn.astype(state.z[name].dtype).reshape(state.z[name].shape)
+        return CustomGibbsState({name: values[name] for name in state.z}, key)
+
+    def _residuals(self, values: Values, args: tuple, kwargs: dict) -> Values:
+        """Residuals of the observed sites whose noise is drawn, in units of that noise."""
+        levels = [level for level in self._levels.values() if level.of_noise]
+        observed = {site for level in levels for site in level.members}
+        if not observed:
+            return {}
+        # With a precision of 1 the scale of the noise is its unit.
+        own = {name: values[name] for name in self._levels}
+        own |= {level.site: jnp.ones_like(own[level.site]) for level in levels}
+        bound = substitute(seed(self._model, jax.random.key(0)), data=own)
+        sites = trace(bound).get_trace(*args, **kwargs)
+        return {name: _standard_residual(name, sites[name]) for name in observed}
+
+    def refresh(
+        self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
+    ) -> CustomGibbsState:
+        """Nothing is kept that depends on other sites."""
+        return state
+
+    def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":
+        kernel = copy.copy(self)
+        kernel._model = wrapper(self._model)
+        kernel._levels = {}
+        return kernel
+
+    def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """Precisions are kept as they are."""
+        return identity
+
+
+def _neighbours(level: Level) -> Iterable[str]:
+    """Sites of the levels above and below."""
+    parents = () if level.parent is None else (level.parent,)
+    return (*parents, *(child.site for child in level.children))
+
+
+def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
+    law = unwrapped(site["fn"])
+    if site["scale"] is not None or not isinstance(law, (dist.Normal, dist.StudentT)):
+        raise ValueError(
+            f"PrecisionGibbs: the observed site '{name}' is scaled, masked or subsampled, so that the "
+            "law of its noise given the data is not known. Leave its precision to the block of the "
+            "weights."
+        )
+    return (site["value"] - law.loc) / law.scale
+
+
+def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **options: Any) -> Gibbs:
+    """Neal's scheme: exact draws of all precisions, then weights by a gradient kernel given them.
+
+    Weights, and whatever else the model has, are one block, in centred coordinates. By default its
+    kernel is Neal's too: trajectories judged by windows, and for every weight a step size that follows from
+    the current precisions and the data (:func:`~numpyro_bnn.preconditioners.given_precisions`).
+
+    :param model: a NumPyro model with a :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` prior, in
+        whatever coordinates.
+    :param kernel: class of the kernel of the weights, such as ``numpyro.infer.NUTS``; called as
+        ``kernel(model, **options)``. Others than the default adapt as they always do.
+    :param options: of that kernel.
+    :return: a kernel for :class:`numpyro_bnn.MCMC`.
+    :raises ValueError: when run, if the model has no hierarchical precision.
+
+    Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2 and 3.3.
+    """
+    centered = centered_model(model)
+    if kernel is WindowedHMC:
+        options = {"preconditioner": given_precisions(), **options}
+    return Gibbs([(PrecisionGibbs(centered), precision_sites), (kernel(centered, **options), None)])

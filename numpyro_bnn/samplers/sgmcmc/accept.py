@@ -1,0 +1,200 @@
+"""Accept or reject: what makes a sampler exact at any step size.
+
+Three shapes of decision. :func:`propose` judges one step (MALA, random walk, SGLD with
+``accept=``); :func:`trajectory` judges several, by the change of the energy plus the work that
+the dynamics kept count of (GGMC, AMAGOLD, HMC);
+:func:`~numpyro_bnn.samplers.sgmcmc.accept_windows.windowed` does so by windows of states at both ends.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+    DynamicsState,
+    Settings,
+    accept_or_reject,
+    langevin_work,
+    log_acceptance,
+)
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.noise import normals_like
+
+PyTree = Any
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """How a proposal is judged.
+
+    :param num_steps: steps of a trajectory; the most that it may have where a length is given.
+    :param trajectory_length: mean duration of a trajectory, in the units of the step size; the
+        number of steps is then drawn for each, uniformly between 1 and twice the mean, so that no
+        direction can be in resonance with it.
+    :param exact: by the energy on all rows; otherwise by that of the minibatch that made the
+        proposal, which is biased.
+    :param caches_gradient: whether the gradient at the position is kept between proposals.
+    :param window: states at either end of a trajectory that are judged in place of the end itself;
+        see :mod:`~numpyro_bnn.samplers.sgmcmc.accept_windows`.
+    """
+
+    num_steps: int = 1
+    exact: bool = True
+    caches_gradient: bool = False
+    trajectory_length: float | None = None
+    window: int = 1
+
+    def draw_num_steps(self, rng_key: jax.Array, step_size: jax.Array) -> jax.Array:
+        """The number of steps of one trajectory."""
+        if self.trajectory_length is None:
+            return jnp.asarray(self.num_steps)
+        most = 2 * self.trajectory_length / step_size
+        steps = jnp.ceil(jax.random.uniform(rng_key) * most)
+        return jnp.clip(steps, 1, self.num_steps).astype(int)
+
+
+class Decision(NamedTuple):
+    """Where a chain is after a decision.
+
+    - **dynamics**, **estimator** - states
+    - **energy** - U at the position
+    - **gradient** - the last one looked at; None for methods without
+    - **accept_prob** - probability with which the proposal was to be accepted
+    - **accepted** - whether the gradient is that of the position
+    - **num_steps** - steps of the proposal
+    """
+
+    dynamics: DynamicsState
+    estimator: Any
+    energy: jax.Array
+    gradient: PyTree
+    accept_prob: jax.Array
+    accepted: jax.Array
+    num_steps: jax.Array | int = 1
+
+
+def propose(
+    rule: Metropolis,
+    method: Dynamics,
+    gradient: Estimator,
+    rows: Rows,
+    state: DynamicsState,
+    energy: jax.Array,
+    estimator: Any,
+    settings: Settings,
+    rng_key: jax.Array,
+) -> Decision:
+    """One step, accepted or rejected.
+
+    With minibatch gradients the same rows serve both ends, so that for these rows the proposal
+    and its reverse are a pair of known densities, and the energy on all rows makes it exact.
+
+    :param energy: U at the position.
+    :return: the state after the decision.
+    """
+    key_noise, key_accept = jax.random.split(rng_key)
+    noises = normals_like(key_noise, method.num_noises, state.position)
+    if not method.uses_gradient:
+        end = method.complete(state, None, noises, settings)
+        end_energy = rows.potential(end.position)
+        return _decide(
+            key_accept,
+            state,
+            end,
+            energy,
+            end_energy,
+            end_energy - energy,
+            None,
+            estimator,
+            settings,
+        )
+    if rule.caches_gradient:
+        here, after = state.gradient, estimator
+    else:
+        begin = gradient.estimate(rows, state.position, estimator)
+        here, after = begin.gradient, begin.state
+    end = method.complete(state, here, noises, settings)
+    there = gradient.estimate(rows, end.position, estimator)
+    if rule.caches_gradient:
+        end = end._replace(gradient=there.gradient)
+    end_energy, change = there.value, there.value - energy
+    if not rule.caches_gradient:
+        if rule.exact:
+            end_energy = rows.potential(end.position)
+            change = end_energy - energy
+        else:
+            change = there.value - begin.value
+    work = langevin_work(state.position, here, end.position, there.gradient, settings)
+    return _decide(
+        key_accept, state, end, energy, end_energy, change + work, there.gradient, after, settings
+    )
+
+
+def trajectory(
+    rule: Metropolis,
+    method: Dynamics,
+    gradient: Estimator,
+    rows: Rows,
+    state: DynamicsState,
+    energy: jax.Array,
+    estimator: Any,
+    settings: Settings,
+    rng_key: jax.Array,
+) -> Decision:
+    """Several steps, accepted or rejected together; a rejection reverses the momentum.
+
+    :param energy: U at the position.
+    :return: the state after the decision.
+    """
+    key_steps, key_accept, key_length = jax.random.split(rng_key, 3)
+    count = rule.draw_num_steps(key_length, settings.step_size)
+
+    def step(i: jax.Array, carry: tuple) -> tuple:
+        state, estimator, *_ = carry
+        key = jax.random.fold_in(key_steps, i)
+        noises = normals_like(key, method.num_noises, state.position)
+        state = method.advance(state, noises, settings)
+        estimate = gradient.estimate(rows, state.position, estimator)
+        state = method.complete(state, estimate.gradient, noises, settings)
+        new = (state, estimate.state, estimate.value, estimate.gradient)
+        return jax.tree.map(_as, carry, new)
+
+    real = energy.dtype
+    like = jax.tree.map(jnp.zeros_like, state.position)
+    carry = (state, estimator, jnp.zeros((), real), like)
+    end, estimator, value, last = lax.fori_loop(0, count, step, carry)
+    # A word that ends with a kick took its last gradient, and so the energy, at its end.
+    known = method.reuses_gradient and gradient.batch_size is None
+    end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
+    change = end_energy - energy + end.work
+    decision = _decide(
+        key_accept, state, end, energy, end_energy, change, last, estimator, settings
+    )
+    return decision._replace(num_steps=count)
+
+
+def _as(old: jax.Array, new: jax.Array) -> jax.Array:
+    return jnp.asarray(new, jnp.result_type(old))
+
+
+def _decide(
+    key: jax.Array,
+    start: DynamicsState,
+    end: DynamicsState,
+    energy: jax.Array,
+    end_energy: jax.Array,
+    energy_error: jax.Array,
+    gradient: PyTree,
+    estimator: Any,
+    settings: Settings,
+) -> Decision:
+    log_accept = log_acceptance(energy_error, settings.temperature)
+    accept = jnp.log(jax.random.uniform(key, dtype=log_accept.dtype)) < log_accept
+    state = accept_or_reject(accept, end, start)
+    kept = jnp.where(accept, end_energy, energy)
+    return Decision(state, estimator, kept, gradient, jnp.exp(log_accept), accept)

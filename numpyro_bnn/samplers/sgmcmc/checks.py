@@ -1,0 +1,176 @@
+"""What a kernel refuses before anything is traced: values out of range, ingredients that clash."""
+
+from typing import Any
+
+import jax
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+
+
+def check_step_size(owner: str, step_size: Any) -> None:
+    """:raises ValueError: for a word other than "auto", or a number that is not positive."""
+    if isinstance(step_size, str) and step_size != "auto":
+        raise ValueError(
+            f'{owner}: step_size must be a number, a schedule or "auto", got {step_size!r}.'
+        )
+    if isinstance(step_size, (int, float)) and not step_size > 0:
+        raise ValueError(
+            f"{owner}: step_size must be positive, got step_size={step_size}. Give a number above 0, "
+            'or "auto".'
+        )
+
+
+def check_first_step(owner: str, step_size: Any) -> None:
+    """:raises ValueError: for a schedule that begins at 0, from which no friction follows."""
+    first = step_size(0)
+    if not isinstance(first, jax.core.Tracer) and not first > 0:
+        raise ValueError(
+            f"{owner}: the step size at count 0 is {first}, and the friction is 0.1 / step_size where "
+            "none is given. Give `friction=`."
+        )
+
+
+def check_friction(owner: str, friction: Any, method: Dynamics, positive: bool = False) -> None:
+    """:raises ValueError: for a friction out of range, or for a method without momentum."""
+    if friction is None:
+        return
+    if not method.has_momentum:
+        raise ValueError(
+            f"{owner}: friction={friction}, but this method has no momentum to damp. Leave friction "
+            "out, or use BAOAB."
+        )
+    if not _is_number(friction):
+        raise TypeError(f"{owner}: friction must be a number, got friction={friction!r}.")
+    if positive and not friction > 0:
+        raise ValueError(
+            f"{owner}: friction must be positive, got friction={friction}. For no friction use HMC."
+        )
+    if not friction >= 0:
+        raise ValueError(
+            f"{owner}: friction must not be negative, got friction={friction}. For no friction use HMC."
+        )
+
+
+def check_numbers(
+    owner: str, resample_momentum: Any, target_accept_prob: Any, method: Dynamics
+) -> None:
+    """:raises ValueError: for a number out of range, or one that the method has no use for."""
+    if resample_momentum is not None:
+        check_whole(owner, "resample_momentum", resample_momentum)
+        if not method.has_momentum:
+            raise ValueError(
+                f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
+                "Leave it out."
+            )
+    if not (_is_number(target_accept_prob) and 0 < target_accept_prob < 1):
+        raise ValueError(
+            f"{owner}: target_accept_prob must be between 0 and 1, got {target_accept_prob!r}."
+        )
+
+
+def check_gradient_noise(owner: str, gradient_noise: Any, method: Dynamics, rule: Any) -> None:
+    """:raises ValueError: where a known gradient noise cannot be taken off."""
+    if _is_number(gradient_noise) and gradient_noise == 0:
+        return
+    if _is_number(gradient_noise) and not gradient_noise > 0:
+        raise ValueError(
+            f"{owner}: gradient_noise is a variance and must not be negative, got {gradient_noise}."
+        )
+    if rule is not None or not method.subtracts_noise:
+        raise ValueError(
+            f"{owner}: gradient_noise={gradient_noise} is taken off the noise of SGLD, PSGLD and SGHMC "
+            "without Metropolis correction only. Leave it out; SGNHT absorbs noise of unknown size."
+        )
+
+
+def check_target(
+    owner: str, model: Any, potential_fn: Any, batch_size: int | None, gradient: Estimator
+) -> None:
+    """:raises ValueError: unless there is one target, and rows to take where they are wanted."""
+    if (model is None) == (potential_fn is None):
+        raise ValueError(
+            f"{owner}: expected either a model or potential_fn, got model={model} and "
+            f"potential_fn={potential_fn}."
+        )
+    if batch_size is not None and gradient.batch_size != check_whole(
+        owner, "batch_size", batch_size
+    ):
+        raise ValueError(
+            f"{owner}: batch_size={batch_size}, but gradient={gradient} has "
+            f"batch_size={gradient.batch_size}. Give the size to the estimator only."
+        )
+    if potential_fn is not None and gradient.needs_rows:
+        raise ValueError(
+            f"{owner}: gradient={gradient} takes rows of the data, but potential_fn is a function of "
+            "the position alone. Give a model instead."
+        )
+
+
+def check_kinds(owner: str, gradient: Any, preconditioner: Any) -> None:
+    """:raises TypeError: for ingredients that are something else."""
+    if not hasattr(gradient, "estimate"):
+        raise TypeError(
+            f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
+            f"{gradient!r}."
+        )
+    if not hasattr(preconditioner, "inverse_mass_matrix"):
+        raise TypeError(
+            f"{owner}: preconditioner must be one of `preconditioners`, such as "
+            f"`preconditioners.from_warmup()`, got {preconditioner!r}."
+        )
+
+
+def check_fit(
+    owner: str,
+    method: Dynamics,
+    gradient: Estimator,
+    preconditioner: Preconditioner,
+    rule: Metropolis | None,
+) -> None:
+    """:raises ValueError: for ingredients that are each right and wrong together."""
+    if preconditioner.varies and (method.has_momentum or rule is not None):
+        raise ValueError(
+            f"{owner}: {preconditioner} goes on changing after warm-up, which only SGLD and PSGLD "
+            "correct for. Freeze it (gamma_term=False)."
+        )
+    some_rows = gradient.batch_size is not None
+    if some_rows and (not method.uses_gradient or (rule is not None and rule.caches_gradient)):
+        raise ValueError(
+            f"{owner}: it uses all rows, but gradient={gradient} takes {gradient.batch_size} of them. "
+            'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`.'
+        )
+    if rule is None or not rule.exact:
+        return
+    if gradient.follows_chain:
+        raise ValueError(
+            f"{owner}: gradient={gradient} depends on where the chain has been, which an exact "
+            "correction cannot account for. Use `gradients.control_variate`, whose anchor stays."
+        )
+    if method.tracks_work and not gradient.independent:
+        raise ValueError(
+            f"{owner}: gradient={gradient} is not as likely in the opposite order, which an exact "
+            "correction needs. Use order='replacement'."
+        )
+
+
+def check_all_rows(owner: str, batch_size: Any, gradient: Any) -> None:
+    """:raises ValueError: for a minibatch, to a method that is exact on all rows alone."""
+    if batch_size is None and getattr(gradient, "batch_size", None) is None:
+        return
+    given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
+    raise ValueError(
+        f"{owner}: {given}, but it uses all rows. For minibatches with an exact correction use "
+        "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, (str, bool))

@@ -1,0 +1,286 @@
+r"""Methods: what one step of a sampler does, as pure functions of state, gradient and noise.
+
+Most are words in the letters A, B, O, D of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary`
+(drift, kick, friction with noise, thermostat), and one class writes them all:
+:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.splitting.Splitting` is leapfrog, BAOAB, OBABO or the
+thermostat according to its word. This file holds what they share, :class:`Dynamics`, and the methods that
+merge letters: SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`), AMAGOLD (:class:`Amagold`); and
+the random walk.
+
+Every method costs one gradient a step, taken where ``advance`` arrives and handed to
+``complete``: a caller never needs to know which method it drives, nor where the gradient comes
+from. On a quadratic potential each step is a linear map of state and noise, so its stationary
+covariance solves a Lyapunov equation; the docstrings give the solutions and the tests check them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+    DynamicsState,
+    PyTree,
+    Settings,
+    drift,
+    inverse_mass_like,
+    kick_work,
+    map_like,
+    momentum_from,
+    spread,
+)
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """What one kernel needs to drive any method.
+
+    ``state = init(position, noise, settings)``, then for each step::
+
+        state = dynamics.advance(state, noises, settings)
+        gradient = estimate(state.position)           # the one gradient of the step
+        state = dynamics.complete(state, gradient, noises, settings)
+
+    where ``noises`` is a tuple of ``num_noises`` pytrees, standard normal, like the position.
+    """
+
+    has_momentum: ClassVar[bool] = True
+    uses_gradient: ClassVar[bool] = True
+    subtracts_noise: ClassVar[bool] = False
+
+    @property
+    def num_noises(self) -> int:
+        """How many pytrees of standard normals a step takes."""
+        return 1
+
+    @property
+    def reuses_gradient(self) -> bool:
+        """Whether ``init`` wants the gradient, because a step begins with the last one's."""
+        return False
+
+    @property
+    def tracks_work(self) -> bool:
+        """Whether ``state.work`` is kept, so that a trajectory can be accepted or rejected."""
+        return False
+
+    def init(
+        self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
+    ) -> DynamicsState:
+        """The state at which a chain or a trajectory begins.
+
+        :param position: pytree of floating-point arrays.
+        :param noise: standard normal, like ``position``; becomes the momentum.
+        :param settings: temperature and inverse mass matrix scale the momentum.
+        :param gradient: gradient at ``position``, wanted if ``reuses_gradient``.
+        :raises ValueError: if it is wanted and absent.
+        """
+        if self.reuses_gradient and gradient is None:
+            raise ValueError(
+                f"{self} was started without a gradient, expected one at the position: its first "
+                "movement reuses the gradient that the step before ended with. Pass gradient=."
+            )
+        position = jax.tree.map(jnp.asarray, position)
+        return DynamicsState(
+            position,
+            momentum=momentum_from(noise, settings) if self.has_momentum else None,
+            gradient=gradient if self.reuses_gradient else None,
+            work=jnp.zeros((), jnp.result_type(float)) if self.tracks_work else None,
+        )
+
+    def advance(
+        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
+    ) -> DynamicsState:
+        """Move to the position at which the gradient of this step is wanted."""
+        return state
+
+    def complete(
+        self,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        """Finish the step, given (an estimate of) the gradient of U at ``state.position``."""
+        raise NotImplementedError
+
+    def step(
+        self,
+        state: DynamicsState,
+        noises: tuple[PyTree, ...],
+        gradient_fn: Callable[[PyTree], PyTree],
+        settings: Settings,
+    ) -> DynamicsState:
+        """``advance``, the gradient, ``complete``."""
+        state = self.advance(state, noises, settings)
+        return self.complete(state, gradient_fn(state.position), noises, settings)
+
+
+@dataclass(frozen=True)
+class Langevin(Dynamics):
+    r"""Overdamped Langevin dynamics by Euler's method: SGLD, pSGLD, the proposal of MALA.
+
+    .. math:: \theta' = \theta - \tfrac{\epsilon}{2} (M^{-1} \nabla U - T \Gamma)
+              + \sqrt{\epsilon T M^{-1} - \tfrac{\epsilon^2}{4} M^{-2} \hat V}\, \xi
+
+    Welling & Teh 2011, eq. 4; with a metric and its divergence :math:`\Gamma_i = \sum_j \partial_j
+    M^{-1}_{ij}`, Li et al. 2016, algorithm 1. The variance :math:`\hat V` of the gradient
+    (``gradient_noise``, 0 by default) is taken off as for :class:`SemiImplicit`; the root is
+    clipped at 0. On a quadratic potential of Hessian H the stationary covariance is :math:`T (H -
+    \tfrac{\epsilon}{4} H M^{-1} H)^{-1}`: an error of first order in epsilon.
+    """
+
+    has_momentum: ClassVar[bool] = False
+    subtracts_noise: ClassVar[bool] = True
+
+    def complete(
+        self,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        epsilon, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
+
+        def move(x: Any, g: Any, xi: Any, w: Any, v: Any, gamma: Any) -> Any:
+            variance = jnp.maximum(epsilon * temperature * w - (0.5 * epsilon * w) ** 2 * v, 0.0)
+            return x - 0.5 * epsilon * (w * g - temperature * gamma) + jnp.sqrt(variance) * xi
+
+        inverse_mass, known, divergence = (
+            spread(getattr(settings, name), state.position, name)
+            for name in ("inverse_mass_matrix", "gradient_noise", "divergence")
+        )
+        position = map_like(
+            move, state.position, gradient, *noises, inverse_mass, known, divergence
+        )
+        return state._replace(position=position)
+
+
+@dataclass(frozen=True)
+class RandomWalk(Dynamics):
+    r"""A symmetric proposal, :math:`\theta' = \theta + s \sqrt{M^{-1}} \xi`, s the step size.
+
+    Free of gradients and of the temperature: accept by ``log_acceptance(U' - U, temperature)``.
+    """
+
+    has_momentum: ClassVar[bool] = False
+    uses_gradient: ClassVar[bool] = False
+
+    def complete(
+        self,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        inverse_mass = inverse_mass_like(settings, state.position)
+        position = map_like(
+            lambda x, xi, w: x + settings.step_size * jnp.sqrt(w) * xi,
+            state.position,
+            *noises,
+            inverse_mass,
+        )
+        return state._replace(position=position)
+
+
+@dataclass(frozen=True)
+class SemiImplicit(Dynamics):
+    r"""SGHMC: friction and noise by Euler's method, the momentum first.
+
+    .. math:: p' &= (1 - \gamma h) p - h \nabla U + \sqrt{2 \gamma h T M - h^2 \hat V}\, \xi \\
+              \theta' &= \theta + h M^{-1} p'
+
+    Chen, Fox & Guestrin 2014, eq. 15 with :math:`C = \gamma M` and
+    :math:`\hat B = \tfrac12 h \hat V`, :math:`\hat V` the variance of the gradient of U
+    (``gradient_noise``); temperature enters the noise that is wanted, not the noise that the
+    minibatch has brought already. The root is clipped at 0: friction should be at least
+    :math:`h \hat V / (2 T M)`. The position uses the new momentum; with the old one (explicit
+    Euler) there may be no stationary law at all.
+
+    Stationary covariance for a Hessian H: :math:`T (H - \tfrac{h^2}{4 - 2 \gamma h} H M^{-1}
+    H)^{-1}`, so that the error is of second order at any friction. (The exact coefficient
+    :math:`1 - (1 - \gamma h)^2` in place of :math:`2 \gamma h` would multiply it by
+    :math:`1 - \gamma h / 2`, an error of first order even where the potential is flat.) Momenta
+    come out too warm, by a factor of :math:`1 / (1 - \gamma h / 2)` to leading order. With
+    :math:`\gamma h = 1` this is SGLD at :math:`\epsilon = 2 h^2`, draw for draw. Stable for
+    :math:`h^2 \lambda < 4 - 2 \gamma h`, lambda the largest eigenvalue of :math:`M^{-1} H`.
+    """
+
+    subtracts_noise: ClassVar[bool] = True
+
+    def complete(
+        self,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
+        loss = settings.friction * h
+
+        def move(p: Any, g: Any, xi: Any, w: Any, v: Any) -> Any:
+            variance = jnp.maximum(2 * loss * temperature / w - h**2 * v, 0.0)
+            return (1 - loss) * p - h * g + jnp.sqrt(variance) * xi
+
+        inverse_mass = inverse_mass_like(settings, state.position)
+        known = spread(settings.gradient_noise, state.position, "gradient_noise")
+        momentum = map_like(move, state.momentum, gradient, *noises, inverse_mass, known)
+        position = drift(state.position, momentum, h, settings)
+        return state._replace(position=position, momentum=momentum)
+
+
+@dataclass(frozen=True)
+class Amagold(Dynamics):
+    r"""AMAGOLD: a drift of h/2, a kick with friction that is symmetric in time, a drift of h/2.
+
+    .. math:: p' = \frac{(1 - b) p - h \hat g + \sqrt{4 b T M}\, \xi}{1 + b},
+              \qquad b = \tfrac12 \gamma h
+
+    Zhang, Cooper & De Sa 2020, with :math:`b` their :math:`\varepsilon \beta`; their
+    :math:`\rho` is minus ``work``. The ratio of the densities of :math:`p \to p'` and of
+    :math:`-p' \to -p` is :math:`\exp((K' - K + \tfrac12 h \hat g^\top M^{-1}(p + p'))/T)` for
+    whatever :math:`\hat g` the minibatch gave, so a trajectory with minibatch gradients is
+    corrected exactly by one evaluation of U at each end. The minibatches of one trajectory must
+    be as likely in the opposite order.
+
+    :param metropolis: keep ``work``; without it, and never corrected, the covariance of the
+        position on a quadratic potential is :math:`T H^{-1}`, and gradient noise V heats it by
+        :math:`h V / (2 \gamma M)`.
+    """
+
+    metropolis: bool = True
+
+    @property
+    def tracks_work(self) -> bool:
+        return self.metropolis
+
+    def advance(
+        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
+    ) -> DynamicsState:
+        half = 0.5 * settings.step_size
+        return state._replace(position=drift(state.position, state.momentum, half, settings))
+
+    def complete(
+        self,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
+        b = 0.5 * settings.friction * h
+        momentum = map_like(
+            lambda p, g, xi, w: (
+                ((1 - b) * p - h * g + jnp.sqrt(4 * b * temperature / w) * xi) / (1 + b)
+            ),
+            state.momentum,
+            gradient,
+            *noises,
+            inverse_mass_like(settings, state.position),
+        )
+        work = state.work
+        if self.metropolis:
+            work = work + kick_work(state.momentum, momentum, gradient, h, settings)
+        position = drift(state.position, momentum, 0.5 * h, settings)
+        return state._replace(position=position, momentum=momentum, work=work)

@@ -1,0 +1,171 @@
+"""Splitting methods: a step of Langevin dynamics written as a word of exact movements."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+    DynamicsState,
+    PyTree,
+    Settings,
+    damp,
+    drift,
+    kick,
+    kick_work,
+    regulate,
+)
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+
+
+@dataclass(frozen=True)
+class Splitting(Dynamics):
+    r"""A step written as a word of movements, e.g. ``Splitting("BAOAB")``.
+
+    ``BAOAB`` (Leimkuhler & Matthews 2013): the covariance of the position is exactly
+    :math:`T H^{-1}` on a quadratic potential, at any stable step (:math:`h^2 \lambda < 4`) and
+    friction. ``BAOA`` is the same with the two half kicks of neighbouring steps made one: the
+    same positions from :math:`p + \tfrac{h}{2} \nabla U`, momenta that are exactly N(0, T M)
+    too, and no gradient carried from step to step, which a Gibbs update or a new minibatch would
+    make stale; the form for unadjusted sampling. Gradient noise of covariance V heats it as
+    :math:`T + \tfrac14 h^2 \coth(\tfrac12 \gamma h) V / M`, about :math:`h V / (2 \gamma M)`.
+
+    ``OBABO`` (Bussi & Parrinello 2007): momenta exact, positions :math:`T (H - \tfrac{h^2}{4} H
+    M^{-1} H)^{-1}`; with Metropolis at intervals it is GGMC (Garriga-Alonso & Fortuin 2021).
+    ``BAB`` is the leapfrog. ``BADODA`` is SGNHT (Ding et al. 2014) in the splitting of
+    Leimkuhler & Shang 2016, the half kicks made one; gradient noise of covariance V that nobody
+    knows moves the mean of the thermostat to :math:`\gamma + h V / (2 T M)` and leaves the target.
+    A state stands before the kick that heats it: its kinetic temperature is then
+    :math:`T - h^2 V / (2 M)`.
+
+    :param letters: the word: A, B, O, D. It needs A and B, and one new gradient at most.
+    :param metropolis: keep ``work``; only for a palindrome without D.
+    :param per_parameter: one thermostat a parameter in place of one for all.
+    :param relaxation_time: :math:`\tau` of the thermostat; None is 1/friction, which has the
+        dimension of a time whatever the units of the parameters. Ding et al. have 1.
+    :raises ValueError: if the word breaks one of these rules.
+    """
+
+    letters: str
+    metropolis: bool = False
+    per_parameter: bool = False
+    relaxation_time: float | None = None
+
+    def __post_init__(self) -> None:
+        word = self.letters
+        if set(word) - set("ABOD") or not {"A", "B"} <= set(word):
+            raise ValueError(
+                f"Splitting: letters={word!r}, expected a word of A (drift), B (kick), "
+                "O (friction) and D (thermostat) with at least one A and one B. Try 'BAOAB'."
+            )
+        if "D" in word and "O" not in word:
+            raise ValueError(
+                f"Splitting: letters={word!r} has a thermostat D and no O for it to act in. "
+                "Try 'BADODA'."
+            )
+        if not self._one_gradient:
+            raise ValueError(
+                f"Splitting: letters={word!r} needs more than one new gradient a step, expected "
+                "one at most. Keep the kicks at one position, or at both ends of the word."
+            )
+        if self.metropolis and ("D" in word or word != word[::-1]):
+            raise ValueError(
+                f"Splitting: letters={word!r} cannot be corrected by Metropolis, expected a "
+                "palindrome of A, B and O. Try 'OBABO' or 'BAOAB', or metropolis=False."
+            )
+        if self.relaxation_time is not None and not self.relaxation_time > 0:
+            raise ValueError(
+                "Splitting: relaxation_time must be positive, got relaxation_time="
+                f"{self.relaxation_time}. None takes 1/friction."
+            )
+
+    @property
+    def _kicks(self) -> list[str]:
+        # What lies between drifts, if it has a kick; one entry for each position with kicks.
+        return [part for part in self.letters.split("A") if "B" in part]
+
+    @property
+    def _one_gradient(self) -> bool:
+        first, last = self.letters.split("A")[0], self.letters.split("A")[-1]
+        return len(self._kicks) == 1 or (len(self._kicks) == 2 and "B" in first and "B" in last)
+
+    @property
+    def reuses_gradient(self) -> bool:
+        return len(self._kicks) == 2
+
+    @property
+    def tracks_work(self) -> bool:
+        return self.metropolis
+
+    @property
+    def num_noises(self) -> int:
+        return self.letters.count("O")
+
+    @property
+    def _cut(self) -> int:
+        # The gradient is wanted at the first kick after the drifts that a reused one precedes.
+        start = self.letters.rindex("A") if self.reuses_gradient else 0
+        return self.letters.index("B", start)
+
+    def init(
+        self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
+    ) -> DynamicsState:
+        state = super().init(position, noise, settings, gradient)
+        if "D" not in self.letters:
+            return state
+        friction = jnp.asarray(settings.friction, jnp.result_type(float))
+        if self.per_parameter:
+            return state._replace(
+                thermostat=jax.tree.map(lambda x: jnp.full_like(x, friction), state.position)
+            )
+        return state._replace(thermostat=friction)
+
+    def advance(
+        self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
+    ) -> DynamicsState:
+        return self._move(self.letters[: self._cut], state, state.gradient, noises, settings)
+
+    def complete(
+        self,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        word = self.letters[self._cut :]
+        rest = noises[self.num_noises - word.count("O") :]
+        state = self._move(word, state, gradient, rest, settings)
+        return state._replace(gradient=gradient) if self.reuses_gradient else state
+
+    def _move(
+        self,
+        word: str,
+        state: DynamicsState,
+        gradient: PyTree,
+        noises: tuple[PyTree, ...],
+        settings: Settings,
+    ) -> DynamicsState:
+        remaining = iter(noises)
+        for letter in word:
+            time = jnp.asarray(settings.step_size) / self.letters.count(letter)
+            if letter == "A":
+                position = drift(state.position, state.momentum, time, settings)
+                state = state._replace(position=position)
+            elif letter == "B":
+                momentum = kick(state.momentum, gradient, time)
+                if self.metropolis:
+                    gain = kick_work(state.momentum, momentum, gradient, time, settings)
+                    state = state._replace(work=state.work + gain)
+                state = state._replace(momentum=momentum)
+            elif letter == "O":
+                noise = next(remaining)
+                momentum = damp(state.momentum, noise, time, settings, state.thermostat)
+                state = state._replace(momentum=momentum)
+            else:
+                tau = self.relaxation_time
+                rate = settings.friction if tau is None else 1 / tau
+                thermostat = regulate(
+                    state.thermostat, state.momentum, time, settings, rate, self.per_parameter
+                )
+                state = state._replace(thermostat=thermostat)
+        return state

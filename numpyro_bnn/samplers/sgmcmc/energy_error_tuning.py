@@ -1,0 +1,177 @@
+"""What an unadjusted chain with momentum learns in warm-up: how fast to forget, and its step."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments
+from numpyro_bnn.samplers.sgmcmc.step_size import Adaptation
+
+# Steps over which the mean of energy errors forgets: (n - 1)/(n + 1) with n = 150.
+_MEMORY = 149 / 151
+# How far from the target, in log step size, an error still says something.
+_TRUST = 1.5
+# Roundings of U, of its largest float, that an energy error may have.
+_ROUNDINGS = 4
+# The step may at most double, or halve, from one step to the next.
+_LARGEST_CHANGE = 2.0
+# Decoherence time by integrated autocorrelation time.
+_SHARE = 0.4
+_BLOCKS = 10
+# Of a block, above which a time says only that it is long.
+_RESOLVED = 0.5
+
+
+class Learned(NamedTuple):
+    """Statistics of warm-up.
+
+    - **weight**, **error** - decaying sums of weights, and of weighted squared energy errors in
+      units of the target and at the present step size
+    - **block** - sum of the positions of the block being filled
+    - **blocks** - moments of the means of complete blocks
+    - **draws** - moments of the positions of the present third
+    """
+
+    weight: jax.Array
+    error: jax.Array
+    block: PyTree
+    blocks: Moments
+    draws: Moments
+
+
+@dataclass(frozen=True)
+class Decoherence:
+    r"""Step size from the energy error, friction from the autocorrelation.
+
+    The variance of the energy error of a step grows as :math:`h^6`, so each squared error
+    suggests a step; suggestions are averaged with a weight that falls with the distance from the
+    target (Robnik et al. 2023, section 4.1). When the metric changes the step changes by the
+    mean change of its units. An error that is of the size of the rounding of U says nothing: far
+    out, where U is a million and more in single precision, it would shrink the step for ever.
+
+    After the second third of warm-up :math:`1/\gamma` is the typical standard deviation in the
+    metric; over the last, ten block means give the integrated autocorrelation time of every
+    parameter, and :math:`1/\gamma = 0.4\, h\, \bar\tau` in the end (section 4.2). Where ten blocks
+    are too short to tell, it is at least what it was.
+
+    :param energy_variance: target of Var[ΔE]/D; the step is left alone where None.
+    :param finds_friction: whether the friction is set.
+    """
+
+    energy_variance: float | None
+    finds_friction: bool
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to do in warm-up."""
+        return self.energy_variance is not None or self.finds_friction
+
+    def init(self, position: PyTree) -> Learned:
+        """Before the first step."""
+        zero = jnp.zeros((), jnp.result_type(float))
+        zeros = jax.tree.map(jnp.zeros_like, position)
+        return Learned(zero, zero, zeros, Moments.none(position), Moments.none(position))
+
+    def update(
+        self,
+        adaptation: Adaptation,
+        energy_error: jax.Array,
+        energy: jax.Array,
+        position: PyTree,
+        metrics: list[PyTree],
+        i: jax.Array,
+        num_warmup: int,
+    ) -> Adaptation:
+        """After one step of warm-up.
+
+        :param energy_error: of the step, over the temperature; not finite is the worst.
+        :param energy: U after the step, over the temperature.
+        :param position: after the step.
+        :param metrics: inverse mass matrices before and after the step.
+        :param i: steps before this one.
+        :param num_warmup: steps of warm-up.
+        """
+        if self.energy_variance is not None:
+            rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
+            target = size(position) * self.energy_variance + rounding**2
+            excess = energy_error**2 / target + 1e-8
+            adaptation = self._resized(adaptation, excess, position, metrics)
+        third = num_warmup // 3
+        length = third // _BLOCKS
+        if not self.finds_friction or length < 2:
+            return adaptation
+        at = i - (num_warmup - third)
+        learned = _with_draw(adaptation.averaging, position, at, third, length)
+        inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
+        variance = total(lambda w, v: v / w, inverse_mass, learned.draws.variance)
+        seen = learned.draws.size > 1
+        scale = jnp.sqrt(jnp.where(seen, variance, 1.0) / size(position))
+        chosen = jnp.where((at == -1) & seen, 1 / scale, adaptation.friction)
+        steps = _autocorrelation_time(learned, length)
+        found = 1 / (_SHARE * adaptation.step_size * steps)
+        # A chain that is slower than its blocks looks as if it took one block.
+        found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
+        chosen = jnp.where(at + 1 == third, found, chosen)
+        friction = chosen.astype(adaptation.friction.dtype)
+        return adaptation._replace(averaging=learned, friction=friction)
+
+    def _resized(
+        self,
+        adaptation: Adaptation,
+        excess: jax.Array,
+        position: PyTree,
+        metrics: list[PyTree],
+    ) -> Adaptation:
+        """The step at which the squared energy error would be that of the target on average."""
+        learned, step_size = adaptation.averaging, adaptation.step_size
+        weight = jnp.exp(-0.5 * (jnp.log(excess) / (6 * _TRUST)) ** 2)
+        finite = jnp.isfinite(excess)
+        all_weights = _MEMORY * learned.weight + jnp.where(finite, weight, 0.0)
+        errors = _MEMORY * learned.error + jnp.where(finite, weight * excess, 0.0)
+        known = all_weights > 0
+        mean = jnp.where(known, errors, 1.0) / jnp.where(known, all_weights, 1.0)
+        change = jnp.clip(mean ** (-1 / 6), 1 / _LARGEST_CHANGE, _LARGEST_CHANGE)
+        change = jnp.where(finite, change, 1 / _LARGEST_CHANGE)
+        before, after = (spread(m, position, "inverse_mass_matrix") for m in metrics)
+        units = total(lambda x, w, v: jnp.zeros_like(x) + jnp.log(v / w), position, before, after)
+        new = learned._replace(weight=all_weights, error=errors * change**6)
+        factor = change * jnp.exp(-0.5 * units / size(position))
+        return adaptation._replace(step_size=step_size * factor, averaging=new)
+
+
+def _with_draw(
+    learned: Learned, position: PyTree, at: jax.Array, third: int, length: int
+) -> Learned:
+    """With one more position, the `at`-th of the last third; negative in the one before."""
+    empty = jax.tree.map(jnp.zeros_like, learned.draws)
+    draws = jax.tree.map(lambda zero, old: jnp.where(at == 0, zero, old), empty, learned.draws)
+    block = jax.tree.map(jnp.add, learned.block, position)
+    full = (at + 1) % length == 0
+    mean = jax.tree.map(lambda x: x / length, block)
+    blocks = jax.tree.map(
+        lambda new, old: jnp.where(full, new, old), learned.blocks.add(mean), learned.blocks
+    )
+    block = jax.tree.map(lambda x: jnp.where(full, 0, x), block)
+    counts = at >= 0
+    block, blocks = jax.tree.map(
+        lambda new, old: jnp.where(counts, new, old),
+        (block, blocks),
+        (learned.block, learned.blocks),
+    )
+    added = draws.add(position)
+    draws = jax.tree.map(lambda new, old: jnp.where(at >= -third, new, old), added, draws)
+    return learned._replace(block=block, blocks=blocks, draws=draws)
+
+
+def _autocorrelation_time(learned: Learned, length: int) -> jax.Array:
+    """Mean over parameters, in steps; at least 1, and what does not move counts as 1."""
+
+    def time(between: jax.Array, overall: jax.Array) -> jax.Array:
+        moves = overall > 0
+        return jnp.maximum(length * between / jnp.where(moves, overall, 1.0), 1.0)
+
+    times = map_like(time, learned.blocks.variance, learned.draws.variance)
+    return total(lambda t: t, times) / size(times)

@@ -1,0 +1,383 @@
+r"""Gradient estimators: what a kernel takes for ∇U at a position.
+
+Each estimates the gradient of a :class:`~numpyro_bnn.potential.potential.Potential` without bias: its mean
+over the minibatches that it may draw is ∇U. With g(θ; I) the gradient of U(θ; I), in which the
+likelihood of the B rows I counts N/B times and the prior once:
+
+- :func:`full`: every row, in one piece or in chunks of bounded memory;
+- :func:`minibatch`: g(θ; I);
+- :func:`control_variate`: g(θ; I) - g(θ̂; I) + ∇U(θ̂) around a fixed anchor θ̂;
+- :func:`svrg`: the same, with the anchor moved to where the chain is every so many steps.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.potential.rows import Rows, in_chunks
+from numpyro_bnn.samplers.sgmcmc.branches import where_needed
+
+PyTree = Any
+Order = Literal["permutation", "replacement", "blocks"]
+ORDERS = ("permutation", "replacement", "blocks")
+
+
+class Estimate(NamedTuple):
+    """What an estimator gives for one step.
+
+    - **value** - estimate of the potential energy, in nats
+    - **gradient** - estimate of its gradient, like the position
+    - **state** - of the estimator
+    """
+
+    value: jax.Array
+    gradient: PyTree
+    state: Any
+
+
+class Estimator(Protocol):
+    """What a kernel asks of an estimator; see the module.
+
+    - **batch_size** - rows a gradient looks at; None for all
+    - **evaluations** - gradients of `batch_size` rows that an estimate takes
+    """
+
+    evaluations: ClassVar[int]
+
+    @property
+    def batch_size(self) -> int | None: ...
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether it takes rows by number, and so needs a data plate."""
+
+    @property
+    def independent(self) -> bool:
+        """Whether the rows of each gradient are drawn independently of all others."""
+
+    @property
+    def follows_chain(self) -> bool:
+        """Whether an estimate depends on where the chain has been."""
+
+    def init(self, potential: "Rows", position: PyTree, rng_key: jax.Array) -> Any:
+        """The state before the first step."""
+
+    def estimate(self, potential: "Rows", position: PyTree, state: Any) -> Estimate:
+        """Value and gradient at a position."""
+
+    def refresh(self, potential: "Rows", state: Any) -> Any:
+        """The state after the potential has changed (inside Gibbs)."""
+
+
+@dataclass(frozen=True)
+class _Full:
+    chunk_size: int | None = None
+    batch_size: int | None = None
+    evaluations: ClassVar[int] = 1
+    independent: ClassVar[bool] = True
+    follows_chain: ClassVar[bool] = False
+
+    @property
+    def needs_rows(self) -> bool:
+        return self.chunk_size is not None
+
+    def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> None:
+        return None
+
+    def refresh(self, potential: Rows, state: None) -> None:
+        return None
+
+    def estimate(self, potential: Rows, position: PyTree, state: None) -> Estimate:
+        if self.chunk_size is None:
+            return Estimate(*potential.full(position), state)
+        return Estimate(*in_chunks(potential, position, self.chunk_size), state)
+
+
+def full(chunk_size: int | None = None) -> Estimator:
+    """The exact gradient over all rows.
+
+    :param chunk_size: rows at a time, for memory that does not grow with N; all at once where
+        None. The same to floating-point rounding.
+    :raises ValueError: if `chunk_size` is not a positive integer.
+    """
+    if chunk_size is not None:
+        chunk_size = check_whole("gradients.full", "chunk_size", chunk_size)
+    return _Full(chunk_size)
+
+
+class BatchState(NamedTuple):
+    """Where a sequence of minibatches stands.
+
+    - **rng_key** - decides the order of every epoch
+    - **count** - minibatches taken so far
+    - **epoch** - epochs finished
+    - **place** - rows (or blocks) taken in this epoch
+    """
+
+    rng_key: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+    epoch: jax.Array
+    place: jax.Array
+
+
+def next_rows(
+    state: BatchState, size: int, batch_size: int, order: Order
+) -> tuple[jax.Array, BatchState]:
+    """Row numbers of the next minibatch.
+
+    :param state: where the sequence stands.
+    :param size: number of rows N.
+    :param batch_size: rows to take, B.
+    :param order: see :func:`minibatch`.
+    :return: (B,) integers, for ``"blocks"`` consecutive ones, and the state after them.
+    """
+    key, count, epoch, place = state
+    if order == "replacement":
+        rows = jax.random.randint(jax.random.fold_in(key, count), (batch_size,), 0, size)
+        return rows, state._replace(count=count + 1)
+    units, taken = (size // batch_size, 1) if order == "blocks" else (size, batch_size)
+    places = place + jnp.arange(taken)
+    unit = shuffled(jax.random.fold_in(key, epoch), places % units, units)
+    if units % taken:
+        # A minibatch may run over the end of an epoch into the next, which has its own order.
+        then = shuffled(jax.random.fold_in(key, epoch + 1), places % units, units)
+        unit = jnp.where(places < units, unit, then)
+    end = place + taken
+    over = (end >= units).astype(end.dtype)
+    after = BatchState(key, count + 1, epoch + over, end - over * units)
+    return unit[0] * batch_size + jnp.arange(batch_size) if order == "blocks" else unit, after
+
+
+def shuffled(rng_key: jax.Array, place: jax.Array, size: int) -> jax.Array:
+    """A keyed pseudo-random permutation of 0 … size - 1, evaluated at some places only.
+
+    A four-round Feistel network over the next power of four, walked until it falls inside
+    (Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002), then rotated by a uniform
+    offset, so that each place holds every row with equal probability. It needs no
+    memory of N rows and no sort, which a permutation of all rows every epoch does, under
+    ``jax.vmap`` even every step.
+
+    :param rng_key: decides the permutation.
+    :param place: integers below `size`.
+    :param size: number of rows, below 2³⁰.
+    """
+    half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
+    mask = jnp.uint32((1 << half) - 1)
+    bits = jax.random.bits(rng_key, (5,), jnp.uint32)
+
+    def rounds(value: jax.Array) -> jax.Array:
+        left, right = value >> half, value & mask
+        for i in range(4):
+            mixed = (right + bits[i]) * jnp.uint32(0x9E3779B1)
+            mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x85EBCA77)
+            left, right = right, left ^ ((mixed ^ (mixed >> 13)) & mask)
+        return (left << half) | right
+
+    def walk(value: jax.Array) -> jax.Array:
+        return jnp.where(value < size, value, rounds(value))
+
+    value = lax.while_loop(
+        lambda v: jnp.any(v >= size), walk, rounds(jnp.asarray(place, jnp.uint32))
+    )
+    return ((value + bits[4] % jnp.uint32(size)) % jnp.uint32(size)).astype(jnp.int32)
+
+
+@dataclass(frozen=True)
+class _Minibatch:
+    batch_size: int
+    order: Order = "permutation"
+    evaluations: ClassVar[int] = 1
+    needs_rows: ClassVar[bool] = True
+    follows_chain: ClassVar[bool] = False
+
+    @property
+    def independent(self) -> bool:
+        return self.order == "replacement"
+
+    def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> BatchState:
+        check_rows(self, potential)
+        zero = jnp.zeros((), jnp.int32)
+        return BatchState(rng_key, zero, zero, zero)
+
+    def refresh(self, potential: Rows, state: BatchState) -> BatchState:
+        return state
+
+    def rows(self, potential: Rows, state: BatchState) -> tuple[jax.Array, BatchState]:
+        return next_rows(state, potential.size, self.batch_size, self.order)
+
+    def some(
+        self, potential: Rows, position: PyTree, rows: jax.Array, after: BatchState
+    ) -> tuple[jax.Array, PyTree]:
+        ahead = None
+        if getattr(potential.potential, "is_on_host", False):
+            ahead, _ = self.rows(potential, after)
+        return potential.some(position, rows, self.order == "blocks", ahead)
+
+    def estimate(self, potential: Rows, position: PyTree, state: BatchState) -> Estimate:
+        rows, state = self.rows(potential, state)
+        return Estimate(*self.some(potential, position, rows, state), state)
+
+
+def check_rows(batches: "_Minibatch", potential: Rows) -> None:
+    """Refuse minibatches that the data cannot give.
+
+    :raises ValueError: for more rows than there are, or blocks that do not fill an epoch.
+    """
+    size, batch_size = potential.size, batches.batch_size
+    if batch_size > size:
+        raise ValueError(
+            f"batch_size={batch_size} is larger than the {size} rows of the plate "
+            f"'{potential.plate}'. Use at most {size}, or no batch_size for full batches."
+        )
+    if batches.order == "blocks" and size % batch_size:
+        fits = max(b for b in range(1, batch_size + 1) if size % b == 0)
+        raise ValueError(
+            f"gradients.minibatch: blocks of batch_size={batch_size} rows do not fill the {size} "
+            f"rows of the plate '{potential.plate}', and some rows would count more than others. Use "
+            f"batch_size={fits}, or order='permutation'."
+        )
+
+
+def minibatch(batch_size: int, order: Order = "permutation") -> _Minibatch:
+    """The gradient on B rows, its likelihood scaled by N/B.
+
+    :param batch_size: rows a step, B.
+    :param order: ``"permutation"`` visits every row once an epoch, in a new order each time;
+        ``"replacement"`` draws rows independently; ``"blocks"`` takes B neighbouring rows, in a
+        new order of the blocks each epoch: the fastest, for rows that are not sorted.
+    :raises ValueError: for an unknown order or a size that is not a positive integer; in `init`,
+        for more rows than there are.
+    """
+    batch_size = check_whole("gradients.minibatch", "batch_size", batch_size)
+    if order not in ORDERS:
+        raise ValueError(f"gradients.minibatch: order must be one of {ORDERS}, got {order!r}.")
+    return _Minibatch(batch_size, order)
+
+
+class AnchorState(NamedTuple):
+    """A minibatch sequence and the point around which gradients are corrected.
+
+    - **batches** - where the sequence stands
+    - **anchor** - position θ̂
+    - **value**, **gradient** - U and ∇U at the anchor, over all rows
+    """
+
+    batches: BatchState
+    anchor: PyTree
+    value: jax.Array
+    gradient: PyTree
+
+
+@dataclass(frozen=True)
+class _ControlVariate:
+    batches: _Minibatch
+    anchor: PyTree = None
+    period: int | None = None
+    chunk_size: int | None = None
+    evaluations: ClassVar[int] = 2
+    needs_rows: ClassVar[bool] = True
+
+    @property
+    def batch_size(self) -> int:
+        return self.batches.batch_size
+
+    @property
+    def independent(self) -> bool:
+        return self.batches.independent
+
+    @property
+    def follows_chain(self) -> bool:
+        return self.period is not None
+
+    def _at(self, potential: Rows, anchor: PyTree, batches: BatchState) -> AnchorState:
+        exact = _Full(self.chunk_size).estimate(potential, anchor, None)
+        return AnchorState(batches, anchor, exact.value, exact.gradient)
+
+    def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> AnchorState:
+        anchor = position if self.anchor is None else self.anchor
+        return self._at(potential, anchor, self.batches.init(potential, position, rng_key))
+
+    def refresh(self, potential: Rows, state: AnchorState) -> AnchorState:
+        return self._at(potential, state.anchor, state.batches)
+
+    def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
+        if self.period is not None:
+            # The sequence goes on as it was: its key is used once and never chosen between.
+            batches = state.batches
+            exact = where_needed(
+                batches.count % self.period == 0,
+                lambda: self._at(potential, position, batches)[1:],
+                state[1:],
+            )
+            state = AnchorState(batches, *exact)
+        rows, batches = self.batches.rows(potential, state.batches)
+        here = self.batches.some(potential, position, rows, batches)
+        there = self.batches.some(potential, state.anchor, rows, batches)
+        value, gradient = jax.tree.map(
+            lambda a, b, c: a - b + c, here, there, (state.value, state.gradient)
+        )
+        return Estimate(value, gradient, state._replace(batches=batches))
+
+
+def _anchored(
+    owner: str,
+    batch_size: int,
+    order: Order,
+    anchor: PyTree,
+    period: int | None,
+    chunk_size: int | None,
+) -> Estimator:
+    batch_size = check_whole(owner, "batch_size", batch_size)
+    if chunk_size is not None:
+        chunk_size = check_whole(owner, "chunk_size", chunk_size)
+    return _ControlVariate(minibatch(batch_size, order), anchor, period, chunk_size)
+
+
+def control_variate(
+    batch_size: int,
+    anchor: PyTree = None,
+    order: Order = "permutation",
+    chunk_size: int | None = None,
+) -> Estimator:
+    """A minibatch gradient corrected by the one at a fixed anchor, near which it has little noise.
+
+    Costs two minibatch gradients a step and one full gradient at the start. It pays while the
+    chain stays near the anchor: start at an optimum (:func:`numpyro_bnn.optimize`).
+
+    :param batch_size: rows a step.
+    :param anchor: unconstrained values by site; the start of each chain where None.
+    :param order: see :func:`minibatch`.
+    :param chunk_size: rows at a time for the full gradient.
+
+    Source: Baker, Fearnhead, Fox and Nemeth, *Control variates for stochastic gradient MCMC*
+    (2019), eq. (7).
+    """
+    return _anchored("gradients.control_variate", batch_size, order, anchor, None, chunk_size)
+
+
+def svrg(
+    batch_size: int,
+    period: int,
+    order: Order = "permutation",
+    chunk_size: int | None = None,
+) -> Estimator:
+    """A control variate whose anchor moves to the chain's own position every `period` steps.
+
+    Costs two minibatch gradients a step and one full gradient every `period`. Not for Metropolis
+    methods: their correction would have to know where the anchor came from.
+
+    :param batch_size: rows a step.
+    :param period: steps between anchors; about N/B makes the full gradients a third of the cost.
+    :param order: see :func:`minibatch`.
+    :param chunk_size: rows at a time for the full gradient.
+    :raises ValueError: if `period` is not a positive integer.
+
+    Source: Dubey et al., *Variance reduction in stochastic gradient Langevin dynamics* (2016),
+    algorithm 2.
+    """
+    period = check_whole("gradients.svrg", "period", period)
+    return _anchored("gradients.svrg", batch_size, order, None, period, chunk_size)

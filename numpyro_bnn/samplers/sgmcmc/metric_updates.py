@@ -1,0 +1,78 @@
+"""How a kernel teaches its preconditioner: gradients, curvature, and momenta in the new metric."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.branches import where_needed
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import rescaled
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.noise import normal_like
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+
+PyTree = Any
+
+
+def learned_metric(
+    metric: Preconditioner,
+    state: Any,
+    num_rows: int,
+    momentum: PyTree,
+    gradient: PyTree,
+    position: PyTree,
+    warming: jax.Array,
+    curvature: PyTree = None,
+) -> tuple[Any, PyTree]:
+    """What a preconditioner makes of a gradient, and the momentum in the new metric.
+
+    :param state: of the preconditioner.
+    :param num_rows: N, for metrics of the mean loss; 0 where it is not known.
+    :param momentum: of the old metric's law; None for methods without.
+    :param warming: whether this is warm-up.
+    :param curvature: diagonal of the Hessian, where the metric goes on changing.
+    """
+    if getattr(metric, "data_size", 0) is None and num_rows:
+        metric = dataclasses.replace(metric, data_size=num_rows)  # type: ignore[type-var]
+    learned = metric.update(state, gradient, position, warming, curvature)
+    if momentum is None or not metric.needs_warmup:
+        return learned, momentum
+    before, after = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(learned)
+    return learned, where_needed(warming, lambda: rescaled(momentum, before, after), momentum)
+
+
+def conditioned(metric: Preconditioner, state: Any, rows: Rows) -> Any:
+    """The state of a preconditioner given what Gibbs holds fixed."""
+    given = getattr(metric, "given", None)
+    return state if given is None else given(rows.potential, state)
+
+
+def reconditioned(
+    metric: Preconditioner, state: Any, rows: Rows, momentum: PyTree
+) -> tuple[Any, PyTree]:
+    """The same after Gibbs has changed that, and the momentum in the new metric."""
+    after = conditioned(metric, state, rows)
+    if momentum is None or after is state:
+        return after, momentum
+    old, new = metric.inverse_mass_matrix(state), metric.inverse_mass_matrix(after)
+    return after, rescaled(momentum, old, new)
+
+
+def hessian_product(
+    estimator: Estimator, rows: Rows, at: PyTree, state: Any, vector: PyTree
+) -> PyTree:
+    """The derivative of a gradient estimate in a direction."""
+
+    def gradient(z: PyTree) -> PyTree:
+        return estimator.estimate(rows, z, state).gradient
+
+    return jax.jvp(gradient, (at,), (vector,))[1]
+
+
+def diagonal_by_probe(product: Callable[[PyTree], PyTree], at: PyTree, key: jax.Array) -> PyTree:
+    """Unbiased estimate of the diagonal of a Hessian, by one product with random signs."""
+    probe = jax.tree.map(lambda x: jnp.where(x < 0, -1.0, 1.0), normal_like(key, at))
+    return jax.tree.map(jnp.multiply, probe, product(probe))

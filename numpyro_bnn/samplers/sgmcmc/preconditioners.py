@@ -1,0 +1,395 @@
+r"""Preconditioners: where the inverse mass matrix comes from, and nothing else.
+
+Each is an object with four functions::
+
+    state = preconditioner.init(position)
+    state = preconditioner.update(state, gradient, position, adapting)     # once a step
+    preconditioner.inverse_mass_matrix(state)      # scalar, or pytree like the position
+    preconditioner.divergence(state)               # its divergence, the Gamma term; 0 if frozen
+
+``adapting`` is true during warm-up. A metric that is frozen afterwards leaves the target exactly
+invariant, whatever it is, so that is the default everywhere. A metric that goes on changing with
+the position (``varies``) needs its divergence in the drift, :math:`\Gamma_i = \sum_j \partial_j
+M^{-1}_{ij}`, which only overdamped dynamics have a place for. One that depends on what Gibbs holds fixed has
+``given(potential, state)`` as well, its state after Gibbs has changed that.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.samplers.sgmcmc.branches import where_needed
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
+    given_precisions as given_precisions,
+)
+
+
+class Preconditioner(Protocol):
+    """What a kernel asks of a preconditioner; see the module."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether it goes on changing after warm-up, and so needs its divergence."""
+
+    @property
+    def needs_warmup(self) -> bool:
+        """Whether it is the identity until warm-up has shown it something."""
+
+    def init(self, position: PyTree) -> Any:
+        """The state before the first step."""
+
+    def update(
+        self,
+        state: Any,
+        gradient: PyTree,
+        position: PyTree,
+        adapting: Any,
+        hessian_diagonal: PyTree = None,
+    ) -> Any:
+        """The state after one step, from the gradient (of U) at ``position``."""
+
+    def inverse_mass_matrix(self, state: Any) -> PyTree:
+        """A scalar, or a pytree like the position."""
+
+    def divergence(self, state: Any) -> PyTree:
+        """A scalar 0, or a pytree like the position."""
+
+
+def _if(adapting: Any, update: Callable[[], Any], state: Any) -> Any:
+    # A branch, not a selection: after warm-up a step must not pay for the statistics.
+    return where_needed(adapting, update, state)
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    value: Any
+
+    varies = False
+    needs_warmup = False
+
+    def init(self, position: PyTree) -> PyTree:
+        values = spread(self.value, position, "inverse_mass_matrix")
+        pairs = zip(jax.tree.leaves(values), jax.tree.leaves(position), strict=True)
+        for given, wanted in ((jnp.shape(value), jnp.shape(leaf)) for value, leaf in pairs):
+            fits = all(m in (1, n) for m, n in zip(given[::-1], wanted[::-1], strict=False))
+            if not fits or len(given) > len(wanted):
+                raise ValueError(
+                    f"diagonal: a leaf of inverse_mass_matrix has the shape {given}, the "
+                    f"parameter has {wanted}. Give one number for each entry, or one for the "
+                    "whole leaf."
+                )
+        # Held in the state, not closed over: a large metric is an argument of the compiled step.
+        return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
+
+    def update(
+        self,
+        state: PyTree,
+        gradient: PyTree,
+        position: PyTree,
+        adapting: Any,
+        hessian_diagonal: PyTree = None,
+    ) -> PyTree:
+        return state
+
+    def inverse_mass_matrix(self, state: PyTree) -> PyTree:
+        return state
+
+    def divergence(self, state: PyTree) -> PyTree:
+        return 0.0
+
+
+def identity() -> Preconditioner:
+    """Unit mass, the default: the step size then has the meaning that its kernel states."""
+    return _Fixed(1.0)
+
+
+def diagonal(inverse_mass_matrix: PyTree) -> Preconditioner:
+    """A fixed inverse mass matrix.
+
+    :param inverse_mass_matrix: positive; a scalar, or a pytree like the position, whose leaves
+        broadcast against its leaves. Variances of the target make all directions alike.
+    :raises ValueError: if an entry is not a positive finite number, or, at ``init``, if it does
+        not fit the position.
+    """
+    for leaf in jax.tree.leaves(inverse_mass_matrix):
+        values = np.asarray(leaf)
+        wrong = ~(np.isfinite(values) & (values > 0))
+        if wrong.any():
+            raise ValueError(
+                f"diagonal: inverse_mass_matrix must be positive and finite, got "
+                f"{values[wrong].flat[0]} as one of {values.size} entries. Give variances, e.g. "
+                "those of a pilot run."
+            )
+    return _Fixed(inverse_mass_matrix)
+
+
+class RMSpropState(NamedTuple):
+    """State of :func:`rmsprop`."""
+
+    num_updates: jax.Array
+    """Updates so far."""
+    second_moment: PyTree
+    """Decaying mean of the squared gradient of the mean loss, not corrected for its start at 0;
+    one number a leaf with ``per_layer``."""
+    divergence: PyTree
+    """The Gamma term at the last update, or 0."""
+
+
+@dataclass(frozen=True)
+class _RMSprop:
+    decay: float
+    eps: float
+    gamma_term: bool
+    data_size: float | None
+    per_layer: bool
+
+    needs_warmup = True
+
+    @property
+    def varies(self) -> bool:
+        return self.gamma_term
+
+    def init(self, position: PyTree) -> RMSpropState:
+        shape = (lambda x: jnp.zeros((), x.dtype)) if self.per_layer else jnp.zeros_like
+        zeros = jax.tree.map(lambda x: shape(jnp.asarray(x)), position)
+        divergence = zeros if self.gamma_term else jnp.zeros((), jnp.result_type(float))
+        return RMSpropState(jnp.asarray(0), zeros, divergence)
+
+    def update(
+        self,
+        state: RMSpropState,
+        gradient: PyTree,
+        position: PyTree,
+        adapting: Any,
+        hessian_diagonal: PyTree = None,
+    ) -> RMSpropState:
+        if not self.gamma_term:
+            return _if(adapting, lambda: self._average(state, gradient), state)
+        if hessian_diagonal is None:
+            raise ValueError(
+                "rmsprop: gamma_term=True was updated without hessian_diagonal, expected the "
+                "diagonal of the Hessian of U at the position. Pass it, or use gamma_term=False, "
+                "which freezes the metric after warm-up."
+            )
+        state = self._average(state, gradient)
+        weight = (1 - self.decay) / self._seen(state.num_updates)
+
+        def slope(v: Any, g: Any, curvature: Any) -> Any:
+            root = jnp.sqrt(v / self._seen(state.num_updates))
+            # Where the gradient is exactly 0 the metric has a kink: take the middle of it, 0.
+            safe = jnp.where(root > 0, root, 1.0)
+            return -weight * self._scale**2 * g * curvature / (safe * (self.eps + root) ** 2)
+
+        divergence = map_like(slope, state.second_moment, gradient, hessian_diagonal)
+        return state._replace(divergence=divergence)
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 if self.data_size is None else 1.0 / self.data_size
+
+    def _average(self, state: RMSpropState, gradient: PyTree) -> RMSpropState:
+        square = jax.tree.map(lambda g: (self._scale * g) ** 2, gradient)
+        if self.per_layer:
+            square = jax.tree.map(jnp.mean, square)
+        moment = map_like(
+            lambda v, s: self.decay * v + (1 - self.decay) * s, state.second_moment, square
+        )
+        return RMSpropState(state.num_updates + 1, moment, state.divergence)
+
+    def _seen(self, count: jax.Array) -> jax.Array:
+        # The weights of the decaying mean sum to this: Adam's correction for the start at 0.
+        return 1 - self.decay ** jnp.maximum(count, 1)
+
+    def inverse_mass_matrix(self, state: RMSpropState) -> PyTree:
+        def metric(v: Any) -> Any:
+            root = jnp.sqrt(v / self._seen(state.num_updates))
+            return jnp.where(state.num_updates > 0, 1 / (self.eps + root), 1.0)
+
+        return map_like(metric, state.second_moment)
+
+    def divergence(self, state: RMSpropState) -> PyTree:
+        return state.divergence
+
+
+def _fraction(owner: str, name: str, value: float, below: float) -> None:
+    if not (math.isfinite(value) and 0 <= value < below):
+        raise ValueError(
+            f"{owner}: {name} must be in [0, {below:g}), got {name}={value}. "
+            f"Give a value in that range."
+        )
+
+
+def rmsprop(
+    decay: float = 0.99,
+    eps: float = 1e-5,
+    gamma_term: bool = False,
+    *,
+    data_size: float | None = None,
+    per_layer: bool = False,
+) -> Preconditioner:
+    r"""The metric of pSGLD, :math:`M^{-1} = 1 / (\lambda + \sqrt V)`.
+
+    .. math:: V \leftarrow \alpha V + (1 - \alpha)\, \bar g \odot \bar g, \qquad \bar g = \nabla U/N
+
+    Li et al. 2016, algorithm 1, where :math:`\bar g` is the gradient of the mean loss; V is
+    divided by :math:`1 - \alpha^t` as in Adam (a departure: without it the first metrics are ten
+    times too large at the default decay). Before the first update it is the identity.
+
+    By default the metric is frozen after warm-up, and the target exactly invariant. With
+    ``gamma_term`` it follows the position for ever, and the drift gets
+
+    .. math:: \Gamma_i = -\frac{1 - \alpha}{1 - \alpha^t}
+              \frac{\bar g_i\, \partial_i \bar g_i}{\sqrt{V_i} (\lambda + \sqrt{V_i})^2},
+
+    the derivative of the metric through the newest gradient, its past held. That is exact as the
+    step size vanishes for :math:`\alpha = 0` and the full gradient; with
+    :math:`\alpha` near 1 the term is small and so is the error of the past held; in between, and
+    with minibatches, it is an approximation. Prefer the default.
+
+    :param decay: :math:`\alpha` in [0, 1).
+    :param eps: :math:`\lambda`, positive, in units of the gradient of the mean loss.
+    :param gamma_term: follow the position after warm-up. ``update`` then takes
+        ``hessian_diagonal``, the diagonal of the Hessian of U or an unbiased estimate of it, e.g.
+        :math:`z \odot H z` with random signs z, one gradient more a step.
+    :param data_size: N; None is 1, and a kernel that knows N fills it in.
+    :param per_layer: one number a leaf, from the mean of V over it (as Wenzel et al. 2020); not
+        with ``gamma_term``, which would need the whole Hessian.
+    :raises ValueError: if a value is outside its range, or for both of the last.
+    """
+    _fraction("rmsprop", "decay", decay, 1.0)
+    for name, value in (("eps", eps), ("data_size", data_size)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(
+                f"rmsprop: {name} must be finite and above 0, got {name}={value}. "
+                f"Give a positive {name}."
+            )
+    if gamma_term and per_layer:
+        raise ValueError(
+            "rmsprop: gamma_term=True and per_layer=True were given together, expected one of "
+            "them: the divergence of one number a layer needs the whole Hessian, which no "
+            "ingredient supplies. Use gamma_term=False."
+        )
+    return _RMSprop(decay, eps, gamma_term, data_size, per_layer)
+
+
+class Moments(NamedTuple):
+    """Welford's running mean and scatter of positions."""
+
+    size: jax.Array
+    mean: PyTree
+    scatter: PyTree  # sum of squared deviations from the mean
+
+    @classmethod
+    def none(cls, position: PyTree) -> "Moments":
+        """Of no position yet."""
+        zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
+        return cls(jnp.asarray(0), zeros, zeros)
+
+    @property
+    def variance(self) -> PyTree:
+        """By parameter; 0 of fewer than two positions."""
+        return map_like(lambda s: s / jnp.maximum(self.size - 1, 1), self.scatter)
+
+    def add(self, position: PyTree) -> "Moments":
+        """With one more."""
+        count = self.size + 1
+        change = jax.tree.map(jnp.subtract, position, self.mean)
+        mean = map_like(lambda m, d: m + d / count, self.mean, change)
+        scatter = map_like(lambda s, d, x, m: s + d * (x - m), self.scatter, change, position, mean)
+        return Moments(count, mean, scatter)
+
+    def variance_with(self, other: "Moments") -> PyTree:
+        """Of the positions of both together."""
+        n, m = self.size, other.size
+        both = jnp.maximum(n + m, 1)
+        # The quotient first: n m of a long warm-up is too large for 32 bits.
+        weight = n * (m / both)
+        return map_like(
+            lambda s, t, a, b: (s + t + (a - b) ** 2 * weight) / jnp.maximum(both - 1, 1),
+            self.scatter,
+            other.scatter,
+            self.mean,
+            other.mean,
+        )
+
+
+class WarmupState(NamedTuple):
+    """State of :func:`from_warmup`: moments of the positions of two windows."""
+
+    old: Moments
+    """The last complete window."""
+    new: Moments
+    """The window being filled, twice as long as the one before."""
+
+
+@dataclass(frozen=True)
+class _FromWarmup:
+    first_window: int
+    per_layer: bool
+
+    varies = False
+    needs_warmup = True
+
+    def init(self, position: PyTree) -> WarmupState:
+        return WarmupState(Moments.none(position), Moments.none(position))
+
+    def update(
+        self,
+        state: WarmupState,
+        gradient: PyTree,
+        position: PyTree,
+        adapting: Any,
+        hessian_diagonal: PyTree = None,
+    ) -> WarmupState:
+        def fill() -> WarmupState:
+            new = state.new.add(position)
+            full = new.size >= jnp.maximum(2 * state.old.size, self.first_window)
+            old = jax.tree.map(lambda n, o: jnp.where(full, n, o), new, state.old)
+            return WarmupState(old, jax.tree.map(lambda n: jnp.where(full, 0, n), new))
+
+        return _if(adapting, fill, state)
+
+    def inverse_mass_matrix(self, state: WarmupState) -> PyTree:
+        count = state.old.size + state.new.size
+        variance = state.old.variance_with(state.new)
+        overall = total(lambda v: v, variance) / size(variance)
+        if self.per_layer:
+            variance = jax.tree.map(jnp.mean, variance)
+        # Identity until a window is complete, or if nothing has moved at all.
+        known = (state.old.size > 0) & (overall > 0)
+        return map_like(
+            lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance
+        )
+
+    def divergence(self, state: WarmupState) -> PyTree:
+        return 0.0
+
+
+def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Preconditioner:
+    r"""The variance of each parameter over the later part of warm-up, then frozen.
+
+    Welford's moments over windows of doubling length; the estimate is that of the last complete
+    window and of the one being filled together (Chan, Golub & LeVeque 1979), so the start is
+    forgotten twice over as warm-up doubles. With n positions it is shrunk to
+    :math:`(n v_i + 5 \bar v) / (n + 5)`, :math:`\bar v` the mean over parameters, which keeps the
+    meaning of the estimate if the parameters are rescaled (Stan's shrinks to 0.001).
+
+    The identity until the first window is complete. The step size of a kernel is then in units of
+    a standard deviation, not of the parameter.
+
+    :param first_window: steps, 2 or more.
+    :param per_layer: one number a leaf, the mean variance over it.
+    :raises ValueError: if ``first_window`` is below 2.
+    """
+    if first_window < 2:
+        raise ValueError(
+            f"from_warmup: first_window must be 2 or more, got first_window={first_window}. "
+            "A variance needs two positions."
+        )
+    return _FromWarmup(first_window, per_layer)

@@ -1,0 +1,263 @@
+r"""Step sizes and temperatures that change with the number of steps.
+
+A schedule is a callable ``count -> value``, the convention of Optax, so every Optax schedule is
+one. The count begins at 0 at the end of warm-up; during warm-up a kernel holds it at 0. Cyclical
+SG-MCMC is a schedule that also knows which of its steps explore: :class:`Cyclical`.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn._checks import check_whole
+
+Schedule = Callable[[Any], Any]
+
+
+def _positive(owner: str, name: str, value: Any) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(
+            f"{owner}: {name} must be a finite number above 0, got {name}={value}. "
+            f"Give a positive {name}."
+        )
+
+
+def constant(value: float) -> Schedule:
+    """The same value at every step.
+
+    :param value: finite and not negative (a temperature may be 0).
+    :raises ValueError: if it is neither.
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(
+            f"constant: value must be finite and not negative, got value={value}. "
+            "Give a number, or a schedule for one that changes."
+        )
+    return lambda count: jnp.asarray(value, jnp.result_type(float))
+
+
+def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "") -> Schedule:
+    """A schedule from a number or from a schedule, which is returned as it is.
+
+    :param value: number, or callable ``count -> scalar``, e.g. any Optax schedule.
+    :param name: what an error message calls it.
+    :param owner: the kernel that it is for, for error messages.
+    :raises TypeError: if ``value`` is neither, cannot be called with a count that JAX traces, or
+        does not give one real number.
+    :raises ValueError: if the number, or the schedule at count 0, is negative or not finite.
+
+    >>> as_schedule(0.1)(7).item() == jnp.float32(0.1).item()
+    True
+    """
+    label = f"{owner}: {name}" if owner else name
+    if not callable(value):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"{label} must be a number or a schedule (a callable of the step count), got "
+                f"{value!r}. Give e.g. {name}=0.01 or a schedule of Optax."
+            ) from None
+        if not (math.isfinite(number) and number >= 0):
+            raise ValueError(
+                f"{label} must be finite and not negative, got {name}={number}. Give a number above 0."
+            )
+        return constant(number)
+    label += f" is the schedule {getattr(value, '__qualname__', type(value).__qualname__)}"
+    _check_traced(label, value)
+    first = value(jnp.zeros((), jnp.int32))
+    # A schedule may be made of traced values, which have nothing to check yet.
+    if not isinstance(first, jax.core.Tracer) and not (math.isfinite(first) and first >= 0):
+        raise ValueError(
+            f"{label}, whose value at count 0 is {first}, expected a finite number that is not "
+            "negative. Correct the schedule."
+        )
+    return value
+
+
+def _check_traced(label: str, schedule: Schedule) -> None:
+    """Call a schedule as a compiled sampler will, without computing anything.
+
+    :param label: the schedule, for error messages.
+    :raises TypeError: if it cannot be called so, or gives no real number.
+    """
+    advice = (
+        "A schedule takes the number of steps so far and gives one number, like those of Optax."
+    )
+    try:
+        inspect.signature(schedule).bind(0)
+    except TypeError as error:
+        raise TypeError(
+            f"{label}, which cannot be called with one argument: {error}. {advice}"
+        ) from None
+    except ValueError:  # builtins do not tell their arguments
+        pass
+    given: list[Any] = []
+    try:
+        jax.eval_shape(lambda t: given.append(schedule(t)), jax.ShapeDtypeStruct((), jnp.int32))
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+        jax.errors.TracerIntegerConversionError,
+    ) as error:
+        raise TypeError(
+            f"{label}, which branches on the count in Python, or gives it to NumPy or `math`: the "
+            "sampler is compiled once for all counts. Write it with `jnp.where` and other functions of "
+            "`jax.numpy`, or join pieces by `optax.join_schedules`."
+        ) from error
+    (value,) = given
+    try:
+        kind, shape = jnp.result_type(value), () if value is None else jnp.shape(value)
+        real = jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)
+    except (TypeError, ValueError):
+        kind, shape, real = value, (), False
+    if not real:
+        raise TypeError(f"{label}, which gave {kind}, expected a real number. {advice}")
+    if shape:
+        raise TypeError(
+            f"{label}, whose value has the shape {shape}, expected a scalar. Return one number for each "
+            "step; scales that differ between parameters belong in the preconditioner."
+        )
+
+
+def polynomial(a: float, b: float, gamma: float) -> Schedule:
+    r""":math:`a (b + t)^{-\gamma}`, the decreasing step sizes under which SGLD is consistent.
+
+    Welling & Teh 2011, sec. 2: :math:`\sum \epsilon_t = \infty`, so that the chain can reach
+    everything, and :math:`\sum \epsilon_t^2 < \infty`, so that its error vanishes. Averages must
+    then weight each draw by its step. The best rate is at gamma = 1/3 (Teh, Thiery & Vollmer
+    2016), which has no finite sum of squares: it, and any other exponent, is an Optax schedule.
+
+    :param a: positive; the first step is :math:`a b^{-\gamma}`.
+    :param b: positive; the number of steps before the decrease is felt.
+    :param gamma: in (0.5, 1].
+    :raises ValueError: if a value is outside its range.
+
+    >>> step_size = polynomial(a=0.1, b=10.0, gamma=1.0)
+    >>> round(step_size(0).item(), 6), round(step_size(90).item(), 6)
+    (0.01, 0.001)
+    """
+    _positive("polynomial", "a", a)
+    _positive("polynomial", "b", b)
+    if not 0.5 < gamma <= 1:
+        lacking = (
+            "the steps sum to a finite number, so the chain stops before it has seen the target"
+            if gamma > 1
+            else "the squared steps have no finite sum, so the error need not vanish"
+        )
+        raise ValueError(
+            f"polynomial: gamma must be in (0.5, 1], got gamma={gamma}: {lacking}. Choose e.g. "
+            "gamma=0.55, or pass a schedule of Optax if that is intended."
+        )
+    return lambda count: a * (b + jnp.asarray(count, jnp.result_type(float))) ** -gamma
+
+
+@dataclass(frozen=True)
+class Cyclical:
+    r"""Cosine cycles, each of which explores and then samples: see :func:`cyclical`.
+
+    A kernel asks :meth:`num_steps` how many steps to run until the next draw that is kept; with
+    ``schedule=schedule.temperature(T)`` exploration runs at temperature 0.
+    """
+
+    peak: float
+    cycle_length: int
+    exploration: float
+    transform: Callable[[Any], Any] | None = None
+
+    @property
+    def num_exploration(self) -> int:
+        """Steps of each cycle whose draws are not kept; the first of them restarts at the peak."""
+        return round(self.exploration * self.cycle_length)
+
+    @property
+    def num_kept(self) -> int:
+        """Draws kept of each cycle."""
+        return self.cycle_length - self.num_exploration
+
+    def __call__(self, count: Any) -> jax.Array:
+        phase = jnp.mod(jnp.asarray(count), self.cycle_length) / self.cycle_length
+        value = 0.5 * self.peak * (1 + jnp.cos(jnp.pi * phase))
+        return value if self.transform is None else self.transform(value)
+
+    def is_sampling(self, count: Any) -> jax.Array:
+        """Whether the draw that step ``count`` makes is one to keep."""
+        return jnp.mod(jnp.asarray(count), self.cycle_length) >= self.num_exploration
+
+    def num_steps(self, count: Any) -> jax.Array:
+        """Steps to run from ``count`` so that the last one makes a draw to keep; at least 1."""
+        place = jnp.mod(jnp.asarray(count), self.cycle_length)
+        return jnp.maximum(self.num_exploration - place, 0) + 1
+
+    def temperature(self, temperature: float = 1.0) -> Schedule:
+        """0 while exploring and ``temperature`` while sampling: exploration as optimisation."""
+        return lambda count: jnp.where(self.is_sampling(count), temperature, 0.0)
+
+
+def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclical:
+    r"""Cosine cycles from a peak down to nearly 0; the first part of each cycle explores.
+
+    .. math:: \epsilon_t = \tfrac12 \epsilon_0 \left(1 + \cos(\pi\, (t \bmod L) / L)\right)
+
+    Zhang et al. 2020, eq. 1, with t from 0. Large steps cross to another mode, the small ones
+    that follow sample it. Steps with :math:`(t \bmod L)/L` below ``exploration`` make no draws: one
+    ``sample`` of the kernel runs through them, so the draws kept are as many as asked for. Modes
+    are visited as the restarts find them, not in proportion to their mass: averages over cycles
+    are as good as a deep ensemble's, within-mode spread added, and not exact.
+
+    :param peak: value at the start of each cycle.
+    :param cycle_length: steps, 2 or more.
+    :param exploration: fraction of each cycle, in [0, 1); 0.8 keeps the last fifth.
+    :return: a schedule with :meth:`~Cyclical.is_sampling`, :meth:`~Cyclical.num_steps` and
+        :meth:`~Cyclical.temperature`.
+    :raises ValueError: if a value is outside its range, or no draw of a cycle would be kept.
+
+    >>> schedule = cyclical(peak=0.1, cycle_length=10, exploration=0.8)
+    >>> [schedule.num_steps(count).item() for count in (0, 9, 10)]
+    [9, 1, 9]
+    """
+    _positive("cyclical", "peak", peak)
+    cycle_length = check_whole("cyclical", "cycle_length", cycle_length, least=2)
+    if not 0 <= exploration < 1:
+        raise ValueError(
+            f"cyclical: exploration must be in [0, 1), got exploration={exploration}. It is a "
+            "fraction of each cycle; with 0.8 the last fifth is kept."
+        )
+    schedule = Cyclical(peak, cycle_length, exploration)
+    if schedule.num_kept == 0:
+        raise ValueError(
+            f"cyclical: with cycle_length={cycle_length} and exploration={exploration} no draw "
+            "is kept, expected at least one a cycle. Lengthen the cycle or explore less."
+        )
+    return schedule
+
+
+def from_learning_rate(
+    learning_rate: float | Schedule, data_size: int, *, momentum: bool
+) -> Schedule:
+    r"""The step size that moves as an optimiser with a learning rate on the mean loss.
+
+    Gradient descent :math:`\theta - \ell\, \nabla \bar L` on the mean loss :math:`\bar L = U/N` is
+    the drift of SGLD with :math:`\epsilon = 2 \ell / N`. Momentum kernels have
+    :math:`h = \sqrt{\ell / N}`, for which :math:`\epsilon = 2 h^2`, and a friction of
+    :math:`(1 - \beta)/h` for the optimiser's momentum :math:`\beta`.
+
+    :param learning_rate: number or schedule; a cyclical one keeps its marks of exploration.
+    :param data_size: N, rows of all the data.
+    :param momentum: True for kernels with a momentum, False for SGLD, PSGLD and MALA.
+    :raises ValueError: if ``data_size`` is not positive.
+    """
+    _positive("from_learning_rate", "data_size", data_size)
+    rate = as_schedule(learning_rate, "learning_rate", "from_learning_rate")
+
+    def convert(value: Any) -> Any:
+        return jnp.sqrt(value / data_size) if momentum else 2 * value / data_size
+
+    if isinstance(rate, Cyclical):
+        return Cyclical(rate.peak, rate.cycle_length, rate.exploration, convert)
+    return lambda count: convert(rate(count))

@@ -1,0 +1,163 @@
+"""What a chain carries from step to step, and what it says about itself."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.samplers.sgmcmc.branches import chosen
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+    DynamicsState,
+    PyTree,
+    Settings,
+    kinetic_temperatures,
+    mean_over,
+    means,
+    total,
+)
+from numpyro_bnn.samplers.sgmcmc.step_size import Adaptation
+
+
+class SGMCMCState(NamedTuple):
+    """State of an :class:`SGMCMC` chain.
+
+    - **i** - calls of `sample` so far, warm-up included
+    - **count** - steps since the end of warm-up: the clock of the schedules
+    - **dynamics** - position, momentum, …
+      (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary.DynamicsState`)
+    - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
+    - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
+      minibatches, exact at the position for Metropolis methods
+    - **step_size**, **temperature** - of the last step
+    - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
+      over this phase; 1 for methods without
+    - **num_steps** - steps of the last trajectory, each with one gradient; 1 without a trajectory
+    - **energy_error** - change of the total energy in the last step, which exact dynamics would
+      conserve, in nats; NaN for methods that keep no account of it
+    - **grad_norm** - Euclidean norm of the last gradient
+    - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
+      momentum
+    - **configurational_temperature** - θᵀ∇U / D, which should too
+    - **kinetic_temperatures**, **configurational_temperatures** - the same of each site
+    - **exploded_at** - call of `sample` at which the chain, or what a schedule gave it, became
+      non-finite (a schedule: or negative) and the chain was frozen; -1 for a sound chain
+    - **rng_key** - for the next step
+    """
+
+    i: jax.Array
+    count: jax.Array  # type: ignore[assignment]
+    dynamics: DynamicsState
+    estimator: Any
+    preconditioner: Any
+    adaptation: Adaptation
+    potential_energy: jax.Array
+    step_size: jax.Array
+    temperature: jax.Array
+    accept_prob: jax.Array
+    mean_accept_prob: jax.Array
+    num_steps: jax.Array
+    energy_error: jax.Array
+    grad_norm: jax.Array
+    kinetic_temperature: jax.Array
+    configurational_temperature: jax.Array
+    kinetic_temperatures: PyTree
+    configurational_temperatures: PyTree
+    exploded_at: jax.Array
+    rng_key: jax.Array
+
+    @property
+    def z(self) -> PyTree:
+        """Unconstrained position."""
+        return self.dynamics.position
+
+
+def begun(
+    dynamics: DynamicsState,
+    estimator: Any,
+    preconditioner: Any,
+    adaptation: Adaptation,
+    rng_key: jax.Array,
+) -> SGMCMCState:
+    """The state before the first step; :func:`record` fills in what users look at."""
+    real = jnp.result_type(float)
+    zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
+    nan = jnp.full((), jnp.nan, real)
+    by_site = jax.tree.map(lambda _: nan, dynamics.position)
+    return SGMCMCState(
+        i=zero,
+        count=zero,
+        dynamics=dynamics,
+        estimator=estimator,
+        preconditioner=preconditioner,
+        adaptation=adaptation,
+        potential_energy=nan,
+        step_size=nan,
+        temperature=nan,
+        accept_prob=jnp.ones((), real),
+        mean_accept_prob=jnp.ones((), real),
+        num_steps=one,
+        energy_error=nan,
+        grad_norm=nan,
+        kinetic_temperature=nan,
+        configurational_temperature=nan,
+        kinetic_temperatures=by_site,
+        configurational_temperatures=by_site,
+        exploded_at=-one,
+        rng_key=rng_key,
+    )
+
+
+def record(
+    state: SGMCMCState,
+    dynamics: DynamicsState,
+    energy: jax.Array,
+    gradient: PyTree,
+    at: PyTree,
+    settings: Settings,
+) -> SGMCMCState:
+    """The state after a movement, with what users look at.
+
+    :param gradient: the last one; None for methods without.
+    :param at: where it was taken.
+    """
+    real = jnp.result_type(float)
+    new = state._replace(
+        dynamics=dynamics,
+        potential_energy=jnp.asarray(energy, real),
+        step_size=jnp.asarray(settings.step_size, real),
+        temperature=jnp.asarray(settings.temperature, real),
+    )
+    if gradient is not None:
+        by_site = means(jnp.multiply, at, gradient)
+        new = new._replace(
+            grad_norm=jnp.sqrt(total(jnp.square, gradient)),
+            configurational_temperature=mean_over(by_site, at),
+            configurational_temperatures=by_site,
+        )
+    if dynamics.momentum is not None:
+        by_site = kinetic_temperatures(dynamics.momentum, settings.inverse_mass_matrix)
+        new = new._replace(
+            kinetic_temperature=mean_over(by_site, dynamics.momentum),
+            kinetic_temperatures=by_site,
+        )
+    return new
+
+
+def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
+    """Keep the last sound state of a chain that explodes, and remember when it did.
+
+    A step size or temperature that is negative or not finite counts as an explosion, because there
+    is no sampler of that kind; the state shows it, so that the run can tell why it ended.
+    """
+    given = jnp.stack([after.step_size, after.temperature])
+    possible = (jnp.isfinite(given) & (given >= 0)).all()
+    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(total(jnp.square, after.z))
+    going = before.exploded_at < 0
+    kept = chosen(possible & finite & going, after, before)
+    shown = going & ~possible
+    return kept._replace(
+        i=after.i,
+        step_size=jnp.where(shown, after.step_size, kept.step_size),
+        temperature=jnp.where(shown, after.temperature, kept.temperature),
+        exploded_at=jnp.where(going & ~(possible & finite), before.i, before.exploded_at),
+    )

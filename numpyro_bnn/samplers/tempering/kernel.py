@@ -1,0 +1,412 @@
+"""Parallel tempering: a sampler that crosses modes, and tells the evidence.
+
+A ladder of copies of the chain goes from the prior to the posterior by the power of the likelihood.
+On the first rung every sweep draws from the prior afresh; all others move by HMC, NUTS or MAMS;
+then neighbours change places (:mod:`~numpyro_bnn.samplers.tempering.ladder`). A state that comes all the
+way down from the prior owes nothing to the mode in which the last one was: that is how modes get their
+masses. All rungs move in one ``jax.vmap``; the chains of ``MCMC`` are independent replicas of the whole
+ladder.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from numpyro.distributions import MaskedDistribution
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import HMC, init_to_uniform
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import is_prng_key
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Potential, Values, transforms_of
+from numpyro_bnn.samplers.gibbs.precision_redraw import precision_redraw
+from numpyro_bnn.samplers.tempering.ladder import (
+    first_ladder,
+    swap_order,
+    swap_probabilities,
+    travelled,
+)
+from numpyro_bnn.samplers.tempering.rung_kernels import Inner
+from numpyro_bnn.samplers.tempering.warmup import (
+    Adaptation,
+    begin_round,
+    learned,
+    next_round,
+    round_ends,
+)
+
+# The pilot: sweeps on a ladder of so many rungs, doubled while its pairs reject too often for the
+# barrier to be read off.
+_PILOT_SWEEPS = 200
+_PILOT_RUNGS = 8
+_MOST_PILOT_RUNGS = 128
+_TOO_COARSE = 0.65
+_FEWEST_RUNGS = 3
+# Starts come from the best of so many prior draws a rung.
+_DRAWS_A_RUNG = 16
+_FIRST_STEP = 0.1
+
+
+class TemperingState(NamedTuple):
+    """State of one replica of the ladder.
+
+    - **i** - sweeps so far, warm-up included
+    - **z** - position on the posterior's rung, unconstrained, by site
+    - **potential_energy** - U there, in nats
+    - **accept_prob**, **diverging**, **num_steps** - mean, any and sum of the last sweep's on that rung
+    - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
+    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,)
+    - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
+    - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
+    - **round_trips** - from the prior to the posterior and back, since warm-up
+    - **heading** - which end the state on each rung comes from, see
+      :func:`~numpyro_bnn.samplers.tempering.ladder.travelled`
+    - **adaptation** - step sizes, metrics, and what they are learned from
+    - **rng_key** - for the next sweep
+    """
+
+    i: jax.Array
+    z: Values
+    potential_energy: jax.Array
+    accept_prob: jax.Array
+    diverging: jax.Array
+    num_steps: jax.Array
+    rungs: Values
+    log_likelihoods: jax.Array
+    likelihood_powers: jax.Array
+    swap_probs: jax.Array
+    round_trips: jax.Array
+    heading: jax.Array
+    adaptation: Adaptation
+    rng_key: jax.Array
+
+
+class ParallelTempering(MCMCKernel):
+    r"""Non-reversible parallel tempering from the prior to the posterior.
+
+    Rung k targets p(θ) p(y | θ)^b_k, 0 = b_0 < … < b_K = 1. What is tempered is every observed site
+    and factor; priors never are. A sweep draws the first rung from the prior, moves every other rung
+    by trajectories, draws hierarchical precisions anew given the weights, and swaps neighbours, even
+    and odd pairs in turn (Syed et al. 2022, *JRSS B* 84(2)). Warm-up adapts the ladder to equal
+    rejection, and a step size and a diagonal metric for every rung; all are frozen after it. The log
+    evidence log p(y) comes from stepping stones (Xie et al. 2011): ``mcmc.log_evidence``,
+    ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``.
+
+    For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
+    steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold
+    rungs to forget, and warm-up for them to see all modes. Rungs differ in their step sizes (by a factor
+    of 500 on Neal's rdata): of a trajectory whose length is given, each takes the steps that it needs for
+    it, at most 512, and rungs that need few move up to eight times a sweep. Non-centred hierarchical
+    priors (the default) make the rungs near the prior easy. A run without round trips, or whose replicas
+    differ in log evidence, gets no verdict from ``diagnose``; no run is proved right by them, so compare
+    with one in other coordinates or with another kernel: ``diagnose(run, x, second=other)``.
+
+    :param model: a NumPyro model whose latent sites all have proper priors.
+    :param kernel: how a rung moves: ``HMC`` (trajectories of length 1 in units of the adapted metric,
+        steps of jittered size), ``NUTS`` (trees of depth 7) or ``MAMS`` (momenta of constant size,
+        trajectories of random length, π/2 on average, at most 1024 steps), or one of them over the
+        same model, whose `num_steps`, `trajectory_length`, `max_num_steps`, `max_tree_depth` and
+        `target_accept_prob` are taken. Where trajectories differ in steps, rungs take turns on a CPU;
+        elsewhere all wait for the longest.
+    :param num_rungs: rungs from prior to posterior, both included; ``"auto"``: twice the
+        communication barrier and one, from a pilot run that :class:`~numpyro_bnn.MCMC` makes
+        before its chains begin (200 sweeps, more than once where the barrier is high).
+    :raises TypeError: for another kind of kernel.
+    :raises ValueError: for a number of rungs below 2, or a kernel over another model; when run, for
+        priors that cannot be drawn from, naming the sites.
+
+    >>> import numpyro_bnn as bnn
+    >>> kernel = bnn.ParallelTempering(model)                               # doctest: +SKIP
+    >>> mcmc = bnn.MCMC(kernel, num_warmup=1000, num_samples=1000, num_chains=4)  # doctest: +SKIP
+    >>> mcmc.run(jax.random.key(0), x, y)                                   # doctest: +SKIP
+    >>> mcmc.log_evidence                                                   # doctest: +SKIP
+    array([42.31, 42.54, 42.2 , 42.47])
+    """
+
+    sample_field = "z"
+
+    def __init__(self, model: Callable, kernel: Any = HMC, num_rungs: int | str = "auto") -> None:
+        if not callable(model):
+            raise TypeError(
+                f"ParallelTempering: expected a NumPyro model, got {model!r}. A potential function "
+                "does not say which part of it is the likelihood."
+            )
+        if num_rungs != "auto":
+            num_rungs = check_whole(
+                "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2
+            )
+        self._model = model
+        self.kernel = kernel
+        self.num_rungs = num_rungs
+        self._inner = Inner.of(kernel, model)
+        self._num_warmup = 0
+        # NumPyro initialises kernels without this attribute again on every run.
+        self._sample_fn = self._sweep
+
+    @property
+    def model(self) -> Callable:
+        return self._model
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
+        ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
+        return fields + ladder
+
+    def get_diagnostics_str(self, state: TemperingState) -> str:
+        barrier = float(jnp.sum(1 - state.swap_probs))
+        return (
+            f"{state.likelihood_powers.size} rungs, {int(state.round_trips)} round trips, last sweep's "
+            f"barrier {barrier:.1f}, acc. prob={float(state.accept_prob):.2f}"
+        )
+
+    def with_rungs_fixed(
+        self, rng_key: jax.Array, args: tuple, kwargs: dict[str, Any]
+    ) -> "ParallelTempering":
+        """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
+
+        :param rng_key: for the pilot, which is the same for the same key.
+        :param args: arguments of the model.
+        :param kwargs: keyword arguments of the model.
+        """
+        if self.num_rungs != "auto":
+            return self
+        arguments = Arguments.split(args, kwargs)
+        rungs = _PILOT_RUNGS
+        while True:
+            rejections = _pilot(self._with(rungs), rng_key, arguments)
+            if rejections.mean() < _TOO_COARSE or rungs >= _MOST_PILOT_RUNGS:
+                return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
+            rungs *= 2
+
+    def _with(self, num_rungs: int) -> "ParallelTempering":
+        kernel = copy.copy(self)
+        kernel.num_rungs = num_rungs
+        kernel._sample_fn = kernel._sweep
+        return kernel
+
+    def init(
+        self,
+        rng_key: jax.Array,
+        num_warmup: int,
+        init_params: Values | None = None,
+        model_args: tuple = (),
+        model_kwargs: dict | None = None,
+    ) -> TemperingState:
+        if not is_prng_key(rng_key):
+            init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
+            return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
+        self._check(num_warmup)
+        self._num_warmup = num_warmup
+        potential = Potential(self._model, model_args, model_kwargs)
+        _refuse_improper(potential)
+        num_rungs = int(self.num_rungs)
+        key_start, rng_key = jax.random.split(rng_key)
+        if init_params is None:
+            rungs = _best_draws(potential, key_start, num_rungs)
+        else:
+            real = jnp.result_type(float)
+            rungs = {
+                name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
+                for name, value in init_params.items()
+            }
+        prior, likelihood = _energies(potential, rungs)
+        z = jax.tree.map(lambda leaf: leaf[-1], rungs)
+        real = prior.dtype
+        pairs, size = num_rungs - 1, ravel_pytree(z)[0].size
+        step_size = jnp.full(pairs, _FIRST_STEP, real)
+        return TemperingState(
+            i=jnp.zeros((), jnp.int32),
+            z=z,
+            potential_energy=prior[-1] + likelihood[-1],
+            accept_prob=jnp.zeros((), real),
+            diverging=jnp.zeros((), bool),
+            num_steps=jnp.zeros((), jnp.int32),
+            rungs=rungs,
+            log_likelihoods=-likelihood,
+            likelihood_powers=first_ladder(num_rungs).astype(real),
+            swap_probs=jnp.zeros(pairs, real),
+            round_trips=jnp.zeros((), jnp.int32),
+            heading=jnp.zeros(num_rungs, jnp.int32),
+            adaptation=begin_round(step_size, jnp.ones((pairs, size), real)),
+            rng_key=rng_key,
+        )
+
+    def _check(self, num_warmup: int) -> None:
+        if self.num_rungs == "auto":
+            raise ValueError(
+                "ParallelTempering: num_rungs='auto' needs a pilot run, which only numpyro_bnn.MCMC "
+                "makes, outside of JAX transformations. Give a number of rungs."
+            )
+        if num_warmup < 1:
+            raise ValueError(
+                "ParallelTempering: ladder, step sizes and metrics are found in warm-up, but "
+                f"num_warmup={num_warmup}. Give it some hundred sweeps."
+            )
+
+    def sample(
+        self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
+    ) -> TemperingState:
+        """One sweep: a prior draw, trajectories on every other rung, and swaps."""
+        if state.i.ndim:
+            return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
+        return self._sweep(Potential(self._model, model_args, model_kwargs), state)
+
+    def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
+        rng_key, key_prior, key_moves, key_redraw, key_swaps = jax.random.split(state.rng_key, 5)
+        powers, known = state.likelihood_powers, state.adaptation
+        unravel = ravel_pytree(state.z)[1]
+        flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
+
+        def tempered(power: jax.Array, position: jax.Array) -> jax.Array:
+            prior, likelihood = potential.energies(unravel(position))
+            return prior + power * likelihood
+
+        keys = jax.random.split(key_moves, powers.size - 1)
+        moved = self._inner.move_all(
+            lambda power: partial(tempered, power),
+            *(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass),
+        )
+        positions = jax.vmap(unravel)(moved.position)
+        redraw = precision_redraw(potential)
+        if redraw is not None:
+            keys = jax.random.split(key_redraw, powers.size - 1)
+            redrawn = jax.vmap(redraw)(keys, positions)
+            positions = jax.vmap(_finite)(redrawn, positions)
+        first = potential.unconstrain(potential.prior_draw(key_prior))
+        first = _finite(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
+        rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
+        prior, likelihood = _energies(potential, rungs)
+        swap_probs = swap_probabilities(powers, likelihood)
+        order = swap_order(swap_probs, key_swaps, state.i)
+        # A trip that began in warm-up was on another ladder.
+        begun = jnp.where(state.i == self._num_warmup, 0, state.heading)
+        heading, trips = travelled(begun[order])
+        rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
+        warming = state.i < self._num_warmup
+        powers, adaptation = self._adapted(
+            warming, state, moved.position, moved.accept_prob, swap_probs
+        )
+        return state._replace(
+            i=state.i + 1,
+            z=jax.tree.map(lambda leaf: leaf[-1], rungs),
+            potential_energy=(prior + likelihood)[order[-1]],
+            accept_prob=moved.accept_prob[-1],
+            diverging=moved.diverging[-1],
+            num_steps=moved.num_steps[-1].astype(jnp.int32),
+            rungs=rungs,
+            log_likelihoods=-likelihood,
+            swap_probs=swap_probs,
+            round_trips=state.round_trips + jnp.where(warming, 0, trips),
+            heading=heading,
+            likelihood_powers=powers,
+            adaptation=adaptation,
+            rng_key=rng_key,
+        )
+
+    def _adapted(
+        self, warming: jax.Array, state: TemperingState, *seen: jax.Array
+    ) -> tuple[jax.Array, Adaptation]:
+        """Ladder and adaptation after a sweep; the same after warm-up."""
+        swept = state.i + 1
+        ends = jnp.asarray(round_ends(self._num_warmup))
+
+        def learn(powers: jax.Array, adaptation: Adaptation) -> tuple[jax.Array, Adaptation]:
+            target, last = self._inner.target_accept_prob, swept == self._num_warmup
+            adaptation = learned(adaptation, target, last, *seen)
+            over = jnp.any(swept == ends)
+            return lax.cond(over, next_round, lambda *same: same, powers, adaptation)
+
+        known = (state.likelihood_powers, state.adaptation)
+        return lax.cond(warming, learn, lambda *same: same, *known)
+
+    def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        potential = Potential(self._model, model_args, model_kwargs)
+        return partial(potential.constrain, deterministic=True)
+
+    def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """Constrained values of the latent sites, from their supports alone."""
+        transforms = transforms_of(self._model, model_args, model_kwargs)
+        return lambda z: {name: transforms[name](value) for name, value in z.items()}
+
+
+def _energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array]:
+    """Energies of prior and likelihood on every rung; a likelihood without a value is 0."""
+    prior, likelihood = jax.vmap(potential.energies)(rungs)
+    return prior, jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
+
+
+def _finite(drawn: Values, before: Values) -> Values:
+    """What was drawn, or what there was before where floating point does not hold it."""
+    fine = jnp.isfinite(ravel_pytree(drawn)[0]).all()
+    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), drawn, before)
+
+
+def _best_draws(potential: Potential, rng_key: jax.Array, num_rungs: int) -> Values:
+    """Prior draws of the highest likelihood, the highest for the posterior's rung."""
+    keys = jax.random.split(rng_key, _DRAWS_A_RUNG * num_rungs)
+    draws = jax.vmap(lambda key: potential.unconstrain(potential.prior_draw(key)))(keys)
+    prior, likelihood = _energies(potential, draws)
+    usable = jnp.isfinite(prior)
+    best = jnp.argsort(jnp.where(usable, likelihood, jnp.inf))[:num_rungs][::-1]
+    return jax.tree.map(lambda leaf: leaf[best], draws)
+
+
+def _pilot(kernel: ParallelTempering, rng_key: jax.Array, arguments: Arguments) -> jax.Array:
+    """Rejection of each pair at the end of a short warm-up."""
+
+    def sweeps(rng_key: jax.Array, arrays: list[Any]) -> TemperingState:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        state = kernel.init(rng_key, _PILOT_SWEEPS, None, args, kwargs)
+
+        def sweep(_: int, state: TemperingState) -> TemperingState:
+            return kernel.sample(state, args, kwargs)
+
+        return lax.fori_loop(0, _PILOT_SWEEPS, sweep, state)
+
+    seen = jax.jit(sweeps)(rng_key, arguments.arrays).adaptation
+    return seen.rejections / seen.sweeps
+
+
+def _refuse_improper(potential: Potential) -> None:
+    """Refuse latent sites whose prior is not what a draw from their distribution has.
+
+    :raises ValueError: naming them.
+    """
+    faults: dict[str, str] = {}
+
+    def value(site: dict[str, Any]) -> Any:
+        if site["type"] != "sample" or site["is_observed"]:
+            return None
+        name, distribution = site["name"], site["fn"]
+        while distribution is not None:
+            if isinstance(distribution, MaskedDistribution):
+                faults[name] = "masked"
+            distribution = getattr(distribution, "base_dist", None)
+        if site["scale"] is not None:
+            faults[name] = "scaled"
+        try:
+            return site["fn"](**site["kwargs"])
+        except NotImplementedError:
+            faults[name] = "improper"
+            return init_to_uniform(site)
+
+    def look(rng_key: jax.Array) -> jax.Array:
+        model = substitute(seed(potential.bound, rng_key), substitute_fn=value)
+        trace(model).get_trace(*potential.args, **potential.kwargs)
+        return rng_key
+
+    jax.eval_shape(look, jax.random.key(0))
+    if faults:
+        named = ", ".join(f"'{name}' ({fault})" for name, fault in faults.items())
+        raise ValueError(
+            f"ParallelTempering begins at the prior, and there is none to draw from at {named}. Give "
+            "these sites a proper distribution, without `mask` or `scale` around it."
+        )

@@ -1,0 +1,265 @@
+"""How a state moves on its rung: HMC, NUTS or MAMS, by the functions that those are made of.
+
+A move takes an energy function of a flat vector, so that all rungs of all chains go through one
+``jax.vmap``, each with its own step size and diagonal metric. Where trajectories differ in their number
+of steps, the longest would keep all others waiting; a processor without lanes to fill takes the rungs in
+turn.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from numpyro.infer import HMC, NUTS
+from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocity_verlet
+
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
+from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
+
+# The step of each trajectory is spread around its size, so that none returns to where it began time
+# after time, and that where the posterior bends more than elsewhere some are short enough.
+_LOW, _HIGH = 0.3, 1.2
+# Steps for the stiffest part of a posterior, which few states are in at any time.
+_TARGET = 0.9
+_LARGEST_ERROR = 1000.0
+# In units of the adapted metric, where a quarter of a turn is 1.6; more sweeps are worth more.
+_LENGTH = 1.0
+_MOST_STEPS = 512
+# Rungs whose trajectories are short move up to so often in a sweep, for a share of what the longest
+# one costs: near the prior that is next to nothing, and it is there that states forget their modes.
+_MOST_TIMES = 8
+_SHARE = 4
+
+
+class Moved(NamedTuple):
+    """Where a state went.
+
+    - **position** - flat vector
+    - **accept_prob** - of its trajectories, on average, for the step size to follow
+    - **diverging** - whether an energy error was beyond all bounds
+    - **num_steps** - gradients
+    """
+
+    position: jax.Array
+    accept_prob: jax.Array
+    diverging: jax.Array
+    num_steps: jax.Array
+
+
+class Inner(NamedTuple):
+    """What is taken from the kernel that moves each rung.
+
+    - **target_accept_prob** - that step sizes are adapted to
+    - **num_steps** - of HMC, steps of a trajectory; None where its length is given
+    - **trajectory_length** - step size times number of steps, of MAMS their mean
+    - **max_tree_depth** - of NUTS, whose trajectories end at a U-turn
+    - **random_length** - of MAMS, whose number of steps is drawn for each trajectory
+    """
+
+    target_accept_prob: float
+    num_steps: int | None = None
+    trajectory_length: float | None = None
+    max_tree_depth: int | None = None
+    random_length: Metropolis | None = None
+
+    @classmethod
+    def of(cls, kernel: Any, model: Callable) -> "Inner":
+        """The settings of a kernel over `model`; of the classes HMC, NUTS and MAMS, our own.
+
+        :raises TypeError: for other kernels.
+        :raises ValueError: for a kernel over another model, or a dense metric.
+        """
+        if kernel is HMC:
+            kernel = HMC(model, trajectory_length=_LENGTH, target_accept_prob=_TARGET)
+        elif kernel is NUTS:
+            kernel = NUTS(model, max_tree_depth=7, target_accept_prob=_TARGET)
+        elif kernel is MAMS:
+            # Its numbers of steps are spread up to twice their mean.
+            kernel = MAMS(model, max_num_steps=2 * _MOST_STEPS, target_accept_prob=_TARGET)
+        if not isinstance(kernel, (HMC, MAMS)):
+            raise TypeError(
+                "ParallelTempering: kernel must be HMC, NUTS or MAMS, or one of them over the same "
+                f"model with settings of its own, got {kernel!r}. Give for example "
+                "`kernel=HMC(model, num_steps=100, trajectory_length=None)`."
+            )
+        if kernel.model is not model:
+            raise ValueError(
+                "ParallelTempering: kernel is over another model than the one that is tempered. Give "
+                "both the same function."
+            )
+        target = kernel._target_accept_prob
+        if isinstance(kernel, MAMS):
+            rule = kernel._metropolis
+            assert rule is not None
+            return cls(target, trajectory_length=rule.trajectory_length, random_length=rule)
+        if kernel._dense_mass:
+            raise ValueError(
+                "ParallelTempering: the metric of every rung is diagonal, got dense_mass="
+                f"{kernel._dense_mass!r}. Leave it out."
+            )
+        if isinstance(kernel, NUTS):
+            depth = kernel._max_tree_depth
+            return cls(target, max_tree_depth=max(depth) if isinstance(depth, tuple) else depth)
+        return cls(target, kernel._num_steps, kernel._trajectory_length)
+
+    @property
+    def of_a_length(self) -> bool:
+        """Whether a trajectory has a length, and takes the steps that a rung needs for it."""
+        return self.num_steps is None and self.max_tree_depth is None
+
+    def steps(self, step_size: jax.Array) -> Any:
+        """Steps of a trajectory of HMC, a number where it is fixed; of one of MAMS, their mean."""
+        if self.num_steps is not None:
+            return self.num_steps
+        wanted = jnp.asarray(self.trajectory_length) / step_size
+        most = _MOST_STEPS if self.random_length is None else self.random_length.num_steps
+        return jnp.clip(wanted, 1, most).astype(jnp.int32)
+
+    def times(self, step_size: jax.Array) -> jax.Array:
+        """Trajectories of each rung in a sweep (…, rung): more than one where they are cheap."""
+        if not self.of_a_length:
+            return jnp.ones(step_size.shape, jnp.int32)
+        steps = self.steps(step_size)
+        return jnp.clip(steps.max(-1, keepdims=True) // (_SHARE * steps), 1, _MOST_TIMES)
+
+    def move_all(
+        self,
+        potential_of: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
+        powers: jax.Array,
+        positions: jax.Array,
+        rng_keys: jax.Array,
+        step_size: jax.Array,
+        inverse_mass: jax.Array,
+    ) -> Moved:
+        """One trajectory on every rung, or several, see :meth:`times`.
+
+        :param potential_of: U of a rung, from its likelihood power.
+        :param powers: of the rungs.
+        :param positions: where they are (rung, parameter).
+        :param rng_keys: one for each.
+        :param step_size: of each, in units of its metric.
+        :param inverse_mass: of each, diagonal, like the positions.
+        """
+        times = self.times(step_size)
+
+        def one(power: jax.Array, times: jax.Array, *own: jax.Array) -> Moved:
+            return self._move_on(potential_of(power), times, *own)
+
+        given = (powers, times, positions, rng_keys, step_size, inverse_mass)
+        if self.num_steps is not None or jax.default_backend() != "cpu":
+            return jax.vmap(one)(*given)
+        return lax.map(lambda rung: one(*rung), given)
+
+    def _move_on(
+        self,
+        potential_fn: Callable,
+        times: jax.Array,
+        position: jax.Array,
+        rng_key: jax.Array,
+        step_size: jax.Array,
+        inverse_mass: jax.Array,
+    ) -> Moved:
+        """So many trajectories, one after the other."""
+        if not self.of_a_length:
+            return self.move(potential_fn, position, rng_key, step_size, inverse_mass)
+
+        def more(i: int, so_far: Moved) -> Moved:
+            key = jax.random.fold_in(rng_key, i)
+            # Side by side with others that have trajectories left, those beyond cost a gradient.
+            new = self.move(
+                potential_fn, so_far.position, key, step_size, inverse_mass, going=i < times
+            )
+            return Moved(
+                new.position,
+                so_far.accept_prob + new.accept_prob / times,
+                so_far.diverging | new.diverging,
+                so_far.num_steps + new.num_steps,
+            )
+
+        none = (jnp.zeros((), position.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        return lax.fori_loop(0, times, more, Moved(position, *none))
+
+    def move(
+        self,
+        potential_fn: Callable[[jax.Array], jax.Array],
+        position: jax.Array,
+        rng_key: jax.Array,
+        step_size: jax.Array,
+        inverse_mass: jax.Array,
+        going: jax.Array | bool = True,
+    ) -> Moved:
+        """One trajectory; it leaves exp(-U) as it is.
+
+        :param potential_fn: U, of a flat vector.
+        :param position: where it begins.
+        :param rng_key: for momentum and decisions.
+        :param step_size: in units of the metric.
+        :param inverse_mass: diagonal, like the position.
+        :param going: False for no steps at all, of HMC and MAMS.
+        """
+        key_momentum, key_step, key_choice = jax.random.split(rng_key, 3)
+        noise = jax.random.normal(key_momentum, position.shape, position.dtype)
+        if self.random_length is not None:
+            settings = Settings(step_size, inverse_mass_matrix=inverse_mass)
+            steps = going * self.random_length.draw_num_steps(key_step, step_size)
+            end, error = _isokinetic(potential_fn, position, noise, settings, steps)
+            return _judged(position, end, error, steps, key_choice)
+        begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
+        start = begin(position, noise / jnp.sqrt(inverse_mass))
+        if self.max_tree_depth is not None:
+            tree = build_tree(
+                update,
+                euclidean_kinetic_energy,
+                start,
+                inverse_mass,
+                step_size,
+                key_choice,
+                _LARGEST_ERROR,
+                self.max_tree_depth,
+            )
+            accept_prob = tree.sum_accept_probs / tree.num_proposals
+            return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
+        steps = going * self.steps(step_size)
+        # What spreads the step spreads the length too: no rung comes back to where it was.
+        step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
+        end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass, s), start)
+        before, after = (
+            s.potential_energy + euclidean_kinetic_energy(inverse_mass, s.r) for s in (start, end)
+        )
+        return _judged(position, end.z, after - before, steps, key_choice)
+
+
+def _isokinetic(
+    potential_fn: Callable, position: jax.Array, noise: jax.Array, settings: Settings, steps: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Where a trajectory of momenta of constant size ends, and its energy error."""
+    method, look = Isokinetic(friction=False), jax.value_and_grad(potential_fn)
+    energy, gradient = look(position)
+    start = method.init(position, noise, settings, gradient)._replace(gradient=gradient)
+
+    def step(_: int, carry: tuple[DynamicsState, jax.Array]) -> tuple[DynamicsState, jax.Array]:
+        state = method.advance(carry[0], (), settings)
+        value, gradient = look(state.position)
+        return method.complete(state, gradient, (), settings), value
+
+    end, value = lax.fori_loop(0, steps, step, (start, energy))
+    return end.position, value - energy + end.work
+
+
+def _judged(
+    position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, rng_key: jax.Array
+) -> Moved:
+    """The end of a trajectory, or where it began."""
+    error = jnp.where(jnp.isnan(error), jnp.inf, error)
+    accept_prob = jnp.exp(jnp.minimum(-error, 0.0))
+    accepted = jax.random.uniform(rng_key) < accept_prob
+    return Moved(
+        jnp.where(accepted, end, position),
+        accept_prob,
+        error > _LARGEST_ERROR,
+        jnp.asarray(steps, jnp.int32),
+    )

@@ -1,0 +1,110 @@
+"""What warm-up learns for each rung but the first: step size, diagonal metric, and the ladder."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from numpyro.infer.hmc_util import dual_averaging, welford_covariance
+
+from numpyro_bnn.samplers.tempering.ladder import carried_over, equalized
+
+# Draws that the metric of a round weighs as much as, before the first of its own.
+_METRIC_WEIGHT = 10
+
+_begin_averaging, _average = dual_averaging()
+_begin_moments, _add_moments, _ = welford_covariance(diagonal=True)
+
+
+class Adaptation(NamedTuple):
+    """What is known of each rung but the first.
+
+    - **step_size** - in use (rung - 1,)
+    - **averaging** - dual averaging of the log step sizes
+    - **inverse_mass** - diagonal metric (rung - 1, parameter)
+    - **moments** - running mean and variance of the positions of this round
+    - **rejections** - summed rejection probabilities of the pairs of this round (rung - 1,)
+    - **sweeps** - sweeps in this round
+    """
+
+    step_size: jax.Array
+    averaging: Any
+    inverse_mass: jax.Array
+    moments: Any
+    rejections: jax.Array
+    sweeps: jax.Array
+
+
+def begin_round(step_size: jax.Array, inverse_mass: jax.Array) -> Adaptation:
+    """Nothing seen yet on these rungs.
+
+    :param step_size: to begin with.
+    :param inverse_mass: in use for the whole round.
+    """
+    rungs, size = inverse_mass.shape
+    return Adaptation(
+        step_size=step_size,
+        averaging=jax.vmap(_begin_averaging)(jnp.log(step_size)),
+        inverse_mass=inverse_mass,
+        moments=jax.vmap(lambda _: _begin_moments(size))(jnp.arange(rungs)),
+        rejections=jnp.zeros(rungs, inverse_mass.dtype),
+        sweeps=jnp.zeros((), jnp.int32),
+    )
+
+
+def learned(
+    adaptation: Adaptation,
+    target: float,
+    last: jax.Array,
+    positions: jax.Array,
+    accept_probs: jax.Array,
+    swap_probs: jax.Array,
+) -> Adaptation:
+    """What a sweep adds.
+
+    :param target: acceptance that step sizes aim at.
+    :param last: whether warm-up ends with this sweep, and the mean of the log step sizes is taken.
+    :param positions: of the rungs (rung - 1, parameter).
+    :param accept_probs: of their trajectories.
+    :param swap_probs: of the pairs.
+    """
+    accept_probs = jnp.where(jnp.isfinite(accept_probs), accept_probs, 0.0)
+    averaging = jax.vmap(_average)(target - accept_probs, adaptation.averaging)
+    log_step = jnp.where(last, averaging[1], averaging[0])
+    return adaptation._replace(
+        step_size=jnp.exp(log_step).astype(adaptation.step_size.dtype),
+        averaging=averaging,
+        moments=jax.vmap(_add_moments)(positions, adaptation.moments),
+        rejections=adaptation.rejections + (1 - swap_probs),
+        sweeps=adaptation.sweeps + 1,
+    )
+
+
+def next_round(powers: jax.Array, seen: Adaptation) -> tuple[jax.Array, Adaptation]:
+    """The ladder of equal rejection, with metrics and step sizes for its rungs.
+
+    :param powers: likelihood powers of the round that ends.
+    :param seen: what it learned.
+    """
+    new = equalized(powers, seen.rejections / seen.sweeps).astype(powers.dtype)
+    share = seen.sweeps / (seen.sweeps + _METRIC_WEIGHT)
+    _, squares, count = seen.moments
+    variance = squares / jnp.maximum(count - 1, 1)[:, None]
+    metric = share * variance + (1 - share) * seen.inverse_mass
+    metric = jnp.where(jnp.isfinite(metric) & (metric > 0), metric, seen.inverse_mass)
+    metric = carried_over(metric, powers[1:], new[1:]).astype(seen.inverse_mass.dtype)
+    log_step = carried_over(seen.averaging[1], powers[1:], new[1:])
+    return new, begin_round(jnp.exp(log_step).astype(seen.step_size.dtype), metric)
+
+
+def round_ends(num_warmup: int) -> list[int]:
+    """Sweeps of warm-up after which ladder and metric are set anew; each round is twice as long.
+
+    The second half of warm-up leaves them alone and settles the step sizes: a rung must have seen
+    all its modes for that, of which one may want much shorter steps than the others.
+
+    :param num_warmup: sweeps of warm-up.
+    """
+    ends = [max(1, num_warmup // 2)]
+    while ends[0] >= 16:
+        ends.insert(0, ends[0] // 2)
+    return ends

@@ -1,0 +1,155 @@
+"""Calibration: do probabilities and intervals hold what they promise?
+
+Classification by confidence against accuracy, regression by the probability integral transform.
+Shapes, predictions and `pointwise` are as in :mod:`numpyro_bnn.scores`, through which all of
+these are reached.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.scores import inputs
+
+
+def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
+    """Probability integral transform of each target under its predictive distribution.
+
+    Mixture: `1/S sum_s Phi((y - mean_s) / scale_s)`; samples: `(r + 1/2) / (S + 1)` with `r` the
+    number of samples below `y`, ties counted half. Uniform when the predictive is calibrated
+    (Dawid 1984; Gneiting, Balabdaoui & Raftery 2007).
+
+    :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
+    :param y: target `(n,)` or `(n, outputs)`.
+    :param scale: standard deviations; None when `predictions` are samples of `y`.
+    :return: values in (0, 1) of the shape of `y`.
+    :raises ValueError: for shapes that differ, NaN, or a scale that is not positive.
+
+    >>> float(pit([[0.0]], [0.0], scale=1.0)[0])
+    0.5
+    """
+    y = inputs.target("pit", y)
+    values, scales = inputs.mixture("pit", predictions, y, scale)
+    num_draws = values.shape[0]
+    flat_y, values = y.reshape(-1), values.reshape(num_draws, -1)
+    out = np.empty(flat_y.size)
+    for block in inputs.row_blocks(flat_y.size, num_draws):
+        gap = flat_y[block] - values[:, block].astype(np.float64)
+        if scales is not None:
+            out[block] = ndtr(gap / scales.reshape(num_draws, -1)[:, block]).mean(axis=0)
+        else:
+            below = (np.sign(gap) + 1.0).sum(axis=0) / 2.0
+            out[block] = (below + 0.5) / (num_draws + 1)
+    return out.reshape(y.shape)
+
+
+def coverage(
+    predictions: Any, y: Any, scale: Any = None, *, level: Any = 0.9, pointwise: bool = False
+) -> float | np.ndarray:
+    """Share of targets inside their central predictive interval.
+
+    Row i is covered at level l when `(1 - l)/2 <= PIT_i <= (1 + l)/2`: the interval between the
+    predictive quantiles, without solving for them.
+
+    :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
+    :param y: target `(n,)` or `(n, outputs)`.
+    :param scale: standard deviations; None when `predictions` are samples of `y`.
+    :param level: a number in (0, 1), or several, e.g. for a curve.
+    :param pointwise: give 0/1 (several outputs: their share) for each row, `(*level, n)`.
+    :return: the share, which should equal `level`; an array when `level` is one.
+    :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.
+
+    >>> coverage([[0.0, 0.0, 0.0]], [0.1, -1.0, 3.0], scale=1.0, level=[0.5, 0.9]).round(3)
+    array([0.333, 0.667])
+    """
+    levels = np.asarray(level, dtype=np.float64)
+    if not np.all((levels > 0) & (levels < 1)):
+        raise ValueError(
+            f"scores.coverage: level must lie strictly between 0 and 1, got {level}. Pass 0.9 "
+            f"for 90 %."
+        )
+    values = pit(predictions, y, scale)
+    inside = np.abs(values - 0.5) <= levels[(...,) + (None,) * values.ndim] / 2.0
+    rows = inside.reshape(*levels.shape, values.shape[0], -1).mean(axis=-1)
+    if pointwise:
+        return rows
+    share = rows.mean(axis=-1)
+    return float(share) if levels.ndim == 0 else share
+
+
+class Reliability(NamedTuple):
+    """Confidence against accuracy in bins, `(bins,)` each; empty bins hold NaN.
+
+    :param edges: `(bins + 1,)` edges; a bin is open to the left and closed to the right.
+    :param num_rows: rows in each bin; they sum to n.
+    :param confidence: mean probability of the predicted class.
+    :param accuracy: share of rows that are right.
+    """
+
+    edges: np.ndarray
+    num_rows: np.ndarray
+    confidence: np.ndarray
+    accuracy: np.ndarray
+
+
+def reliability(probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = False) -> Reliability:
+    """The table behind a reliability diagram and the calibration error.
+
+    Bins are `(e_k, e_k+1]`, the first one closed at zero too, so that each row is in exactly
+    one, a confidence of 1 and one on an edge included.
+
+    :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
+    :param y: integer labels `(n,)` from zero.
+    :param num_bins: number of bins.
+    :param adaptive: edges at quantiles of the confidence (about equal counts; equal
+        confidences stay together) in place of equal widths.
+    :return: edges, counts, mean confidence and accuracy by bin.
+    :raises ValueError: for fewer than one bin, or bad probabilities or labels.
+    :raises TypeError: for labels that are not integers.
+    """
+    num_bins = check_whole("scores.reliability", "num_bins", num_bins)
+    p = inputs.mean_probabilities("reliability", probs)
+    y = inputs.labels("reliability", y, *p.shape)
+    confidence = p.max(axis=1)
+    right = p.argmax(axis=1) == y
+    if adaptive:
+        # An order statistic and not an interpolated one: an edge that is a data point keeps
+        # the whole group of points equal to it on its left.
+        inner = np.quantile(confidence, np.arange(1, num_bins) / num_bins, method="inverted_cdf")
+        edges = np.concatenate([[0.0], inner, [max(1.0, confidence.max())]])
+    else:
+        edges = np.arange(num_bins + 1) / num_bins
+    # How many inner edges lie strictly below: right-closed bins, and nothing falls outside.
+    index = np.searchsorted(edges[1:-1], confidence, side="left")
+    count = np.bincount(index, minlength=num_bins)
+    with np.errstate(invalid="ignore"):
+        mean_confidence = np.bincount(index, confidence, num_bins) / count
+        mean_accuracy = np.bincount(index, right, num_bins) / count
+    return Reliability(edges, count, mean_confidence, mean_accuracy)
+
+
+def expected_calibration_error(
+    probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = False
+) -> float:
+    """Expected calibration error of the predicted class.
+
+    `sum_b n_b / n |accuracy_b - confidence_b|`: Naeini, Cooper & Hauskrecht 2015; Guo et al.
+    2017, eq. 3, with 15 bins as there. `adaptive`: bins of equal count (Nixon et al. 2019). It is
+    biased upwards at few rows a bin and is no mean over rows: it has no pointwise form.
+
+    :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
+    :param y: integer labels `(n,)` from zero.
+    :param num_bins: number of bins.
+    :param adaptive: bins of about equal count in place of equal width.
+    :return: a number between 0 and 1.
+    :raises ValueError: for fewer than one bin, or bad probabilities or labels.
+    :raises TypeError: for labels that are not integers.
+
+    >>> round(expected_calibration_error([[1.0, 0.0], [0.7, 0.3]], [0, 1], num_bins=10), 6)
+    0.35
+    """
+    table = reliability(probs, y, num_bins, adaptive=adaptive)
+    gap = np.abs(table.accuracy - table.confidence)
+    return float(np.nansum(gap * table.num_rows) / table.num_rows.sum())

@@ -1,0 +1,300 @@
+"""What a score may be given, checked once: arrays with draw axes, targets, labels.
+
+Every score takes, as its first argument, either an array whose leading axes are draws (any
+number of them: none, `(draw,)`, `(chain, draw)`) or an object of predictions. Such an object
+has `values`, a mapping with `"probs"` `(chain, draw, n, class)` or with `"mean"` and `"scale"`
+`(chain, draw, n)`, and a method `log_prob(y) -> (chain, draw, n)`. It is recognised by that
+shape and not by its class, so this file needs to import nothing that makes predictions.
+
+The checks are here because the mistakes they catch give numbers that look right: a target of
+shape `(n, 1)` broadcasts against `(n,)` to an n by n table, logits passed as probabilities
+still have an argmax, labels passed as floats still compare equal.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from numpyro_bnn.data.arguments import as_array
+
+# Rounding to bfloat16 moves a sum of probabilities by up to 2^-9; logits are off by far more.
+SUM_TOLERANCE = 4e-3
+# Numbers in one block of rows: 32 MiB in double precision.
+BLOCK_SIZE = 1 << 22
+
+
+def is_predictions(x: Any) -> bool:
+    """Whether `x` is an object of predictions; a dict is not (its `values` is a method)."""
+    return isinstance(getattr(x, "values", None), Mapping)
+
+
+def _warn_of_suspects(predictions: Any) -> None:
+    """The first score of some predictions says which of their chains are suspect."""
+    if getattr(predictions, "suspect", None):
+        predictions.warn_of_suspects("scores")
+
+
+def values_of(name: str, predictions: Any, key: str) -> np.ndarray:
+    """The array called `key` of an object of predictions, or the array that was given.
+
+    :param name: the score that asks, for the error.
+    :param predictions: an array, or an object with a mapping `values`.
+    :param key: `"probs"`, `"mean"` or `"scale"`.
+    :return: a NumPy array of numbers.
+    :raises TypeError: for a mapping, for text and for ragged lists.
+    :raises ValueError: when the object has no such entry.
+    """
+    if is_predictions(predictions):
+        _warn_of_suspects(predictions)
+        if key not in predictions.values:
+            raise ValueError(
+                f"scores.{name}: needs predictions with {key!r}, got predictions with "
+                f"{sorted(predictions.values)}. Use a score for that kind of likelihood, or "
+                f"pass an array in place of the predictions."
+            )
+        predictions = predictions.values[key]
+    if isinstance(predictions, Mapping):
+        raise TypeError(
+            f"scores.{name}: expected an array or predictions, got a mapping with keys "
+            f"{sorted(map(str, predictions))}. Pass one of its arrays."
+        )
+    array = np.asarray(predictions)
+    if array.dtype.kind not in "fiub":
+        # bfloat16 and its kin have a kind of their own but convert.
+        try:
+            array = array.astype(np.float32)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"scores.{name}: expected numbers, got an array of dtype {array.dtype}. "
+                f"Pass floats."
+            ) from error
+    return array
+
+
+def _no_nan(name: str, what: str, array: np.ndarray, allow: float | None = None) -> None:
+    """Refuse NaN and infinities, but for the one infinity in `allow`."""
+    # The extremes are NaN when anything is, and need no array of flags beside the draws.
+    for extreme in (array.min(), array.max()):
+        if not np.isfinite(extreme) and extreme != allow:
+            bad = int(np.sum(~np.isfinite(array) & (array != (np.nan if allow is None else allow))))
+            raise ValueError(
+                f"scores.{name}: {what} must be finite, got {bad} of {array.size} values that "
+                f"are NaN or infinite. Look for a chain that exploded (diagnostics name it) "
+                f"and leave it out."
+            )
+
+
+def probabilities(name: str, predictions: Any) -> np.ndarray:
+    """Checked class probabilities with all draw axes made one.
+
+    :param name: the score that asks, for the error.
+    :param predictions: array `(..., n, class)`, or predictions with `"probs"`.
+    :return: array `(draw, n, class)`; `draw` is 1 when there was no draw axis.
+    :raises ValueError: for fewer than two axes or classes, for NaN, for negative values and
+        for rows that do not sum to one.
+    """
+    probs = values_of(name, predictions, "probs")
+    if probs.ndim < 2 or probs.shape[-1] < 2 or probs.size == 0:
+        raise ValueError(
+            f"scores.{name}: expected probabilities of shape (..., n, classes) with two or more "
+            f"classes, got shape {probs.shape}. For a binary model whose p is the probability "
+            f"of class 1 pass np.stack([1 - p, p], axis=-1)."
+        )
+    _no_nan(name, "probabilities", probs)
+    lowest = float(probs.min())
+    if lowest < -SUM_TOLERANCE:
+        raise ValueError(
+            f"scores.{name}: probabilities must not be negative, got {lowest:.6g}. If these are "
+            f"logits, apply a softmax over the last axis first."
+        )
+    total = probs.sum(axis=-1, dtype=np.float64)
+    worst = float(total.flat[np.argmax(np.abs(total - 1.0))])
+    if abs(worst - 1.0) > SUM_TOLERANCE:
+        raise ValueError(
+            f"scores.{name}: probabilities must sum to one over the last axis, got a sum of "
+            f"{worst:.6g} for shape {probs.shape}. If these are logits, apply a softmax; for a "
+            f"binary model pass np.stack([1 - p, p], axis=-1)."
+        )
+    return probs.reshape(-1, *probs.shape[-2:])
+
+
+def mean_probabilities(name: str, predictions: Any) -> np.ndarray:
+    """Class probabilities averaged over all draws, `(n, class)`: the model average."""
+    return probabilities(name, predictions).mean(axis=0, dtype=np.float64)
+
+
+def labels(name: str, y: Any, num_rows: int, num_classes: int) -> np.ndarray:
+    """Checked class labels.
+
+    :param name: the score that asks, for the error.
+    :param y: integers `(n,)` from 0 to `num_classes - 1`; booleans count as 0 and 1.
+    :param num_rows: the number of rows that the probabilities have.
+    :param num_classes: the number of classes that they have.
+    :return: an integer array `(n,)`.
+    :raises TypeError: for labels that are not integers.
+    :raises ValueError: for another shape, or a label out of range.
+    """
+    y = np.asarray(as_array(f"scores.{name}", "y", y))
+    if y.shape != (num_rows,):
+        advice = "Pass y[:, 0]." if y.shape == (num_rows, 1) else "Pass one label for each row."
+        if y.shape == (num_rows, num_classes):
+            advice = "Pass np.argmax(y, axis=-1) if these are one-hot labels."
+        raise ValueError(
+            f"scores.{name}: expected labels of shape ({num_rows},), got shape {y.shape}. {advice}"
+        )
+    if y.dtype.kind not in "iub":
+        raise TypeError(
+            f"scores.{name}: class labels must be integers, got dtype {y.dtype}. Pass "
+            f"y.astype(int) if they are whole numbers; a regression is scored by rmse or crps."
+        )
+    y = y.astype(np.int64)
+    if y.min() < 0 or y.max() >= num_classes:
+        raise ValueError(
+            f"scores.{name}: labels must lie in 0..{num_classes - 1} for {num_classes} classes, "
+            f"got labels from {y.min()} to {y.max()}. Number the classes from zero."
+        )
+    return y
+
+
+def target(name: str, y: Any) -> np.ndarray:
+    """A regression target as a finite double precision array `(n, ...)`.
+
+    :param name: the score that asks, for the error.
+    :param y: numbers, one row first axis.
+    :raises ValueError: for a target without rows, NaN or infinities.
+    """
+    array = np.asarray(as_array(f"scores.{name}", "y", y), np.float64)
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(
+            f"scores.{name}: expected a target with at least one row, got shape {array.shape}. "
+            f"Pass an array (n,) or (n, outputs)."
+        )
+    _no_nan(name, "the target y", array)
+    return array
+
+
+def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Flatten the draw axes of `draws`, whose last axes must be exactly those of `y`.
+
+    :param name: the score that asks, for the error.
+    :param what: what `draws` is called in the error.
+    :param draws: array `(..., *y.shape)`.
+    :param y: the target; nothing is ever broadcast against it.
+    :return: array `(draw, *y.shape)`.
+    :raises ValueError: when the last axes differ, or a value is NaN or infinite.
+    """
+    if draws.ndim < y.ndim or draws.shape[draws.ndim - y.ndim :] != y.shape or draws.size == 0:
+        advice = "Give both the same rows and outputs."
+        if y.ndim > 1 and y.shape[-1] == 1 and draws.shape[-1:] == y.shape[:1]:
+            advice = "Pass y[:, 0]."
+        elif draws.ndim > 1 and draws.shape[-1] == 1 and draws.shape[-2] == y.shape[0]:
+            advice = f"Drop the last axis of the {what}."
+        raise ValueError(
+            f"scores.{name}: the {what} must end in the shape of y, {y.shape}, got shape "
+            f"{draws.shape}; nothing is broadcast, since (n, 1) against (n,) gives n by n. "
+            f"{advice}"
+        )
+    _no_nan(name, f"the {what}", draws)
+    return draws.reshape(-1, *y.shape)
+
+
+def mixture(
+    name: str, predictions: Any, y: np.ndarray, scale: Any
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Means (or samples) and scales of a Gaussian mixture over draws.
+
+    :param name: the score that asks, for the error.
+    :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
+    :param y: the checked target.
+    :param scale: standard deviations that broadcast against the means, or None.
+    :return: means and scales `(draw, *y.shape)`; no scales means that the first are samples.
+    :raises ValueError: for shapes that differ, NaN, or a scale that is not positive.
+    """
+    if is_predictions(predictions):
+        # Draws of the mean are not draws of y: without a scale they would score too narrow.
+        scale = values_of(name, predictions, "scale")
+    values = values_of(name, predictions, "mean")
+    if scale is None:
+        return draws_like(name, "samples", values, y), None
+    return draws_like(name, "mean", values, y), draws_like(
+        name, "scale", scale_like(name, scale, values), y
+    )
+
+
+def scale_like(name: str, scale: Any, means: np.ndarray) -> np.ndarray:
+    """Checked standard deviations of the shape of `means`.
+
+    :param name: the score that asks, for the error.
+    :param scale: one number, or an array of as many axes as `means`, each as long or of 1; a
+        scale for each draw is `(draw, 1)`, since `(draw,)` could be one for each row.
+    :param means: array `(..., n)`.
+    :return: a view of `scale` with the shape of `means`.
+    :raises ValueError: for another shape, or a scale that is not positive.
+    """
+    scale = values_of(name, scale, "scale")
+    fits = scale.ndim == means.ndim and all(a in (1, b) for a, b in zip(scale.shape, means.shape))
+    if scale.ndim > 0 and not fits:
+        raise ValueError(
+            f"scores.{name}: scale must be one number or have the axes of the mean, "
+            f"{means.shape}, got shape {scale.shape}. Give a scale for each draw a last axis of "
+            f"length 1: scale[..., None]."
+        )
+    if not scale.min() > 0:
+        raise ValueError(
+            f"scores.{name}: scale must be positive, got {scale.min():.6g}. Pass standard "
+            f"deviations, not logarithms; for a point forecast use rmse."
+        )
+    return np.broadcast_to(scale, means.shape)
+
+
+def row_blocks(num_rows: int, size_of_row: int) -> Iterator[slice]:
+    """Slices over rows such that a block holds about `BLOCK_SIZE` numbers."""
+    step = max(1, BLOCK_SIZE // max(1, size_of_row))
+    for start in range(0, num_rows, step):
+        yield slice(start, min(start + step, num_rows))
+
+
+def by_row(values: np.ndarray) -> np.ndarray:
+    """Average an array `(n, ...)` over all axes but the first: one number a row."""
+    return values.reshape(values.shape[0], -1).mean(axis=1)
+
+
+def log_density(name: str, log_prob: Any, y: Any) -> np.ndarray:
+    """Checked log densities with all draw axes made one.
+
+    :param name: the score that asks, for the error.
+    :param log_prob: array `(..., n)` in nats, or predictions, whose `log_prob(y)` is used.
+    :param y: the target for predictions; None with an array.
+    :return: array `(draw, n)`; minus infinity is allowed, an event held impossible.
+    :raises TypeError: for predictions without `y`, or an array with it.
+    :raises ValueError: for NaN, plus infinity, or an array without rows.
+    """
+    if is_predictions(log_prob):
+        if y is None:
+            raise TypeError(
+                f"scores.{name}: got predictions without a target. Pass scores.{name}"
+                f"(predictions, y)."
+            )
+        y = as_array(f"scores.{name}", "y", y)
+        _warn_of_suspects(log_prob)
+        log_prob = np.asarray(log_prob.log_prob(y))
+        if log_prob.ndim != 3 or log_prob.shape[-1] != len(y):
+            raise ValueError(
+                f"scores.{name}: the predictions gave log densities of shape {log_prob.shape} "
+                f"for a target of shape {np.shape(y)}, expected (chain, draw, {len(y)}). Give y "
+                f"the shape that the model's observed site has."
+            )
+    elif y is not None:
+        raise TypeError(
+            f"scores.{name}: got an array of log densities and a target; the target is already "
+            f"in the log densities. Pass scores.{name}(log_prob), or predictions with y."
+        )
+    array = values_of(name, log_prob, "log_prob")
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(
+            f"scores.{name}: expected log densities of shape (..., n), got shape {array.shape}. "
+            f"Keep one value for each row."
+        )
+    _no_nan(name, "log densities", array, allow=-np.inf)
+    return array.reshape(-1, array.shape[-1])

@@ -1,0 +1,258 @@
+"""Scores of each row against the posterior predictive: log density, errors, Brier, CRPS."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp, ndtr
+
+from numpyro_bnn.scores import inputs
+
+
+def _mean_or_rows(rows: np.ndarray, pointwise: bool) -> float | np.ndarray:
+    return rows if pointwise else float(rows.mean())
+
+
+def lppd(log_prob: Any, y: Any = None, *, pointwise: bool = False) -> float | np.ndarray:
+    """Log pointwise predictive density, mean over rows.
+
+    `lppd = 1/n sum_i log 1/S sum_s p(y_i | x_i, theta_s)`; Gelman, Hwang & Vehtari 2014,
+    "Understanding predictive information criteria", eq. 5, divided by n. By log-sum-exp, so
+    densities far below the smallest float keep their digits.
+
+    :param log_prob: `(..., n)` log densities in nats over all leading axes of draws, or
+        predictions.
+    :param y: the target; needed with predictions, and only then.
+    :param pointwise: give `(n,)` values in place of their mean.
+    :return: nats a row; minus infinity where every draw holds a row impossible.
+    :raises ValueError: for NaN or plus infinity.
+    :raises TypeError: for predictions without `y`, or an array with it.
+
+    >>> import numpy as np
+    >>> round(float(np.exp(lppd(np.log([[0.2, 0.5], [0.6, 0.3]])))), 6)
+    0.4
+    """
+    draws = inputs.log_density("lppd", log_prob, y)
+    rows = np.empty(draws.shape[1])
+    for block in inputs.row_blocks(draws.shape[1], draws.shape[0]):
+        rows[block] = logsumexp(draws[:, block].astype(np.float64), axis=0)
+    return _mean_or_rows(rows - np.log(draws.shape[0]), pointwise)
+
+
+def rmse(mean: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
+    """Root mean squared error of the posterior predictive mean.
+
+    `sqrt(1/n sum_i (y_i - 1/S sum_s mean_s(x_i))^2)`: the mean over draws is taken first. The
+    rows are *squared* errors, so `rmse = sqrt(mean(rows))`; for its error use
+    `standard_error(rows, root=True)`.
+
+    :param mean: `(..., *y.shape)` means in the units of `y`, or predictions.
+    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row.
+    :param pointwise: give `(n,)` squared errors.
+    :return: the error in the units of `y`.
+    :raises ValueError: for shapes that differ, NaN or infinities.
+
+    >>> rmse([[1.0, 2.0], [3.0, 4.0]], [2.0, 1.0])
+    1.4142135623730951
+    """
+    y = inputs.target("rmse", y)
+    draws = inputs.draws_like("rmse", "mean", inputs.values_of("rmse", mean, "mean"), y)
+    rows = inputs.by_row(np.square(draws.mean(axis=0, dtype=np.float64) - y))
+    return rows if pointwise else float(np.sqrt(rows.mean()))
+
+
+def _gaussian_absolute(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """`E |Z|` of `Z ~ N(mean, scale^2)`: `2 s phi(m/s) + m (2 Phi(m/s) - 1)`."""
+    z = mean / scale
+    density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
+    return scale * (2.0 * density + z * (2.0 * ndtr(z) - 1.0))
+
+
+def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`.
+
+    Closed form over pairs costs S^2; `E|X - X'| = 2 int F (1 - F)` costs S times the nodes. The
+    integrand is smooth on the scale of the narrowest component s, so the trapezoid rule with
+    step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is taken.
+    """
+    rows, draws = mean.shape
+    out = np.empty(rows)
+    for i in range(rows):
+        m, s = mean[i], scale[i]
+        low, high = (m - 9 * s).min(), (m + 9 * s).max()
+        num_nodes = 2 * (high - low) / s.min() + 2
+        if num_nodes < draws:
+            nodes, step = np.linspace(low, high, int(num_nodes) + 1, retstep=True)
+            cdf = ndtr((nodes[:, None] - m) / s).mean(axis=1)
+            out[i] = 2.0 * step * np.sum(cdf * (1.0 - cdf))
+        else:
+            total = 0.0
+            for block in inputs.row_blocks(draws, draws):
+                gap = m[block, None] - m
+                total += _gaussian_absolute(gap, np.hypot(s[block, None], s)).sum()
+            out[i] = total / draws**2
+    return out
+
+
+def crps(
+    predictions: Any, y: Any, scale: Any = None, *, pointwise: bool = False
+) -> float | np.ndarray:
+    """Continuous ranked probability score of the posterior predictive, mean over rows.
+
+    `CRPS = E|X - y| - 1/2 E|X - X'|`, Gneiting & Raftery 2007, eq. 21. With `scale` the
+    predictive is the mixture `1/S sum_s N(mean_s, scale_s^2)`, in closed form after Grimit et
+    al. 2006; without it `predictions` are samples of `y` and the score is that of their
+    empirical distribution. Draws of the *mean* without a scale are not samples of `y`.
+
+    :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
+    :param y: target `(n,)` or `(n, outputs)`; several outputs are averaged within a row.
+    :param scale: standard deviations: one number, or an array with the axes of the means.
+    :param pointwise: give `(n,)` values in place of their mean.
+    :return: the score in the units of `y`; for a point forecast the absolute error.
+    :raises ValueError: for shapes that differ, NaN, or a scale that is not positive.
+
+    >>> round(crps([[0.0]], [0.0], scale=1.0), 6)   # (sqrt 2 - 1) / sqrt pi
+    0.233695
+    """
+    y = inputs.target("crps", y)
+    values, scales = inputs.mixture("crps", predictions, y, scale)
+    num_draws = values.shape[0]
+    flat_y = y.reshape(-1)
+    values = values.reshape(num_draws, -1)
+    out = np.empty(flat_y.size)
+    for block in inputs.row_blocks(flat_y.size, num_draws):
+        x = values[:, block].T.astype(np.float64)
+        gap = x - flat_y[block, None]
+        if scales is not None:
+            s = scales.reshape(num_draws, -1)[:, block].T.astype(np.float64)
+            out[block] = _gaussian_absolute(gap, s).mean(axis=1) - 0.5 * _mixture_spread(x, s)
+        else:
+            # sum_ij |x_i - x_j| = 2 sum_i (2 i - S - 1) x_(i) over sorted values, i from 1.
+            weight = 2.0 * np.arange(1, num_draws + 1) - num_draws - 1
+            spread = 2.0 * np.sort(x, axis=1) @ weight / num_draws**2
+            out[block] = np.abs(gap).mean(axis=1) - 0.5 * spread
+    return _mean_or_rows(inputs.by_row(out.reshape(y.shape)), pointwise)
+
+
+def accuracy(probs: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
+    """Share of rows whose most probable class, under the averaged probabilities, is `y`.
+
+    A tie goes to the lower class, as in `np.argmax`.
+
+    :param probs: `(..., n, classes)`, or predictions.
+    :param y: integer labels `(n,)` from zero.
+    :param pointwise: give 0/1 for each row.
+    :return: a share between 0 and 1.
+    :raises ValueError: for what are not probabilities, or labels of wrong shape or range.
+    :raises TypeError: for labels that are not integers.
+
+    >>> accuracy([[[0.9, 0.1], [0.4, 0.6]]], [0, 0])
+    0.5
+    """
+    p = inputs.mean_probabilities("accuracy", probs)
+    y = inputs.labels("accuracy", y, *p.shape)
+    return _mean_or_rows((p.argmax(axis=1) == y).astype(np.float64), pointwise)
+
+
+def brier(probs: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
+    """Brier score: squared distance between probabilities and the one-hot label.
+
+    `1/n sum_i sum_c (p_ic - 1[y_i = c])^2`, summed over classes as in Brier 1950, eq. 2: from 0
+    to 2. For two classes this is twice the score of the positive class alone (scikit-learn's).
+
+    :param probs: `(..., n, classes)`, or predictions; averaged over draws first.
+    :param y: integer labels `(n,)` from zero.
+    :param pointwise: give `(n,)` values in place of their mean.
+    :return: the score, between 0 and 2.
+    :raises ValueError: for what are not probabilities, or labels of wrong shape or range.
+    :raises TypeError: for labels that are not integers.
+
+    >>> round(brier([[0.8, 0.2]], [0]), 6)
+    0.08
+    """
+    p = inputs.mean_probabilities("brier", probs)
+    y = inputs.labels("brier", y, *p.shape)
+    rows = np.square(p - np.eye(p.shape[1])[y]).sum(axis=1)
+    return _mean_or_rows(rows, pointwise)
+
+
+def _rows(name: str, what: str, values: Any) -> np.ndarray:
+    rows = np.asarray(values, dtype=np.float64)
+    if rows.ndim != 1 or rows.size < 2:
+        raise ValueError(
+            f"scores.{name}: {what} must hold one score a row for at least two rows, got shape "
+            f"{rows.shape}. Compute the score with pointwise=True."
+        )
+    if np.isnan(rows).any():
+        raise ValueError(
+            f"scores.{name}: {what} must not be NaN, got {np.isnan(rows).sum()} NaN of "
+            f"{rows.size}. Drop those rows from both models."
+        )
+    return rows
+
+
+def standard_error(pointwise: Any, *, root: bool = False) -> float:
+    """Standard error of a mean score over test rows taken as independent.
+
+    `sd / sqrt(n)` with `n - 1` in the variance. `root=True`: of the root of the mean, by the
+    delta method, `se / (2 sqrt(mean))` (for :func:`rmse`, whose rows are squared errors).
+
+    :param pointwise: `(n,)` scores from `pointwise=True`.
+    :param root: the score is the square root of the mean of its rows.
+    :return: one standard error, in the units of the score.
+    :raises ValueError: for another shape, fewer than two rows, or NaN.
+
+    >>> standard_error([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.5 / 5) ** 0.5
+    True
+    """
+    rows = _rows("standard_error", "pointwise", pointwise)
+    if not np.isfinite(rows).all():
+        # One impossible row makes the mean infinite: no error describes that.
+        return float("inf")
+    error = float(rows.std(ddof=1) / np.sqrt(rows.size))
+    if not root:
+        return error
+    mean = float(rows.mean())
+    return error / (2.0 * mean**0.5) if mean > 0 else 0.0
+
+
+class PairedDifference(NamedTuple):
+    """Mean difference of two models' scores on the same rows.
+
+    :param difference: mean of `a - b`.
+    :param standard_error: its standard error over rows.
+    :param num_rows: number of rows.
+    """
+
+    difference: float
+    standard_error: float
+    num_rows: int
+
+
+def paired_difference(a: Any, b: Any) -> PairedDifference:
+    """Difference of two mean scores with the error of the *paired* rows.
+
+    Two models err on the same hard rows; the error of `mean(a_i - b_i)` is then far below what
+    the two separate errors suggest. The ratio difference / standard_error is the paired t.
+
+    :param a: `(n,)` scores of one model from `pointwise=True`.
+    :param b: `(n,)` scores of the other on the same rows in the same order.
+    :return: difference, standard error and number of rows.
+    :raises ValueError: for shapes that differ, fewer than two rows, or NaN.
+
+    >>> paired_difference([1.0, 2.0, 4.0], [0.0, 1.0, 3.0])
+    PairedDifference(difference=1.0, standard_error=0.0, num_rows=3)
+    """
+    a = _rows("paired_difference", "a", a)
+    b = _rows("paired_difference", "b", b)
+    if a.shape != b.shape:
+        raise ValueError(
+            f"scores.paired_difference: both models need the same rows, got {a.size} and "
+            f"{b.size}. Score them on one test set in one order."
+        )
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise ValueError(
+            "scores.paired_difference: got an infinite score, for which no difference is "
+            "defined. A model that holds an observed row impossible has already lost."
+        )
+    rows = a - b
+    return PairedDifference(float(rows.mean()), standard_error(rows), rows.size)

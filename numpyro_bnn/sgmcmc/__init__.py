@@ -1,1 +1,0 @@
-"""Stochastic-gradient MCMC: dynamics, gradients, preconditioners and schedules in one kernel."""

@@ -1,0 +1,148 @@
+"""Names for the axes of weights: which axis of a site runs over what.
+
+Axes are named within their layer (``"net.Dense_0.unit_in"``), since layers differ in width and
+one dataset knows one size for each name.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.priors.paths import is_auxiliary
+
+Shape = tuple[int, ...]
+
+
+class _Place(NamedTuple):
+    """Where a site of a network belongs: layer ``"net/Dense_0"``, parameter ``"kernel"``."""
+
+    layer: str
+    parameter: str
+
+
+def variable_name(site: str) -> str:
+    """Name of a site in a file: netCDF and ``DataTree`` take a slash for a path."""
+    return site.replace("/", ".")
+
+
+def layer_of(site: str) -> str | None:
+    """The layer of a weight or of what accompanies it; None for other sites."""
+    if "/" not in site:
+        return None
+    return _place(site).layer
+
+
+def _place(site: str) -> _Place:
+    weight = site.rsplit(".", 1)[0] if is_auxiliary(site) else site
+    network, _, path = weight.partition("/")
+    *parents, parameter = path.split(".")
+    return _Place("/".join([network, ".".join(parents)]) if parents else network, parameter)
+
+
+def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str, list[str]]:
+    """Name every axis of every site.
+
+    Kernels are (unit_in, unit_out), with ``window_i`` in front for convolutions; attention
+    projections add ``head``; embeddings are (entry, unit_out). What accompanies a weight shares
+    the axes of that weight.
+
+    :param shapes: shape of one value by site name.
+    :param classes: the layer whose outputs are the classes; its ``unit_out`` is ``class``.
+    """
+    sizes: dict[str, int] = {}
+    dims: dict[str, list[str]] = {}
+    for site, shape in shapes.items():
+        if "/" in site:
+            layer = variable_name(_place(site).layer)
+            ends = _weight_axes(site, shapes)
+            names = [f"{layer}.{end}" for end in ends]
+            if _place(site).layer == classes:
+                names = ["class" if end == "unit_out" else n for end, n in zip(ends, names)]
+        else:
+            names = [f"{variable_name(site)}.axis_{i}" for i in range(len(shape))]
+        # A layer may hold parameters whose units differ in number: those get axes of their own.
+        dims[site] = [
+            name
+            if sizes.setdefault(name, size) == size and name not in names[:i]
+            else f"{variable_name(site)}.axis_{i}"
+            for i, (name, size) in enumerate(zip(names, shape))
+        ]
+    return dims
+
+
+def _weight_axes(site: str, shapes: Mapping[str, Shape]) -> list[str]:
+    shape = shapes[site]
+    layer, parameter = _place(site)
+    if is_auxiliary(site):
+        weight = site.rsplit(".", 1)[0]
+        names = _weight_axes(weight, shapes) if weight in shapes else []
+        if names and shape == shapes[weight]:
+            return names
+        if len(shape) == 1 and "unit_in" in names:
+            return ["unit_in"]
+        return [f"{parameter}.{site.rsplit('.', 1)[-1]}.axis_{i}" for i in range(len(shape))]
+    parent, _, role = layer.rpartition(".") if "." in layer else layer.rpartition("/")
+    separator = layer[len(parent) : len(layer) - len(role)]
+    if any(f"{parent}{separator}query.{leaf}" in shapes for leaf in ("kernel", "bias")):
+        attention = {
+            ("query", 3): ["unit_in", "head", "unit_out"],
+            ("query", 2): ["head", "unit_out"],
+            ("out", 3): ["head", "unit_in", "unit_out"],
+        }
+        role = "query" if role in ("key", "value") else role
+        if (role, len(shape)) in attention:
+            return attention[role, len(shape)]
+    if parameter == "embedding" and len(shape) == 2:
+        return ["entry", "unit_out"]
+    if parameter == "kernel" and len(shape) >= 2:
+        return [*(f"window_{i}" for i in range(len(shape) - 2)), "unit_in", "unit_out"]
+    if len(shape) == 1:
+        return ["unit_out"]
+    return [f"{parameter}.axis_{i}" for i in range(len(shape))]
+
+
+def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Array]) -> str | None:
+    """The layer whose outputs are the logits of the classes, found by asking the model.
+
+    Adding b to the bias of that layer moves the log probabilities as it moves those of a
+    softmax, ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could mistake a hidden layer
+    of as many units.
+
+    :param model: called as ``model(x)``.
+    :param x: inputs; the first row is used.
+    :param target: name of the target site.
+    :param draw: one value of every site.
+    :return: the layer, or None if the target has no classes or no layer is known to give them.
+    """
+    head = jax.tree.map(lambda leaf: leaf[:1], x)
+    given = structure_of(model, (head,), {}).shapes
+    draw = {name: value for name, value in draw.items() if name in given}
+    counts: list[int] = []
+
+    def log_probs(some: dict[str, jax.Array]) -> jax.Array:
+        bound = substitute(seed(model, jax.random.key(0)), data={**draw, **some})
+        fn = trace(bound).get_trace(head)[target]["fn"]
+        if not isinstance(fn, (dist.CategoricalProbs, dist.CategoricalLogits)):
+            return jnp.zeros(())
+        counts.append(fn.probs.shape[-1])
+        return fn.log_prob(jnp.arange(counts[-1])[:, None])[:, 0]
+
+    jax.eval_shape(log_probs, {})
+    biases = {
+        site: value
+        for site, value in draw.items()
+        if counts and "/" in site and not is_auxiliary(site) and value.shape == (counts[0],)
+    }
+    if not biases:
+        return None
+    log_p, slopes = jax.jit(lambda b: (log_probs(b), jax.jacobian(log_probs)(b)))(biases)
+    wanted = jnp.eye(len(log_p)) - jnp.exp(log_p)
+    for site, slope in slopes.items():
+        if jnp.allclose(slope, wanted, atol=1e-4):
+            return _place(site).layer
+    return None

@@ -1,0 +1,170 @@
+"""Files of draws: the chunks of a zarr array, written so as to take little from the sampler.
+
+A file holds what zarr's own writer would put there: numbers in C order, compressed where the array
+says so, then the crc32c of these bytes. That writer copies a chunk several times, on threads of its
+own; here its draws are copied at most once, and the checksum is that of the memory which is written.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.storage.folders import damaged, read_json
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+# Bytes in one file of a chunk: reading some of the scalars need not read all of them.
+_FILE_BYTES = 2**22
+# What crc32c adds to a file.
+_CHECKSUM_BYTES = 4
+# Every reader knows float32; the two bytes that rounding to bfloat16 empties compress to nothing.
+_SQUEEZE: dict[str, Any] = {"cname": "lz4", "clevel": 1}
+
+
+def layout(
+    kind: Any, wanted: str | None, chains: int, draws: int, shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """How an array is stored, in the words of zarr's ``create_array``.
+
+    :param kind: type of the draws as they were sampled.
+    :param wanted: one of `DTYPES`, for those that are no integers; as sampled where None.
+    :param chains: of a chunk.
+    :param draws: of a chunk.
+    :param shape: of one value.
+    """
+    from zarr.codecs import BloscCodec, Crc32cCodec
+
+    stored = np.dtype(kind) if kind != jnp.bfloat16 else np.dtype(np.float32)
+    compressors: list[Any] = [Crc32cCodec()]
+    if wanted is not None and np.issubdtype(stored, np.floating):
+        stored = np.dtype(np.float32 if wanted == "bfloat16" else wanted)
+        if wanted == "bfloat16":
+            compressors.insert(0, BloscCodec(typesize=4, shuffle="shuffle", **_SQUEEZE))
+    return {
+        "chunks": _chunk_shape(chains, draws, shape, stored.itemsize),
+        "dtype": stored,
+        "compressors": compressors,
+        "fill_value": np.zeros((), stored)[()],
+    }
+
+
+def _chunk_shape(chains: int, draws: int, shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    if not shape:
+        return chains, draws
+    row = chains * draws * itemsize * int(np.prod(shape[1:]))
+    return chains, draws, min(shape[0], max(1, _FILE_BYTES // max(1, row))), *shape[1:]
+
+
+class DrawFiles:
+    """The files of one array: one a chunk, or several along the first axis of its values.
+
+    :param folder: of the array.
+    :raises ValueError: if the file that describes it is missing or damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / "zarr.json"
+        safe = f"The numbers beside it, in {folder / 'c'}, are untouched; restore the file from a copy."
+        try:
+            own: dict[str, Any] = read_json(path, safe)
+        except OSError as error:
+            raise damaged(path, error, safe) from error
+        try:
+            self._lengths = tuple(map(int, own["chunk_grid"]["configuration"]["chunk_shape"]))
+            self._kind = np.dtype(own["data_type"]).newbyteorder("<")
+            # What is rounded to bfloat16 is compressed, and nothing else.
+            self._squeezed = any(codec["name"] == "blosc" for codec in own["codecs"])
+            self._shape = tuple(map(int, own["shape"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(path, error, safe) from error
+        if not 2 <= len(self._shape) == len(self._lengths) or min(self._lengths) < 1:
+            wrong = ValueError(f"it tells chunks of {self._lengths} for numbers of {self._shape}")
+            raise damaged(path, wrong, safe)
+        self.about = own
+
+    def _paths(self, chunk: int) -> list[Path]:
+        # Only the first axis of values is cut.
+        counts = [-(-n // length) for n, length in zip(self._shape[2:], self._lengths[2:])]
+        folder = self.folder / "c" / "0" / str(chunk)
+        return [folder.joinpath(*map(str, inner)) for inner in np.ndindex(*counts)]
+
+    def are_whole(self, chunk: int, thoroughly: bool) -> bool:
+        """Whether no file of a chunk is missing, cut short or changed.
+
+        :param chunk: its number.
+        :param thoroughly: whether to read the files, and compare their checksums.
+        """
+        size = int(np.prod(self._lengths)) * self._kind.itemsize + _CHECKSUM_BYTES
+        for path in self._paths(chunk):
+            found = path.stat().st_size if path.is_file() else 0
+            if found <= _CHECKSUM_BYTES if self._squeezed else found != size:
+                return False
+            if thoroughly and not _has_its_checksum(path):
+                return False
+        return True
+
+    def write(self, chunk: int, values: np.ndarray) -> None:
+        """Write the files of a chunk.
+
+        :param chunk: its number.
+        :param values: (chain, draw, …), fewer draws than a chunk holds where it is the last.
+        :raises ValueError: if the type in the file cannot hold a value.
+        """
+        crc32c = _crc32c()
+        values = self._rounded(values)
+        for part, path in enumerate(self._paths(chunk)):
+            block = values
+            if len(self._lengths) > 2:
+                length = self._lengths[2]
+                block = values[:, :, part * length : (part + 1) * length]
+            if block.shape == self._lengths:
+                block = np.ascontiguousarray(block)
+            else:
+                # Zarr wants files of one size.
+                more = [(0, n - own) for n, own in zip(self._lengths, block.shape)]
+                block = np.pad(block, more)
+            content = np.frombuffer(self._squeeze(block), np.uint8)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.write(content)
+                file.write(crc32c(content).to_bytes(_CHECKSUM_BYTES, "little"))
+
+    def _squeeze(self, block: np.ndarray) -> Any:
+        if not self._squeezed:
+            return block
+        from numcodecs import Blosc
+
+        return Blosc(shuffle=Blosc.SHUFFLE, **_SQUEEZE).encode(block)
+
+    def _rounded(self, values: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore"):
+            rounded = np.asarray(values, jnp.bfloat16 if self._squeezed else self._kind)
+        if self._kind == np.float16 and (np.isinf(rounded) & np.isfinite(values)).any():
+            largest = float(np.abs(values[np.isfinite(values)]).max())
+            raise ValueError(
+                f"draws_dtype='float16' cannot hold {largest:.3g} of {self.folder.name!r} (limit "
+                "65504). Use 'bfloat16', which has the range of float32."
+            )
+        return np.asarray(rounded, self._kind)
+
+
+def _has_its_checksum(path: Path) -> bool:
+    try:
+        content = memoryview(path.read_bytes())
+    except OSError:
+        return False
+    numbers, checksum = content[:-_CHECKSUM_BYTES], content[-_CHECKSUM_BYTES:]
+    return _crc32c()(np.frombuffer(numbers, np.uint8)) == int.from_bytes(checksum, "little")
+
+
+def _crc32c() -> Any:
+    """The function that zarr, an old or a new one, takes checksums with."""
+    try:
+        import google_crc32c
+    except ImportError:
+        import crc32c
+
+        return crc32c.crc32c
+    return google_crc32c.value

@@ -1,0 +1,392 @@
+"""Draws on disk while a run is going: a zarr store that xarray and ArviZ open as it grows.
+
+The store holds two groups like ArviZ's, ``posterior`` (one variable a site) and ``sample_stats``
+(one a field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full
+before the files that tell the number of draws (``zarr.json``, each replaced atomically) count it,
+so that whoever opens the store sees whole draws only, and a kill at any time leaves those that
+were counted. Nothing is compressed unless told, every chunk ends in a checksum, and reading one
+that was damaged is an error that says which draws are safe.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from numpyro_bnn.samplers.failed_chains import first_bad_draws, not_finite
+from numpyro_bnn.storage.axis_names import dims_of, variable_name
+from numpyro_bnn.storage.chunk_files import DrawFiles, layout
+from numpyro_bnn.storage.folders import damaged, entries, read_json
+from numpyro_bnn.storage.stored_array import StoredArray
+from numpyro_bnn.storage.stored_names import refuse_names
+
+FORMAT = "numpyro_bnn draws on disk 1"
+POSTERIOR, STATS = "posterior", "sample_stats"
+_SAFE = "The draws in its subfolders are untouched; restore the file from a copy."
+
+
+class Variable(NamedTuple):
+    """One array of the store.
+
+    - **group** - ``"posterior"`` or ``"sample_stats"``
+    - **name** - in the file
+    - **source** - name of the site or field; a leaf of a field that is a tree has its path added
+    - **shape** - of one value
+    - **dtype** - of the draws as they were sampled
+    """
+
+    group: str
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def variables_of(draws: Mapping[str, Any], sample_field: str, lead: int) -> list[Variable]:
+    """The arrays that a collection of draws consists of, in the order of its leaves.
+
+    :param draws: abstract or real arrays by field.
+    :param sample_field: the field that holds the sites.
+    :param lead: number of leading axes (chain, draw) of each array.
+    """
+    found = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(draws))[0]:
+        field, *rest = [_key(part) for part in path]
+        own = field == sample_field
+        source = ".".join(rest or ["x"]) if own else ".".join([field, *rest])
+        group = POSTERIOR if own else STATS
+        shape = tuple(leaf.shape[lead:])
+        found.append(Variable(group, variable_name(source), source, shape, leaf.dtype))
+    for group in (POSTERIOR, STATS):
+        alike = [v for v in found if v.group == group]
+        axes = [axis for names in _axes(alike) for axis in names]
+        refuse_names("MCMC", {v.source: v.name for v in alike}, axes, on_disk=True)
+    return found
+
+
+def _axes(variables: list[Variable]) -> list[list[str]]:
+    """Names of the axes of each variable of one group, beside (chain, draw)."""
+    sites = {v.source: v.shape for v in variables if v.group == POSTERIOR}
+    named = dims_of(sites)
+    return [
+        named.get(v.source) or [f"{v.name}.axis_{i}" for i in range(len(v.shape))]
+        for v in variables
+    ]
+
+
+def _key(part: Any) -> str:
+    return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
+
+
+class DrawStore:
+    """A folder of draws; see the module.
+
+    :param path: the folder.
+    :param guard: called before anything is written there that readers look at; raises if this process
+        may not.
+    """
+
+    def __init__(self, path: str | Path, guard: Callable[[], None] = lambda: None) -> None:
+        self.path = Path(path)
+        self._guard = guard
+        self._files: dict[tuple[str, str], DrawFiles] = {}
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a store was made here, to the end."""
+        return (self.path / "zarr.json").exists() and not self._read_about().get("unfinished")
+
+    def refuse_foreign(self) -> None:
+        """:raises FileExistsError: if the folder holds anything but a store."""
+        if not (self.path / "zarr.json").exists():
+            self.refuse_occupied()
+
+    def refuse_occupied(self) -> None:
+        """:raises FileExistsError: if the folder holds something already."""
+        if entries(self.path):
+            raise FileExistsError(
+                f"draws={str(self.path)!r} exists and is not empty. Choose another folder, continue "
+                "an interrupted run with `resume`, or remove it."
+            )
+
+    def refuse_other(self, run: str | None) -> None:
+        """Refuse a folder that holds anything but the draws of one run.
+
+        :param run: identity of that run; None for one of before runs had any.
+        :raises FileExistsError: if there are other draws, or other files.
+        """
+        found = entries(self.path)
+        if not found:
+            return
+        if "zarr.json" not in found:
+            some = ", ".join(sorted(found)[:3])
+            what = f"files that are not of numpyro_bnn, or lost their `zarr.json` ({some})"
+        elif self._read_about().get("run") != run:
+            what = "the draws of another run"
+        else:
+            return
+        raise FileExistsError(
+            f"draws={str(self.path)!r} holds {what}, which are left as they are. Give `MCMC` the "
+            "folder of draws that the run began with, or an empty one."
+        )
+
+    def create(
+        self,
+        variables: list[Variable],
+        chains: int,
+        num_draws: int,
+        chunk: int,
+        dtype: str | None,
+        run: str | None = None,
+    ) -> None:
+        """Make an empty store for `num_draws` draws, `chunk` of them a file, and open it.
+
+        :param run: identity of the run. What it left of a store that was never finished is made anew.
+        :raises FileExistsError: if the folder holds anything else.
+        """
+        import zarr
+
+        self.refuse_other(run)
+        if self.is_made:
+            raise FileExistsError(f"{self.path} holds draws already. Choose another folder.")
+        self._guard()
+        self.path.mkdir(parents=True, exist_ok=True)
+        about: dict[str, Any] = {"format": FORMAT, "run": run}
+        _replace(self.path / "zarr.json", _group(about | {"unfinished": True}, {}))
+        for group in (POSTERIOR, STATS):
+            shutil.rmtree(self.path / group, ignore_errors=True)
+        root: Any = zarr.open_group(self.path, mode="a", zarr_format=3)
+        groups = {group: root.create_group(group) for group in (POSTERIOR, STATS)}
+        for variable, axes in zip(variables, _axes(variables)):
+            given = dtype if variable.group == POSTERIOR else None
+            groups[variable.group].create_array(
+                variable.name,
+                shape=(chains, num_draws, *variable.shape),
+                dimension_names=["chain", "draw", *axes],
+                attributes={"source": variable.source},
+                **layout(variable.dtype, given, chains, chunk, variable.shape),
+            )
+        about |= {
+            "capacity": num_draws,
+            "chunk": chunk,
+            "dtype": dtype,
+            "num_draws": 0,
+            "not_finite": {},
+            "left_out": {},
+        }
+        self._files = self._found()
+        self._commit(about)
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def open_for_writing(self, num_draws: int) -> None:
+        """Continue after the first `num_draws` draws; later ones are forgotten."""
+        about = self.about
+        about["not_finite"] = {c: d for c, d in about["not_finite"].items() if d < num_draws}
+        about["left_out"] = {c: o for c, o in about["left_out"].items() if o["after"] < num_draws}
+        about["num_draws"] = num_draws
+        self._files = self._found()
+        self._commit(about)
+
+    def append(self, variables: list[Variable], leaves: list[np.ndarray]) -> None:
+        """Add a chunk of draws of every chain; only the last one of a run may be short.
+
+        :param leaves: arrays (chain, draw, …), in the order of `variables`.
+        """
+        self._guard()
+        about = self.about
+        begin = about["num_draws"]
+        sites = [leaf for v, leaf in zip(variables, leaves) if v.group == POSTERIOR]
+        for chain, draw in first_bad_draws(sites).items():
+            about["not_finite"].setdefault(str(chain), begin + draw)
+        for variable, leaf in zip(variables, leaves):
+            self._files[variable.group, variable.name].write(begin // about["chunk"], leaf)
+        self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
+
+    def note(self, **facts: Any) -> None:
+        """Keep what is known of the run once it is finished, such as its suspect chains."""
+        self._files = self._found()
+        self._commit(self.about | facts)
+
+    def _found(self) -> dict[tuple[str, str], DrawFiles]:
+        """The files of every array by group and name."""
+        return {
+            (group, folder.name): DrawFiles(folder)
+            for group in (POSTERIOR, STATS)
+            for folder in self._folders(group)
+        }
+
+    def _folders(self, group: str) -> list[Path]:
+        """The folder of every array of a group.
+
+        :raises ValueError: if the group is gone.
+        """
+        try:
+            return [folder for folder in sorted((self.path / group).iterdir()) if folder.is_dir()]
+        except OSError as error:
+            raise damaged(self.path / group, error, _SAFE) from error
+
+    def _commit(self, about: dict[str, Any]) -> None:
+        """Tell readers the number of draws: every ``zarr.json``, the root's last."""
+        self._guard()
+        self._files = self._files or self._found()
+        known: dict[str, dict] = {}
+        for (group, name), files in self._files.items():
+            files.about["shape"][1] = about["num_draws"]
+            _replace(files.folder / "zarr.json", files.about)
+            known[f"{group}/{name}"] = files.about
+        for group in (POSTERIOR, STATS):
+            inner = {k.partition("/")[2]: v for k, v in known.items() if k.startswith(f"{group}/")}
+            known[group] = _group({}, {})
+            _replace(self.path / group / "zarr.json", _group({}, inner))
+        _replace(self.path / "zarr.json", _group(about, known))
+
+    def leave_out(self, failed: Mapping[int, str]) -> None:
+        """Remember chains that no reader should average in, though their draws are finite.
+
+        :param failed: why, by chain; found in draws that are about to be added.
+        """
+        about = self.about
+        new = {str(chain): why for chain, why in failed.items()}
+        new = {chain: why for chain, why in new.items() if chain not in about["left_out"]}
+        if new:
+            after = about["num_draws"]
+            about["left_out"] |= {c: {"after": after, "why": why} for c, why in new.items()}
+            self._commit(about)
+
+    @property
+    def first_bad(self) -> dict[int, int]:
+        """First draw of each chain that is not finite, by chain."""
+        return {int(chain): draw for chain, draw in self.about["not_finite"].items()}
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Chains to leave out, with the reason."""
+        left_out = {int(chain): noted["why"] for chain, noted in self.about["left_out"].items()}
+        return left_out | not_finite(self.first_bad)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the store says about itself.
+
+        :raises ValueError: if the folder is not one of ours, or damaged.
+        """
+        about = self._read_about()
+        if about.get("unfinished"):
+            raise ValueError(
+                f"{self.path} holds no draws of numpyro_bnn yet: its run was ended before the first."
+            )
+        return about
+
+    def _read_about(self) -> dict[str, Any]:
+        path = self.path / "zarr.json"
+        try:
+            about = read_json(path, _SAFE).get("attributes")
+        except OSError as error:
+            raise ValueError(f"{self.path} holds no draws of numpyro_bnn: {error}.") from error
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise ValueError(
+                f"{self.path} holds no draws of numpyro_bnn: {path} does not name the format "
+                f"{FORMAT!r}. Its files are left as they are."
+            )
+        if about.get("unfinished"):
+            return about
+        try:
+            return about | {
+                "chunk": _count(about["chunk"], 1),
+                "num_draws": _count(about["num_draws"], 0),
+                "not_finite": {str(int(c)): int(d) for c, d in about["not_finite"].items()},
+                # Older stores know only of draws that are not finite.
+                "left_out": {
+                    str(int(c)): {"after": int(o["after"]), "why": str(o["why"])}
+                    for c, o in about.get("left_out", {}).items()
+                },
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, error, _SAFE) from error
+
+    def arrays(self) -> dict[tuple[str, str], StoredArray]:
+        """Every array by group and source, lazily."""
+        import zarr
+
+        self.check(self.about["num_draws"])
+        try:
+            root: Any = zarr.open_group(self.path, mode="r")
+            found = {}
+            for group, name in self._found():
+                array = root[group][name]
+                found[group, array.attrs["source"]] = StoredArray(array, self)
+        except Exception as error:  # what zarr raises for metadata that make no sense is not told
+            raise damaged(self.path / "zarr.json", error, _SAFE) from error
+        return found
+
+    def check(self, num_draws: int, to_continue: bool = False) -> None:
+        """Refuse a store with files missing or cut short: a missing one would read as zeros.
+
+        :param num_draws: draws of each chain that should be whole.
+        :param to_continue: whether a run wants to go on there: every file is read then.
+        :raises ValueError: saying which draws are whole, and how to read them.
+        """
+        if self._first_sound(to_continue) >= num_draws:
+            return
+        sound = min(num_draws, self.num_sound)
+        what = (
+            f"{self.path} should hold {num_draws} draws of each chain, but files of draws from "
+            f"{sound} on are missing, cut short or changed."
+        )
+        if to_continue:
+            what += " The run cannot go on from there; begin it anew in another folder."
+        if not sound:
+            raise ValueError(f"{what} No draw is whole in every chain and site.")
+        raise ValueError(
+            f"{what} The first {sound} are whole: `from numpyro_bnn.storage.draw_store import DrawStore; "
+            f"DrawStore({str(self.path)!r}).open_for_writing({sound})` forgets the rest, and "
+            "`bnn.load` reads them then."
+        )
+
+    @property
+    def num_sound(self) -> int:
+        """Draws before the first file that is missing, cut short or fails its checksum."""
+        return self._first_sound(thoroughly=True)
+
+    def _first_sound(self, thoroughly: bool) -> int:
+        about = self.about
+        sound = about["num_draws"]
+        for files in self._found().values():
+            for chunk in range(-(-sound // about["chunk"])):
+                if not files.are_whole(chunk, thoroughly):
+                    sound = chunk * about["chunk"]
+                    break
+        return sound
+
+
+def _count(value: Any, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"it tells {value!r} where a whole number of at least {least} belongs")
+    return value
+
+
+def _group(attributes: dict, metadata: dict[str, dict]) -> dict[str, Any]:
+    return {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": attributes,
+        "consolidated_metadata": {
+            "kind": "inline",
+            "must_understand": False,
+            "metadata": metadata,
+        },
+    }
+
+
+def _replace(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content))
+    os.replace(partial, path)

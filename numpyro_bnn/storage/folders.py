@@ -1,0 +1,107 @@
+"""Folders that a user names for output: what may be written there, and how to find out in time."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from numpyro_bnn.storage.locks import OWN_PREFIX
+
+
+def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:
+    """Refuse two folders of which one holds the other, whatever paths lead there.
+
+    :raises ValueError: naming both.
+    """
+    if checkpoint is None or draws is None:
+        return
+    if _contains(checkpoint, draws) or _contains(draws, checkpoint):
+        raise ValueError(
+            f"MCMC: checkpoint={str(checkpoint)!r} and draws={str(draws)!r} are the same folder, or one "
+            "is inside the other. Give folders side by side, or leave `draws` out: without it the "
+            "checkpoint keeps the draws. Draws that lie inside a checkpoint already can be moved "
+            "out, under the same name."
+        )
+
+
+def _contains(folder: Path, inner: Path) -> bool:
+    folder, inner = folder.resolve(), inner.resolve()
+    for place in (inner, *inner.parents):
+        if place == folder:
+            return True
+        # One folder may have two paths without any link, where it is mounted twice.
+        if place.exists() and folder.exists() and place.samefile(folder):
+            return True
+    return False
+
+
+def entries(folder: Path) -> set[str]:
+    """Names of what a folder holds, beside our passing files; nothing where there is no folder."""
+    try:
+        return {name for name in os.listdir(folder) if not name.startswith(OWN_PREFIX)}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def leave_mark(folder: Path, what: str) -> str:
+    """Make a folder and leave an empty file in it, which tells that it can be written.
+
+    :param folder: made with its parents where it does not exist.
+    :param what: what was wanted and what to do, for the message: two sentences with a place for
+        the folder and the reason, ``"…{folder}…({why})…"``.
+    :return: name of that file.
+    :raises OSError: if that fails.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=OWN_PREFIX, delete=False) as file:
+            return Path(file.name).name
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise type(error)(error.errno, what.format(folder=folder, why=why)) from error
+
+
+def require_writable(folder: Path, what: str) -> None:
+    """See :func:`leave_mark`; nothing is left."""
+    (folder / leave_mark(folder, what)).unlink()
+
+
+def path_of(name: str, value: Any) -> Path | None:
+    """A folder that a user gave to ``MCMC``, wherever the process goes later.
+
+    :raises TypeError: for what is no path.
+    :raises ValueError: for an empty one, which would be the current folder.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (str, Path)):
+        raise TypeError(f"MCMC: {name} must be the path of a folder, got {value!r}.")
+    if value == "":
+        raise ValueError(
+            f"MCMC: {name} must name a folder, got ''. Give a name such as 'run', or leave {name} out."
+        )
+    return Path(value).absolute()
+
+
+def read_json(path: Path, safe: str) -> dict[str, Any]:
+    """What one of our files says.
+
+    :param path: the file.
+    :param safe: a sentence about what is not lost when it is damaged.
+    :raises FileNotFoundError: if there is none.
+    :raises ValueError: naming it, if it holds something else than the fields of an object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds {type(content).__name__} instead of an object")
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error, safe) from error
+    return content
+
+
+def damaged(path: Path, error: Exception, safe: str) -> ValueError:
+    """The error to raise for a file of ours that cannot be understood."""
+    what = f"there is no {error}" if isinstance(error, KeyError) else error
+    return ValueError(f"{path} is damaged: {what}. {safe}")

@@ -1,0 +1,194 @@
+"""What an object consists of, so that two of them can be compared in different processes.
+
+- of a class of the user's own: its members and bases;
+- of a kernel or ready model: what its constructor took, and never what it learned later;
+- of anything else: what :mod:`copy` would make another one from.
+"""
+
+import contextlib
+import copyreg
+import dataclasses
+import functools
+import inspect
+import logging
+import sys
+import types
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.primitives import Messenger
+
+from numpyro_bnn.storage.reached_code import home_of, is_library_function, stores
+
+# Members of classes that say nothing of what they do, or that Python makes.
+_UNTOLD = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__"}
+_UNTOLD |= {"__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
+_UNTOLD |= {"__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__"}
+_UNTOLD |= {"__orig_bases__", "__abstractmethods__", "_abc_impl", "__dataclass_params__"}
+_UNTOLD |= {"__dataclass_fields__", "__hash__", "__classdictcell__", "__type_params__"}
+# Attributes that follow from the others, once somebody has asked for them.
+_DERIVED = ("cached_property", "lazy_property")
+_MAKERS = (copyreg.__newobj__, copyreg._reconstructor)  # type: ignore[attr-defined]
+
+
+def members_of(kind: type) -> dict[str, Any]:
+    """What a class of the user's own is made of."""
+    if not is_own_class(kind):
+        return {}
+    parts: dict[str, Any] = {
+        f"base {base.__qualname__}": base for base in kind.__bases__ if base is not object
+    }
+    generated = "__dataclass_fields__" in vars(kind)
+    for name, member in vars(kind).items():
+        if isinstance(member, property):
+            parts |= {f"{name}.{k}": f for k in ("fget", "fset") if (f := getattr(member, k))}
+            continue
+        if isinstance(member, (staticmethod, classmethod, functools.cached_property)):
+            member = member.func if hasattr(member, "func") else member.__func__
+        if callable(member):
+            member = inspect.unwrap(member)
+        if name in _UNTOLD or isinstance(member, types.MemberDescriptorType):
+            continue
+        if isinstance(member, types.GetSetDescriptorType) or member is kind:
+            continue
+        if not (generated and _is_generated(member)):
+            parts[name] = member
+    return parts
+
+
+def is_own_class(kind: type) -> bool:
+    """Whether a class may change while the versions of libraries do not.
+
+    The user's own, and those that a library makes while the program runs, as `nn.scan` does.
+    """
+    home = home_of(kind.__module__)
+    return home is None or (home != "python" and constant_of_library(kind) is None)
+
+
+def _is_generated(member: Any) -> bool:
+    """Whether `dataclass` wrote a method from the fields, which are members too."""
+    code = getattr(member, "__code__", None)
+    return code is not None and (code.co_filename == "<string>" or is_library_function(member))
+
+
+def wrapped_parts(value: Any) -> dict[str, Any] | None:
+    """What a library made a function of, as `jax.jit` and `jax.custom_vjp` do; None for others."""
+    kind = type(value)
+    if home_of(kind.__module__) is None or isinstance(value, Messenger) or not callable(value):
+        return None
+    inside = getattr(value, "__wrapped__", None)
+    if inside is None:
+        return None
+    known = getattr(value, "__dict__", {}).items()
+    more = {k: v for k, v in known if _is_own_function(v) and v is not inside}
+    return {"wrapped": inside, **more}
+
+
+def _is_own_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType) and not is_library_function(value)
+
+
+def state_of(value: Any) -> dict[str, Any]:
+    """What an object consists of, by the name of the attribute.
+
+    :raises Exception: of any kind, for objects that cannot be copied.
+    """
+    kind = type(value)
+    if isinstance(value, (logging.Logger, logging.Handler)):
+        raise TypeError("it is written to")
+    if isinstance(value, NumPyroMCMC):
+        return _constructed_from(value) | {"draws": value._states}
+    if isinstance(value, MCMCKernel) or hasattr(kind, "forget"):
+        return _constructed_from(value)
+    if "flax" not in [home_of(base.__module__) for base in kind.__mro__]:
+        return _reduced(value)
+    if dataclasses.is_dataclass(value):
+        # Linen modules know their parent, which says nothing of them.
+        fields = [f.name for f in dataclasses.fields(value) if f.init and f.name != "parent"]
+        return {name: getattr(value, name, None) for name in fields}
+    # Modules and variables of NNX, without what Flax notes in them about its own traces.
+    parts = _reduced(value)
+    of_traces = ("_object__", "_pytree__", "_trace_state")
+    return {name: part for name, part in parts.items() if not name.startswith(of_traces)}
+
+
+def _constructed_from(value: Any) -> dict[str, Any]:
+    """What only the constructors of an object set, and what is named as an argument of one."""
+    known = getattr(value, "__dict__", {})
+    found: dict[str, Any] = {}
+    at_first: set[str] = set()
+    later: set[str] = set()
+    for kind in type(value).__mro__[:-1]:
+        for name, member in vars(kind).items():
+            code = getattr(inspect.unwrap(member), "__code__", None) if callable(member) else None
+            # Kernels over another model are copies, made by `wrap_model`.
+            if code is None or name == "wrap_model":
+                continue
+            (at_first if name == "__init__" else later).update(stores(code))
+            if name == "__init__":
+                arguments = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+                pairs = ((a, own) for a in arguments for own in (a, f"_{a}") if own in known)
+                found |= {argument: known[own] for argument, own in pairs}
+    given = {own.lstrip("_"): known[own] for own in at_first - later if own in known}
+    return given | found
+
+
+def _reduced(value: Any) -> dict[str, Any]:
+    """The parts that ``copy`` would make another such object from."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # iterators of the standard library are soon no more copied
+        reduce = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))
+        reduced = reduce(value)
+    if isinstance(reduced, str):
+        return {"name": reduced}
+    make, arguments, state, items, pairs = (*reduced, *(None,) * 3)[:5]
+    parts: dict[str, Any] = {}
+    arguments = tuple(part for part in arguments if part is not type(value))
+    if arguments:
+        parts["made from"] = arguments
+    if make not in _MAKERS:
+        parts["made by"] = make
+    if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+        parts |= _without_derived(type(value), (state[0] or {}) | state[1])
+    elif isinstance(state, dict):
+        parts |= _without_derived(type(value), state)
+    elif state is not None:
+        parts["state"] = state
+    if items is not None:
+        parts["items"] = list(items)
+    if pairs is not None:
+        parts["pairs"] = dict(pairs)
+    return parts
+
+
+def _without_derived(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes but for cached properties, which follow from the others."""
+
+    def derived(name: str) -> bool:
+        with contextlib.suppress(AttributeError):
+            return type(inspect.getattr_static(kind, name)).__name__ in _DERIVED
+        return False
+
+    kept = {str(k): v for k, v in state.items() if not derived(str(k))}
+    named = ("__doc__", "__name__", "__qualname__", "__module__", "__annotations__")
+    return {name: part for name, part in kept.items() if name not in named}
+
+
+def constant_of_library(value: Any) -> str | None:
+    """The name under which a library has an object, which its version tells then."""
+    module = getattr(value, "__module__", None)
+    if module is None:
+        module = getattr(getattr(value, "__objclass__", None), "__module__", None)
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if isinstance(value, np.ufunc):
+        module = "numpy"
+    if not isinstance(module, str) or not isinstance(name, str) or home_of(module) is None:
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}.{name}" if found is value else None

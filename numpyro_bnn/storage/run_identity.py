@@ -1,0 +1,314 @@
+"""What makes two runs the same run: kernel, model, settings, data and libraries, as plain text.
+
+A checkpoint keeps the :class:`dict` that :func:`describe` makes, one line of text a fact, so that
+a resumed run can say *which* fact differs. Two rules keep the text the same in every process:
+
+- no address and no ``repr`` of an unknown object is ever part of it;
+- of a kernel or ready model only what its constructor took is looked at, never what it learned
+  later; of other objects all that they would keep if they were copied.
+
+Functions are described by their bytecode, defaults, closures and everything that their code reaches
+(:mod:`numpyro_bnn.storage.reached_code`): globals, attributes of modules, functions and classes of the
+user's own. Installed packages are described by their version.
+"""
+
+import collections
+import functools
+import hashlib
+import platform
+import types
+from collections.abc import Collection, Iterator, Mapping
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.storage.identity_parts import (
+    constant_of_library,
+    is_own_class,
+    members_of,
+    state_of,
+    wrapped_parts,
+)
+from numpyro_bnn.storage.reached_code import home_of, reached_from
+
+Facts = dict[str, str]
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_CONTAINERS = (Mapping, list, tuple, set, frozenset, collections.deque)
+# Bytes that are hashed at a time: memory-mapped data are never in memory as a whole.
+_BLOCK = 2**26
+# Numbers and words that get a fact each; more of them get one together, and so do long words.
+_MOST_ITEMS, _MOST_LETTERS = 100, 200
+
+
+class Described(NamedTuple):
+    """What there is to say of a value.
+
+    - **facts** - text by dotted path
+    - **unknown** - paths of what has no value to compare, such as open files, and why
+    """
+
+    facts: Facts
+    unknown: dict[str, str]
+
+
+def describe(name: str, value: Any) -> Facts:
+    """Facts about a value, by dotted path.
+
+    :param name: path of the value itself.
+    :param value: a kernel, model, setting or array.
+    :return: text by path, equal in every process for the same value.
+    """
+    return describe_all({name: value}).facts
+
+
+def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> Described:
+    """Facts about several values, which may share parts.
+
+    :param values: by path.
+    :param leave_out: paths not to look at.
+    """
+    walk = _Walk(frozenset(leave_out))
+    walk.look(values)
+    return Described(walk.facts, walk.unknown)
+
+
+class _Walk:
+    """Goes from value to value, the nearest first, so that a part of several has its shortest name."""
+
+    def __init__(self, leave_out: frozenset[str] = frozenset(), inside_a_set: bool = False) -> None:
+        self.facts: Facts = {}
+        self.unknown: dict[str, str] = {}
+        self._leave_out = leave_out
+        # Objects that have each other in sets would be followed for ever.
+        self._inside_a_set = inside_a_set
+        # Kept alive, so that no other object takes their place in memory.
+        self._seen: dict[int, tuple[str, Any]] = {}
+
+    def look(self, values: Mapping[str, Any]) -> None:
+        waiting = collections.deque(values.items())
+        while waiting:
+            name, value = waiting.popleft()
+            if name not in self._leave_out:
+                parts = self._fact(name, value)
+                waiting.extend((f"{name}.{key}", parts[key]) for key in sorted(parts))
+
+    def _fact(self, name: str, value: Any) -> Mapping[str, Any]:
+        """Note what a value is; what it consists of is yet to be looked at."""
+        if isinstance(value, _PLAIN):
+            self.facts[name] = _shortened(repr(value))
+            return {}
+        if id(value) in self._seen and not isinstance(value, tuple):
+            self.facts[name] = f"as {self._seen[id(value)][0]}"
+            return {}
+        self._seen[id(value)] = (name, value)
+        if isinstance(value, OnHost):
+            value = value.array
+        if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+            if isinstance(value, jax.core.Tracer):
+                return self._unknown(name, "is a value of a trace that has ended")
+            if value.dtype == object:
+                return self._container(name, value.ravel().tolist())
+            self.facts[name] = digest(value)
+            return {}
+        if isinstance(value, _CONTAINERS):
+            return self._container(name, value)
+        self._version_of(value)
+        return self._parts(name, value)
+
+    def _unknown(self, name: str, why: str) -> dict[str, Any]:
+        self.unknown[name] = why
+        self.facts[name] = "not compared"
+        return {}
+
+    def _version_of(self, value: Any) -> None:
+        """Note the version of the package that a value, or its kind, is of."""
+        owner = value.__name__ if isinstance(value, types.ModuleType) else None
+        if owner is None:
+            named = isinstance(value, (type, types.FunctionType))
+            owner = (value if named else type(value)).__module__
+        home = home_of(owner) if isinstance(owner, str) else None
+        if home is not None and home not in ("python", *_LIBRARIES):
+            self.facts[f"library.{home}"] = version(home)
+
+    def _container(self, name: str, value: Any) -> Mapping[str, Any]:
+        kind = type(value)
+        text = f"{kind.__name__} of {len(value)}"
+        parts: dict[str, Any] = {}
+        if is_own_class(kind):
+            parts = {"class": kind, **getattr(value, "__dict__", {})}
+        elif isinstance(value, collections.defaultdict):
+            parts = {"default": value.default_factory}
+        if isinstance(value, (set, frozenset)):
+            told = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
+            self.facts[name] = f"{text} {_of_a_set(value)}" if told else text
+            return parts
+        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+        items = dict(_labelled(pairs))
+        if len(items) > _MOST_ITEMS and all(isinstance(item, _PLAIN) for item in items.values()):
+            text, items = f"{text} {_hashed(repr(sorted(items.items())))}", {}
+        self.facts[name] = text
+        return parts | items
+
+    def _parts(self, name: str, value: Any) -> Mapping[str, Any]:
+        if isinstance(value, types.ModuleType):
+            self.facts[name] = f"module {value.__name__}"
+            known = vars(value) if home_of(value.__name__) is None else {}
+            return {k: v for k, v in known.items() if not k.startswith("__")}
+        if isinstance(value, functools.partial):
+            return {"function": value.func, "args": value.args, "kwargs": value.keywords}
+        if isinstance(value, types.MethodType):
+            return {"method": value.__func__, "self": value.__self__}
+        if isinstance(value, types.FunctionType):
+            text = f"{value.__module__}.{value.__qualname__} {_code_digest(value.__code__)}"
+            self.facts[name] = text
+            return reached_from(value)
+        if isinstance(value, type):
+            self.facts[name] = f"{value.__module__}.{value.__qualname__}"
+            return members_of(value)
+        if (constant := constant_of_library(value)) is not None:
+            self.facts[name] = constant
+            return {}
+        return self._object(name, value)
+
+    def _object(self, name: str, value: Any) -> Mapping[str, Any]:
+        kind = type(value)
+        if (inside := wrapped_parts(value)) is not None:
+            self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
+            return inside
+        try:
+            state = state_of(value)
+        except Exception as error:  # of whatever kind an object may raise that cannot be copied
+            return self._unknown(
+                name, f"is a {kind.__qualname__}, which has no value to compare ({error})"
+            )
+        self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
+        return state | ({"class": kind} if is_own_class(kind) else {})
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[:40]}… {_hashed(text)}"
+
+
+def _hashed(text: str) -> str:
+    return f"#{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def _in_one(value: Any) -> str:
+    """Everything that there is to say of a value, as one hash."""
+    walk = _Walk(inside_a_set=True)
+    walk.look({"": value})
+    return _hashed(repr(sorted(walk.facts.items())))
+
+
+def _of_a_set(values: Collection[Any]) -> str:
+    """The same text whatever the order is that a process has them in."""
+    return _hashed(repr(sorted(map(_in_one, values))))
+
+
+def _labelled(pairs: Any) -> Iterator[tuple[str, Any]]:
+    """Items by a text for their key, which is no address."""
+    used: set[str] = set()
+    for key, item in pairs:
+        label = key if isinstance(key, str) else _label(key)
+        # The number 1 and the word "1" are two keys.
+        label = label if label not in used else f"{type(key).__name__} {label}"
+        while label in used:
+            label += "'"
+        used.add(label)
+        yield label, item
+
+
+def _label(key: Any) -> str:
+    if isinstance(key, _PLAIN):
+        return repr(key)
+    if isinstance(key, tuple):
+        return f"({', '.join(_label(part) for part in key)})"
+    if isinstance(key, (type, types.FunctionType)):
+        return f"{key.__module__}.{key.__qualname__}"
+    return f"{type(key).__qualname__} {_in_one(key)}"
+
+
+def _code_digest(code: types.CodeType) -> str:
+    made = hashlib.blake2b(digest_size=6)
+    for part in _code_parts(code):
+        made.update(part)
+    return made.hexdigest()
+
+
+def _code_parts(code: types.CodeType) -> Iterator[bytes]:
+    yield code.co_code
+    yield repr((code.co_names, code.co_varnames, code.co_freevars)).encode()
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_parts(constant)
+        elif isinstance(constant, frozenset):
+            yield repr(sorted(map(repr, constant))).encode()
+        else:
+            yield repr(constant).encode()
+
+
+def digest(array: Any) -> str:
+    """Kind, shape and a hash of the values of an array, read a block at a time."""
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return f"key {digest(jax.random.key_data(array))}"
+    if not hasattr(array, "dtype") or isinstance(array, jax.Array):
+        array = np.asarray(array)
+    made = hashlib.blake2b(digest_size=16)
+    rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.shape else 1
+    for begin in range(0, array.shape[0] if array.shape else 1, rows):
+        block = np.ascontiguousarray(array[begin : begin + rows] if array.shape else array)
+        if block.dtype == object:
+            raise TypeError(
+                f"An array of Python objects, shape {array.shape}, has no data to compare a resumed "
+                "run with. Convert it to numbers with `np.asarray(x, float)`."
+            )
+        made.update(block.reshape(-1).view(np.uint8))
+    return f"{array.dtype}{list(array.shape)} {made.hexdigest()}"
+
+
+_LIBRARIES = ("numpyro_bnn", "numpyro", "jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def environment() -> Facts:
+    """Libraries and hardware that the last bit of a draw may depend on."""
+    found = {"library.python": ".".join(platform.python_version_tuple()[:2])}
+    for name in _LIBRARIES:
+        if name == "numpyro_bnn":
+            from numpyro_bnn import __version__ as own
+
+            found["library.numpyro_bnn"] = own
+        else:
+            found[f"library.{name}"] = version(name)
+    found["device"] = jax.default_backend()
+    found["x64"] = str(bool(jax.config.read("jax_enable_x64")))
+    return found
+
+
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Paths of the facts that differ, or that one of the two lacks."""
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+
+
+def difference(before: Mapping[str, str], now: Mapping[str, str], most: int = 8) -> str:
+    """The facts that differ, in words; empty where none does.
+
+    :param before: of the run that was stored.
+    :param now: of the run that would continue it.
+    :param most: facts to name at most.
+    """
+    names = differing(before, now)
+    lines = [
+        f"{n}: there {before.get(n, 'absent')}, here {now.get(n, 'absent')}" for n in names[:most]
+    ]
+    if len(names) > most:
+        lines.append(f"and {len(names) - most} more")
+    return "; ".join(lines)
+
+
+def is_within(name: str, paths: Collection[str]) -> bool:
+    """Whether a path is one of several, or a part of what one of them names."""
+    return any(name == path or name.startswith(f"{path}.") for path in paths)

@@ -1,0 +1,252 @@
+"""Several methods on one model: a second sampler to check a first, and a table of many."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer import NUTS
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn.approximations.laplace import laplace
+from numpyro_bnn.approximations.mean_field import mean_field
+from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
+from numpyro_bnn.approximations.optimize import optimize
+from numpyro_bnn.approximations.sgd_iterates import swag
+from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.diagnostics.convergence.rhat import rhat
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import BAOAB, SGLD
+from numpyro_bnn.samplers.suspects import named, named_elsewhere
+from numpyro_bnn.workflow.method_table import Comparison, judged
+
+
+class Data(NamedTuple):
+    """Rows to fit and rows to judge by."""
+
+    x: Any
+    y: Any
+    x_test: Any
+    y_test: Any
+
+
+class Fitted(NamedTuple):
+    """Draws of one method, and what they cost."""
+
+    draws: Draws
+    gradients: float = float("nan")
+    seconds: float = float("nan")
+
+
+def compare(
+    model: Callable,
+    data: Any,
+    methods: Mapping[str, Any] | None = None,
+    reference: str = "hmc",
+    *,
+    key: jax.Array | None = None,
+    num_chains: int = 4,
+    num_warmup: int = 500,
+    num_samples: int = 500,
+    progress_bar: bool = True,
+) -> Comparison:
+    """How good is each method on this problem, and how far from the posterior?
+
+    The table of Izmailov et al. 2021 (*What are Bayesian neural network posteriors really
+    like?*, table 4) for the user's own model and data.
+
+    :param model: a NumPyro model, called as ``model(x, y)``.
+    :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys.
+    :param methods: name to a kernel over the model, to a function ``f(model, key, x, y)`` that
+        returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to what is finished: an
+        ``MCMC`` after `run`, draws, or a mapping (chain, draw, …). A name of
+        :func:`default_methods` alone (with the value None) is that method. Default: all of these.
+    :param reference: the method that the others are compared with; ``"hmc"`` is NUTS where
+        `methods` do not say otherwise.
+    :param key: random key; default ``jax.random.key(0)``.
+    :param num_chains: chains of a kernel and members of an ensemble.
+    :param num_warmup: warm-up steps of a kernel.
+    :param num_samples: draws of a kernel; kernels that take one gradient a step take ten steps
+        for one.
+    :param progress_bar: show progress.
+    :return: the table; print it.
+    :raises ValueError: for an unknown name, data that lack a part, or a method without draws.
+    """
+    rows = _data(model, data)
+    known = default_methods(model, num_chains, len(rows.y))
+    asked = dict(known) if methods is None else dict(methods)
+    asked.setdefault(reference, None)
+    for name, method in asked.items():
+        if method is None and name not in known:
+            raise ValueError(
+                f"compare: no method is called {name!r}; known are {sorted(known)}. Give your own "
+                "as {name: kernel or function or finished run}."
+            )
+    key = jax.random.key(0) if key is None else key
+    key_start, key = jax.random.split(key)
+    settings = {"num_chains": num_chains, "num_warmup": num_warmup, "num_samples": num_samples}
+    starts = None
+    found = {}
+    for name, method in asked.items():
+        method = known[name] if method is None else method
+        if isinstance(method, MCMCKernel) and starts is None:
+            starts = optimize(
+                model, key_start, rows.x, rows.y, num_chains=num_chains, progress_bar=progress_bar
+            )
+        key, key_fit = jax.random.split(key)
+        found[name] = _fitted(name, method, model, rows, key_fit, starts, settings, progress_bar)
+    with named_elsewhere():
+        predictions = {name: predict(None, f.draws, rows.x_test) for name, f in found.items()}
+        table = [
+            judged(
+                name,
+                predictions[name],
+                predictions[reference],
+                rows.y_test,
+                _worst(predictions[name].values),
+                fitted.gradients,
+                fitted.seconds,
+                named(fitted.draws.suspect),
+            )
+            for name, fitted in found.items()
+        ]
+    regression = "probs" not in predictions[reference].values
+    draws = {name: fitted.draws for name, fitted in found.items()}
+    return Comparison(tuple(table), reference, regression, predictions, draws)
+
+
+def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Any]:
+    """The methods that :func:`compare` knows by name.
+
+    :param model: the model that kernels sample.
+    :param num_chains: members of ensembles.
+    :param num_rows: training rows, of which SWAG takes a tenth at a time, at most 100.
+    """
+    batch_size = min(100, max(1, num_rows // 10))
+    return {
+        "map": map_estimate,
+        "deep ensemble": partial(deep_ensemble, num_members=num_chains),
+        "mean field": mean_field,
+        "laplace": laplace,
+        "swag": partial(swag, num_members=num_chains, batch_size=batch_size),
+        "sgld": SGLD(model, step_size="auto"),
+        "baoab": BAOAB(model, step_size="auto"),
+        "hmc": NUTS(model, target_accept_prob=0.9, max_tree_depth=8),
+    }
+
+
+# Steps that a kernel of one gradient a step takes for a draw that is kept.
+_THINNING = 10
+
+
+def _data(model: Callable, data: Any) -> Data:
+    parts = [data.get(name) for name in Data._fields] if isinstance(data, Mapping) else data
+    if not isinstance(parts, (tuple, list)) or len(parts) != 4 or any(p is None for p in parts):
+        given = sorted(data) if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(
+            f"compare: data must be (x, y, x_test, y_test), or a mapping with these keys, got {given}."
+        )
+    (x, y), _ = as_arrays(model, tuple(parts[:2]), {})
+    (x_test, y_test), _ = as_arrays(model, tuple(parts[2:]), {})
+    for names, pair in (("x and y", (x, y)), ("x_test and y_test", (x_test, y_test))):
+        rows = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(pair)}
+        if len(rows) != 1 or rows & {(), (0,)}:
+            raise ValueError(
+                f"compare: {names} must have the same positive number of rows, got "
+                f"{sorted(shape[0] if shape else 0 for shape in rows)}. Give a target for every input."
+            )
+    return Data(x, y, x_test, y_test)
+
+
+def _fitted(
+    name: str,
+    method: Any,
+    model: Callable,
+    data: Data,
+    key: jax.Array,
+    starts: Any,
+    settings: dict[str, int],
+    progress_bar: bool,
+) -> Fitted:
+    """Run a method, or take what it has found already."""
+    if isinstance(method, (NumPyroMCMC, Mapping)):
+        _check_rows(name, method, data)
+        return Fitted(draws_of(method, model, f"compare: {name}"))
+    begin = time.perf_counter()
+    if isinstance(method, MCMCKernel):
+        draws, gradients = _sampled(method, data, key, starts, settings, progress_bar)
+    elif callable(method):
+        draws = draws_of(
+            method(model, key, data.x, data.y, progress_bar=progress_bar), model, f"compare: {name}"
+        )
+        gradients = float(draws.info.get("gradients", float("nan")))
+    else:
+        raise TypeError(
+            f"compare: {name!r} must be a kernel, a function that returns draws, or a finished run, "
+            f"got {type(method).__name__}."
+        )
+    return Fitted(draws, gradients, time.perf_counter() - begin)
+
+
+def _check_rows(name: str, run: Any, data: Data) -> None:
+    """Refuse a finished run over another number of rows than the other methods are fitted to."""
+    fitted, given = (
+        [np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)][:1]
+        for x in (getattr(run, "_args", None), data.x)
+    )
+    if fitted and fitted != given:
+        raise ValueError(
+            f"compare: {name!r} was fitted to {fitted[0][0] if fitted[0] else 0} rows, and x has "
+            f"{given[0][0]}. Compare methods that have seen the same rows: give x and y of that run."
+        )
+
+
+def _sampled(
+    kernel: MCMCKernel,
+    data: Data,
+    key: jax.Array,
+    starts: Any,
+    settings: dict[str, int],
+    progress_bar: bool,
+) -> tuple[Draws, float]:
+    """Draws of a kernel and the passes over all rows that its gradients took."""
+    thinning = _THINNING if isinstance(kernel, SGMCMC) and kernel.num_steps == 1 else 1
+    mcmc = MCMC(
+        kernel,
+        num_warmup=settings["num_warmup"] * thinning,
+        num_samples=settings["num_samples"] * thinning,
+        num_chains=settings["num_chains"],
+        thinning=thinning,
+        progress_bar=progress_bar,
+    )
+    if "num_steps" in fields_of(kernel):
+        mcmc.warmup(key, data.x, data.y, init_params=starts, collect_warmup=True)
+        steps = float(np.sum(mcmc.get_extra_fields()["num_steps"]))
+        mcmc.run(mcmc.post_warmup_state.rng_key, data.x, data.y)
+        steps += float(np.sum(mcmc.get_extra_fields()["num_steps"]))
+        return draws_of(mcmc), steps
+    mcmc.run(key, data.x, data.y, init_params=starts)
+    if not isinstance(kernel, SGMCMC):
+        return draws_of(mcmc), float("nan")
+    # A cyclical schedule takes many steps to a draw; warm-up takes one.
+    moves = mcmc.num_chains * mcmc.num_warmup + int(np.sum(mcmc.last_state.count))
+    steps = moves * kernel.num_steps
+    batch = kernel.gradient.batch_size or len(data.y)
+    return draws_of(mcmc), steps * kernel.gradient.evaluations * batch / len(data.y)
+
+
+def _worst(values: Mapping[str, np.ndarray]) -> float:
+    """Worst R-hat of predictions that vary; NaN of too few draws and of any that are not finite."""
+    shape = next(iter(values.values())).shape
+    if shape[0] < 2 or shape[1] < 4 or not all(np.isfinite(v).all() for v in values.values()):
+        return float("nan")
+    found = np.concatenate([np.ravel(rhat(v)) for v in values.values()])
+    found = found[~np.isnan(found)]
+    return float(found.max()) if found.size else float("nan")

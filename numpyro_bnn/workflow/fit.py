@@ -1,0 +1,248 @@
+"""The whole way in one call: optimise an ensemble, sample from each member, judge, combine.
+
+Members of an ensemble are good starts, one for each chain: warm-up then learns the metric and the
+step of a mode instead of looking for one (Sommer et al. 2024, *Connecting the dots: is mode-
+connectedness the key to feasible sample-based inference in Bayesian neural networks?*, and 2025,
+*Microcanonical Langevin ensembles*).
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn._checks import check_key
+from numpyro_bnn.approximations.optimize import optimize
+from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import Predictions, predict
+from numpyro_bnn.posterior.stacking import stack
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
+from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import BAOAB
+from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
+from numpyro_bnn.workflow.kernels_by_name import _STEPS_A_DRAW, DEFAULT, kernel_named
+
+# Rows above which a pass over all of them for every gradient costs more than it brings.
+_MANY_ROWS = 20_000
+_BATCH = 500
+# Inputs that predictions are compared at, where none are given.
+_INPUTS = 1000
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What :func:`fit` found.
+
+    - **model** - as given
+    - **ensemble** - the optimised members, one a chain
+    - **mcmc** - the run that began from them
+    - **draws** - what to predict with: all draws of the run, or those of the stacked mixture
+    - **weights** - of the chains in it
+    - **report** - diagnosis of the run; print it
+    - **seconds** - of ``"optimise"``, ``"sample"`` and ``"judge"``
+    """
+
+    model: Callable
+    ensemble: Draws
+    mcmc: MCMC
+    draws: Draws
+    weights: np.ndarray
+    report: Report
+    seconds: dict[str, float]
+
+    def predict(self, x: Any, **options: Any) -> Predictions:
+        """Predictions of the posterior; options are those of :func:`numpyro_bnn.predict`."""
+        return predict(None, self.draws, x, **options)
+
+    def print(self) -> None:
+        """The verdict, its tables and what it means."""
+        self.report.print()
+
+    def __repr__(self) -> str:
+        kernel = type(self.mcmc.sampler).__name__
+        spent = ", ".join(f"{name} {value:.0f} s" for name, value in self.seconds.items())
+        suspect = f", {len(self.mcmc.suspect)} suspect" if self.mcmc.suspect else ""
+        return f"Fit({kernel}, {self.report.verdict}{suspect}; {spent})"
+
+
+def fit(
+    model: Callable,
+    x: Any,
+    y: Any,
+    *,
+    key: jax.Array | None = None,
+    kernel: str | MCMCKernel | None = None,
+    num_chains: int = 4,
+    num_warmup: int = 300,
+    num_samples: int = 300,
+    thinning: int | None = None,
+    batch_size: int | None = None,
+    combine: Literal["average", "stack"] = "average",
+    validation: float = 0.1,
+    x_test: Any = None,
+    progress_bar: bool = True,
+    **options: Any,
+) -> Fit:
+    """From a model and data to a judged posterior.
+
+    An ensemble is optimised, one member a chain; every chain samples from its member, its metric
+    and step learned in warm-up; weights and predictions are diagnosed.
+
+    :param model: a NumPyro model, called as ``model(x, y)``.
+    :param x: inputs, an array or a pytree of arrays with rows first.
+    :param y: targets, one a row.
+    :param key: random key; default ``jax.random.key(0)``.
+    :param kernel: a key of :data:`KERNELS` or a kernel over the model; default: MCLMC, and with
+        minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps that
+        nothing corrects, which leaves a small bias
+        (:class:`~numpyro_bnn.samplers.sgmcmc.named.microcanonical.MCLMC` states its own); ``"nuts"``,
+        ``"hmc"``, ``"mams"`` and ``"ggmc"`` have none.
+    :param num_chains: members and chains.
+    :param num_warmup: draws of warm-up.
+    :param num_samples: draws a chain that are kept.
+    :param thinning: steps to a draw; default: 100 of the unadjusted samplers, 1 of all others.
+    :param batch_size: rows in a minibatch, of optimisation and sampling.
+    :param combine: ``"average"``: all chains alike, as the posterior asks where chains mix;
+        ``"stack"``: chains weighted by how well they predict rows that were held out.
+    :param validation: share of the rows held out for stacking.
+    :param x_test: inputs at which predictions are judged; default: training inputs, at most 1000.
+    :param progress_bar: show progress.
+    :param options: settings of :func:`kernel_named`.
+    :return: draws, run and report.
+    :raises ValueError: for an unknown kernel, rows of x and y that differ in number, or a share
+        out of range.
+
+    >>> fitted = bnn.fit(model, x, y)                                       # doctest: +SKIP
+    >>> fitted.print()                                                      # doctest: +SKIP
+    >>> fitted.predict(x_new).mean.mean((0, 1))                             # doctest: +SKIP
+    """
+    key = jax.random.key(0) if key is None else key
+    check_key("fit", key)
+    (x, y), _ = as_arrays(model, (x, y), {})
+    num_rows = _num_rows(x, y)
+    key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
+    train, held = _split(combine, validation, num_rows, key_split)
+    x_train, y_train = _rows(x, train), _rows(y, train)
+    if batch_size is None and kernel is None and len(train) > _MANY_ROWS:
+        batch_size = _BATCH
+    sampler, steps = _sampler(kernel, model, batch_size, options)
+    thinning = steps if thinning is None else thinning
+
+    clock = time.perf_counter()
+    starts = optimize(
+        model,
+        key_starts,
+        x_train,
+        y_train,
+        num_chains=num_chains,
+        batch_size=batch_size,
+        progress_bar=progress_bar,
+    )
+    jax.block_until_ready(starts)
+    optimised = time.perf_counter()
+    mcmc = MCMC(
+        sampler,
+        num_warmup=num_warmup * thinning,
+        num_samples=num_samples * thinning,
+        num_chains=num_chains,
+        thinning=thinning,
+        progress_bar=progress_bar,
+    )
+    mcmc.run(key_run, x_train, y_train, init_params=starts)
+    sampled = time.perf_counter()
+    inputs = _rows(x_train, slice(_INPUTS)) if x_test is None else x_test
+    report = diagnose(mcmc, inputs)
+    draws = draws_of(mcmc)
+    weights = np.full(draws.num_chains, 1 / draws.num_chains)
+    if combine == "stack":
+        draws = stack(mcmc, _rows(x, held), _rows(y, held), key=key_stack)
+        weights = np.asarray(draws.info["weights"])
+    seconds = {
+        "optimise": optimised - clock,
+        "sample": sampled - optimised,
+        "judge": time.perf_counter() - sampled,
+    }
+    ensemble = ensemble_of(model, starts, x_train, y_train)
+    return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
+
+
+def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Draws:
+    """Optimised starts as draws, one chain a member, with their energies.
+
+    :param model: the model.
+    :param starts: unconstrained values by site, what :func:`numpyro_bnn.optimize` returns.
+    :param args: arguments of the model.
+    """
+    potential = Potential(model, args)
+    values = jax.vmap(potential.constrain)(starts)
+    energy = jax.vmap(potential)(starts)
+    stats = {"potential_energy": np.asarray(energy)[:, None]}
+    return Draws({name: value[:, None] for name, value in values.items()}, model, stats)
+
+
+def _sampler(
+    kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
+) -> tuple[MCMCKernel, int]:
+    if isinstance(kernel, MCMCKernel):
+        if options or batch_size is not None:
+            given = sorted(options) + ([] if batch_size is None else ["batch_size"])
+            raise ValueError(
+                f"fit: {given} are for kernels by name; give them to {type(kernel).__name__} itself."
+            )
+        unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
+        return kernel, _STEPS_A_DRAW if unadjusted else 1
+    if batch_size is None:
+        return kernel_named(DEFAULT if kernel is None else kernel, model, **options)
+    minibatched = {"baoab": BAOAB, "mclmc": MCLMC}
+    name = "baoab" if kernel is None else kernel
+    kernel_named(name, model, **options)
+    if name not in minibatched:
+        raise ValueError(
+            f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
+            f"{sorted(minibatched)}, or leave batch_size out."
+        )
+    if options:
+        raise ValueError(
+            f"fit: {sorted(options)} are settings of {name!r} over all rows, where batch_size="
+            f"{batch_size} sets the step by the curvature. Leave one of them out."
+        )
+    return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW
+
+
+def _num_rows(x: Any, y: Any) -> int:
+    sizes = {int(np.shape(leaf)[0]) if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
+    if len(sizes) != 1 or sizes & {0}:
+        raise ValueError(
+            f"fit: x and y must hold arrays with the same positive number of rows, got {sorted(sizes)}."
+        )
+    return sizes.pop()
+
+
+def _rows(values: Any, rows: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[rows], values)
+
+
+def _split(
+    combine: str, validation: float, num_rows: int, key: jax.Array
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers to fit, and rows held out for stacking."""
+    if combine not in ("average", "stack"):
+        raise ValueError(f'fit: combine must be "average" or "stack", got {combine!r}.')
+    if combine == "average":
+        return np.arange(num_rows), np.arange(0)
+    count = round(validation * num_rows)
+    if not (0 < validation < 1 and 0 < count < num_rows):
+        raise ValueError(
+            f"fit: validation must be the share of rows to hold out, between 0 and 1, got "
+            f"{validation!r} of {num_rows} rows."
+        )
+    order = np.asarray(jax.random.permutation(key, num_rows))
+    return np.sort(order[count:]), np.sort(order[:count])

@@ -1,0 +1,84 @@
+"""Kernels that :func:`numpyro_bnn.fit` and the command line know by name, with the settings that our
+benchmarks chose."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numpyro.infer import HMC, NUTS
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import BAOAB, GGMC
+from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
+
+# Of samplers that take one gradient a step.
+_STEPS_A_DRAW = 100
+# What mixed best on the posteriors of benchmarks/mixing.py, and predicted best in benchmarks/tabular.py.
+DEFAULT = "mclmc"
+
+
+class Recipe(NamedTuple):
+    """A sampler by name.
+
+    - **make** - the kernel, over a model and with the settings
+    - **settings** - names and defaults
+    - **thinning** - steps to a draw that is kept
+    """
+
+    make: Callable[..., MCMCKernel]
+    settings: dict[str, Any]
+    thinning: int = 1
+
+
+# Half the step of MCLMC's own: on the digits that one left a log precision 0.28 sd from where it is.
+_ENERGY_VARIANCE = 1e-5
+_DEPTH: dict[str, Any] = {"max_tree_depth": 8}
+_BOTH = {**_DEPTH, "target_accept_prob": 0.9}
+KERNELS: dict[str, Recipe] = {
+    "nuts": Recipe(NUTS, _BOTH),
+    # A quarter of NUTS's longest trajectory, in fixed number.
+    "hmc": Recipe(
+        lambda model, max_tree_depth, target_accept_prob: HMC(
+            model,
+            num_steps=max(1, 2**max_tree_depth // 4),
+            trajectory_length=None,
+            target_accept_prob=target_accept_prob,
+        ),
+        _BOTH,
+    ),
+    "mams": Recipe(
+        lambda model, max_tree_depth, target_accept_prob: MAMS(
+            model, max_num_steps=2**max_tree_depth - 1, target_accept_prob=target_accept_prob
+        ),
+        _BOTH,
+    ),
+    "ggmc": Recipe(
+        lambda model, max_tree_depth: GGMC(
+            model, step_size="auto", num_steps=max(1, 2**max_tree_depth // 4)
+        ),
+        _DEPTH,
+    ),
+    "mclmc": Recipe(MCLMC, {"energy_variance": _ENERGY_VARIANCE}, _STEPS_A_DRAW),
+    "baoab": Recipe(lambda model: BAOAB(model, step_size="auto"), {}, _STEPS_A_DRAW),
+}
+
+
+def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKernel, int]:
+    """A sampler with the defaults of the recipe, and its steps to a draw that is kept.
+
+    :param name: a key of :data:`KERNELS`.
+    :param model: what to sample.
+    :param settings: `max_tree_depth`, of NUTS, HMC, MAMS and GGMC: at most
+        ``2**max_tree_depth - 1`` gradients a draw; `target_accept_prob`, of NUTS, HMC and MAMS;
+        `energy_variance`, of MCLMC.
+    :raises ValueError: for another name, and for a setting that the sampler does not have.
+    """
+    if name not in KERNELS:
+        raise ValueError(
+            f"fit: kernel must be one of {sorted(KERNELS)} or a kernel over the model, got {name!r}."
+        )
+    recipe = KERNELS[name]
+    for unknown in sorted(set(settings) - set(recipe.settings)):
+        having = sorted(other for other, its in KERNELS.items() if unknown in its.settings)
+        known = f"{having} have it: name one of them as `kernel`" if having else "Leave it out"
+        raise ValueError(f"fit: {unknown} is not a setting of the kernel {name!r}. {known}.")
+    return recipe.make(model, **(recipe.settings | settings)), recipe.thinning

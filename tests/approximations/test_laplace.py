@@ -1,0 +1,253 @@
+"""The Laplace approximation: curvature against closed forms, draws against the Gaussian."""
+
+import jax
+import jax.numpy as jnp
+import linear_gaussian as linear
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+from linear_gaussian import BIAS, KERNEL, NOISE, check_law, key, posterior
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.approximations import curvature
+from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.models import network_handlers as linearization
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40, "progress_bar": False}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return linear.data()
+
+
+@pytest.fixture(scope="module")
+def mode(data):
+    return bnn.map_estimate(linear.model, key(), *data, **NEWTON)
+
+
+def laplace(model, *args, **options):
+    return bnn.laplace(model, key(1), *args, **(NEWTON | options))
+
+
+def test_it_is_exact_for_a_linear_model(data, mode):
+    mean, precision = posterior(*data)
+    draws = laplace(linear.model, *data, num_samples=4000, mode=mode)
+    check_law(linear.weights(draws)[0], mean, np.linalg.inv(precision))
+    assert draws.info["curvature"] == "hessian"
+    assert draws.info["covariance"] == "full"
+    assert draws.info["newton_decrement"] < 1e-6
+
+
+def test_the_diagonal_one_has_the_variances_given_all_other_weights(data, mode):
+    mean, precision = posterior(*data)
+    draws = laplace(linear.model, *data, num_samples=4000, mode=mode, covariance="diagonal")
+    check_law(linear.weights(draws)[0], mean, np.diag(1 / np.diag(precision)))
+
+
+def test_a_subset_varies_given_the_rest(data, mode):
+    draws = laplace(linear.model, *data, num_samples=4000, mode=mode, subset=[KERNEL])
+    mean, precision = posterior(*data)
+    assert np.unique(draws[BIAS]).size == 1
+    check_law(linear.weights(draws)[0][:, :3], mean[:3], np.linalg.inv(precision[:3, :3]))
+
+
+def test_the_decrement_says_how_far_the_mode_is(data):
+    """From w the quadratic energy falls by (w - w*)ᵀ H (w - w*) / 2 to its mode."""
+    mean, precision = posterior(*data)
+    start = {KERNEL: jnp.zeros((3, 1)), BIAS: jnp.zeros(1)}
+    with pytest.warns(UserWarning, match=r"centre of the Gaussian is not a mode.*num_steps"):
+        draws = laplace(linear.model, *data, num_samples=1, init_params=start, num_steps=0)
+    expected = mean @ precision @ mean / 2
+    assert draws.info["newton_decrement"] == pytest.approx(expected, rel=1e-4)
+
+
+def classes(x, y=None):
+    net = bnn.random_module("net", nets.MLP(3), priors.Normal(1.0), x[:1])
+    bnn.likelihoods.categorical(net, y, x=x)
+
+
+def binary(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Normal(1.0), x[:1])
+    bnn.likelihoods.bernoulli(net, y, x=x)
+
+
+def noisy(x, y=None):
+    net = bnn.random_module("net", nets.MLP(2), priors.Normal(1.0), x[:1])
+    bnn.likelihoods.heteroscedastic(net, y, x=x)
+
+
+def outliers(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Normal(1.0), x[:1])
+    bnn.likelihoods.student_t(net, y, x=x, noise=0.3, df=5.0)
+
+
+def point(model, *args):
+    descent = Descent("test", model, args, {})
+    z = {name: value * 0.7 for name, value in nets.weights(model, *args).items()}
+    return descent, z, sorted(z)
+
+
+def test_a_logistic_regression_has_one_curvature(data):
+    """Hessian, Gauss-Newton and Xᵀ diag(p (1 - p)) X + 1 are the same matrix."""
+    x, y = data[0], (data[1] > 0).astype(int)
+    descent, z, sites = point(binary, x, y)
+    rows = np.c_[np.ones(20), x]  # sites are sorted: the bias comes first
+    f = rows @ np.r_[z[BIAS], z[KERNEL][:, 0]].astype(np.float64)
+    p = 1 / (1 + np.exp(-f))
+    expected = rows.T @ (rows * (p * (1 - p))[:, None]) + np.eye(4)
+    for kind in ("hessian", "gauss_newton"):
+        found = curvature.matrix(descent, z, sites, kind)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+        entries = curvature.diagonal(descent, z, sites, kind)
+        np.testing.assert_allclose(entries, np.diag(expected), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [noisy, *(pytest.param(model, marks=pytest.mark.slow) for model in (classes, outliers))],
+)
+def test_gauss_newton_is_the_expected_hessian_of_every_family(data, model):
+    """Σ JᵀFJ + 1, with J of the network's outputs and F the Fisher information of the family."""
+    x = jnp.asarray(data[0][:6], jnp.float32)
+    y = np.arange(6) % 3 if model is classes else data[1][:6]
+    descent, z, sites = point(model, x, y)
+
+    def outputs(flat):
+        handler = linearization.outputs(numpyro.handlers.substitute(model, data=unravel(flat)))
+        numpyro.handlers.seed(handler, 0)(x)
+        return handler.seen["net"].reshape(6, -1)
+
+    flat, unravel = ravel_pytree(z)
+    f, slopes = outputs(flat), np.asarray(jax.jacobian(outputs)(flat), np.float64)
+    total = np.eye(flat.size)
+    for row, slope in zip(np.asarray(f, np.float64), slopes):
+        if model is classes:
+            p = np.exp(row) / np.exp(row).sum()
+            fisher = np.diag(p) - np.outer(p, p)
+        elif model is noisy:
+            scale = np.log1p(np.exp(row[1]))
+            along = 1 / (1 + np.exp(-row[1]))
+            fisher = np.diag([1 / scale**2, 2 * (along / scale) ** 2])
+        else:
+            fisher = np.eye(1) * 6.0 / 8.0 / 0.3**2
+        total += slope.T @ fisher @ slope
+    found = curvature.matrix(descent, z, sites, "gauss_newton")
+    np.testing.assert_allclose(found, total, rtol=2e-3, atol=2e-3)
+    entries = curvature.diagonal(descent, z, sites, "gauss_newton")
+    np.testing.assert_allclose(entries, np.diag(total), rtol=2e-3)
+
+
+def test_precisions_are_integrated_out_of_the_curvature(data):
+    """A group of n weights under Gamma(a, b) is a Student t: (a + n/2) log(b + ‖w‖²/2)."""
+
+    def model(x, y=None):
+        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
+        bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+    descent = Descent("test", model, data, {})
+    z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
+
+    def energy(z):
+        f = jnp.asarray(data[0]) @ z[KERNEL][:, 0] + z[BIAS]
+        total = jnp.sum((jnp.asarray(data[1]) - f) ** 2) / (2 * NOISE**2)
+        for w in z.values():
+            total += (2.0 + w.size / 2) * jnp.log(0.5 + jnp.sum(w**2) / 2)
+        return total
+
+    flat, unravel = ravel_pytree(z)
+    expected = jax.jit(jax.hessian(lambda v: energy(unravel(v))))(flat)
+    found = curvature.matrix(descent, z, sorted(z), "hessian")
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_gauss_newton_takes_over_where_the_hessian_is_indefinite_and_the_last_layer_is_found(data):
+    """By what its bias does: Flax calls this network's output layer Dense_0, its hidden one Dense_1."""
+    with pytest.warns(UserWarning, match="centre of the Gaussian is not a mode"):
+        draws = laplace(noisy, *data, num_samples=5, num_steps=0)
+    assert draws.info["curvature"] == "gauss_newton"
+    with pytest.warns(UserWarning, match="centre of the Gaussian is not a mode"):
+        draws = laplace(noisy, *data, num_samples=5, num_steps=0, subset="last_layer")
+    assert draws.info["random"] == ["net/Dense_0.bias", "net/Dense_0.kernel"]
+    assert np.unique(draws["net/Dense_1.kernel"][0], axis=0).shape[0] == 1
+    assert np.unique(draws["net/Dense_0.kernel"][0], axis=0).shape[0] == 5
+
+
+def test_a_linearised_network_predicts_along_its_tangent(data):
+    x = jnp.asarray(data[0], jnp.float32)
+    at, there = (nets.weights(noisy, x, data[1], seed=i) for i in (0, 1))
+    model = linearization.linearize(noisy, at)
+    draws = bnn.Draws({name: v[None, None] for name, v in there.items()}, model)
+
+    def mean(some):
+        hidden = jnp.tanh(x @ some["net/Dense_1.kernel"] + some["net/Dense_1.bias"])
+        return (hidden @ some["net/Dense_0.kernel"] + some["net/Dense_0.bias"])[:, 0]
+
+    step = {name: there[name] - at[name] for name in at}
+    f, change = jax.jit(lambda a, s: jax.jvp(mean, (a,), (s,)))(at, step)
+    found = bnn.predict(None, draws, x).mean[0, 0]
+    np.testing.assert_allclose(found, f + change, rtol=1e-4, atol=1e-5)
+    assert np.abs(found - jax.jit(mean)(there)).max() > 0.1
+
+
+def test_a_linearised_approximation_is_linearised_at_its_mode(data, mode):
+    draws = laplace(linear.model, *data, mode=mode, num_samples=2, linearized=True)
+    assert isinstance(draws.model, linearization.linearize)
+    for site in (KERNEL, BIAS):
+        np.testing.assert_allclose(draws.model.at[site], mode[site][0, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"covariance": "low-rank"}, r"covariance must be 'auto', 'full' or .*'low-rank'"),
+        ({"subset": ["net/Dense_9.bias"]}, r"subset must be .*Dense_9.*the sites are .*Dense_0"),
+        ({"num_samples": 0}, r"laplace: num_samples must be a positive integer, got 0"),
+        ({"mode": {}}, r"mode must be one draw, as `bnn\.map_estimate` returns, got \{\}"),
+    ],
+)
+def test_bad_input_is_refused(data, change, message):
+    with pytest.raises(ValueError, match=message):
+        laplace(linear.model, *data, **change)
+
+
+def test_a_mode_of_another_model_is_refused(data, mode):
+    with pytest.raises(ValueError, match=r"mode has no values of the sites .*Dense_1"):
+        laplace(noisy, *data, mode=mode)
+
+
+def test_a_network_without_an_output_bias_has_to_be_told(data):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        bnn.likelihoods.gaussian(x @ w, y, noise=NOISE)
+
+    with pytest.raises(ValueError, match=r"no bias is added .*subset=\[…\].*\['w'\]"):
+        laplace(model, *data, subset="last_layer")
+
+
+def test_no_curvature_is_an_error_that_says_so(data):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.StudentT(1.0, 0.0, 0.1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(0.0 * (x @ w), 1.0), obs=y)
+
+    start = {"w": jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"neither the Hessian nor the Gauss-Newton .*Optimise"):
+        laplace(model, *data, init_params=start, num_steps=0)
+
+
+def test_a_family_without_known_fisher_information_is_named(data):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Cauchy(x @ w, 0.1), obs=y)
+
+    start = {"w": 3 * jnp.ones(3)}
+    with pytest.raises(ValueError, match=r"Gauss-Newton matrix is not known for Cauchy.*'y'"):
+        laplace(model, *data, init_params=start, num_steps=0)

@@ -1,0 +1,236 @@
+"""Optimised ensembles: what they minimise, what they keep, and what they leave out."""
+
+import jax
+import jax.numpy as jnp
+import linear_gaussian as linear
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_law, key, posterior
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.approximations.marginal_energy import Marginal
+from numpyro_bnn.approximations.member_optimizer import Descent
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+QUIET = {"progress_bar": False}
+NEWTON = {"optimizer": optax.lbfgs(), "num_steps": 40} | QUIET
+
+
+@pytest.fixture(scope="module")
+def data():
+    return linear.data()
+
+
+def hierarchical(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+
+def test_the_mode_of_a_linear_model_is_its_posterior_mean(data):
+    draws = bnn.map_estimate(linear.model, key(), *data, num_starts=2, **NEWTON)
+    mean, _ = posterior(*data)
+    np.testing.assert_allclose(linear.weights(draws)[0, 0], mean, rtol=1e-4)
+    x, y = data
+    residual = y - np.c_[x, np.ones(20)] @ mean
+    energy = (residual @ residual) / NOISE**2 / 2 + 10 * np.log(2 * np.pi * NOISE**2)
+    energy += mean @ mean / SCALE**2 / 2 + 2 * np.log(2 * np.pi * SCALE**2)
+    np.testing.assert_allclose(draws.stats["potential_energy"], [[energy]], rtol=1e-5)
+
+
+def test_a_gaussian_prior_is_a_weight_decay(data):
+    """lr on the mean loss with decay 1/(N s²) is lr / N on the energy, step for step."""
+    x, y = (jnp.asarray(a, jnp.float32) for a in data)
+    rate, steps = 0.05, 30
+    start = {KERNEL: jnp.array([[0.1], [0.2], [-0.3]]), BIAS: jnp.array([0.4])}
+    decay = optax.chain(optax.add_decayed_weights(1 / (20 * SCALE**2)), optax.sgd(rate))
+
+    @jax.jit
+    def train(w):
+        def mean_loss(w):
+            f = x @ w[KERNEL][:, 0] + w[BIAS]
+            return jnp.mean((y - f) ** 2) / (2 * NOISE**2)
+
+        def step(_, carry):
+            w, state = carry
+            updates, state = decay.update(jax.grad(mean_loss)(w), state, w)
+            return optax.apply_updates(w, updates), state
+
+        return jax.lax.fori_loop(0, steps, step, (w, decay.init(w)))[0]
+
+    draws = bnn.map_estimate(
+        linear.model,
+        key(),
+        x,
+        y,
+        optimizer=optax.sgd(rate / 20),
+        num_steps=steps,
+        init_params=start,
+        **QUIET,
+    )
+    for site, value in train(start).items():
+        np.testing.assert_allclose(draws[site][0, 0], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_minibatches_of_all_members_lead_to_the_mode(data):
+    slow = optax.adam(optax.linear_schedule(0.05, 0.0, 2000))
+    draws = bnn.deep_ensemble(
+        linear.model,
+        key(),
+        *data,
+        num_members=3,
+        batch_size=5,
+        optimizer=slow,
+        num_steps=2000,
+        tolerance=-np.inf,
+        **QUIET,
+    )
+    np.testing.assert_allclose(linear.weights(draws)[:, 0], [posterior(*data)[0]] * 3, atol=0.05)
+
+
+def test_the_energy_has_the_precisions_integrated_out(data):
+    """A group of n weights under Gamma(a, b) is a multivariate Student t, constants included."""
+    z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
+    f = data[0] @ z[KERNEL][:, 0] + z[BIAS]
+    expected = -dist.Normal(f, NOISE).log_prob(data[1]).sum()
+    for w in z.values():
+        flat = w.reshape(-1)
+        expected -= dist.MultivariateStudentT(
+            4.0, jnp.zeros(flat.size), (0.5 / 2.0) ** 0.5 * jnp.eye(flat.size)
+        ).log_prob(flat)
+    marginal = Marginal(hierarchical, data)
+    np.testing.assert_allclose(jax.jit(marginal)(z), expected, rtol=1e-5)
+    # Averaged over all minibatches of one row it is the same: the correction is not scaled.
+    some = jax.jit(lambda z, i: marginal.minibatch(z, i, "data"))
+    values = [some(z, jnp.array([i])) for i in range(20)]
+    np.testing.assert_allclose(np.mean(values), expected, rtol=1e-5)
+
+
+def test_precisions_of_samples_are_drawn_from_their_conditional(data):
+    descent = Descent("test", hierarchical, data, {})
+    z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
+    many = {name: jnp.broadcast_to(v, (1, 4000, *v.shape)) for name, v in z.items()}
+    draws = descent.draws(many, key())
+    conditional = dist.Gamma(2.0 + 3 / 2, 0.5 + (0.4**2 + 0.7**2 + 0.2**2) / 2)
+    found = np.asarray(draws[f"{KERNEL}.precision"][0], np.float64)
+    check_law(found[:, None], conditional.mean, conditional.variance.reshape(1, 1))
+    np.testing.assert_allclose(draws[KERNEL], many[KERNEL], rtol=1e-5)
+    point = descent.draws({name: v[None, None] for name, v in z.items()}, None)
+    np.testing.assert_allclose(point[f"{KERNEL}.precision"], conditional.mean, rtol=1e-5)
+
+
+def test_randomised_modes_of_a_linear_model_are_posterior_draws(data):
+    draws = bnn.randomized_map(linear.model, key(), *data, num_members=1000, **NEWTON)
+    mean, precision = posterior(*data)
+    assert draws[KERNEL].shape == (1000, 1, 3, 1)
+    check_law(linear.weights(draws)[:, 0], mean, np.linalg.inv(precision))
+
+
+def test_randomised_targets_follow_their_rows_in_a_minibatch(data):
+    """With as many steps as it takes, minibatches find the modes that all rows give."""
+    options = {"num_members": 4, "num_steps": 1500, "tolerance": -np.inf} | QUIET
+    slow = optax.adam(optax.linear_schedule(0.05, 0.0, 1500))
+    all_rows = bnn.randomized_map(linear.model, key(), *data, **(options | NEWTON))
+    some = bnn.randomized_map(linear.model, key(), *data, batch_size=5, optimizer=slow, **options)
+    spread = linear.weights(all_rows)[:, 0].std(0)
+    gap = np.abs(linear.weights(some) - linear.weights(all_rows)).max((0, 1))
+    assert (gap < 0.3 * spread).all()
+
+
+def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data):
+    """Newton and Raftery: maximise Σ w_i log p(y_i), w exponential; its law by the same weights.
+
+    With a flat prior the weighted mean of y is the mode; its variance over the weights is known:
+    Σ (y_i - ȳ)² / (n (n + 1)) for normalised exponential weights (the Bayesian bootstrap).
+    """
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Uniform(-1000.0, 1000.0))
+        scale = numpyro.sample("scale", dist.Uniform(0.01, 100.0))
+        bnn.likelihoods.gaussian(jnp.full(len(y), mean), y, noise=scale)
+
+    y = data[1]
+    draws = bnn.randomized_map(
+        model,
+        key(),
+        y,
+        num_members=600,
+        optimizer=optax.adam(0.02),
+        num_steps=1500,
+        init_params={"mean": jnp.array(0.1), "scale": jnp.array(2.0)},
+        **QUIET,
+    )
+    found = np.asarray(draws["mean"], np.float64)[:, 0]
+    variance = np.sum((y - y.mean()) ** 2) / (20 * 21)
+    check_law(found[:, None], y.mean(), np.array([[variance]]))
+
+
+def test_validation_keeps_each_members_best_parameters(data):
+    """Held-out rows with a third of the slopes are likeliest early on the way from zero."""
+    x, y = data
+    held_out = (x[:6], 0.3 * y[:6])
+    start = {KERNEL: jnp.zeros((3, 1)), BIAS: jnp.zeros(1)}
+    options = {"optimizer": optax.sgd(1e-4), "init_params": start} | QUIET
+
+    def score(draws):
+        return bnn.scores.lppd(bnn.predict(None, draws, held_out[0]), held_out[1])
+
+    kept = bnn.deep_ensemble(
+        linear.model, key(), x, y, num_members=2, validation=held_out, num_steps=3000, **options
+    )
+    plain = [
+        score(bnn.map_estimate(linear.model, key(), x, y, num_steps=n, tolerance=-9.0, **options))
+        for n in (100, 200, 300, 3000)
+    ]
+    assert score(kept) == pytest.approx(max(plain), abs=1e-5)
+    assert max(plain) > plain[-1] + 0.1
+
+
+def test_a_member_that_failed_is_named_and_left_out(data):
+    descent = Descent("deep_ensemble", linear.model, data, {})
+    z = {KERNEL: jnp.ones((3, 1, 3, 1)).at[1, 0, 2].set(jnp.nan), BIAS: jnp.zeros((3, 1, 1))}
+    with pytest.warns(UserWarning, match=r"left out the members \[1\] of 3.*smaller learning"):
+        draws = descent.draws(z, None, np.arange(3.0))
+    assert draws.left_out == {1: "its values are not finite"}
+    assert draws.num_chains == 2
+    np.testing.assert_array_equal(draws.stats["potential_energy"], [[0.0], [2.0]])
+    report = bnn.diagnose(draws, data[0])
+    assert "left out: chain 1 (its values are not finite)" in str(report).replace("\n", " ")
+    idata = bnn.to_inference_data(draws, *data)
+    np.testing.assert_array_equal(idata.posterior["chain"], [0, 2])
+
+
+def test_when_all_fail_it_is_an_error(data):
+    with pytest.raises(ValueError, match=r"deep_ensemble: no member stayed finite.*NaN"):
+        bnn.deep_ensemble(linear.model, key(), *data, optimizer=optax.sgd(1e10), **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("function", "change", "error", "message"),
+    [
+        (
+            "map_estimate",
+            {"num_starts": 0},
+            ValueError,
+            r"map_estimate: num_starts must be .*got 0",
+        ),
+        ("deep_ensemble", {"num_members": 1.5}, ValueError, r"num_members must be .*got 1\.5"),
+        ("deep_ensemble", {"patience": 0}, ValueError, r"deep_ensemble: patience must be .*got 0"),
+        ("deep_ensemble", {"batch_size": 21}, ValueError, r"between 1 and the 20 rows .*got 21"),
+        ("randomized_map", {"num_steps": -1}, ValueError, r"num_steps must not be negative"),
+        ("map_estimate", {"validation": 3}, TypeError, r"such as \(x_val, y_val\), got int"),
+    ],
+)
+def test_bad_options_are_refused(data, function, change, error, message):
+    with pytest.raises(error, match=message):
+        getattr(bnn, function)(linear.model, key(), *data, **(QUIET | change))
+
+
+def test_a_forgotten_key_is_noticed(data):
+    with pytest.raises(TypeError, match=r"randomized_map: expected a random key.*comes before"):
+        bnn.randomized_map(linear.model, *data)

@@ -1,0 +1,177 @@
+"""Optimised starts: the mode where there is one, and what holds for precisions."""
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.infer import NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.potential.starts import centered
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+NOISE, SCALE = 0.5, 0.8
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 3))
+    return x, x @ [1.0, -2.0, 0.5] + 0.3 + NOISE * rng.normal(size=20)
+
+
+def model_with(prior):
+    def model(x, y=None):
+        net = bnn.random_module("net", nets.Linear(), prior, x[:1])
+        bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+    return model
+
+
+def optimize(model, *args, seed=0, **options):
+    return bnn.optimize(model, jax.random.key(seed), *args, progress_bar=False, **options)
+
+
+def test_every_start_ends_at_the_mode_of_a_linear_model(data):
+    x, y = data
+    inputs = np.c_[x, np.ones(20)]
+    ridge = inputs.T @ inputs + np.eye(4) * (NOISE / SCALE) ** 2
+    mode = np.linalg.solve(ridge, inputs.T @ y)
+    model = model_with(priors.Normal(SCALE))
+    z = optimize(model, x, y, num_chains=3, optimizer=optax.adam(0.03), tolerance=1e-6)
+    assert z["net/Dense_0.kernel"].shape == (3, 3, 1)
+    found = np.c_[z["net/Dense_0.kernel"][..., 0], z["net/Dense_0.bias"]]
+    np.testing.assert_allclose(found, np.stack([mode] * 3), atol=2e-3)
+
+
+def test_precisions_end_at_their_conditional_means_and_weights_where_the_rest_is_stationary(data):
+    """In both coordinates the energy with the precisions integrated out has no slope there."""
+    model = model_with(priors.Hierarchical(2.0, 0.5))
+    z = optimize(model, *data, optimizer=optax.adam(0.03), tolerance=1e-6)
+    potential = bnn.potential_of(model, *data)
+    assert z.keys() == set(potential.structure.latent)
+    values = jax.jit(potential.constrain)({k: v[0] for k, v in z.items()})
+    weights = {}
+    for path, size in (("kernel", 3), ("bias", 1)):
+        site = f"net/Dense_0.{path}"
+        precision = values[f"{site}.precision"]
+        weights[site] = values[f"{site}.base"] / precision**0.5
+        conditional_mean = (2.0 + size / 2) / (0.5 + np.sum(weights[site] ** 2) / 2)
+        np.testing.assert_allclose(precision, conditional_mean, rtol=1e-4)
+
+    @jax.jit
+    @jax.grad
+    def slope(weights):
+        x, y = (jnp.asarray(a) for a in data)
+        f = x @ weights["net/Dense_0.kernel"][:, 0] + weights["net/Dense_0.bias"]
+        energy = jnp.sum((y - f) ** 2) / (2 * NOISE**2)
+        for w in weights.values():  # a Student t of 2 * 2.0 degrees of freedom
+            energy += (2.0 + w.size / 2) * jnp.log(0.5 + jnp.sum(w**2) / 2)
+        return energy
+
+    for gradient in jax.tree.leaves(slope(weights)):
+        np.testing.assert_allclose(gradient, 0.0, atol=0.3)  # curvature 80 times 0.004
+
+
+def test_minibatches_lead_to_the_same_mode(data):
+    x, y = data
+    model = model_with(priors.Normal(SCALE))
+    slow = optax.adam(optax.linear_schedule(0.05, 0.0, 2000))
+    z = optimize(model, x, y, batch_size=5, optimizer=slow, num_steps=2000, tolerance=-np.inf)
+    full = optimize(model, x, y, optimizer=optax.adam(0.03), tolerance=1e-6)
+    for site in z:
+        np.testing.assert_allclose(z[site], full[site], atol=0.05)
+
+
+def test_no_steps_return_gentle_draws_with_kernels_at_most_at_the_fan_in(data):
+    z = optimize(model_with(priors.Normal(100.0)), *data, num_chains=4, num_steps=0)
+    kernel, bias = z["net/Dense_0.kernel"], z["net/Dense_0.bias"]
+    spread = np.sqrt(np.mean(np.square(kernel), (1, 2)))
+    np.testing.assert_allclose(spread, 1 / np.sqrt(3), rtol=1e-5)
+    assert np.abs(bias).min() > 0
+    assert len(np.unique(kernel)) == kernel.size
+
+
+def test_a_trained_network_is_where_it_begins(data):
+    params = {"Dense_0": {"kernel": jnp.array([[1.0], [2.0], [3.0]]), "bias": jnp.array([4.0])}}
+    given = bnn.from_params(params)
+    model = model_with(priors.Hierarchical())
+    z = optimize(model, *data, num_chains=2, num_steps=0, init_params=given)
+    potential = bnn.potential_of(model, *data)
+    values = jax.jit(jax.vmap(potential.constrain))(z)
+    weights = (
+        values["net/Dense_0.kernel.base"]
+        / values["net/Dense_0.kernel.precision"][:, None, None] ** 0.5
+    )
+    np.testing.assert_allclose(weights, jnp.stack([given["net/Dense_0.kernel"]] * 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"other/Dense_0.kernel": jnp.ones((3, 1))},
+            r"init_params give the unknown sites .*other/Dense_0\.kernel",
+        ),
+        ({"net/Dense_0.kernel": jnp.ones((2, 3, 1))}, r"init_params.*\(2, 3, 1\).*\(3, 1\)"),
+    ],
+)
+def test_starts_that_do_not_fit_are_refused(data, given, message):
+    with pytest.raises(ValueError, match=message):
+        optimize(model_with(priors.Normal(1.0)), *data, init_params=given)
+
+
+def test_constrained_sites_come_back_unconstrained(data):
+    def model(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        numpyro.sample("y", dist.Normal(0.0, scale).expand([20]).to_event(), obs=y)
+
+    y = data[1]
+    z = optimize(model, y, optimizer=optax.adam(0.05), tolerance=1e-7)
+    # d/du of u-energy with scale = exp(u): 20 - sum(y^2)/s^2 + s^2 - 1 = 0
+    scale = np.exp(z["scale"][0])
+    assert 20 - np.sum(y**2) / scale**2 + scale**2 - 1 == pytest.approx(0.0, abs=0.2)
+
+
+def test_the_centred_potential_is_the_same_for_models_without_a_hierarchy(data):
+    potential = bnn.potential_of(model_with(priors.Normal(1.0)), *data)
+    z = nets.weights(potential.model, *data)
+    both = jax.jit(lambda z: (potential(z), centered(potential)(z)))(z)
+    assert both[0] == both[1]
+
+
+@pytest.mark.slow
+def test_nuts_from_these_starts_is_not_stuck_where_the_default_start_is(shared):
+    """Airfoil, 16-16 relu: error of the posterior mean, in standard deviations of the target."""
+    with np.load(shared / "data" / "mile" / "airfoil.npz") as table:
+        table = np.c_[table["x"], table["y"].reshape(-1)]
+    table = np.random.default_rng(0).permutation(table)
+    fit, test = table[:1052], table[1052:]
+    fit, test = ((part - fit.mean(0)) / fit.std(0) for part in (fit, test))
+
+    def model(x, y=None):
+        net = bnn.random_module("net", bnn.MLP([16, 16], 1, jax.nn.relu), priors.Normal(1.0), x[:1])
+        noise = dist.HalfNormal(1.0)
+        likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
+
+    x, y = fit[:, :-1], fit[:, -1]
+    starts = bnn.optimize(model, jax.random.key(1), x, y, num_chains=2, progress_bar=False)
+    errors = {}
+    for name, start in (("default", None), ("optimised", starts)):
+        mcmc = bnn.MCMC(
+            NUTS(model, max_tree_depth=6),
+            num_warmup=60,
+            num_samples=60,
+            num_chains=2,
+            chain_method="vectorized",
+            progress_bar=False,
+        )
+        mcmc.run(jax.random.key(0), x, y, init_params=start)
+        errors[name] = bnn.scores.rmse(bnn.predict(model, mcmc, test[:, :-1]), test[:, -1])
+    assert errors["optimised"] < 0.25
+    assert errors["default"] > 1.5 * errors["optimised"]

@@ -1,0 +1,181 @@
+"""What a CSV file may hold: a table as it says, or a sentence that names row, column and remedy."""
+
+import numpy as np
+import pytest
+
+from numpyro_bnn.cli import tables
+
+ROWS = 40
+RNG = np.random.default_rng(0)
+WIDTH = [f"{v:.3f}" for v in RNG.normal(size=ROWS)]
+WEIGHT = [f"{v:.3f}" for v in RNG.normal(10, 3, size=ROWS)]
+COLOUR = (["red", "green", "blue"] * ROWS)[:ROWS]
+
+
+def lines(header="width,colour,weight", *, width=WIDTH, colour=COLOUR, weight=WEIGHT):
+    return [header, *(",".join(row) for row in zip(width, colour, weight))]
+
+
+def at(fields, **changes):
+    """A column with other fields in some rows, counted as a spreadsheet does (header row 1)."""
+    return [changes.get(f"row{i}", field) for i, field in enumerate(fields, 2)]
+
+
+def quoted(fields):
+    return [f'"{field}"' for field in fields]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(content, target="weight", **options):
+        path = tmp_path / "table.csv"
+        text = "\n".join(content) + "\n" if isinstance(content, list) else content
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return tables.read_csv(path, target, **options)
+
+    return read
+
+
+# -- tables that say the same ----------------------------------------------------------------
+
+SAME = {
+    "byte order mark": lambda: "\ufeff" + "\n".join(lines()),
+    "windows lines": lambda: "\r\n".join(lines()),
+    "blanks": lambda: [line.replace(",", " ,  ") + " " for line in lines()],
+    "quotes": lambda: lines(width=quoted(WIDTH), colour=quoted(COLOUR)),
+    "blank lines": lambda: [*lines()[:5], "", " ", ",,", *lines()[5:], ""],
+    "no last line end": lambda: "\n".join(lines()),
+    "plus signs": lambda: lines(weight=[f"+{field}" for field in WEIGHT]),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_the_same_table_in_another_guise(case, read):
+    expected, found = read(lines()), read(SAME[case]())
+    assert found.columns == expected.columns
+    assert found.columns == ("width", "colour_blue", "colour_green", "colour_red")
+    np.testing.assert_array_equal(found.x, expected.x)
+    np.testing.assert_array_equal(found.y, expected.y)
+    assert found.x.dtype == found.y.dtype == np.float64
+
+
+def test_texts_with_commas_and_truth_values(read):
+    colour = quoted((["red, dark", "blue"] * ROWS)[:ROWS])
+    assert read(lines(colour=colour)).columns == ("width", "colour_blue", "colour_red, dark")
+    truth = (["True", "FALSE"] * ROWS)[:ROWS]
+    found = read(lines(colour=truth))
+    assert found.columns == ("width", "colour")
+    np.testing.assert_array_equal(found.x[:4, 1], [1, 0, 1, 0])
+
+
+def test_seconds_and_large_numbers_keep_their_digits(read):
+    seconds = [f"{1.7e9 + 60 * i:.1f}" for i in range(ROWS)]
+    np.testing.assert_array_equal(np.diff(read(lines(width=seconds)).x[:, 0]), 60)
+    assert read(lines(weight=seconds)).y[1] == 1.7e9 + 60
+
+
+def test_few_numbers_with_letters_are_categories(read):
+    for levels in (
+        ["1st", "2nd", "3rd"],
+        ["4wd", "2wd", "fwd"],
+        ["2", "4", "low", "high", "none at all"],
+    ):
+        colour = (levels * ROWS)[:ROWS]
+        assert len(read(lines(colour=colour)).columns) == 1 + len(levels)
+
+
+# -- tables that are refused -----------------------------------------------------------------
+
+PLAIN = [str(i * 37 % 101) for i in range(ROWS)]
+UNITS = [f"{field} kg" for field in PLAIN]
+BAD = {
+    "a question mark": (
+        lambda: lines(width=at(WIDTH, row7="?")),
+        r"the column 'width' holds numbers, and 1 value\(s\) that are none: '\?' in row 7\..*drop",
+    ),
+    "a question mark in the target": (
+        lambda: lines(weight=at(WEIGHT, row7="?")),
+        r"the column 'weight' holds numbers.* '\?' in row 7",
+    ),
+    "words for missing values": (
+        lambda: lines(width=at(WIDTH, row3="missing", row4="unknown", row9="-")),
+        "3 value.*'missing' in row 3; 'unknown' in row 4; '-' in row 9",
+    ),
+    "thousands": (
+        lambda: lines(width=at(PLAIN, row3='"1,000"')),
+        "'1,000' in row 3.*1000 for 1,000",
+    ),
+    "thousands all over": (
+        lambda: lines(width=[f'"{1 + i},{100 + 7 * i}"' for i in range(ROWS)]),
+        "the column 'width' holds numbers.*1000 for 1,000",
+    ),
+    "thousands by blanks": (lambda: lines(width=at(PLAIN, row3="12 000")), "'12 000' in row 3.*1000"),
+    "decimal commas": (
+        lambda: lines(width=[f'"{field.replace(".", ",")}"' for field in WIDTH]), "1.5 for 1,5"
+    ),
+    "one unit": (lambda: lines(width=at(PLAIN, row2="12 kg")), "'12 kg' in row 2"),
+    "units all over": (
+        lambda: lines(width=UNITS), r"'width' carry a unit \('0 kg' in row 2\).*name of the column"
+    ),
+    "prices": (lambda: lines(width=[f"${f}" for f in PLAIN]), r"'width' carry a unit \('\$0'"),
+    "per cent": (lambda: lines(width=[f"{f}%" for f in PLAIN]), r"'width' carry a unit \('0%'"),
+    "underscores": (lambda: lines(width=at(PLAIN, row3="1_000")), "'1_000' in row 3"),
+    "a field too many": (
+        lambda: [line + ("" if i == 0 else ",7") for i, line in enumerate(lines())],
+        r"row 2 has 4 fields and the header 3, more than",
+    ),
+    "a comma at the end": (
+        lambda: [line + ("" if i == 0 else ",") for i, line in enumerate(lines())],
+        "row 2 has 4 fields and the header 3.*leave out commas at the end",
+    ),
+    "one row too long": (
+        lambda: [*lines()[:8], lines()[8] + ",1", *lines()[9:]], "row 9 has 4 fields and the header 3"
+    ),
+    "one row too short": (
+        lambda: [*lines()[:8], "1.0,red", *lines()[9:]], "row 9 has 2 fields.*fewer than"
+    ),
+    "thousands without quotes": (
+        lambda: lines(weight=at(PLAIN, row5="1,000")), "row 5 has 4 fields.*write 1000 for 1,000"
+    ),
+    "a name twice": (lambda: lines("weight,colour,weight"), "several columns are called 'weight'"),
+    "a name twice but for blanks": (lambda: lines("width, width ,weight"), "are called 'width'"),
+    "no name": (lambda: lines(",colour,weight"), r"column 1 of 3 has no name.*index=False"),
+    "a level that is called as a column": (
+        lambda: lines("colour_red,colour,weight"), "would be called 'colour_red', as another column"
+    ),
+    "semicolons": (lambda: [line.replace(",", ";") for line in lines()], "separated by semicolons"),
+    "tabs": (lambda: [line.replace(",", "\t") for line in lines()], "separated by tabs"),
+    "an open quote": (lambda: lines(width=at(WIDTH, row4='"1.0')), "not a CSV table.*close every quote"),
+    "infinity": (lambda: lines(width=at(WIDTH, row4="-Inf")), "missing or infinite.*row 4, column 'width'"),
+    "too large": (lambda: lines(width=at(WIDTH, row4="1e400")), "infinite.*row 4, column 'width'"),
+    "NaN": (lambda: lines(width=at(WIDTH, row4="NaN", row5="n/a")), "2 missing.*row 4.*row 5"),
+    "nothing": (lambda: lines(width=at(WIDTH, row4="")), "1 missing .*row 4, column 'width'"),
+    "a blank target": (lambda: lines(weight=at(WEIGHT, row4=" ")), "row 4, column 'weight'"),
+    "missing after blank lines": (
+        lambda: [*lines()[:3], "", *lines(colour=at(COLOUR, row4="NA"))[3:]], "row 5, column 'colour'"
+    ),
+    "an empty file": (lambda: "", "not a CSV table with a header: it is empty"),
+    "blank lines only": (lambda: "\n \n", "it is empty"),
+    "a header only": (lambda: lines()[:1], "0 rows and 3 columns"),
+    "no such target": (lambda: lines("a,b,c"), "no column 'weight'; it has: a, b, c"),
+    "a constant target": (lambda: lines(weight=["2.5"] * ROWS), "one value only"),
+    "another encoding": (lambda: "\n".join(lines()).encode("utf-16"), "not a CSV table.*UTF-8"),
+    "a spread below rounding": (
+        lambda: lines(width=[f"{10**17 + 16 * (i % 2)}" for i in range(ROWS)]),
+        "column 'width' of the inputs lies around 1e\\+17",
+    ),
+    "a number for missing values": (
+        lambda: lines(width=at(WIDTH, row4="1e12")), "most values of column 'width' of the inputs"
+    ),
+    "a target beyond rounding": (
+        lambda: lines(weight=[f"{10**18 + 128 * (i % 30)}" for i in range(ROWS)]),
+        "the target 'weight' lies around",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_file_that_is_no_clean_table_is_refused_by_row_and_column(case, read):
+    make, message = BAD[case]
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        read(make())

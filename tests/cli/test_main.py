@@ -1,0 +1,131 @@
+"""The command line from end to end, on small data and few draws."""
+
+import contextlib
+import io
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from numpyro_bnn import Draws, from_inference_data
+from numpyro_bnn.cli.main import main
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compile"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
+SHORT = ["--hidden", "3", "--chains", "2", "--warmup", "20", "--samples", "20", "--quiet"]
+
+
+def _table(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(60, 2))
+    kind = np.where(x[:, 0] + 0.3 * rng.normal(size=60) > 0, "yes", "no")
+    path = tmp_path / "shop.csv"
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "price": x.sum(1), "sold": kind})
+    frame.to_csv(path, index=False)
+    return str(path)
+
+
+def _report(folder, target, *options):
+    """The folder that the command writes for a small table, and what it prints."""
+    output, printed = folder / "report", io.StringIO()
+    arguments = [_table(folder), "--target", target, "--output", str(output), *SHORT, *options]
+    with contextlib.redirect_stdout(printed):
+        assert main(arguments) == 0
+    return output, printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def regression(quick_compile, tmp_path_factory):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _report(tmp_path_factory.mktemp("price"), "price")
+
+
+def _assert_reported(output, printed, figure):
+    for words in ("MAP", "deep ensemble of 2", "posterior average", "too short", "15 test rows"):
+        assert words in printed
+    report = (output / "report.md").read_text(encoding="utf-8")
+    assert "| posterior average |" in report
+    assert "**Verdict: too_short.**" in report
+    for name in (figure, "rhat.png", "trace.png"):
+        assert f"({name})" in report
+        assert (output / name).stat().st_size > 5_000
+    frame = pd.read_csv(output / "predictions.csv")
+    assert len(frame) == 15
+    return frame
+
+
+def test_a_table_becomes_a_report(regression):
+    _assert_reported(*regression, "band.png")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["nuts", "ggmc"])
+def test_a_table_of_classes_becomes_a_report(kernel, tmp_path):
+    short = ["--kernel", kernel, "--max-tree-depth", "3"]
+    written = _report(tmp_path, "sold", *short, "--prior", "fan-in")
+    frame = _assert_reported(*written, "reliability.png")
+    np.testing.assert_allclose(frame[["p(no)", "p(yes)"]].sum(axis=1), 1, atol=1e-5)
+    assert set(frame["predicted"]) <= {"yes", "no"}
+
+
+def test_the_posterior_is_readable_by_arviz(regression):
+    arviz = pytest.importorskip("arviz")
+    idata = arviz.from_netcdf(regression[0] / "posterior.nc")
+    draws = from_inference_data(idata)
+    assert isinstance(draws, Draws)
+    assert (draws.num_chains, draws.num_draws) == (2, 20)
+    assert draws["net/Dense_0.kernel"].shape == (2, 20, 4, 3)
+    assert "net/Dense_0.kernel.precision" in draws
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.csv", "--target", "y"], "There is no file absent.csv"),
+        (["digits", "--target", "y"], "--target and --task belong to a CSV"),
+        (["--max-tree-depth", "3"], "max_tree_depth is not a setting of the kernel 'mclmc'"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--chains", "0"], "must be at least 1, got 0"),
+        (["--test-fraction", "1.5"], "must be between 0 and 1, got 1.5"),
+        (["--prior", "flat"], "invalid choice"),
+    ],
+)
+def test_bad_options(arguments, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_help_is_for_people(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    text = capsys.readouterr().out
+    for words in ("wine.csv --target quality", "Ctrl-C", "--max-tree-depth", "default: 16"):
+        assert words in text
+
+
+def test_methods_are_compared_from_the_terminal(tmp_path, capsys):
+    arguments = [_table(tmp_path), "--target", "price", *SHORT, "--kernel", "hmc"]
+    assert main(["compare", *arguments, "--max-tree-depth", "3", "--methods", "map"]) == 0
+    printed = capsys.readouterr().out
+    assert "hmc *" in printed
+    assert "map" in printed
+    assert "RMSE" in printed
+    assert main([*arguments, "--methods", "map"]) == 2
+    assert "--methods belongs to `compare`" in capsys.readouterr().err
+    assert main(["compare", *arguments, "--methods", "gibbs"]) == 2
+    assert "no method is called 'gibbs'" in capsys.readouterr().err

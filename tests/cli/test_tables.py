@@ -1,0 +1,105 @@
+"""Tables: what is read from a CSV, and the message that each bad one gives."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from numpyro_bnn.cli import tables
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "width": rng.normal(size=30),
+            "colour": np.resize(["red", "green", "blue"], 30),
+            "weight": rng.normal(size=30),
+            "kind": np.resize(["b", "a"], 30),
+        }
+    )
+
+
+@pytest.fixture
+def csv(tmp_path):
+    def write(frame):
+        path = tmp_path / "table.csv"
+        frame.to_csv(path, index=False)
+        return path
+
+    return write
+
+
+def test_columns_levels_and_inferred_tasks(frame, csv):
+    path = csv(frame)
+    quantity = tables.read_csv(path, "weight")
+    assert quantity.task == "regression"
+    assert quantity.columns == (
+        "width", "colour_blue", "colour_green", "colour_red", "kind_a", "kind_b"
+    )  # fmt: skip
+    np.testing.assert_allclose(quantity.x[:, 0], frame["width"], rtol=1e-6)
+    np.testing.assert_array_equal(quantity.x[:3, 1:4], [[0, 0, 1], [0, 1, 0], [1, 0, 0]])
+    np.testing.assert_allclose(quantity.y, frame["weight"], rtol=1e-6)
+    kinds = tables.read_csv(path, "kind")
+    assert (kinds.task, kinds.classes) == ("classification", ("a", "b"))
+    np.testing.assert_array_equal(kinds.y[:4], [1, 0, 1, 0])
+
+
+def test_whole_numbers_are_classes_unless_told(frame, csv):
+    path = csv(frame.assign(count=np.resize([3, 5, 8], 30)))
+    assert tables.read_csv(path, "count").classes == ("3", "5", "8")
+    assert tables.read_csv(path, "count", "regression").y.max() == 8
+
+
+def _missing(frame):
+    frame.loc[3, "width"] = np.nan
+    frame.loc[7, "colour"] = None
+    return frame
+
+
+BAD = {
+    "no such column": (lambda f: f, "price", None, "no column 'price'; it has: width, colour"),
+    "no target": (lambda f: f, None, None, "--target; .* has: width, colour"),
+    "missing values": (
+        _missing, "weight", None, "2 missing .*row 5, column 'width'; row 9, column 'colour'"
+    ),
+    "infinite value": (lambda f: f.assign(width=np.inf), "weight", None, "30 missing or infinite"),
+    "constant target": (lambda f: f.assign(weight=1.0), "weight", None, "one value only"),
+    "text for regression": (lambda f: f, "kind", "regression", "not numeric .*'b'"),
+    "too few rows": (lambda f: f[:5], "weight", None, "5 rows and 4 columns"),
+    "lonely class": (
+        lambda f: f.assign(kind=["rare"] + ["a", "b"] * 14 + ["a"]), "kind", None, "occur once only"
+    ),
+    "identifiers": (
+        lambda f: pd.concat([f] * 2).assign(name=[f"n{i}" for i in range(60)]),
+        "weight", None, "'name' has 60 different texts",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_tables(case, frame, csv):
+    change, target, task, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        tables.read_csv(csv(change(frame)), target, task)
+
+
+def test_files_that_are_no_tables(tmp_path):
+    with pytest.raises(ValueError, match=r"no file .*Give `digits`"):
+        tables.read_csv(tmp_path / "absent.csv", "y")
+    empty = tmp_path / "empty.csv"
+    empty.write_bytes(b"")
+    with pytest.raises(ValueError, match="not a CSV table"):
+        tables.read_csv(empty, "y")
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(bytes(range(128, 256)) * 10)
+    with pytest.raises(ValueError, match="not a CSV table"):
+        tables.read_csv(binary, "y")
+
+
+def test_built_in_tables():
+    digits, diabetes = tables.digits(), tables.diabetes()
+    assert digits.x.shape == (1797, 64)
+    assert len(digits.classes) == 10
+    assert diabetes.x.shape == (442, 10)
+    assert diabetes.task == "regression"

@@ -1,0 +1,185 @@
+"""Tables, series, tensors and lists at every door; and rows that do not belong together."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors, scores
+from numpyro_bnn.data.arguments import as_arrays
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+KEY = jax.random.key(0)
+ROWS = 24
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(ROWS, 2)).astype(np.float32), RNG.normal(size=ROWS).astype(np.float32)
+
+
+def own(x, y=None):
+    w = numpyro.sample("w", dist.Normal().expand([2]).to_event(1))
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("y", dist.Normal(jnp.asarray(x) @ w, 1.0), obs=y)
+
+
+class Tensor:
+    """What PyTorch and its like offer: NumPy's protocol and no more."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+
+KINDS = {
+    "table": lambda x, y: (pd.DataFrame(x, columns=["a", "b"]), pd.Series(y)),
+    "nullable": lambda x, y: (
+        pd.DataFrame(x, columns=["a", "b"]).astype("Float64"), pd.Series(y, dtype="Float64")
+    ),
+    "mixed": lambda x, y: (pd.DataFrame({"a": x[:, 0], "b": x[:, 1].astype(object)}).astype(
+        {"b": "float64"}), pd.Series(y)),
+    "lists": lambda x, y: (x.tolist(), y.tolist()),
+    "tensors": lambda x, y: (Tensor(x), Tensor(y)),
+    "jax": lambda x, y: (jnp.asarray(x), jnp.asarray(y)),
+}  # fmt: skip
+MODELS = {
+    "own": lambda: own,
+    "ready": lambda: bnn.regression(bnn.MLP((2,), 1), priors.Normal(1.0), noise=0.5),
+}
+
+
+def run(model, x, y):
+    fixed = {"adapt_step_size": False, "trajectory_length": None, "num_steps": 2}
+    mcmc = bnn.MCMC(
+        HMC(model, step_size=0.01, **fixed), num_warmup=0, num_samples=100, progress_bar=False
+    )
+    mcmc.run(KEY, x, y)
+    return mcmc
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_door_takes_what_any_container_holds(name):
+    model = MODELS[name]()
+    mcmc = run(model, X, Y)
+    expected = bnn.predict(None, mcmc, X)
+    report = bnn.diagnose(mcmc, X)
+    start = bnn.optimize(model, KEY, X, Y, num_steps=0, progress_bar=False)
+    for kind in KINDS.values():
+        x, y = kind(X, Y)
+        # All of these must come to the same arrays, so that nothing is compiled again.
+        mcmc.run(KEY, x, y)
+        found = bnn.predict(None, mcmc, x)
+        np.testing.assert_array_equal(found.mean, expected.mean)
+        np.testing.assert_allclose(found.log_prob(y), expected.log_prob(Y), rtol=1e-5)
+        assert scores.rmse(found, y) == pytest.approx(scores.rmse(expected, Y))
+        assert scores.lppd(found, y) == pytest.approx(scores.lppd(expected, Y))
+    x, y = KINDS["lists"](X, Y)
+    assert bnn.diagnose(mcmc, x).predictions.max_rhat == report.predictions.max_rhat
+    again = bnn.optimize(model, KEY, *KINDS["table"](X, Y), num_steps=0, progress_bar=False)
+    jax.tree.map(np.testing.assert_array_equal, again, start)
+    idata = bnn.to_inference_data(mcmc, *KINDS["table"](X, Y), posterior_predictive=False)
+    np.testing.assert_allclose(idata["constant_data"]["x"].values, X)
+
+
+def test_fit_takes_a_table_and_a_series():
+    table, series = KINDS["table"](X, Y)
+    fitted = bnn.fit(
+        own, table, series, kernel="nuts", num_chains=1, num_warmup=2, num_samples=4,
+        progress_bar=False,
+    )  # fmt: skip
+    assert fitted.predict(table).mean.shape == (1, 4, ROWS)
+
+
+def test_lists_that_are_no_data_stay_constants():
+    def model(x, y, widths, scale):
+        raise NotImplementedError
+
+    (_, y, widths, scale), _ = as_arrays(model, (X, Y.tolist(), [16, 16], (1.0, 2.0)), {})
+    assert isinstance(y, np.ndarray)
+    assert widths == [16, 16]
+    assert scale == (1.0, 2.0)
+    (weights,), named = as_arrays(model, ([X, Y],), {"y": 3.0})
+    assert weights[0] is X
+    assert named == {"y": 3.0}
+
+
+BAD = {
+    "a column of text": (
+        pd.DataFrame(X, columns=["a", "b"]).assign(colour="red"), Y,
+        r"x is a DataFrame whose columns 'colour' \(.*\) hold no numbers.*get_dummies",
+    ),
+    "a column of dates": (
+        pd.DataFrame({"a": X[:, 0], "when": pd.date_range("2020", periods=ROWS)}), Y,
+        r"x is a DataFrame whose columns 'when' \(datetime64",
+    ),
+    "a column of categories": (
+        pd.DataFrame({"a": X[:, 0], "kind": pd.Categorical(["u", "v"] * (ROWS // 2))}), Y,
+        r"x is a DataFrame whose columns 'kind' \(category\)",
+    ),
+    "a series of text": (X, pd.Series(["u"] * ROWS), "y is of type Series of .*expected numbers"),
+    "a ragged list": ([[1.0, 2.0], [3.0]] * 12, Y, "x is of type list, .*rows of one length"),
+    "dates": (np.arange("2020-01-01", "2020-01-25", dtype="datetime64[D]"), Y, "of datetime64"),
+    "complex numbers": (X * 1j, Y, "x is of type ndarray of complex64"),
+    "masked values": (np.ma.masked_less(X, 0), Y, "masked array with [0-9]+ masked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_holds_no_numbers_is_refused_the_same_way_at_every_door(name, case):
+    x, y, message = BAD[case]
+    model = MODELS[name]()
+    with pytest.raises(TypeError, match=message):
+        bnn.MCMC(HMC(model), num_warmup=1, num_samples=1).run(KEY, x, y)
+    with pytest.raises(TypeError, match=message):
+        bnn.optimize(model, KEY, x, y, num_steps=0, progress_bar=False)
+    with pytest.raises(TypeError, match=message):
+        bnn.fit(model, x, y, progress_bar=False)
+    if x is not X:
+        with pytest.raises(TypeError, match=message):
+            bnn.predict(own, {"w": np.zeros((1, 2, 2))}, x)
+        with pytest.raises(TypeError, match=message):
+            bnn.diagnose(bnn.Draws({"w": np.zeros((1, 2, 2))}, own), x)
+
+
+def test_missing_values_of_a_nullable_column_are_counted():
+    table = pd.DataFrame({"a": pd.array([1, None] * 12, dtype="Int64"), "b": 1.0})
+    with pytest.raises(ValueError, match="own: x has 12 missing values"):
+        bnn.potential_of(own, table, Y)
+
+
+# -- rows that do not belong together --------------------------------------------------------
+
+
+def test_stacking_weights_of_other_rows_are_refused():
+    for bad in ([np.zeros(3), np.zeros(4)], [np.zeros((2, 3)), np.zeros(3)], ([0.0], [0.0, 1.0])):
+        with pytest.raises(ValueError, match=r"scores of the same rows, got shapes .*one order"):
+            bnn.stacking_weights(bad)
+
+
+def data(**parts):
+    return {"x": X, "y": Y, "x_test": X, "y_test": Y} | parts
+
+
+def test_compare_refuses_rows_that_do_not_belong_together():
+    for bad, message in (
+        ({"y": Y[:-1]}, r"x and y must have the same positive number of rows, got \[23, 24\]"),
+        ({"y_test": Y[:-2]}, r"x_test and y_test must have the same .* got \[22, 24\]"),
+        ({"x": X[:0], "y": Y[:0]}, r"x and y must .* got \[0\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            bnn.compare(own, data(**bad))
+
+
+def test_compare_refuses_a_run_over_other_rows():
+    mcmc = run(own, X, Y)
+    with pytest.raises(ValueError, match="'mine' was fitted to 24 rows, and x has 20"):
+        bnn.compare(own, data(x=X[:20], y=Y[:20]), {"mine": mcmc}, reference="mine")
+    found = bnn.compare(own, data(), {"mine": mcmc}, reference="mine", progress_bar=False)
+    assert found["mine"].difference == 0

@@ -1,0 +1,200 @@
+"""Data that stay on the host: the draws of data in memory, from rows that a thread reads ahead."""
+
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.infer import HMC
+from numpyro.infer.gibbs import CustomGibbs, Gibbs
+
+import numpyro_bnn as bnn
+from numpyro_bnn.storage.run_identity import digest
+
+N, FEATURES = 53, 3
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, FEATURES)).astype(np.float32)
+Y = (X[:, 0] + 0.1 * RNG.normal(size=N)).astype(np.float32)
+
+
+def model(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        rows = numpyro.subsample(x, event_dim=1)
+        target = None if y is None else numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(jnp.tanh(rows @ w), 0.5), obs=target)
+
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Inputs in a memory map, targets in zarr."""
+    folder = tmp_path_factory.mktemp("rows")
+    np.save(folder / "x.npy", X)
+    x = np.load(folder / "x.npy", mmap_mode="r")
+    return [bnn.OnHost(x), bnn.OnHost(zarr.create_array(folder / "y", data=Y))]
+
+
+def samples(kernel, x, y, **settings):
+    mcmc = bnn.MCMC(kernel, num_warmup=3, num_samples=12, progress_bar=False, **settings)
+    mcmc.run(jax.random.key(0), x, y)
+    return mcmc.get_samples(group_by_chain=True)["w"]
+
+
+# Programs that differ in where rows come from are fused differently: equal to rounding.
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("order", "method"),
+    [("permutation", "parallel"), ("replacement", "vectorized"), ("blocks", "sequential")],
+)
+def test_draws_are_those_of_data_in_memory(files, order, method):
+    gradient = bnn.gradients.minibatch(1 if order == "blocks" else 10, order)
+    kernel = bnn.BAOAB(model, step_size=0.01, gradient=gradient)
+    chains = {"num_chains": 2, "chain_method": method}
+    found, expected = samples(kernel, *files, **chains), samples(kernel, X, Y, **chains)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    # Another order of the rows would show.
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+
+
+def test_passes_over_all_rows_are_exact(files, monkeypatch):
+    """An anchor, a Metropolis correction and a start look at all rows."""
+    monkeypatch.setattr(bnn.OnHost, "rows_a_pass", 10)
+    potential, expected = (bnn.potential_of(model, *data) for data in (files, (X, Y)))
+    z = expected.unconstrain(expected.prior_draw(jax.random.key(1)))
+    energy, gradient = jax.jit(jax.value_and_grad(potential))(z)
+    np.testing.assert_allclose(energy, expected(z), rtol=1e-5)
+    for name, slope in jax.grad(expected)(z).items():
+        np.testing.assert_allclose(gradient[name], slope, rtol=1e-4, atol=1e-4)
+
+
+def test_hmc_reads_chunks(files):
+    fixed = {"trajectory_length": None, "adapt_step_size": False, "adapt_mass_matrix": False}
+    kernel = HMC(model, step_size=0.01, num_steps=3, **fixed)
+    found = samples(kernel, *files, chunk_size=10)
+    np.testing.assert_allclose(found, samples(kernel, X, Y), rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
+    def mcmc(folder):
+        kernel = bnn.BAOAB(model, step_size=0.01, batch_size=10)
+        return bnn.MCMC(
+            kernel,
+            num_warmup=4,
+            num_samples=12,
+            checkpoint=tmp_path / folder,
+            checkpoint_every=4,
+            progress_bar=False,
+        )
+
+    whole = mcmc("whole")
+    whole.run(jax.random.key(0), *files)
+    broken = mcmc("broken")
+    advance = broken._advance
+
+    def interrupted(lanes, plan, done, recorder):
+        return advance(lanes, plan._replace(draws=4), done, recorder)
+
+    broken._advance = interrupted
+    with pytest.warns(UserWarning, match="Interrupted"):
+        broken.run(jax.random.key(0), *files)
+    again = mcmc("broken")
+    again.resume(*files)
+    np.testing.assert_array_equal(again.get_samples()["w"], whole.get_samples()["w"])
+    with pytest.raises(ValueError, match="data"):
+        mcmc("broken").resume(files[0], bnn.OnHost(Y + 1))
+
+
+class Counted:
+    """An array that remembers what was read."""
+
+    def __init__(self, values):
+        self.values, self.read = values, []
+        self.shape, self.dtype = values.shape, values.dtype
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return self.values[index]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, N - 1), min_size=1, max_size=20))
+def test_rows_in_any_order(rows):
+    rows = np.asarray(rows)
+    array = Counted(X)
+    np.testing.assert_array_equal(bnn.OnHost(array).read(rows), X[rows])
+    (index,) = array.read
+    assert isinstance(index, slice) or (np.diff(index) > 0).all()
+
+
+def test_rows_are_read_once_and_ahead():
+    array = Counted(X)
+    source = bnn.OnHost(array)
+    batches = [np.arange(i, i + 5) for i in range(0, 25, 5)]
+    for now, then in pairwise(batches):
+        np.testing.assert_array_equal(source._serve(now, then), X[now])
+        source._ahead[then.tobytes()].result()
+        assert array.read[-1] == slice(then[0], then[-1] + 1)
+    assert len(array.read) == len(batches)
+
+
+def test_what_is_read_ahead_is_bounded():
+    source = bnn.OnHost(X)
+    for i in range(40):
+        source._serve(np.asarray([0]), np.asarray([i]))
+    assert len(source._ahead) == 16
+
+
+def test_the_fingerprint_is_that_of_the_values(files):
+    assert [digest(f.array) for f in files] == [digest(X), digest(Y)]
+
+
+@pytest.mark.parametrize("bad", [[1.0, 2.0], np.zeros(()), np.asarray(["a"])])
+def test_what_has_no_rows_of_numbers_is_refused(bad):
+    with pytest.raises(TypeError, match="expected an array of numbers with rows"):
+        bnn.OnHost(bad)
+
+
+def test_samplers_that_want_all_rows_at_once_are_refused(files):
+    with pytest.raises(ValueError, match="Give `chunk_size=` to MCMC"):
+        samples(HMC(model), *files)
+    blocks = [(CustomGibbs(lambda **_: {}), ["a"]), (bnn.SGLD(model, step_size=1e-3), None)]
+    with pytest.raises(ValueError, match="looks at all rows at once"):
+        samples(Gibbs(blocks), *files)
+
+
+def test_what_wants_all_of_it_is_refused(files):
+    with pytest.raises(TypeError, match="read a minibatch at a time"):
+        np.asarray(files[0])
+
+
+def test_rows_that_are_changed_before_they_are_taken_are_refused(files):
+    def shifted(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([FEATURES]).to_event(1))
+        x = x + 1
+        with numpyro.plate("data", x.shape[0]):
+            rows = numpyro.subsample(x, event_dim=1)
+            numpyro.sample("y", dist.Normal(rows @ w, 1.0), obs=numpyro.subsample(y, event_dim=0))
+
+    with pytest.raises(ValueError, match="changes it before it takes rows"):
+        samples(bnn.SGLD(shifted, step_size=1e-3, batch_size=5), *files)
+
+
+def test_a_deterministic_site_of_the_rows_is_refused(files):
+    def told(x, y):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([FEATURES]).to_event(1))
+        numpyro.deterministic("mean", jnp.mean(x @ w))
+        bnn.likelihoods.gaussian(lambda x: x @ w, y, x=x, noise=1.0)
+
+    with pytest.raises(ValueError, match=r"'mean'.*depends on rows"):
+        samples(bnn.SGLD(told, step_size=1e-3, batch_size=5), *files)

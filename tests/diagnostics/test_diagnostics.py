@@ -1,0 +1,522 @@
+"""What lies between chains, by hand; verdicts and explanations of constructed situations."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from numpyro_bnn import diagnostics
+from numpyro_bnn.diagnostics import diagnose_draws
+
+with warnings.catch_warnings():
+    # What old Matplotlib and old ArviZ say about their own dependencies when first imported.
+    warnings.simplefilter("ignore")
+    import matplotlib.pyplot
+    from test_rhat import arviz_of, autoregressive
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+# --- between chains ---------------------------------------------------------------------------
+
+
+def test_variance_parts_add_up_to_the_variance_of_all_draws(rng):
+    x = rng.normal(size=(4, 30, 5)) + rng.normal(size=(4, 1, 5))
+    parts = diagnostics.variance_parts(x)
+    np.testing.assert_allclose(parts.within, x.var(axis=1).mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(parts.between, x.mean(axis=1).var(axis=0), rtol=1e-12)
+    for groups in (None, [0, 0, 0, 1], ["a", "b", "a", "b"]):
+        parts = diagnostics.variance_parts(x, groups)
+        total = x.reshape(120, 5).var(axis=0)
+        np.testing.assert_allclose(parts.within + parts.between, total, rtol=1e-12)
+        np.testing.assert_allclose(parts.share, parts.between / total, rtol=1e-12)
+    one = diagnostics.variance_parts(x, np.zeros(4))
+    np.testing.assert_allclose(one.between, 0, atol=1e-15)
+
+
+def test_chain_agreement_is_that_of_the_scores(rng):
+    from numpyro_bnn import scores
+
+    probs = rng.dirichlet(np.ones(3), size=(3, 5, 20))
+    given = diagnostics.chain_agreement(probs)
+    for c in range(3):
+        for d in range(3):
+            assert given.agreement[c, d] == scores.agreement(probs[c], probs[d])
+            expected = scores.total_variation(probs[c], probs[d])
+            assert given.total_variation[c, d] == pytest.approx(expected, abs=1e-14)
+
+
+def test_distinct_functions_counts_functions_and_chains():
+    sure = np.eye(4)
+    # Each chain one function, all of them apart: four functions, four distinct chains.
+    apart = np.broadcast_to(sure[:, None, None], (4, 10, 3, 4))
+    np.testing.assert_allclose(
+        diagnostics.distinct_functions({"probs": apart}), (4, 1, 4), rtol=1e-12
+    )
+    # Each chain visits the same two functions equally often.
+    visits = sure[np.arange(10) % 2]
+    shared = np.broadcast_to(visits[None, :, None], (4, 10, 3, 4))
+    np.testing.assert_allclose(
+        diagnostics.distinct_functions({"probs": shared}), (2, 2, 1), rtol=1e-12
+    )
+    # Two chains in each of two functions.
+    pairs = apart[[0, 0, 1, 1]]
+    np.testing.assert_allclose(
+        diagnostics.distinct_functions({"probs": pairs}), (2, 1, 2), rtol=1e-12
+    )
+
+
+def test_distinct_functions_of_two_states_is_the_entropy_of_their_overlap():
+    # Two draws with affinity a: eigenvalues (1 +- a)/2. Gaussians: a by the integral.
+    m, s, t = 0.7, 1.0, 1.6
+    x = np.linspace(-20, 20, 40_001)
+    a = np.sqrt(stats.norm.pdf(x, 0, s) * stats.norm.pdf(x, m, t)).sum() * (x[1] - x[0])
+    expected = np.exp(stats.entropy([(1 + a) / 2, (1 - a) / 2]))
+    mean, scale = np.array([[[0.0]], [[m]]]), np.array([[[s]], [[t]]])
+    given = diagnostics.distinct_functions({"mean": mean, "scale": scale})
+    assert given.total == pytest.approx(expected, rel=1e-9)
+    assert given.between == pytest.approx(expected, rel=1e-9)
+
+
+def test_one_noise_for_all_inputs_is_one_function(rng):
+    mean, noise = rng.normal(size=(4, 200, 30)), autoregressive(rng, (4, 200), 0.95)
+    scale = np.broadcast_to(np.exp(noise)[:, :, None], mean.shape)
+    space = diagnostics.diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
+    assert space.num_scalars == 31
+    assert space.max_rhat == pytest.approx(diagnostics.rhat(noise))
+    # Counted once for every input, it would be the median.
+    assert space.median_rhat < 1.02 < space.max_rhat
+    scale = scale + np.where(np.arange(30) == 7, 0.1, 0.0)
+    space = diagnostics.diagnose_draws(predictions={"mean": mean, "scale": scale}).predictions
+    assert space.num_scalars == 60
+
+
+def test_a_second_run_of_the_same_law_agrees_and_a_missed_tail_parts(rng):
+    first = {"tau": autoregressive(rng, (4, 500), 0.5), "f": rng.normal(size=(4, 500, 20))}
+    second = {"tau": autoregressive(rng, (2, 700), 0.5), "f": rng.normal(size=(2, 700, 20))}
+    opinion = diagnostics.compare_draws(first, second)
+    assert opinion.agrees
+    assert opinion.num_compared == 21 * 4
+    # A run that never enters the upper tail has nearly the same mean.
+    second["tau"] = np.minimum(second["tau"], 1.5)
+    missed = diagnostics.compare_draws(first, second)
+    assert {(p.site, p.quantity) for p in missed.worst} == {("tau", "P(below the 95 % quantile)")}
+    second["f"] = second["f"] + np.array([0.5] + 19 * [0.0])
+    assert "f[0]" in {p.site for p in diagnostics.compare_draws(first, second).worst}
+
+
+def test_runs_on_both_sides_of_a_quantile_part_by_a_finite_number_of_errors(rng):
+    # Each share is 0 or 1 and has no spread; that of both together has.
+    first, second = rng.normal(size=(2, 500)), rng.normal(size=(2, 500)) + 100
+    worst = diagnostics.compare_draws({"x": first}, {"x": second}).worst
+    (median,) = (p for p in worst if "50 %" in p.quantity)
+    assert (median.first, median.second) == (1.0, 0.0)
+    assert median.errors == pytest.approx(1 / (0.5 * np.sqrt(2 / 1000)))
+
+
+def test_the_error_of_a_second_opinion_is_calibrated(rng):
+    first, second = (autoregressive(rng, (2, 300, 400), 0.7) for _ in range(2))
+    from numpyro_bnn.diagnostics.compare_runs import _compare_block
+
+    for q in (None, 0.05, 0.5):
+        _, _, apart = _compare_block(first, second, q)
+        # Half-normal: the mean square is one.
+        assert np.mean(apart**2) == pytest.approx(1.0, abs=0.25)
+
+
+# --- verdicts ---------------------------------------------------------------------------------
+
+C, N, INPUTS = 4, 500, 50
+
+
+def weights_of(rng, chains=C, draws=N):
+    return {
+        "net/Dense_0.kernel": rng.normal(size=(chains, draws, 3, 4)),
+        "net/Dense_0.kernel.precision": np.exp(rng.normal(size=(chains, draws))),
+    }
+
+
+def probs_of(logits):
+    p = 1 / (1 + np.exp(-logits))
+    return {"probs": np.stack([1 - p, p], axis=-1)}
+
+
+def relabelled(rng):
+    """Each chain holds the hidden units in its own order: the same functions."""
+    units = np.arange(4) + 0.1 * rng.normal(size=(C, N, 4))
+    return {"kernel": np.stack([units[c][:, rng.permutation(4)] for c in range(C)])}
+
+
+def shifted(rng, chains, inputs, by=3.0):
+    x = rng.normal(size=(C, N, INPUTS))
+    x[np.ix_(chains, np.arange(N), np.arange(inputs))] += by
+    return x
+
+
+def situation(name, rng):
+    w, f = weights_of(rng), rng.normal(size=(C, N, INPUTS))
+    noise = {"scale": np.exp(0.1 * rng.normal(size=(C, N, INPUTS)))}
+    match name:
+        case "independent":
+            return {"weights": w, "predictions": f, "log_joint": rng.normal(size=(C, N))}
+        case "relabelled":
+            return {"weights": relabelled(rng), "predictions": f}
+        case "one mode a chain in weights, classes alike":
+            w["net/Dense_0.kernel"] += 5 * rng.normal(size=(C, 1, 3, 4))
+            return {"weights": w, "predictions": probs_of(f)}
+        case "two groups":
+            return {"weights": w, "predictions": {"mean": shifted(rng, [1, 3], 7), **noise}}
+        case "every chain apart":
+            return {"weights": w, "predictions": f + 3 * np.arange(C)[:, None, None]}
+        case "one stuck":
+            f[2], w["net/Dense_0.kernel"][2] = f[2, 0], w["net/Dense_0.kernel"][2, 0]
+            return {"weights": w, "predictions": f}
+        case "all stuck":
+            return {"weights": {"w": np.ones((C, N, 2))}, "predictions": np.ones((C, N, 3))}
+        case "one NaN chain":
+            f[1, 137:] = np.nan
+            return {"weights": w, "predictions": f}
+        case "infinite weight":
+            w["net/Dense_0.kernel"][3, -1, 0, 0] = np.inf
+            return {"weights": w, "predictions": f}
+        case "all NaN":
+            return {"weights": w, "predictions": f * np.nan}
+        case "too short":
+            return {"weights": weights_of(rng, draws=99), "predictions": f[:, :99]}
+        case "NaN and too short":
+            f[0, 0] = np.nan
+            return {"weights": weights_of(rng, draws=50), "predictions": f[:, :50]}
+        case "three draws":
+            return {"weights": weights_of(rng, draws=3), "predictions": f[:, :3]}
+        case "one chain":
+            return {
+                "weights": weights_of(rng, chains=1, draws=2 * N),
+                "predictions": rng.normal(size=(1, 2 * N, INPUTS)),
+            }
+        case "trend":
+            return {"weights": w, "predictions": f + np.linspace(0, 2, N)[:, None]}
+        case "few effective draws":
+            # Slow, but the halves of all chains hold the same values: no R-hat at all.
+            half = autoregressive(rng, (1, N // 2, INPUTS), 0.95)
+            chain = np.concatenate([half, half[:, ::-1]], axis=1)
+            return {"weights": w, "predictions": chain.repeat(C, axis=0)}
+        case "other scale":
+            f[0] *= 3
+            return {"weights": w, "predictions": f}
+        case "precision apart":
+            w["net/Dense_0.kernel.precision"][0] += 20
+            return {"weights": w, "predictions": f}
+        case "log joint apart":
+            joint = rng.normal(size=(C, N)) + 4 * np.arange(C)[:, None]
+            return {"weights": w, "predictions": f, "log_joint": joint}
+        case "weights alone":
+            return {"weights": w}
+        case "weights alone, relabelled":
+            return {"weights": relabelled(rng)}
+        case "weights alone, one stuck":
+            w["net/Dense_0.kernel"][2] = w["net/Dense_0.kernel"][2, 0]
+            return {"weights": w}
+        case "predictions alone":
+            return {"predictions": f}
+        case "predictions and log joint":
+            return {"predictions": f, "log_joint": rng.normal(size=(C, N))}
+        case "some inputs constant":
+            f[:, :, :30] = 1.0
+            return {"weights": w, "predictions": f}
+        case "divergences":
+            return {
+                "weights": w,
+                "predictions": f,
+                "sample_stats": {"diverging": np.arange(C * N).reshape(C, N) % 5 == 0},
+            }
+        case "saturated trees":
+            steps = np.where(np.arange(C * N).reshape(C, N) % 2, 1023, 7)
+            return {
+                "weights": w,
+                "predictions": f,
+                "sample_stats": {"num_steps": steps, "max_num_steps": 1023},
+            }
+        case "low acceptance":
+            accept = np.where(np.arange(C) == 1, 0.02, 0.8)[:, None] * np.ones(N)
+            return {"weights": w, "predictions": f, "sample_stats": {"accept_prob": accept}}
+        case "low E-BFMI":
+            energy = autoregressive(rng, (C, N), 0.98)
+            return {"weights": w, "predictions": f, "sample_stats": {"energy": energy}}
+        case "second opinion agrees":
+            other = {"net/Dense_0.kernel": np.zeros((2, 9, 1)), **weights_of(rng)}
+            return {"weights": w, "predictions": f, "second": (other, rng.normal(size=f.shape))}
+        case "second opinion parts":
+            other = {"weights": weights_of(rng), "predictions": shifted(rng, [0, 1, 2, 3], 1, 0.5)}
+            return {"weights": w, "predictions": f, "second": other}
+    raise KeyError(name)
+
+
+# What is said, and in which order: the first is at the beginning.
+SITUATIONS = {
+    "independent": ("converged", ["Everything has converged", "log joint"]),
+    "relabelled": (
+        "predictions_converged",
+        ["Predictions have converged", "weights have not", "need not", "relabelled"],
+    ),
+    "one mode a chain in weights, classes alike": (
+        "predictions_converged",
+        ["weights have not", "net/Dense_0.kernel["],
+    ),
+    "two groups": (
+        "not_converged",
+        [
+            "Predictions have not converged: worst R-hat",
+            "at mean[",
+            "Two groups of chains (0, 2 | 1, 3) predict differently at 14 % of inputs",
+            "not one posterior yet",
+        ],
+    ),
+    "every chain apart": (
+        "not_converged",
+        ["Any two chains predict differently at 100 % of inputs"],
+    ),
+    "one stuck": ("not_converged", ["Predictions have not", "Chain 2 does not move"]),
+    "all stuck": ("not_converged", ["every draw of every chain is the same"]),
+    "one NaN chain": (
+        "invalid",
+        ["Chain 1 holds NaN", "from draw 137 on (predictions", "Leave out chain 1", "converged"],
+    ),
+    "infinite weight": ("invalid", ["Chain 3", "from draw 499 on (weights 'net/Dense_0.kernel')"]),
+    "all NaN": ("invalid", ["Chain 0", "Chain 3", "No chain is left"]),
+    "too short": ("too_short", ["99 draws a chain are too few", "at least 100"]),
+    "NaN and too short": ("invalid", ["Chain 0 holds NaN", "too short"]),
+    "three draws": ("too_short", ["3 draws a chain are too few"]),
+    "one chain": ("converged", ["Everything", "One chain only", "cannot see other modes"]),
+    "trend": ("not_converged", ["The chains drift", "at 100 % of inputs"]),
+    "few effective draws": (
+        "not_converged",
+        ["R-hat is fine", "effective draws of the 400 needed", "times as long"],
+    ),
+    "other scale": ("not_converged", ["worst R-hat"]),
+    "precision apart": ("predictions_converged", ["Predictions have", "Precisions have not"]),
+    "log joint apart": ("predictions_converged", ["The log joint has not converged"]),
+    "weights alone": ("converged", ["Weights and precisions have converged", "No predictions"]),
+    "weights alone, relabelled": ("not_converged", ["Not converged (weights", "No predictions"]),
+    "weights alone, one stuck": ("not_converged", ["No predictions", "Chain 2 does not move"]),
+    "predictions alone": ("predictions_converged", ["no weights were given"]),
+    "predictions and log joint": ("predictions_converged", ["no weights were given"]),
+    "some inputs constant": ("converged", ["Everything"]),
+    "divergences": (
+        "converged",
+        ["transitions diverged (20 %)", "no R-hat can show", "Everything"],
+    ),
+    "saturated trees": ("converged", ["ended at the largest tree (50 %)", "Everything"]),
+    "low acceptance": ("converged", ["Chain 1 accepts 2 %", "Everything"]),
+    "low E-BFMI": ("converged", ["E-BFMI of chain", "Everything"]),
+    "second opinion agrees": ("converged", ["Everything", "A second run agrees in all 204"]),
+    "second opinion parts": (
+        "converged",
+        [
+            "Everything",
+            "A second run parts from this one",
+            "predictions[0]",
+            "R-hat cannot show",
+        ],
+    ),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_verdict_and_explanation_of_a_constructed_situation(rng, name):
+    verdict, phrases = SITUATIONS[name]
+    report = diagnose_draws(**situation(name, rng))
+    assert report.verdict == verdict, str(report)
+    place = 0
+    for phrase in phrases:
+        assert phrase in report.explanation[place:], report.explanation
+        place = report.explanation.index(phrase, place)
+    # Each can be shown, and says the verdict.
+    assert verdict.replace("_", " ") in str(report)
+    assert verdict.replace("_", " ") in report._repr_html_()
+    assert len(report.to_dataframe()) == sum(len(space.groups) for space in report.spaces)
+
+
+def test_relabelling_is_large_in_weights_and_nothing_in_functions(rng):
+    report = diagnose_draws(**situation("relabelled", rng))
+    assert report.weights.max_rhat > 1.7
+    assert report.predictions.max_rhat < 1.01
+    assert report.predictions.min_ess > 1000
+
+
+def test_a_report_holds_arvizs_numbers_of_the_right_scalars(rng):
+    arrays = situation("two groups", rng)
+    report = diagnose_draws(**arrays)
+    mean, kernel = arrays["predictions"]["mean"], arrays["weights"]["net/Dense_0.kernel"]
+    by_input = [arviz_of("rhat", mean[:, :, i]) for i in range(INPUTS)]
+    assert report.predictions.max_rhat == pytest.approx(max(by_input), rel=1e-6)
+    assert report.predictions.worst(1)[0].site == f"mean[{np.argmax(by_input)}]"
+    sizes = [arviz_of("ess", x, method="bulk") for x in kernel.reshape(C, N, 12).transpose(2, 0, 1)]
+    assert report.weights.min_ess == pytest.approx(min(sizes), rel=1e-6)
+    assert report.weights.median_ess == pytest.approx(np.median(sizes), rel=1e-6)
+    worst = report.weights.worst(12)[-1].site
+    index = tuple(int(i) for i in worst.split("[")[1].rstrip("]").split(", "))
+    expected = [arviz_of("rhat", x) for x in kernel.reshape(C, N, 12).transpose(2, 0, 1)]
+    assert np.ravel_multi_index(index, (3, 4)) == np.argmin(expected)
+    assert report.precisions.num_scalars == 1
+    assert report.divergences is report.saturated_trees is None
+
+
+def test_chains_are_numbered_by_group_in_the_order_they_appear(rng):
+    found = diagnostics.disagreement({"f": shifted(rng, [0, 2], 25)})
+    np.testing.assert_array_equal(found.groups, [0, 1, 0, 1])
+    np.testing.assert_array_equal(found.inputs, np.arange(25))
+    assert found.share[0, 1] == 0.5
+    assert found.share[0, 2] == 0.0
+    # Whatever the order in which clustering joins them.
+    for labels in ([0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 2, 1], [0, 1, 2, 0], [0, 1, 1, 2]):
+        x = rng.normal(size=(C, N, 4)) + 5.0 * (np.array(labels) % 3)[:, None, None]
+        np.testing.assert_array_equal(diagnostics.disagreement({"f": x}).groups, labels)
+        x = rng.normal(size=(C, N, 4)) - 5.0 * (np.array(labels) ** 2 % 3)[:, None, None]
+        expected = np.array(labels) ** 2 % 3
+        np.testing.assert_array_equal(diagnostics.disagreement({"f": x}).groups, expected)
+
+
+def test_small_probabilities_do_not_count_as_different_functions(rng):
+    # Off by a factor of two, at a thousandth: R-hat sees it, but no one would act on it.
+    p = 1e-3 * np.exp(0.1 * rng.normal(size=(2, N, 9))) * np.array([1, 2])[:, None, None]
+    found = diagnostics.disagreement({"probs": np.stack([p, 1 - p], -1)})
+    assert found.inputs.size == 0
+
+
+def test_numbers_leave_out_what_is_constant_and_say_so(rng):
+    report = diagnose_draws(**situation("some inputs constant", rng))
+    (group,) = report.predictions.groups
+    assert (group.num_constant, group.num_bad, group.num_scalars) == (30, 0, INPUTS)
+    assert report.to_dataframe().set_index("site").loc["predictions", "num_constant"] == 30
+    # The size of a constant is the number of draws; more than half would make it the median.
+    assert (group.ess[:30] == C * N).all()
+    assert report.predictions.median_ess == group.median_ess == np.median(group.ess[30:])
+
+
+def test_sampler_statistics_of_both_libraries_are_read(rng):
+    w = {"w": rng.normal(size=(2, 200))}
+    diverging, full = np.zeros((2, 200), bool), np.zeros((2, 200), bool)
+    diverging[0, :3] = full[1, :5] = True
+    energy, accept = rng.normal(size=(2, 200)), rng.random((2, 200))
+    arviz_names = {
+        "diverging": diverging,
+        "reached_max_treedepth": full,
+        "acceptance_rate": accept,
+        "energy": energy,
+        "step_size": 0.1,
+    }
+    numpyro_names = {
+        "diverging": diverging,
+        "num_steps": np.where(full, 31, 3),
+        "max_num_steps": 31,
+        "accept_prob": accept,
+        "energy": energy,
+    }
+    for given in (arviz_names, numpyro_names):
+        report = diagnose_draws(w, sample_stats=given)
+        assert (report.divergences, report.saturated_trees) == (3, 5)
+        np.testing.assert_array_equal(report.sampler.ebfmi, diagnostics.ebfmi(energy))
+        np.testing.assert_array_equal(report.sampler.acceptance, accept.mean(axis=1))
+        assert "3 divergences · 5 saturated trees" in str(report).replace("\n", " ")
+
+
+def test_the_table_fits_a_terminal_and_shows_the_worst_of_many_sites(rng):
+    w = {f"a/long/name/of/a/site/in/layer/{i}.kernel": rng.normal(size=(2, 100)) for i in range(30)}
+    w["a/long/name/of/a/site/in/layer/7.kernel"][0] += 9
+    text = str(diagnose_draws(w))
+    assert max(map(len, text.splitlines())) <= 90
+    assert "/7.kernel" in text
+    assert "(18 more, all better)" in text
+    assert "nan" not in text
+
+
+def test_a_site_without_scalars_is_left_out(rng):
+    w = weights_of(rng) | {"empty": np.zeros((C, N, 0))}
+    report = diagnose_draws(w, np.zeros((C, N, 0, 2)))
+    assert {g.name for g in report.weights.groups} == {"net/Dense_0.kernel"}
+    assert not report.predictions
+
+
+def test_names_are_escaped_in_html(rng):
+    page = diagnose_draws({"<b>": rng.normal(size=(2, 100)), "c": rng.normal(size=(2, 100))})
+    assert "&lt;b&gt;" in page._repr_html_()
+
+
+def test_plot_draws_every_rhat_beside_the_limit(rng):
+    report = diagnose_draws(**situation("two groups", rng))
+    left, right = report.plot()
+    assert sum(p.get_height() for p in left.patches) == 12
+    assert sum(p.get_height() for p in right.patches) == 2 * INPUTS
+    assert left.lines[0].get_xdata()[0] == right.lines[0].get_xdata()[0] == 1.01
+    empty = diagnose_draws(**situation("all stuck", rng)).plot(matplotlib.pyplot.subplots(1, 2)[1])
+    assert not empty[0].patches
+    matplotlib.pyplot.close("all")
+
+
+def test_predictions_and_the_mapping_of_their_values_are_alike(rng):
+    class Predictions:
+        values = probs_of(rng.normal(size=(C, N, 5)))
+
+    given = diagnose_draws(weights_of(rng), Predictions())
+    assert given.predictions.groups[0].name == "probs"
+    assert given.distinct == diagnostics.distinct_functions(Predictions.values)
+
+
+W = np.random.default_rng(1).normal(size=(2, 100, 3))
+WEIGHTS = {"w": W}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: diagnose_draws(), ValueError, "neither weights nor predictions"),
+        (lambda: diagnose_draws({}, {}), ValueError, "neither weights nor predictions"),
+        (lambda: diagnose_draws(WEIGHTS, W[:1]), ValueError, r"\(2, 100\) .* \(1, 100\) in"),
+        (
+            lambda: diagnose_draws(WEIGHTS, W[..., 0]),
+            ValueError,
+            r"input, ...\), got shape",
+        ),
+        (lambda: diagnose_draws({"w": np.ones(3)}), ValueError, r"weights 'w': .*shape \(3,\)"),
+        (
+            lambda: diagnose_draws(WEIGHTS, sample_stats={"diverging": np.zeros(200)}),
+            ValueError,
+            r"\['diverging'\] must have shape .* \(2, 100\), got \(200,\)",
+        ),
+        (lambda: diagnose_draws(None, W, second=W), TypeError, "must be a pair .* got ndarray"),
+        (lambda: diagnose_draws(WEIGHTS, second=({"w": W}, None)), ValueError, "weights alone"),
+        (
+            lambda: diagnose_draws(None, {"mean": W, "scale": W[..., :1]}),
+            ValueError,
+            "the same inputs, got {'mean': 3, 'scale': 1}",
+        ),
+        (
+            lambda: diagnose_draws(None, W, second=(None, {"x": W})),
+            ValueError,
+            r"\['predictions'\] and \['x'\]",
+        ),
+        (lambda: diagnose_draws(None, W, second=(None, W[..., :2])), ValueError, "the same inputs"),
+        (
+            lambda: diagnose_draws(None, W, second=(None, W * np.nan)),
+            ValueError,
+            "second run",
+        ),
+        (lambda: diagnostics.variance_parts(W, [1]), ValueError, r"2 chains, got shape \(1,\)"),
+        (lambda: diagnostics.chain_agreement(W), ValueError, r"got shape \(2, 100, 3\)"),
+        (
+            lambda: diagnostics.chain_agreement(type("P", (), {"values": {"mean": W}})()),
+            ValueError,
+            r"predictions with \['mean'\]",
+        ),
+        (lambda: diagnostics.distinct_functions({"mean": W}), ValueError, r"got \['mean'\]"),
+        (lambda: diagnostics.distinct_functions(W), ValueError, "got ndarray"),
+    ],
+)
+def test_a_mistake_gets_an_error_that_names_it(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,54 @@
+"""Gamma draws against their distribution function."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+from numpyro_bnn.distributions.gamma import Gamma, standard_gamma
+
+# Of a correct sampler, one run in 10^4 has a smaller p-value; the draws are those of a fixed key.
+LEAST_P_VALUE = 1e-4
+
+
+@pytest.mark.parametrize("concentration", [0.1, 0.5, 0.999, 1.0, 1.3, 3.0, 30.0, 1e3, 1e6])
+def test_draws_follow_the_law(concentration):
+    drawn = standard_gamma(jax.random.key(0), concentration, (100_000,))
+    law = stats.gamma(concentration)
+    assert stats.kstest(np.asarray(drawn, float), law.cdf).pvalue > LEAST_P_VALUE
+
+
+def test_entries_have_their_own_concentration_and_are_independent():
+    concentration = jnp.array([0.3, 1.0, 50.0])
+    drawn = np.asarray(standard_gamma(jax.random.key(1), concentration, (20_000, 3)))
+    error = np.sqrt(concentration / len(drawn))
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - concentration), 4 * error)
+    correlation = np.corrcoef(np.log(drawn), rowvar=False)[np.triu_indices(3, 1)]
+    assert np.abs(correlation).max() < 4 / np.sqrt(len(drawn))
+
+
+def test_mapped_over_keys_is_the_same_draw():
+    keys = jax.random.split(jax.random.key(2), 5)
+    mapped = jax.vmap(lambda key: standard_gamma(key, 0.7, (4,)))(keys)
+    single = np.stack([standard_gamma(key, 0.7, (4,)) for key in keys])
+    np.testing.assert_allclose(mapped, single, rtol=1e-6)
+
+
+def test_what_would_underflow_is_positive_and_what_has_no_law_is_nan():
+    assert (standard_gamma(jax.random.key(0), 1e-3, (1000,)) > 0).all()
+    improper = jnp.array([0.0, -1.0, jnp.nan, jnp.inf, 2.0])
+    drawn = standard_gamma(jax.random.key(0), improper, (5,))
+    np.testing.assert_array_equal(jnp.isnan(drawn), [True, True, True, True, False])
+
+
+def test_it_is_the_distribution_of_numpyro_in_all_else():
+    ours, theirs = (
+        law(2.0, jnp.array([1.0, 4.0])).expand([3, 2]).to_event(1) for law in (Gamma, dist.Gamma)
+    )
+    drawn = ours.sample(jax.random.key(0), (50_000,))
+    assert drawn.shape == (50_000, *theirs.shape())
+    np.testing.assert_allclose(ours.log_prob(drawn[0]), theirs.log_prob(drawn[0]))
+    error = np.sqrt(theirs.variance / len(drawn))
+    np.testing.assert_array_less(np.abs(drawn.mean(0) - theirs.mean), 4 * error)

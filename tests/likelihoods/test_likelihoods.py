@@ -1,0 +1,301 @@
+"""Likelihood helpers and ready models against SciPy's densities, in the user's units."""
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer.util import log_density
+from scipy import special, stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.likelihoods.survival import PiecewiseHazard
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+SIZE = 6
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(2)
+
+
+def log_prob(model, *args, values=None):
+    """Log density of every site, by name and entry, and the values of the sites."""
+    with (
+        handlers.seed(rng_seed=0),
+        handlers.substitute(data=values or {}),
+        handlers.trace() as sites,
+    ):
+        model(*args)
+    return {
+        name: np.asarray(site["fn"].log_prob(site["value"]))
+        for name, site in sites.items()
+        if site["type"] == "sample"
+    }
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def test_gaussian(rng):
+    f, y = rng.normal(size=(2, SIZE))
+    by_row = log_prob(lambda: likelihoods.gaussian(jnp.asarray(f), y, noise=0.7))["y"]
+    np.testing.assert_allclose(by_row, stats.norm(f, 0.7).logpdf(y), rtol=1e-4)
+    outputs, targets = rng.normal(size=(2, SIZE, 3))
+    by_row = log_prob(lambda: likelihoods.gaussian(jnp.asarray(outputs), targets, noise=0.7))["y"]
+    np.testing.assert_allclose(by_row, stats.norm(outputs, 0.7).logpdf(targets).sum(1), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("noise", "site", "value", "prior"),
+    [
+        (dist.HalfNormal(2.0), "y.scale", 0.3, stats.halfnorm(scale=2.0)),
+        (dist.Uniform(0.1, 1.1), "y.scale", 0.3, stats.uniform(0.1, 1.0)),
+        (likelihoods.Precision(2.0, 3.0), "y.precision", 0.3**-2, stats.gamma(2.0, scale=1 / 3)),
+    ],
+)
+def test_noise_with_a_prior_is_a_site(rng, noise, site, value, prior):
+    f, y = rng.normal(size=(2, SIZE))
+    parts = log_prob(
+        lambda: likelihoods.gaussian(jnp.asarray(f), y, noise=noise),
+        values={site: jnp.array(value)},
+    )
+    np.testing.assert_allclose(parts[site], prior.logpdf(value), rtol=1e-4)
+    np.testing.assert_allclose(parts["y"], stats.norm(f, 0.3).logpdf(y), rtol=1e-4)
+
+
+def test_noise_that_the_model_sampled_itself_is_taken(rng):
+    y = rng.normal(size=SIZE)
+
+    def model():
+        scale = numpyro.sample("own", dist.LogNormal(0.0, 1.0))
+        likelihoods.gaussian(jnp.zeros(SIZE), y, noise=scale)
+
+    density = jax.jit(lambda s: log_density(model, (), {}, {"own": s})[0])(0.5)
+    expected = stats.norm(0, 0.5).logpdf(y).sum() + stats.lognorm(1.0).logpdf(0.5)
+    assert density == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("link", "function"), [("softplus", softplus), ("exp", np.exp)])
+def test_heteroscedastic(rng, link, function):
+    f, y = rng.normal(size=(SIZE, 2)), rng.normal(size=SIZE)
+    by_row = log_prob(lambda: likelihoods.heteroscedastic(jnp.asarray(f), y, link=link))["y"]
+    np.testing.assert_allclose(by_row, stats.norm(f[:, 0], function(f[:, 1])).logpdf(y), rtol=1e-4)
+
+
+def test_student_t_with_known_and_unknown_degrees_of_freedom(rng):
+    f, y = rng.normal(size=(2, SIZE))
+
+    def model(df):
+        likelihoods.student_t(jnp.asarray(f), y, noise=0.7, df=df)
+
+    expected = stats.t(5.0, f, 0.7).logpdf(y)
+    np.testing.assert_allclose(log_prob(model, 5.0)["y"], expected, rtol=1e-4)
+    parts = log_prob(model, dist.Gamma(2.0, 0.1), values={"y.df": jnp.array(5.0)})
+    np.testing.assert_allclose(parts["y"], expected, rtol=1e-4)
+    np.testing.assert_allclose(parts["y.df"], stats.gamma(2, scale=10).logpdf(5.0), rtol=1e-4)
+
+
+def test_classes(rng):
+    logits, y = rng.normal(size=(SIZE, 3)), np.array([0, 2, 1, 1, 0, 2])
+    by_row = log_prob(lambda: likelihoods.categorical(jnp.asarray(logits), y))["y"]
+    expected = special.log_softmax(logits, -1)[np.arange(SIZE), y]
+    np.testing.assert_allclose(by_row, expected, rtol=1e-4)
+    for binary in (y > 1, (y > 1).astype(int)):
+        by_row = log_prob(lambda b=binary: likelihoods.bernoulli(jnp.asarray(logits[:, 0]), b))["y"]
+        sign = np.where(y > 1, 1, -1)
+        np.testing.assert_allclose(by_row, special.log_expit(sign * logits[:, 0]), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("helper", "outputs", "options"),
+    [
+        (likelihoods.gaussian, 1, {"noise": 0.5}),
+        (likelihoods.student_t, 1, {"noise": 0.5}),
+        (likelihoods.heteroscedastic, 2, {}),
+        (likelihoods.categorical, 3, {}),
+        (likelihoods.bernoulli, 1, {}),
+    ],
+)
+def test_every_helper_follows_minibatches_of_predictions_and_of_inputs(
+    rng, helper, outputs, options
+):
+    x = rng.normal(size=(9, 3))
+    classes = helper in (likelihoods.categorical, likelihoods.bernoulli)
+    y = rng.integers(0, 2, 9) if classes else rng.normal(size=9)
+    seen = []
+
+    def model(x, y, whole):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3, outputs]).to_event())
+
+        def net(rows):
+            seen.append(len(rows))
+            return (rows @ w).squeeze(-1) if outputs == 1 else rows @ w
+
+        if whole:
+            helper(net(x), y, **options)
+        else:
+            helper(net, y, x=x, **options)
+
+    z, rows = {"w": jnp.asarray(rng.normal(size=(3, outputs)))}, jnp.array([1, 4, 5])
+    energies = []
+    for whole in (True, False):
+        potential = bnn.potential_of(model, x, y, whole)
+        assert potential.data_plate() == ("data", 9)
+        seen.clear()
+        energies.append(jax.jit(lambda z, p=potential: p.minibatch(z, rows, "data"))(z))
+        assert set(seen) == {9 if whole else 3}
+    np.testing.assert_allclose(*energies, rtol=1e-5)
+
+
+HAZARDS = np.array([[0.3, 1.2, 0.5], [2.0, 0.1, 0.7]])
+BREAKS = [0.5, 2.0]
+
+
+def survivor(time, hazard, ends):
+    """exp(-∫ h dt), with the integral by small steps."""
+    grid = np.linspace(0, time, 200_001)[1:] - time / 400_000
+    pieces = np.searchsorted(ends, grid)
+    return np.exp(-hazard[pieces].mean() * time)
+
+
+@pytest.mark.parametrize("ends", [[], BREAKS])
+def test_survival_is_the_density_of_events_and_the_survivor_of_censored_times(ends):
+    hazards = HAZARDS if ends else HAZARDS[:, 0]
+    y = np.array([[1.3, 1.0], [2.7, 0.0]])
+    parts = log_prob(lambda: likelihoods.survival(jnp.log(hazards), y, breaks=ends))["y"]
+    rows = HAZARDS if ends else HAZARDS[:, :1]
+    expected = [np.log(survivor(t, h, ends)) for (t, _), h in zip(y, rows)]
+    expected[0] += np.log(rows[0][np.searchsorted(ends, 1.3)])
+    np.testing.assert_allclose(parts, expected, rtol=1e-4)
+
+
+def test_predicted_times_follow_the_survivor():
+    law = PiecewiseHazard(jnp.log(HAZARDS[0]), BREAKS)
+    draws = np.asarray(jax.jit(lambda k: law.sample(k, (2000,)))(jax.random.key(0)), float)
+    assert (draws[:, 1] == 1).all()
+    spent = np.clip(draws[:, :1] - np.array([0, *BREAKS]), 0, [0.5, 1.5, np.inf])
+    assert stats.kstest(spent @ HAZARDS[0], stats.expon.cdf).pvalue > 1e-4
+    grid = np.linspace(0, 60, 600_001)
+    spent = np.clip(grid[:, None] - np.array([0, *BREAKS]), 0, [0.5, 1.5, np.inf])
+    survivors = np.exp(-spent @ HAZARDS[0])
+    mean, square = np.trapezoid(survivors, grid), np.trapezoid(2 * grid * survivors, grid)
+    np.testing.assert_allclose(law.mean, [mean, 1], rtol=1e-4)
+    np.testing.assert_allclose(law.variance, [square - mean**2, 0], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("f", "y", "breaks", "message"),
+    [
+        (np.zeros(2), np.ones(2), [], r"y has shape \(2,\), expected \(N, 2\)"),
+        (np.zeros((2, 1)), np.ones((2, 2)), [], r"f has shape \(2, 1\), expected \(2,\)"),
+        (np.zeros((2, 2)), np.ones((2, 2)), BREAKS, r"f has shape \(2, 2\), expected \(2, 3\)"),
+        (np.zeros(2), np.array([[1, 1], [-1, 0]]), [], "times must be positive and flags 0 or 1"),
+        (np.zeros((2, 3)), np.ones((2, 2)), [2.0, 1.0], "increasing positive times, got breaks"),
+    ],
+)
+def test_survival_refuses(f, y, breaks, message):
+    with pytest.raises(ValueError, match=message):
+        log_prob(lambda: likelihoods.survival(jnp.asarray(f), y, breaks=breaks))
+
+
+def test_noise_of_outputs_and_of_cases(rng):
+    f, y = rng.normal(size=(2, SIZE, 2))
+    noise = likelihoods.Precision.width(0.5, common=3.0, output=4.0, case=5.0)
+    values = {"y.precision": jnp.array(2.0), "y.output_precision": jnp.array([0.5, 4.0])}
+    parts = log_prob(lambda: likelihoods.gaussian(jnp.asarray(f), y, noise=noise), values=values)
+    expected = stats.t(5.0, f, np.array([0.5, 4.0]) ** -0.5).logpdf(y).sum(1)
+    np.testing.assert_allclose(parts["y"], expected, rtol=1e-4)
+    expected = stats.gamma(1.5, scale=1 / (1.5 * 0.25)).logpdf(2.0)
+    np.testing.assert_allclose(parts["y.precision"], expected, rtol=1e-4)
+    expected = stats.gamma(2.0, scale=2.0 / 2.0).logpdf([0.5, 4.0]).sum()
+    np.testing.assert_allclose(parts["y.output_precision"], expected, rtol=1e-4)
+
+
+# -- ready models ----------------------------------------------------------------------------
+
+
+def standardized(x, y):
+    return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "student_t", "heteroscedastic"])
+def test_a_regression_is_the_standardised_model_with_log_scores_shifted_by_log_sd(rng, likelihood):
+    x, y = rng.normal(5.0, 3.0, size=(SIZE, 3)), rng.normal(-20.0, 7.0, size=SIZE)
+    module = nets.MLP(outputs=2 if likelihood == "heteroscedastic" else 1)
+    prior, own = priors.Normal(0.5), dist.HalfNormal(0.5)
+    ready = bnn.regression(module, prior, likelihood=likelihood, noise=own)
+
+    def by_hand(x, y):
+        net = bnn.random_module("net", module, prior, x[:1])
+        f = net(x)
+        if likelihood == "heteroscedastic":
+            by_row = dist.Normal(f[:, 0], jax.nn.softplus(f[:, 1]))
+        else:
+            scale = numpyro.sample("y.scale", own)
+            f = f.squeeze(-1)
+            student = likelihood == "student_t"
+            by_row = dist.StudentT(4.0, f, scale) if student else dist.Normal(f, scale)
+        numpyro.sample("y", by_row, obs=y)
+
+    values = {k: jnp.abs(v) for k, v in nets.weights(by_hand, *standardized(x, y)).items()}
+    bnn.potential_of(ready, x, y)  # a look at the data is where the units come from
+    ours = jax.jit(lambda v: log_density(ready, (x, y), {}, v)[0])(values)
+    theirs = jax.jit(lambda v: log_density(by_hand, standardized(x, y), {}, v)[0])(values)
+    np.testing.assert_allclose(ours, theirs - SIZE * np.log(y.std()), rtol=1e-5)
+
+
+def test_a_classification_standardises_inputs_only(rng):
+    x, y = rng.normal(5.0, 3.0, size=(SIZE, 3)), np.array([0, 2, 1, 1, 0, 2])
+    ready = bnn.classification(nets.MLP(outputs=3), priors.Normal(0.5), x, y)
+
+    def by_hand(x, y):
+        net = bnn.random_module("net", nets.MLP(outputs=3), priors.Normal(0.5), x[:1])
+        numpyro.sample("y", dist.Categorical(logits=net(x)), obs=y)
+
+    inputs = standardized(x, y)[0]
+    values = nets.weights(by_hand, inputs, y)
+    ours = jax.jit(lambda v: log_density(ready, (x, y), {}, v)[0])(values)
+    theirs = jax.jit(lambda v: log_density(by_hand, (inputs, y), {}, v)[0])(values)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_one_output_makes_two_classes(rng):
+    x, y = rng.normal(size=(SIZE, 3)), np.array([0, 1, 1, 0, 1, 0])
+    ready = bnn.classification(nets.MLP(outputs=1), priors.Normal(0.5), x, y)
+    assert bnn.potential_of(ready, x, y).structure.sites["y"].shape == (SIZE,)
+    with pytest.raises(ValueError, match="labels from 0 to 2, but the network has 2 classes"):
+        bnn.potential_of(ready, x, np.array([0, 1, 2, 0, 1, 0]))
+
+
+def test_a_constant_column_and_a_constant_target_do_no_harm(rng):
+    x, y = np.ones((SIZE, 3)), np.full(SIZE, 2.0)
+    ready = bnn.regression(nets.MLP(outputs=1), priors.Normal(0.5), x, y)
+    assert (ready.standardization.x_scale == 1).all()
+    assert ready.standardization.y_scale == 1
+
+
+def test_the_units_are_those_of_the_first_fit_and_of_a_fit_that_succeeds(rng):
+    x, y = rng.normal(size=(SIZE, 3)), rng.normal(size=SIZE)
+    ready = bnn.regression(nets.MLP(outputs=1), priors.Normal(0.5))
+    bad = y.copy()
+    bad[2] = np.nan
+
+    def start(x, y):
+        return bnn.optimize(ready, jax.random.key(0), x, y, num_steps=0, progress_bar=False)
+
+    with pytest.raises(ValueError, match="y has 1 NaN"):
+        start(x, bad)
+    with pytest.raises(ValueError, match=r"y has shape \(6, 1\), expected \(N,\)"):
+        start(x, y[:, None])
+    assert ready.standardization is None
+    start(x, y)
+    start(jnp.asarray(x), jnp.asarray(y))  # the same data
+    with pytest.raises(ValueError, match="keeps the units of the data it was first fitted to"):
+        start(x + 1, y)

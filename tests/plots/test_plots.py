@@ -1,0 +1,416 @@
+"""Plots by structure: what is drawn, where, under which labels; and on which axes."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+with warnings.catch_warnings():
+    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgba
+
+import numpyro_bnn as bnn
+from numpyro_bnn import plots, scores
+from numpyro_bnn.plots.style import PALETTE_ON_DARK, color_at, marker_at
+from numpyro_bnn.samplers.sgmcmc.schedules import cyclical, polynomial
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
+    for module in ("matplotlib", "pyparsing")
+]
+
+rng = np.random.default_rng(0)
+X2 = rng.normal(size=(30, 2)).astype(np.float32)
+Y2 = np.arange(30) % 3
+PROBS = rng.dirichlet(np.ones(4) * 0.3, size=(2, 5, 200))
+LABELS = rng.integers(0, 4, 200)
+
+
+@pytest.fixture(autouse=True)
+def close_figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def show(*_: Any, **__: Any) -> None:
+        raise AssertionError("a plot called plt.show")
+
+    monkeypatch.setattr(plt, "show", show)
+    yield
+    plt.close("all")
+
+
+def centers(x: np.ndarray) -> np.ndarray:
+    """Probabilities that fall off from three centres."""
+    places = np.array([[1.0, 0.0], [-0.6, 0.9], [-0.6, -0.9]])
+    weight = np.exp(-((x[:, None] - places) ** 2).sum(-1))
+    return weight / weight.sum(1, keepdims=True)
+
+
+def density(z: jax.Array) -> jax.Array:
+    return -0.5 * jnp.sum(z**2)
+
+
+POINTS = [np.array([0.0, 0.0, 0.0]), np.array([3.0, 0.0, 0.0]), np.array([1.0, 2.0, 0.0])]
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "plot_predictive_band": lambda ax: plots.plot_predictive_band(
+        np.arange(4.0), np.ones((2, 3, 4)), 0.1, ax=ax
+    ),
+    "plot_decision_boundary": lambda ax: plots.plot_decision_boundary(
+        centers, X2, Y2, resolution=12, ax=ax
+    ),
+    "plot_rhat": lambda ax: plots.plot_rhat([1.5, 2.0], [1.001, 1.002], ax=ax),
+    "plot_reliability": lambda ax: plots.plot_reliability(PROBS, LABELS, ax=ax),
+    "plot_density_surface": lambda ax: plots.plot_density_surface(
+        density, POINTS, resolution=8, ax=ax
+    ),
+    "plot_temperature": lambda ax: plots.plot_temperature(np.ones((2, 40)), ax=ax),
+    "plot_layer_temperature": lambda ax: plots.plot_layer_temperature(
+        {"kinetic": {"a": 1.0, "b": (1.1, 0.1)}}, ax=ax
+    ),
+    "plot_score_against_time": lambda ax: plots.plot_score_against_time(
+        {"NUTS": ([1, 2, 3], [-3, -2, -1])}, ax=ax
+    ),
+    "plot_trace": lambda ax: plots.plot_trace(rng.normal(size=(3, 20)), ax=ax),
+    "plot_interval_calibration": lambda ax: plots.plot_interval_calibration(
+        np.zeros((3, 50)), rng.normal(size=50), scale=1.0, ax=ax
+    ),
+    "plot_severity": lambda ax: plots.plot_severity([0, 1], {"MAP": [0.9, 0.8]}, ax=ax),
+    "plot_schedule": lambda ax: plots.plot_schedule(0.1, num_steps=10, ax=ax),
+}
+
+
+def labels(ax: Axes) -> list[str]:
+    legend = ax.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def line(ax: Axes, label: str) -> Any:
+    (found,) = [each for each in ax.get_lines() if each.get_label() == label]
+    return found
+
+
+def test_every_plot_is_in_the_catalogue() -> None:
+    assert set(CALLS) == {name for name in plots.__all__ if name.startswith("plot_")}
+    assert all("ax" in inspect.signature(getattr(plots, name)).parameters for name in CALLS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_axes_in_axes_out(name: str, style: str) -> None:
+    with plt.style.context(style):
+        figure, (left, right) = plt.subplots(1, 2)
+        assert CALLS[name](right) is right
+        # Nothing on the axes beside it.
+        assert not left.has_data()
+        assert right.get_xlabel()
+        assert right.get_ylabel()
+        figure.canvas.draw()
+        known = plt.get_fignums()
+        new = CALLS[name](None)
+        assert len(plt.get_fignums()) == len(known) + 1
+        assert new.figure is not figure
+        new.figure.canvas.draw()
+
+
+def contrast(color: str, background: str) -> float:
+    def luminance(value: str) -> float:
+        rgb = np.array(to_rgba(value)[:3])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    low, high = sorted([luminance(color), luminance(background)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colors_follow_the_background() -> None:
+    def color() -> str:
+        return line(CALLS["plot_predictive_band"](None), "posterior average").get_color()
+
+    assert color() == plots.PALETTE[0]
+    with plt.style.context("dark_background"):
+        assert color() == PALETTE_ON_DARK[0]
+    # WCAG asks graphics for a contrast of 3; the first four carry nearly every plot.
+    assert all(contrast(c, "white") > 2.9 for c in plots.PALETTE[:3])
+    assert all(contrast(c, "black") > 5 for c in PALETTE_ON_DARK)
+
+
+def test_band_of_the_mixture() -> None:
+    x = np.array([2.0, 0.0, 1.0])
+    mean, scale = np.zeros((2, 1, 3)), np.full((2, 1, 3), 3.0)
+    mean[0], mean[1] = 4.0, -4.0
+    ax = plots.plot_predictive_band(x, mean, scale, data=([0.0, 1.0], [1.0, 2.0]), num_draws=2)
+    # Noise 3 and disagreement 4 make a standard deviation of 5.
+    tops = [c.get_paths()[0].get_extents().ymax for c in ax.collections[:2]]
+    np.testing.assert_allclose(tops, [10.0, 2.5])
+    center = line(ax, "posterior average")
+    np.testing.assert_array_equal(center.get_xdata(), [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(center.get_ydata(), 0.0)
+    assert labels(ax) == ["± 2 sd", "± ½ sd", "draws of the function", "posterior average", "data"]
+    assert len(ax.get_lines()) == 3
+    assert len(ax.collections[2].get_offsets()) == 2
+
+
+def test_band_of_predictions_and_of_the_function_alone() -> None:
+    mean = np.stack([np.full((1, 3), 4.0), np.full((1, 3), -4.0)])
+    predictions = SimpleNamespace(mean=mean, scale=np.full((2, 1, 3), 3.0))
+    ax = plots.plot_predictive_band(np.arange(3.0)[:, None], predictions)
+    assert ax.collections[0].get_paths()[0].get_extents().ymax == 10.0
+    ax = plots.plot_predictive_band(np.arange(3.0), mean)
+    assert ax.collections[0].get_paths()[0].get_extents().ymax == 8.0
+
+
+def test_boundary_beside_that_of_a_point_estimate() -> None:
+    many = lambda x: np.stack([centers(x), centers(x)])  # noqa: E731
+    axes = plots.plot_decision_boundary(
+        many, X2, Y2, point=centers, resolution=15, class_names=["a", "b", "c"]
+    )
+    assert [ax.get_title() for ax in axes] == ["MAP", "posterior average"]
+    assert labels(axes[1]) == ["a", "b", "c", "boundary"]
+    left, right = (ax.get_images()[0].get_array() for ax in axes)
+    np.testing.assert_allclose(left, right)
+    low, high = X2[:, 0].min(), X2[:, 0].max()
+    margin = 0.25 * (high - low)
+    np.testing.assert_allclose(axes[0].get_xlim(), (low - margin, high + margin), rtol=1e-5)
+    pair = plt.subplots(1, 2)[1]
+    same = plots.plot_decision_boundary(centers, X2, Y2, point=centers, resolution=5, ax=pair)
+    assert same is pair
+
+
+def test_boundary_is_drawn_where_the_classes_meet() -> None:
+    def right_of(x: np.ndarray) -> np.ndarray:
+        p = 1 / (1 + np.exp(-4 * (x[:, 0] - 0.25)))
+        return np.stack([1 - p, p], -1)
+
+    ax = plots.plot_decision_boundary(right_of, X2, Y2 % 2, resolution=40)
+    paths = [path for c in ax.collections if len(c.get_offsets()) <= 1 for path in c.get_paths()]
+    vertices = np.concatenate([path.vertices for path in paths if len(path.vertices)])
+    np.testing.assert_allclose(vertices[:, 0], 0.25, atol=0.05)
+    # The shade fades out there: alpha of the image.
+    alpha = np.asarray(ax.get_images()[0].get_array())[20, :, 3]
+    assert alpha.min() < 0.1 < 0.7 < alpha.max()
+
+
+def test_rhat_counts_shares_and_what_is_undefined() -> None:
+    ax = plots.plot_rhat(
+        {"a": [1.5, 2.0, 1.005], "b": np.nan}, np.array([0.999, 1.001]), limit=1.02
+    )
+    assert labels(ax) == [
+        "weights (4; 67% above 1.02; 1 undefined)",
+        "predictions (2; 0% above 1.02)",
+        "limit 1.02",
+    ]
+    (limit,) = ax.get_lines()
+    np.testing.assert_allclose(limit.get_xdata(), 0.02)
+    assert ax.get_xscale() == "log"
+    # A value below 1 is counted at the left end, and nothing is lost.
+    top = [patch.get_xy()[:, 1].max() for patch in ax.patches]
+    np.testing.assert_allclose(top, [1 / 3, 1 / 3, 0.5, 0.5])
+    ticks = [text.get_text() for text in ax.get_xticklabels()]
+    assert ticks == ["1.0001", "1.001", "1.01", "1.1", "2"]
+
+
+def test_reliability_draws_every_row_once() -> None:
+    ax = plots.plot_reliability(PROBS, LABELS, num_bins=10)
+    table = scores.reliability(PROBS, LABELS, 10)
+    (counts,) = ax.child_axes
+    assert sum(bar.get_height() for bar in counts.patches) == len(LABELS)
+    full = table.num_rows > 0
+    (marks,) = [c for c in ax.containers if c.get_label() == "accuracy ± standard error"]
+    np.testing.assert_allclose(marks[0].get_xdata(), table.confidence[full])
+    np.testing.assert_allclose(marks[0].get_ydata(), table.accuracy[full])
+    error = scores.expected_calibration_error(PROBS, LABELS, 10)
+    legend = ax.get_legend()
+    assert legend is not None
+    assert legend.get_title().get_text() == f"calibration error {error:.3f}"
+
+
+def test_interval_calibration_of_two_methods_on_the_same_axes() -> None:
+    y = rng.normal(size=80)
+    ax = plots.plot_interval_calibration(np.zeros((1, 80)), y, 1.0, levels=[0.5, 0.9])
+    again = plots.plot_interval_calibration(np.zeros((1, 80)), y, 0.5, label="sharp", ax=ax)
+    assert again is ax
+    assert labels(ax) == ["95 % of calibrated sets", "calibrated", "observed", "sharp"]
+    expected = scores.coverage(np.zeros((1, 80)), y, 1.0, level=[0.5, 0.9])
+    np.testing.assert_allclose(line(ax, "observed").get_ydata(), expected)
+    assert line(ax, "observed").get_color() != line(ax, "sharp").get_color()
+
+
+def test_surface_has_its_samples_at_their_distances() -> None:
+    ax = plots.plot_density_surface(density, POINTS, resolution=20, padding=0.5)
+    (marks,) = [c for c in ax.collections if len(c.get_offsets()) == 3]
+    np.testing.assert_allclose(marks.get_offsets(), [[0, 0], [3, 0], [1, 2]], atol=1e-6)
+    np.testing.assert_allclose(ax.get_xlim(), (-1.5, 4.5))
+    np.testing.assert_allclose(ax.get_ylim(), (-1.0, 3.0))
+    assert [text.get_text() for text in ax.texts] == ["A", "B", "C"]
+    bar = ax.figure.axes[-1]
+    assert bar.get_ylabel() == "log density below the highest (nats)"
+
+
+def test_surface_of_a_potential_and_draws_by_site() -> None:
+    def model(y: Any) -> None:
+        scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(w.sum(), scale), obs=y)
+
+    potential = bnn.potential_of(model, jnp.array([0.5]))
+    samples = [
+        {"scale": np.exp(a), "w": np.array([a, b]), "other": 3.0}
+        for a, b in ((0.0, 0.0), (1.0, 0.0), (0.0, 2.0))
+    ]
+    ax = plots.plot_density_surface(potential, samples, resolution=6)
+    (marks,) = [c for c in ax.collections if len(c.get_offsets()) == 3]
+    # In unconstrained coordinates: log scale and w both move from A to B.
+    np.testing.assert_allclose(marks.get_offsets()[1], [np.sqrt(2), 0.0], atol=1e-6)
+    with pytest.raises(ValueError, match=r"no value for the latent sites \['scale'\]"):
+        plots.plot_density_surface(potential, [{"w": np.zeros(2)}] * 3)
+
+
+def test_temperatures_of_chains_and_their_mean() -> None:
+    values = np.stack([np.full(50, 0.8), np.full(50, 1.2)])
+    ax = plots.plot_temperature(
+        {"kinetic": values, "configurational": values + 1}, target=np.linspace(0, 1, 50), window=10
+    )
+    assert labels(ax) == ["kinetic", "configurational", "target"]
+    assert len(ax.get_lines()) == 2 * 2 + 2 + 1
+    smooth = line(ax, "kinetic")
+    np.testing.assert_allclose(smooth.get_ydata(), 1.0)
+    # A mean over draws stands at their middle.
+    assert smooth.get_xdata()[0] == 4.5
+    assert len(smooth.get_xdata()) == 41
+    assert "10 draws" in ax.get_xlabel()
+
+
+def test_temperature_by_layer() -> None:
+    ax = plots.plot_layer_temperature(
+        {"kinetic": {"a": (1.0, 0.1), "b": (1.2, 0.1)}, "configurational": {"b": 1.5}}, target=0.9
+    )
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "b"]
+    assert labels(ax) == ["target", "kinetic", "configurational"]
+    low, high = ax.get_ylim()
+    assert low > high, "the first layer is on top"
+
+
+def test_scores_against_what_they_cost() -> None:
+    curves = {
+        "NUTS": ([1, 2, 4], [-3, -2, -1], [0.1, 0.1, 0.1]),
+        "BAOAB": ([1, 2], [-2, -1]),
+        "MAP": (3, -4, 0.2),
+    }
+    ax = plots.plot_score_against_time(curves, reference=-0.9, against="draws", log=False)
+    assert labels(ax) == ["NUTS", "BAOAB", "MAP", "reference"]
+    assert (ax.get_xlabel(), ax.get_xscale()) == ("draws", "linear")
+    # The band of the first and the bar of the last.
+    assert len(ax.collections) == 2
+    assert len({line(ax, name).get_marker() for name in curves}) == 3
+
+
+def test_many_lines_stay_apart() -> None:
+    curves = {f"method {i}": ([1, 2], [i, i]) for i in range(9)}
+    ax = plots.plot_score_against_time(curves)
+    styles = {(each.get_color(), each.get_linestyle()) for each in ax.get_lines()}
+    assert len(styles) == 9
+    points = {(color_at(ax, i), marker_at(i)) for i in range(36)}
+    assert len(points) == 36
+
+
+def test_trace_of_each_chain() -> None:
+    values = rng.normal(size=(3, 20))
+    ax = plots.plot_trace(values)
+    assert labels(ax) == ["chain 0", "chain 1", "chain 2"]
+    np.testing.assert_array_equal(line(ax, "chain 1").get_ydata(), values[1])
+    assert ax.get_xlim() == (0, 19)
+    assert "nats" in ax.get_ylabel()
+
+
+def test_severity_over_kinds_of_shift() -> None:
+    values = np.array([[1.0, 0.6], [0.9, 0.2], [0.8, 0.1]])
+    ax = plots.plot_severity([0, 3], {"average": values, "MAP": [0.9, 0.1]}, score="accuracy")
+    np.testing.assert_allclose(line(ax, "average").get_ydata(), [0.9, 0.2])
+    (band,) = ax.collections
+    np.testing.assert_allclose(band.get_paths()[0].get_extents().ymax, 0.95)
+    assert list(ax.get_xticks()) == [0, 3]
+    assert ax.get_ylabel() == "accuracy"
+
+
+def test_schedule_marks_what_is_kept() -> None:
+    schedule = cyclical(0.1, 10, 0.8)
+    ax = plots.plot_schedule(schedule, schedule.temperature(0.5), num_steps=20)
+    assert labels(ax) == ["step size", "kept draws (4)", "temperature"]
+    kept = line(ax, "kept draws (4)")
+    np.testing.assert_array_equal(kept.get_xdata(), [8, 9, 18, 19])
+    np.testing.assert_allclose(line(ax, "step size").get_ydata()[[0, 10]], 0.1, rtol=1e-6)
+    right = ax.figure.axes[-1]
+    np.testing.assert_allclose(right.get_lines()[0].get_ydata()[[0, 8]], [0.0, 0.5])
+    ax = plots.plot_schedule(polynomial(0.1, 10.0, 1.0), num_steps=5, kept=[2])
+    assert labels(ax) == ["step size", "kept draws (1)"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 4))),
+            r"x has shape \(3,\) and mean \(2, 4\)",
+        ),
+        (
+            lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 3)), np.ones(2)),
+            r"scale has shape \(2,\), which does not broadcast",
+        ),
+        (
+            lambda: plots.plot_predictive_band(np.ones(3), np.ones(3), data=([1.0], [1.0, 2.0])),
+            "1 inputs and 2 targets",
+        ),
+        (
+            lambda: plots.plot_decision_boundary(centers, np.ones((3, 4)), np.ones(3)),
+            "Choose two inputs",
+        ),
+        (
+            lambda: plots.plot_decision_boundary(
+                centers, X2, Y2, point=centers, ax=plt.subplots()[1]
+            ),
+            r"got 1 axes for 2 panels \(MAP, posterior average\)",
+        ),
+        (lambda: plots.plot_rhat([np.nan], [np.inf]), "no finite R-hat.*'weights': 1"),
+        (lambda: plots.plot_trace(np.ones((2, 3, 4))), r"log_joint has shape \(2, 3, 4\)"),
+        (lambda: plots.plot_temperature(np.ones((2, 9)), window=0), "positive, got 0"),
+        (
+            lambda: plots.plot_temperature(np.ones((2, 9)), target=np.ones(3)),
+            r"target has shape \(3,\) for 9 draws",
+        ),
+        (lambda: plots.plot_layer_temperature({"kinetic": {}}), "no layers"),
+        (lambda: plots.plot_score_against_time({}), "no curves"),
+        (
+            lambda: plots.plot_score_against_time({"NUTS": ([1, 2], [1])}),
+            r"'NUTS' has parts of shapes \[\(2,\), \(1,\)\]",
+        ),
+        (lambda: plots.plot_severity([0, 1], {}), "no curves"),
+        (
+            lambda: plots.plot_severity([0, 1], {"MAP": [1, 2, 3]}),
+            r"'MAP' has shape \(3,\) for 2 levels",
+        ),
+        (lambda: plots.plot_density_surface(density, POINTS[:2]), "got 2 samples, expected 3"),
+        (
+            lambda: plots.plot_density_surface(density, [POINTS[0], POINTS[1], 2 * POINTS[1]]),
+            "lie on one line",
+        ),
+        (
+            lambda: plots.plot_density_surface(lambda z: jnp.nan * z[0], POINTS, resolution=3),
+            "nowhere finite",
+        ),
+        (lambda: plots.plot_schedule(0.1, num_steps=0), "num_steps must be positive, got 0"),
+        (lambda: plots.plot_schedule(0.1, num_steps=5, kept=[5]), "from 0 to 4, got 5 to 5"),
+    ],
+)
+def test_errors(call: Callable, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

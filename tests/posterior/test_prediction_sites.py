@@ -1,0 +1,264 @@
+"""What a prediction is made from: latent sites come from draws, whatever is computed is computed anew."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import linen as nn
+from flax import nnx
+from numpyro import handlers
+from numpyro.infer import HMC, Predictive
+from numpyro.infer.reparam import LocScaleReparam
+
+import numpyro_bnn as bnn
+from numpyro_bnn.storage.axis_names import class_layer
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+X, NEW = RNG.normal(size=(2, 6, 3)).astype("f")
+Y = X.sum(1)
+PRIORS = {
+    "normal": bnn.priors.Normal(),
+    "hierarchical": bnn.priors.Hierarchical(),
+    "horseshoe": bnn.priors.Horseshoe(),
+    "partly": bnn.priors.ByPath({"Dense_0.bias": None, "*": bnn.priors.Normal()}),
+}
+
+
+def recording(prior):
+    """Records what depends on the inputs, before and inside of the likelihood."""
+
+    def model(x, y=None):
+        scaled = numpyro.deterministic("scaled", x / jnp.abs(x).max())
+        fixed = {"Dense_0": {"bias": jnp.ones(1), "kernel": jnp.zeros((3, 1))}}
+        net = bnn.random_module("net", nets.Linear(), prior, x[:1], params=fixed)
+        with numpyro.plate("data", len(x)):
+            f = numpyro.deterministic("f", net(scaled))
+            numpyro.sample("y", dist.Normal(f, numpyro.deterministic("noise", 1.5)), obs=y)
+
+    return model
+
+
+def numpyros_draws(model, *args, num=4, seed=1):
+    """Draws of every site on the training rows, by NumPyro alone, with an axis of chains."""
+    drawn = Predictive(model, num_samples=num)(jax.random.key(seed), *args)
+    return {name: value[None] for name, value in drawn.items() if name != "y"}
+
+
+@pytest.mark.parametrize("rows", [6, 4, 7])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_a_deterministic_site_is_computed_from_the_inputs(prior, rows):
+    model = recording(PRIORS[prior])
+    draws = numpyros_draws(model, X, Y)
+    x = np.concatenate([NEW, X])[:rows]
+    given = {k: v[0] for k, v in draws.items() if k not in ("f", "scaled", "noise")}
+    expected = Predictive(model, given, return_sites=["f"])(KEY, x)["f"]
+    for batch_size in (1000, 6):
+        if rows > batch_size:
+            continue
+        found = bnn.predict(model, draws, x, batch_size=batch_size)
+        np.testing.assert_allclose(found.mean[0], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(bnn.average(found).mean, expected.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_diagnose_and_average_see_the_new_rows_after_a_run():
+    model = recording(PRIORS["normal"])
+    mcmc = bnn.MCMC(HMC(model), num_warmup=2, num_samples=4, num_chains=2, progress_bar=False)
+    mcmc.run(KEY, X, Y)
+    given = {k: v for k, v in mcmc.get_samples().items() if "/" in k}
+    expected = Predictive(model, given, return_sites=["f"])(KEY, NEW)["f"]
+    found = bnn.predict(None, mcmc, NEW)
+    np.testing.assert_allclose(found.mean.reshape(8, 6), expected, rtol=1e-4, atol=1e-5)
+    judged = bnn.diagnose(mcmc, NEW).predictions
+    weights = {k: v for k, v in mcmc.get_samples(True).items() if "/" in k}
+    again = bnn.diagnose(weights, NEW, model=model)
+    np.testing.assert_allclose(judged.groups[0].rhat, again.predictions.groups[0].rhat, rtol=1e-3)
+
+
+def test_weights_that_are_computed_may_come_from_draws_alone():
+    for prior in ("hierarchical", "horseshoe"):
+        model = recording(PRIORS[prior])
+        draws = numpyros_draws(model, X, Y)
+        weights = {name: draws[name] for name in ("net/Dense_0.kernel", "net/Dense_0.bias")}
+        expected = bnn.predict(model, draws, NEW).mean
+        np.testing.assert_allclose(bnn.predict(model, weights, NEW).mean, expected, rtol=1e-5)
+
+
+def test_reparametrised_sites_are_no_exception():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(jnp.zeros(3), 1).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ w, 1), obs=y)
+
+    other = handlers.reparam(model, {"w": LocScaleReparam(0)})
+    draws = numpyros_draws(other, X, Y)
+    np.testing.assert_allclose(
+        bnn.predict(other, draws, NEW).mean[0], draws["w"][0] @ NEW.T, rtol=1e-4
+    )
+
+
+def test_the_layer_of_classes_is_found_beside_a_deterministic_site():
+    def model(x, y=None):
+        net = bnn.random_module("net", nets.MLP(outputs=3), bnn.priors.Normal(), x[:1])
+        with numpyro.plate("data", len(x)):
+            logits = numpyro.deterministic("logits", net(x))
+            numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+    draws = {k: v[0, 0] for k, v in numpyros_draws(model, X, None, num=1).items()}
+    assert class_layer(model, X, "y", draws) == "net/Dense_0"  # made first
+
+
+# -- latent values of single rows -------------------------------------------------------------
+
+
+def local(x, y=None):
+    w = numpyro.sample("w", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        shift = numpyro.sample("shift", dist.Normal(0, 3))
+        numpyro.sample("y", dist.Normal(w * x[:, 0] + shift, 1.0), obs=y)
+
+
+LOCAL = {"w": jnp.ones((1, 4)), "shift": jnp.arange(24.0).reshape(1, 4, 6)}
+
+
+def test_latent_values_of_rows_are_not_those_of_other_rows():
+    kept = bnn.predict(local, LOCAL, X).mean
+    np.testing.assert_allclose(kept[0], X[:, 0] + LOCAL["shift"][0], rtol=1e-5)
+    for x in (np.concatenate([X, NEW]), X[:4]):
+        with pytest.raises(ValueError, match=r"draws of 'shift' .*\(6,\).*rows of the fit alone"):
+            bnn.predict(local, LOCAL, x, site="y", batch_size=6)
+    with pytest.raises(ValueError, match=r"'shift' has a value for every row.*`batch_size=6`"):
+        bnn.predict(local, LOCAL, X, batch_size=4)
+
+
+def test_a_run_knows_which_rows_its_latent_values_belong_to():
+    mcmc = bnn.MCMC(HMC(local), num_warmup=1, num_samples=2, progress_bar=False)
+    mcmc.run(KEY, X, Y)
+    assert bnn.predict(None, mcmc, X).mean.shape == (1, 2, 6)
+    with pytest.raises(ValueError, match=r"\['shift'\] have a value for every row of the fit"):
+        bnn.predict(None, mcmc, NEW)
+
+
+def test_latent_values_without_draws_come_from_their_prior_anew_in_every_draw():
+    draws = {"w": jnp.ones((2, 400))}
+    predicted = bnn.predict(local, draws, X, site="y", batch_size=3)
+    shift = predicted.mean - X[:, 0]
+    assert abs(shift.std() - 3) < 5 * 3 / np.sqrt(2 * shift.size)
+    assert np.unique(shift).size == shift.size  # rows of another block are other rows
+    np.testing.assert_allclose(
+        predicted.log_prob(Y), dist.Normal(predicted.mean, 1.0).log_prob(Y), rtol=1e-4
+    )
+
+
+# -- models that cannot be called with their inputs alone -------------------------------------
+
+
+def factor(x, y):
+    w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+    f = numpyro.deterministic("f", x @ w)
+    if y is not None:
+        with numpyro.plate("data", len(x)):
+            numpyro.factor("likelihood", -((y - f) ** 2))
+
+
+def factor_without_target(x, y=None):
+    w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+    numpyro.factor("likelihood", -jnp.sum((y - x @ w) ** 2))
+
+
+def sized(x, y, width):
+    net = bnn.random_module("net", bnn.MLP((width,), 1), bnn.priors.Normal(), x[:1])
+    bnn.likelihoods.gaussian(net(x).squeeze(-1), y, noise=1.0)
+
+
+def with_penalty(x, y=None):
+    w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+    numpyro.factor("penalty", -jnp.sum(w**4))
+    numpyro.sample("y", dist.Normal(x @ w, 1), obs=y)
+
+
+W = {"w": RNG.normal(size=(2, 8, 3)).astype("f")}
+
+
+@pytest.mark.parametrize("judge", [bnn.predict, lambda m, s, x: bnn.diagnose(s, x, model=m)])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (factor, r"also needs \['y'\].*`def model\(x, y=None\)`"),
+        (partial(factor, y=None), r"no target.*pass `site='f'`.*has \['f'\]"),
+        (factor_without_target, r"without a target, and it says.*`site='f'`"),
+        (sized, r"also needs \['y', 'width'\].*functools\.partial\(model, y=…, width=…\)"),
+    ],
+)
+def test_a_model_that_needs_more_than_x_says_how_to_call_it(judge, model, message):
+    with pytest.raises((TypeError, ValueError), match=f"(?s){message}"):
+        judge(model, W, X)
+
+
+def test_a_model_with_a_factor_is_predicted_by_a_site():
+    model = partial(factor, y=None)
+    expected = np.einsum("csd,rd->csr", W["w"], X)
+    found = bnn.predict(model, W, X, site="f", batch_size=4)
+    np.testing.assert_allclose(found.mean, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(bnn.average(found).scale, expected.std((0, 1)), rtol=1e-3)
+    assert bnn.diagnose(W, X, model=model, site="f").predictions.num_scalars == len(X)
+    with pytest.raises(ValueError, match="log_prob: 'f' is computed and has no noise"):
+        found.log_prob(Y)
+    with pytest.raises(ValueError, match=r"no sample site named 'g'; there are \['w', 'f'\]"):
+        bnn.predict(model, W, X, site="g")
+
+
+def test_a_penalty_is_no_target():
+    assert bnn.predict(with_penalty, W, X).mean.shape == (2, 8, 6)
+
+
+# -- networks ---------------------------------------------------------------------------------
+
+
+class Squeezed(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(x).squeeze()
+
+
+class NNXSqueezed(nnx.Module):
+    def __init__(self, rngs):
+        self.layer = nnx.Linear(3, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x).squeeze(-1)
+
+
+@pytest.mark.parametrize("network", [Squeezed(), nets.Linear(), NNXSqueezed(nnx.Rngs(0))])
+@pytest.mark.parametrize("ready", [bnn.regression, bnn.classification])
+def test_a_network_that_returns_a_vector_is_told_to_return_a_column(ready, network):
+    y = (Y > 0).astype(int) if ready is bnn.classification else Y
+    model = ready(network, bnn.priors.Normal())
+    with pytest.raises(ValueError, match=r"network gives shape \(\d,\).*Return a column"):
+        bnn.optimize(model, KEY, X, y, progress_bar=False)
+
+
+def test_two_sites_of_one_name_are_named():
+    def networks(x, y=None):
+        for _ in range(2):
+            net = bnn.random_module("net", nets.Linear(), bnn.priors.Normal(), x[:1])
+        bnn.likelihoods.gaussian(net(x), y, noise=1.0)
+
+    def targets(x, y=None):
+        for _ in range(2):
+            bnn.likelihoods.gaussian(x[:, 0], y, noise=1.0)
+
+    for model, name in ((networks, r"net/Dense_0\.bias"), (targets, "y")):
+        for door in (
+            lambda m: bnn.optimize(m, KEY, X, Y, progress_bar=False),
+            lambda m: bnn.predict(m, W, X),
+            lambda m: bnn.prior_predictive(m, KEY, X, 2),
+        ):
+            with pytest.raises(ValueError, match=f"two sites named '{name}'.*two names"):
+                door(model)

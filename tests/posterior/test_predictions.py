@@ -1,0 +1,200 @@
+"""Predictions of draws, in the user's units, against NumPyro and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS
+from scipy import special, stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.posterior import predictions
+from numpyro_bnn.posterior.draws import Draws, draws_of
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+LEAD = (2, 3)
+
+
+def some_draws(model, *args):
+    """Made-up draws (chain, draw) of every latent site, positive where they must be."""
+    each = [nets.weights(model, *args, seed=s) for s in range(LEAD[0] * LEAD[1])]
+    stacked = {k: jnp.stack([d[k] for d in each]) for k in each[0]}
+    stacked = {k: jnp.abs(v) if "net/" not in k else v for k, v in stacked.items()}
+    return {k: v.reshape(*LEAD, *v.shape[1:]) for k, v in stacked.items()}
+
+
+@pytest.fixture(scope="module")
+def regression():
+    """A fitted model, draws of it, and new inputs."""
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(5.0, 3.0, (8, 3)), rng.normal(-20.0, 7.0, 8)
+    model = bnn.regression(nets.MLP(outputs=1), priors.Normal(0.5), x, y)
+    return model, some_draws(model, x, y), rng.normal(5.0, 3.0, (5, 3)), (x, y)
+
+
+def outputs(draws, x):
+    """Outputs of the network (chain, draw, row, output) for standardised inputs."""
+    params = bnn.to_params({k: v.reshape(-1, *v.shape[2:]) for k, v in draws.items()})
+    last = params["Dense_0"]["kernel"].shape[-1]
+    module = nets.MLP(outputs=last)
+    f = jax.jit(jax.vmap(lambda p: module.apply({"params": p}, x)))(params)
+    return np.asarray(f.reshape(*LEAD, len(x), last), np.float64)
+
+
+def test_predictions_and_log_scores_are_in_the_users_units(regression):
+    model, draws, new, (x, y) = regression
+    predictions = bnn.predict(model, draws, new)
+    f = outputs(draws, (new - x.mean(0)) / x.std(0))[..., 0]
+    scale = np.broadcast_to(draws["y.scale"][..., None], f.shape)
+    np.testing.assert_allclose(predictions.mean, y.mean() + y.std() * f, rtol=1e-4)
+    np.testing.assert_allclose(predictions.scale, y.std() * scale, rtol=1e-4)
+    targets = np.linspace(-30, -10, 5)
+    expected = stats.norm(f, scale).logpdf((targets - y.mean()) / y.std()) - np.log(y.std())
+    np.testing.assert_allclose(predictions.log_prob(targets), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_neither_batches_of_rows_nor_the_shape_of_draws_matter(regression):
+    model, draws, new, _ = regression
+    whole = bnn.predict(model, draws, new)
+    pieces = bnn.predict(model, draws, new, batch_size=2)
+    flat = bnn.predict(model, {k: v.reshape(-1, *v.shape[2:]) for k, v in draws.items()}, new)
+    y = np.arange(5.0)
+    np.testing.assert_allclose(pieces.mean, whole.mean, rtol=1e-5)
+    np.testing.assert_allclose(pieces.log_prob(y), whole.log_prob(y), rtol=1e-5)
+    np.testing.assert_allclose(flat.mean.reshape(whole.mean.shape), whole.mean, rtol=1e-5)
+    assert flat.mean.shape[:2] == (1, 6)
+
+
+def test_the_average_has_the_moments_of_the_mixture(regression):
+    model, draws, new, _ = regression
+    predictions = bnn.predict(model, draws, new)
+    average = bnn.average(predictions)
+    mean, scale = predictions.mean.reshape(6, 5), predictions.scale.reshape(6, 5)
+    np.testing.assert_allclose(average.mean, mean.mean(0), rtol=1e-5)
+    second = (mean.astype(float) ** 2 + scale.astype(float) ** 2).mean(0)
+    expected = np.sqrt(second - mean.astype(float).mean(0) ** 2)
+    np.testing.assert_allclose(average.scale, expected, rtol=1e-3)
+
+
+def test_targets_are_drawn_from_what_is_predicted(regression):
+    model, draws, _, (x, _) = regression
+    one_row = np.repeat(x[:1], 2000, 0)  # every row an independent draw
+    predictions = bnn.predict(model, draws, one_row)
+    sampled = predictions.sample(jax.random.key(0)).astype(float)
+    assert sampled.shape == (*LEAD, 2000)
+    standard = (sampled - predictions.mean) / predictions.scale
+    assert np.abs(standard.mean(-1)).max() < 4 / np.sqrt(2000)
+    assert np.abs((standard**2).mean(-1) - 1).max() < 4 * np.sqrt(2 / 2000)
+    flat = standard.reshape(6, 2000)
+    correlation = np.corrcoef(flat) - np.eye(6)
+    assert np.abs(correlation).max() < 5 / np.sqrt(2000)  # no key used twice
+
+
+def classification_model(outputs, likelihood):
+    def model(x, y=None):
+        net = bnn.random_module("net", nets.MLP(outputs=outputs), priors.Normal(0.5), x[:1])
+        f = net(x)
+        likelihood(f.squeeze(-1) if outputs == 1 else f, y)
+
+    return model
+
+
+@pytest.mark.parametrize("kinds", [1, 3])
+def test_classes_are_predicted_as_probabilities(kinds):
+    likelihood = bnn.likelihoods.bernoulli if kinds == 1 else bnn.likelihoods.categorical
+    model = classification_model(kinds, likelihood)
+    x, y = nets.inputs("rows", 4), np.array([0, 1, 1, 0])
+    draws = some_draws(model, x, y)
+    predictions = bnn.predict(model, draws, x)
+    f = outputs(draws, x)
+    f = np.concatenate([np.zeros_like(f), f], -1) if kinds == 1 else f
+    expected = special.softmax(f, -1)
+    np.testing.assert_allclose(predictions.probs, expected, rtol=1e-4)
+    by_row = np.take_along_axis(np.log(expected), y[None, None, :, None], -1)[..., 0]
+    np.testing.assert_allclose(predictions.log_prob(y), by_row, rtol=1e-4)
+    np.testing.assert_allclose(bnn.average(predictions), expected.mean((0, 1)), rtol=1e-4)
+    assert np.asarray(predictions).shape == (*LEAD, 4, max(kinds, 2))
+    with pytest.raises(AttributeError, match="have 'probs'"):
+        _ = predictions.mean
+    with pytest.raises(ValueError, match="labels from 0 to 3"):
+        predictions.log_prob(y + np.array([0, 0, 2, 0]))
+
+
+def test_weights_alone_are_enough_under_a_hierarchical_prior():
+    def model(x, y=None):
+        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
+        bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+
+    x = nets.inputs("rows", 4)
+    draws = some_draws(bnn.parameterize(model, "centered"), x, np.zeros(4))
+    weights = {k: v for k, v in draws.items() if not k.endswith("precision")}
+    kernel, bias = weights["net/Dense_0.kernel"], weights["net/Dense_0.bias"]
+    expected = np.einsum("rd,csd->csr", x, kernel[..., 0]) + bias
+    np.testing.assert_allclose(bnn.predict(model, weights, x).mean, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_may_be_a_tree_and_the_target_may_be_named():
+    def model(inputs, y=None):
+        w = numpyro.sample("w", dist.Normal())
+        with numpyro.plate("data", len(inputs["a"])):
+            local = numpyro.sample("local", dist.Normal(10.0, 0.1))
+            numpyro.sample("y", dist.Normal(w * inputs["a"] + inputs["b"], 1.0), obs=y)
+            numpyro.deterministic("sum", local)
+
+    inputs = {"a": np.arange(4.0), "b": np.ones(4)}
+    draws = {"w": jnp.array([[1.0, 2.0]])}
+    with pytest.raises(ValueError, match=r"the sites \['local', 'y'\] have no draws"):
+        bnn.predict(model, draws, inputs)
+    predictions = bnn.predict(model, draws, inputs, site="y")
+    np.testing.assert_allclose(predictions.mean[0], np.outer([1, 2], np.arange(4)) + 1, rtol=1e-6)
+
+
+def test_draws_in_memory_are_predicted_in_blocks_of_whole_vectors(regression, monkeypatch):
+    model, draws, new, _ = regression
+    host = {name: np.tile(value, (1, 3) + (1,) * (value.ndim - 2)) for name, value in draws.items()}
+    of_one = sum(value[:, 0].size for value in host.values())
+    # Room for five draws of two chains each; vectors of four hold two.
+    monkeypatch.setattr(predictions, "_BLOCK_IN_MEMORY", 5 * of_one)
+    monkeypatch.setattr(predictions, "_VECTOR", 4)
+    blocks = predictions._blocks_of_draws(host)
+    assert blocks == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    expected = np.tile(bnn.predict(model, draws, new).mean, (1, 3, 1))
+    np.testing.assert_allclose(bnn.predict(model, host, new).mean, expected, rtol=1e-5)
+
+
+def test_prior_predictive_draws_weights_and_targets():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(3.0, 0.1))
+        bnn.likelihoods.gaussian(w * x, y, noise=0.01)
+
+    draws = bnn.prior_predictive(model, jax.random.key(0), jnp.array([1.0, 2.0]), 200)
+    np.testing.assert_allclose(draws["y"] / draws["w"][:, None], [[1, 2]] * 200, rtol=0.03)
+    assert abs(draws["w"].mean() - 3) < 4 * 0.1 / np.sqrt(200)
+
+
+# -- draws -----------------------------------------------------------------------------------
+
+
+def test_a_run_becomes_draws_that_carry_their_model():
+    def model():
+        numpyro.sample("w", dist.Normal())
+
+    mcmc = MCMC(NUTS(model, max_tree_depth=(4, 6)), num_warmup=3, num_samples=5, progress_bar=False)
+    with pytest.raises(ValueError, match="predict: the MCMC has no draws yet"):
+        bnn.predict(model, mcmc, np.ones(1))
+    mcmc.run(jax.random.key(0))
+    draws = draws_of(mcmc)
+    assert (draws.num_chains, draws.num_draws) == (1, 5)
+    assert draws.model is model
+    assert draws.info == {"kernel": "NUTS", "num_warmup": 3, "thinning": 1, "max_num_steps": 63}
+    assert draws.stats["diverging"].shape == (1, 5)
+    assert draws_of(draws) is draws
+    with handlers.seed(rng_seed=0):
+        assert list(draws) == ["w"]
+    with pytest.raises(ValueError, match=r"two leading axes .*\{'w': \(5,\)\}"):
+        Draws({"w": np.ones(5)})

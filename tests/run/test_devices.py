@@ -1,0 +1,131 @@
+"""Chains and rows on the devices of a mesh: the draws of one device, up to the order of sums."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.infer import NUTS
+from on_meshes import CLOSE, KERNELS, N, X, Y, drawn, mesh_of, sampler
+
+import numpyro_bnn as bnn
+from numpyro_bnn.run.devices import Padded, Placement, _cut
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def draws(mcmc):
+    mcmc.run(jax.random.key(0), X, Y)
+    return drawn(mcmc)
+
+
+def check_compiled(mcmc, mesh_programs):
+    """One program serves all chunks, and a second run compiles nothing."""
+    (programs,) = mcmc._programs.values()
+    compiled = programs.advance._cache_size()
+    assert compiled == mesh_programs
+    draws(mcmc)
+    assert programs.advance._cache_size() == compiled
+    return programs
+
+
+QUICK = ("HMC", "BAOAB")
+
+
+@pytest.mark.parametrize(
+    "name", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
+)
+def test_rows_on_two_devices_give_the_draws_of_one(name, mesh_programs):
+    whole = draws(sampler(name))
+    shared = sampler(name, mesh_of(chain=1, data=2))
+    np.testing.assert_allclose(draws(shared), whole, **CLOSE)
+    check_compiled(shared, mesh_programs)
+    np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
+
+
+@pytest.mark.slow
+def test_rows_on_two_devices_may_come_in_chunks():
+    whole = draws(sampler("HMC"))
+    for chunk_size in (10, 7):
+        shared = sampler("HMC", mesh_of(chain=1, data=2), chunk_size=chunk_size)
+        np.testing.assert_allclose(draws(shared), whole, **CLOSE)
+
+
+def test_one_chain_has_its_rows_on_two_devices():
+    found = draws(sampler("HMC", mesh_of(data=2), num_chains=1))
+    np.testing.assert_allclose(found, draws(sampler("HMC", num_chains=1)), **CLOSE)
+
+
+def program_of(mcmc, programs):
+    """What the compiler makes of a step, in words."""
+    arrays = mcmc._placement.rows([X, Y], {N})
+    assert [a.array.sharding.num_devices for a in arrays] == [2, 2]
+    state = mcmc._last_state
+    empty = programs.empty(state, None, arrays)
+    return programs.advance.lower(state, empty, None, 0, 1, 1, arrays).compile().as_text()
+
+
+def test_each_device_looks_at_its_own_rows(mesh_programs):
+    """41 rows on two devices: products over 21, and no rows that travel."""
+    mcmc = sampler("HMC", mesh_of(data=2), num_chains=1)
+    draws(mcmc)
+    text = program_of(mcmc, check_compiled(mcmc, mesh_programs))
+    assert f"[{N // 2 + 1}" in text
+    assert f"[{N}" not in text
+    assert "all-reduce" in text
+    assert "all-gather" not in text
+
+
+def test_each_device_looks_at_its_part_of_a_minibatch():
+    """10 of 41 rows: the model of 5 on each of two devices, and never all rows on one."""
+    mcmc = sampler("BAOAB", mesh_of(chain=1, data=2))
+    draws(mcmc)
+    (programs,) = mcmc._programs.values()
+    text = program_of(mcmc, programs)
+    assert set(re.findall(r"f32\[(\d+)\S* tanh\(", text)) == {"5"}
+    assert f"[{N}" not in text
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(1, 20), columns=st.integers(0, 3))
+def test_any_number_of_rows(rows, columns):
+    values = np.arange(rows * (columns + 1), dtype=np.float32).reshape(rows, -1)
+    placement = Placement(mesh_of(data=2))
+    (placed,) = placement.rows([values], {rows})
+    assert isinstance(placed, Padded)
+    assert placed.array.shape[0] % 2 == 0
+    np.testing.assert_array_equal(_cut([placed])[0], values)
+    (other,) = placement.rows([values], {rows + 1})
+    np.testing.assert_array_equal(other, values)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"mesh": 2}, TypeError, r"mesh must be a jax.sharding.Mesh, got 2"),
+        ({"mesh": ("rows",)}, ValueError, r"among 'chain' and 'data', got \('rows',\)"),
+        ({"mesh": ("chain",), "num_chains": 3}, ValueError, "do not divide num_chains=3"),
+        ({"mesh": ("data",), "chain_method": "sequential"}, ValueError, "got 'sequential'"),
+    ],
+)
+def test_meshes_that_do_not_fit_are_refused(given, error, message):
+    if isinstance(given["mesh"], tuple):
+        given = given | {"mesh": mesh_of(**{given["mesh"][0]: 2})}
+    with pytest.raises(error, match=message):
+        sampler("HMC", **given)
+
+
+def test_rows_that_nobody_knows_are_refused():
+    kernel = NUTS(potential_fn=lambda z: jnp.sum(z**2))
+    mcmc = bnn.MCMC(kernel, num_warmup=1, num_samples=1, mesh=mesh_of(data=2), progress_bar=False)
+    with pytest.raises(ValueError, match="share the rows of the plate"):
+        mcmc.run(jax.random.key(0), init_params=jnp.zeros(2))
+
+
+def test_another_mesh_is_another_run(tmp_path):
+    sampler("HMC", mesh_of(data=2), checkpoint=tmp_path / "run").run(jax.random.key(0), X, Y)
+    with pytest.raises(ValueError, match="mesh"):
+        sampler("HMC", mesh_of(chain=2), checkpoint=tmp_path / "run").resume(X, Y)

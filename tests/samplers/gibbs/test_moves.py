@@ -1,0 +1,203 @@
+"""Moves leave the joint law of precisions, weights and data as it is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro import handlers
+from numpyro.infer import HMC, NUTS
+from scipy import stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods, moves, priors
+from numpyro_bnn.potential.starts import own_coordinates
+from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
+from numpyro_bnn.samplers.gibbs.moves import Bound, PrecisionRedraw, RidgeScaling, UnitRescaling
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+width = priors.Hierarchical.width
+FIRST, SECOND = "net/Dense_0.kernel", "net/Dense_1.kernel"
+PRIOR = priors.ByPath(
+    {
+        "Dense_0.kernel": width(1.0, group=5.0, unit=6.0),
+        "Dense_1.kernel": width(1.0, group=5.0),
+        "*": priors.Normal(1.0),
+    }
+)
+NOISE = 0.5
+# Three inputs to each unit and a bias, two outputs of each: the Jacobians are not 1.
+X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)))
+RESCALING = UnitRescaling(FIRST, SECOND, ["net/Dense_0.bias"])
+
+
+def model_with(activation):
+    def model(x, y=None):
+        net = bnn.random_module("net", bnn.MLP([3], 2, activation), PRIOR, x[:1])
+        likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+    return model
+
+
+def joint_draws(model, move):
+    """2000 exact draws of everything, moved a few times; how often the weights changed."""
+    centered = bnn.parameterize(model, "centered")
+
+    @jax.jit
+    @jax.vmap
+    def one(key_draw, key):
+        with handlers.seed(rng_seed=key_draw), handlers.trace() as sites:
+            centered(X)
+        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
+        y = values.pop("y")
+        bound = Bound(model, (X, y), {})
+        keys = jax.random.split(key, 3)
+        first = after = move(keys[0], values, bound)
+        for key_again in keys[1:]:
+            after = move(key_again, after, bound)
+        after["residual"] = y - bound.sites(after)["y"]["fn"].base_dist.loc
+        return after, first[FIRST][0, 0] != values[FIRST][0, 0]
+
+    values, moved = one(*jax.random.split(jax.random.key(8), (2, 2000)))
+    return {n: np.asarray(v, np.float64) for n, v in values.items()}, float(np.mean(moved))
+
+
+def assert_law_is_kept(values):
+    def follows(draws, law):
+        assert stats.kstest(draws, law.cdf).pvalue > 1e-4
+
+    group, units = values[f"{FIRST}.precision"], values[f"{FIRST}.unit_precision"]
+    follows(group, stats.gamma(2.5, scale=1 / 2.5))
+    follows(values[f"{SECOND}.precision"], stats.gamma(2.5, scale=1 / 2.5))
+    follows(units[:, 1] / group, stats.gamma(3.0, scale=1 / 3.0))
+    for standard, count in (
+        (values[FIRST] * np.sqrt(units)[:, :, None], 9),
+        (values[SECOND] * np.sqrt(values[f"{SECOND}.precision"])[:, None, None], 6),
+        (values["net/Dense_0.bias"], 3),
+        (values["residual"] / NOISE, 4),
+    ):
+        # Weights that move together: their sum of squares tells a wrong exponent.
+        follows((standard.reshape(2000, -1) ** 2).sum(1), stats.chi2(count))
+        follows(standard.reshape(2000, -1)[:, 0], stats.norm())
+
+
+def test_a_step_along_the_ridge_keeps_the_law():
+    values, moved = joint_draws(model_with(jnp.tanh), RidgeScaling(0.4))
+    assert 0.2 < moved < 0.95
+    assert_law_is_kept(values)
+
+
+@pytest.mark.parametrize(
+    "activation", [jax.nn.relu, pytest.param(jnp.tanh, marks=pytest.mark.slow)]
+)
+def test_rescaled_units_keep_the_law(activation):
+    values, moved = joint_draws(model_with(activation), RESCALING)
+    # Of relu units all proposals are accepted, up to rounding; of others fewer, and it stays exact.
+    assert moved > 0.99 if activation is jax.nn.relu else 0.05 < moved < 0.9
+    assert_law_is_kept(values)
+
+
+COMPOSED = {
+    "HMC": lambda model: bnn.neal(model, HMC, step_size=0.1, num_steps=3, adapt_step_size=False),
+    "WindowedHMC": lambda model: bnn.neal(model, step_size=0.1, num_steps=3, window=1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPOSED)
+def test_moves_after_each_step_of_a_composition_agree_with_its_state(name):
+    """The precisions of a linear model in a chain with moves; what is cached belongs to the values."""
+    model = model_with(jax.nn.relu)
+    y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
+    inner = COMPOSED[name](model)
+    kernel = Interleaved(inner, [RidgeScaling(0.3), RESCALING])
+    mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=5, num_chains=2, progress_bar=False)
+    starts = bnn.optimize(
+        model, jax.random.key(1), X, y, num_chains=2, num_steps=5, progress_bar=False
+    )
+    mcmc.run(jax.random.key(0), X, y, init_params=starts, extra_fields=("block_states",))
+    last = jax.tree.map(lambda leaf: leaf[0], mcmc.last_state)
+    z = {name: jnp.log(v) if name.endswith("precision") else v for name, v in last.z.items()}
+    centered = bnn.potential_of(bnn.parameterize(model, "centered"), X, y)
+    # The energy of the block of weights leaves the density of the precisions out of the Jacobian only.
+    jacobian = sum(jnp.sum(v) for n, v in z.items() if n.endswith("precision"))
+    energy = jax.jit(centered)(z) + jacobian
+    np.testing.assert_allclose(last.block_states[1].potential_energy, energy, rtol=1e-4)
+    draws = mcmc.get_samples(group_by_chain=True)
+    np.testing.assert_allclose(draws[FIRST][0, -1], last.z[FIRST], rtol=1e-6)
+
+
+def test_precisions_drawn_anew_keep_the_law():
+    values, _ = joint_draws(model_with(jnp.tanh), PrecisionRedraw())
+    assert_law_is_kept(values)
+
+
+@pytest.mark.slow
+def test_interweaving_keeps_the_law():
+    """Joint draws moved by non-centred HMC, with precisions drawn given the weights in between."""
+    model = model_with(jax.nn.relu)
+    kernel = Interleaved(
+        HMC(model, step_size=0.15, num_steps=4, adapt_step_size=False, adapt_mass_matrix=False),
+        [PrecisionRedraw(), RidgeScaling(0.3)],
+    )
+    centered = bnn.parameterize(model, "centered")
+
+    @jax.jit
+    @jax.vmap
+    def one(keys):
+        with handlers.seed(rng_seed=keys[0]), handlers.trace() as sites:
+            centered(X)
+        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
+        y = values.pop("y")
+        start = own_coordinates(bnn.potential_of(model, X, y), values)
+        state = kernel.init(keys[1], 0, start, (X, y), {})
+        for _ in range(3):
+            state = kernel.sample(state, (X, y), {})
+        potential = bnn.potential_of(model, X, y)
+        after = potential.constrain(state.z, deterministic=True)
+        after["residual"] = y - Bound(model, (X, y), {}).sites(after)["y"]["fn"].base_dist.loc
+        return after, potential(state.z) - state.potential_energy
+
+    values, error = one(jax.random.split(jax.random.key(2), (2000, 2)))
+    np.testing.assert_allclose(error, 0, atol=1e-3)
+    assert_law_is_kept({n: np.asarray(v, np.float64) for n, v in values.items()})
+
+
+def test_moves_that_do_not_fit_are_refused():
+    model = model_with(jax.nn.relu)
+    values = {FIRST: jnp.ones((3, 3)), SECOND: jnp.ones((2, 4))}
+    bound = Bound(model, (X,), {})
+    with pytest.raises(ValueError, match="no latent site"):
+        RESCALING(jax.random.key(0), values, bound)
+    with pytest.raises(ValueError, match=r"3 units of 'net/Dense_0\.kernel' are not those"):
+        UnitRescaling(FIRST, SECOND)(jax.random.key(0), values, bound)
+    with pytest.raises(ValueError, match="step must be positive, got step=0"):
+        moves.RidgeScaling(0)
+    other = Interleaved(HMC(bnn.parameterize(model, "collapsed")), [RESCALING])
+    with pytest.raises(ValueError, match=r"the kernel has none at \['net/Dense_0"):
+        other.init(jax.random.key(0), 0, None, (X, jnp.zeros((2, 2))), {})
+    with pytest.raises(TypeError, match="expected a kernel over a model, got 'NUTS'"):
+        Interleaved("NUTS", [])
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(bnn.MAMS, marks=pytest.mark.slow), bnn.BAOAB])
+def test_moves_after_a_kernel_of_this_package(kernel):
+    """Its position is where the moves left it, with the energy that belongs to it."""
+    model = model_with(jax.nn.relu)
+    y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
+    moved = Interleaved(kernel(model, step_size=1e-3), [RidgeScaling(0.3), RESCALING])
+    mcmc = bnn.MCMC(moved, num_warmup=0, num_samples=5, num_chains=1, progress_bar=False)
+    potential = bnn.potential_of(model, X, y)
+    starts = potential.unconstrain(potential.prior_draw(jax.random.key(1)))
+    mcmc.run(jax.random.key(0), X, y, init_params=starts)
+    z = mcmc.last_state.z
+    # Steps of a thousandth would leave the scale of a layer where it was.
+    assert max(float(jnp.max(jnp.abs(z[name] - starts[name]))) for name in starts) > 0.05
+    if kernel is bnn.MAMS:
+        energy = jax.jit(potential)(z)
+        np.testing.assert_allclose(mcmc.last_state.potential_energy, energy, rtol=1e-4)
+
+
+def test_fields_of_hmc_are_kept_with_moves_around_it():
+    kernel = Interleaved(NUTS(model_with(jnp.tanh)), [PrecisionRedraw()])
+    assert {"diverging", "num_steps", "energy"} <= set(kernel.default_fields)

@@ -1,0 +1,270 @@
+"""Exact draws of precisions as a block of Gibbs, and all coordinates on one problem."""
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer import HMC, NUTS
+from numpyro.infer.gibbs import GIBBS_SITES_KWARG, Gibbs
+from scipy import stats
+from scipy.special import logsumexp
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_sites
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+width = priors.Hierarchical.width
+# Flax numbers layers as they are made: the last is made first.
+KERNEL, OUT = "net/Dense_0.kernel", "net/Dense_1.kernel"
+
+
+# -- the law of (precisions, weights, data) is left as it is -------------------------------------
+
+NOISE = likelihoods.Precision.width(0.5, common=3.0, output=4.0, case=5.0)
+PRIOR = priors.ByPath(
+    {
+        "Dense_0.kernel": width(0.6, group=3.0, unit=4.0, weight=5.0, scale_by_fan_in=True),
+        "Dense_1.kernel": width(0.6, group=3.0, unit=4.0),
+        "*.bias": width(0.4, group=3.0, groups=lambda path: "biases"),
+    }
+)
+
+
+def deep(x, y=None):
+    net = bnn.random_module("net", nets.MLP(), PRIOR, x[:1])
+    likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+
+@pytest.fixture(scope="module")
+def after_a_step():
+    """2000 draws of precisions, weights and data, and the residuals, after one step of the block."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)))
+    centered = bnn.parameterize(deep, "centered")
+
+    @jax.jit
+    @jax.vmap
+    def step(key_draw, key):
+        with handlers.seed(rng_seed=key_draw), handlers.trace() as sites:
+            centered(x)
+        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
+        y = values.pop("y")
+        names = [n for n in values if n.endswith("precision")]
+        own = {n: values.pop(n) for n in names}
+        block = bnn.PrecisionGibbs(deep)
+        kwargs = {GIBBS_SITES_KWARG: values}
+        wrapped = Gibbs([(block, names), (HMC(block.model), None)]).blocks[0][0]
+        state = wrapped.init(key, 0, own, (x, y), kwargs)
+        after = wrapped.sample(state, (x, y), kwargs).z
+        return values | after, y - sites["y"]["fn"].base_dist.loc, own
+
+    values, residuals, before = step(*jax.random.split(jax.random.key(8), (2, 2000)))
+    values = {n: np.asarray(v, np.float64) for n, v in values.items()}
+    assert len(before) == 7
+    assert all(
+        np.abs(np.corrcoef(before[n].ravel(), values[n].ravel())[0, 1]) < 0.99 for n in before
+    )
+    return values, np.asarray(residuals, np.float64)
+
+
+def follows(draws, law):
+    assert stats.kstest(np.ravel(draws), law.cdf).pvalue > 1e-4
+
+
+def test_top_levels_follow_their_priors(after_a_step):
+    values, _ = after_a_step
+    for site, w, squared in (
+        (f"{KERNEL}.precision", 0.6, 4 * 5 / 3),
+        (f"{OUT}.precision", 0.6, 1),
+        ("net/biases.precision", 0.4, 1),
+        ("y.precision", 0.5, 1),
+    ):
+        follows(values[site] * w**2 / squared, stats.gamma(1.5, scale=1 / 1.5))
+
+
+def test_lower_levels_follow_the_upper_ones(after_a_step):
+    values, _ = after_a_step
+    for site, above in (
+        (f"{KERNEL}.unit_precision", f"{KERNEL}.precision"),
+        (f"{OUT}.unit_precision", f"{OUT}.precision"),
+        ("y.output_precision", "y.precision"),
+    ):
+        ratio = values[site] / values[above][:, None]
+        for column in ratio.T:
+            follows(column, stats.gamma(2.0, scale=0.5))
+
+
+def test_weights_and_residuals_follow_their_precisions(after_a_step):
+    values, residuals = after_a_step
+    for standard, law in (
+        (values[KERNEL] * np.sqrt(values[f"{KERNEL}.unit_precision"])[..., None], stats.t(5)),
+        (values[OUT] * np.sqrt(values[f"{OUT}.unit_precision"])[..., None], stats.norm()),
+        (
+            values["net/Dense_0.bias"] * np.sqrt(values["net/biases.precision"])[:, None],
+            stats.norm(),
+        ),
+        (residuals * np.sqrt(values["y.output_precision"])[:, None], stats.t(5)),
+    ):
+        # One entry of each draw: those of one draw share the precision that was drawn given them.
+        first = standard.reshape(len(standard), -1)
+        follows(first[:, 0], law)
+        follows(first[:, -1], law)
+        # Small for wrong shapes too: the sum of squares decides on the precision.
+        reference = law.rvs(size=first.shape, random_state=1)
+        spread = [np.log((a**2).sum(1)) for a in (first, reference)]
+        assert stats.ks_2samp(*spread).pvalue > 1e-4
+
+
+# -- a posterior that is known ----------------------------------------------------------------------
+
+CONCENTRATION, RATE, SIGMA = 2.0, 1.0, 0.5
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(15, 3))
+    return x, x @ [1.0, -0.5, 0.2] + 0.3 + SIGMA * rng.normal(size=15)
+
+
+def linear(x, y):
+    prior = priors.Hierarchical(CONCENTRATION, RATE, groups="layer")
+    net = bnn.random_module("net", nets.Linear(), prior, x[:1])
+    likelihoods.gaussian(net, y, x=x, noise=SIGMA)
+
+
+def exact_moments(x, y):
+    """Mean of τ and of log τ: weights integrated out in closed form, τ on a grid."""
+    inputs = np.c_[x, np.ones(len(x))]
+    u = np.linspace(-6, 4, 2001)
+    log_joint = CONCENTRATION * u - RATE * np.exp(u)
+    for i, tau in enumerate(np.exp(u)):
+        covariance = SIGMA**2 * np.eye(len(x)) + inputs @ inputs.T / tau
+        _, determinant = np.linalg.slogdet(covariance)
+        log_joint[i] -= 0.5 * (determinant + y @ np.linalg.solve(covariance, y))
+    weight = np.exp(log_joint - logsumexp(log_joint))
+    return weight @ np.exp(u), weight @ u
+
+
+def hmc(model):
+    return HMC(model, step_size=0.15, trajectory_length=0.9, adapt_step_size=False)
+
+
+KERNELS = {
+    "noncentered": hmc,
+    "centered": hmc,
+    "collapsed": hmc,
+    "gibbs": lambda model: bnn.neal(
+        model, HMC, step_size=0.15, trajectory_length=0.9, adapt_step_size=False
+    ),
+    # Given the precision the weights are Gaussian, whose law BAOAB has at any step.
+    "gibbs, BAOAB": lambda model: bnn.neal(model, bnn.BAOAB, step_size=0.15),
+    "gibbs, BAOAB on minibatches": lambda model: bnn.neal(
+        model, bnn.BAOAB, step_size=0.02, batch_size=5, friction=5.0
+    ),
+    "gibbs, MAMS": lambda model: bnn.neal(model, bnn.MAMS, step_size=0.1),
+    "gibbs, MCLMC": lambda model: bnn.neal(model, bnn.MCLMC, step_size=0.1, friction=1.0),
+}
+
+
+FAST = ("collapsed", "gibbs")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
+)
+def test_all_coordinates_and_kernels_give_the_same_precision(data, name):
+    model = linear if name.startswith("gibbs") else bnn.parameterize(linear, name)
+    settings = {"num_warmup": 200, "num_samples": 2000, "num_chains": 2, "progress_bar": False}
+    mcmc = bnn.MCMC(KERNELS[name](model), **settings)
+    # Starts in any coordinates serve.
+    starts = bnn.optimize(
+        linear, jax.random.key(1), *data, num_chains=2, num_steps=100, progress_bar=False
+    )
+    mcmc.run(jax.random.key(0), *data, init_params=starts)
+    tau = np.asarray(mcmc.get_samples(group_by_chain=True)["net/Dense_0.precision"], np.float64)
+    for draws, expected in zip((tau, np.log(tau)), exact_moments(*data)):
+        batches = draws.reshape(40, -1).mean(1)
+        assert abs(draws.mean() - expected) < 4 * batches.std(ddof=1) / np.sqrt(40)
+
+
+# -- what it refuses --------------------------------------------------------------------------------
+
+
+def run(kernel, *args):
+    bnn.MCMC(kernel, num_warmup=0, num_samples=1, progress_bar=False).run(jax.random.key(0), *args)
+
+
+def test_it_is_a_block_of_the_model_in_centred_coordinates_whatever_its_own(data):
+    block = bnn.PrecisionGibbs(linear)
+    centered = bnn.parameterize(linear, "centered")
+    again = bnn.parameterize(bnn.parameterize(linear, "noncentered"), "centered")
+    assert block.model == centered == again
+    assert hash(block.model) == hash(again)
+    assert bnn.PrecisionGibbs(centered).model is centered
+    assert centered != bnn.parameterize(linear, "collapsed")
+    run(Gibbs([(hmc(centered), None), (block, ["net/Dense_0.precision"])]), *data)
+    with pytest.raises(ValueError, match="share the same model"):
+        Gibbs([(block, precision_sites), (hmc(linear), None)])
+
+
+def test_other_sites_are_refused(data):
+    centered = bnn.parameterize(linear, "centered")
+    sites = ["net/Dense_0.precision", "net/Dense_0.bias"]
+    kernel = Gibbs([(bnn.PrecisionGibbs(linear), sites), (hmc(centered), None)])
+    with pytest.raises(ValueError, match=r"\['net/Dense_0.bias'\] are none"):
+        run(kernel, *data)
+    with pytest.raises(ValueError, match="no sampler by itself"):
+        run(bnn.PrecisionGibbs(linear), *data)
+    with pytest.raises(TypeError, match="expected a model, got <numpyro"):
+        bnn.PrecisionGibbs(NUTS(linear))
+
+
+def test_a_model_without_hierarchical_precisions_is_refused(data):
+    def plain(x, y):
+        tau = numpyro.sample("tau", dist.Gamma(2.0, 1.0))
+        numpyro.sample("y", dist.Normal(0, 1 / jnp.sqrt(tau)).expand([15]).to_event(), obs=y)
+
+    with pytest.raises(ValueError, match="no hierarchical precision to draw"):
+        run(bnn.neal(plain, step_size=0.1), *data)
+
+
+def test_noise_of_a_likelihood_that_is_scaled_is_refused(data):
+    def scaled(x, y):
+        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
+        with numpyro.handlers.scale(scale=0.5):
+            likelihoods.gaussian(net, y, x=x, noise=likelihoods.Precision())
+
+    with pytest.raises(ValueError, match="'y' is scaled, masked or subsampled"):
+        run(bnn.neal(scaled, step_size=0.1), *data)
+
+
+def test_a_level_of_outputs_needs_outputs(data):
+    y = jnp.asarray(data[1])
+    noise = likelihoods.Precision.width(0.5, common=1.0, output=1.0)
+    with pytest.raises(ValueError, match=r"level of outputs, output=1\.0, but f has one output"):
+        likelihoods.gaussian(y, y, noise=noise)
+    with pytest.raises(ValueError, match=r"level of cases, case=3\.0, beside df=4\.0"):
+        likelihoods.student_t(y, y, noise=likelihoods.Precision(1.0, 1.0, case=3.0))
+    with pytest.raises(
+        ValueError, match="Precision: rate must be positive and finite, got rate=-1"
+    ):
+        likelihoods.gaussian(y, y, noise=likelihoods.Precision(1.0, -1.0))
+
+
+def test_how_many_outputs_there_are_is_known_without_targets():
+    def sites(key):
+        with handlers.seed(rng_seed=key), handlers.trace() as found:
+            deep(jnp.ones((4, 3)))
+        return {name: found[name]["value"] for name in ("y.output_precision", "y")}
+
+    shapes = jax.eval_shape(sites, jax.random.key(0))
+    assert {name: value.shape for name, value in shapes.items()} == {
+        "y.output_precision": (2,),
+        "y": (4, 2),
+    }

@@ -1,0 +1,381 @@
+"""Gradient estimators: over all minibatches they average to the gradient, exactly.
+
+The model has several data sets in its plate (a scalar, a vector and a matrix a row), a prior
+that a wrong scale would show, and a site whose transform has a Jacobian.
+"""
+
+import itertools
+from math import gcd
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc import gradients
+from numpyro_bnn.samplers.sgmcmc.gradients import next_rows, shuffled
+
+pytestmark = pytest.mark.usefixtures("x64")
+SIZE = 6
+
+
+def model(x, y, z):
+    """Rows are a vector x, a scalar y and a matrix z."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 0.5).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.Gamma(3.0, 2.0))
+    with numpyro.plate("data", x.shape[0]):
+        x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        z = numpyro.subsample(z, event_dim=2)
+        mean = jnp.tanh(x @ weights)
+        numpyro.sample("y", dist.StudentT(4.0, mean, scale), obs=y)
+        spread = scale * jnp.ones((2, 3))
+        numpyro.sample("z", dist.Normal(mean[:, None, None], spread).to_event(2), obs=z)
+
+
+def problem(size=SIZE):
+    rng = np.random.default_rng(size)
+    data = (rng.normal(size=shape) for shape in ((size, 2), (size,), (size, 2, 3)))
+    potential = Potential(model, tuple(jnp.asarray(d) for d in data))
+    rows = Rows(potential, *potential.data_plate())
+    return rows, {"weights": jnp.array([0.3, -0.7]), "scale": jnp.array(0.4)}
+
+
+def numbers(pair):
+    return np.asarray(ravel_pytree(pair)[0])
+
+
+@pytest.fixture(scope="module")
+def estimate():
+    """Jit once for each estimator and size: (state, position) -> (value and gradient, state)."""
+    made = {}
+
+    def run(estimator, rows, state, position):
+        key = (repr(estimator), rows.size)
+        if key not in made:
+            made[key] = jax.jit(lambda s, z: estimator.estimate(rows, z, s))
+        result = made[key](state, position)
+        return numbers((result.value, result.gradient)), result.state
+
+    return run
+
+
+def over_epoch(estimate, estimator, rows, position, num_batches, start=None):
+    state = estimator.init(rows, position if start is None else start, jax.random.key(3))
+    values = []
+    for _ in range(num_batches):
+        value, state = estimate(estimator, rows, state, position)
+        values.append(value)
+    return np.stack(values)
+
+
+def test_rows_drawn_with_replacement_average_to_the_gradient():
+    """By enumeration of every pair of rows, repeated ones too."""
+    rows, position = problem()
+    some = jax.jit(lambda indices: rows.some(position, indices))
+    pairs = itertools.product(range(SIZE), repeat=2)
+    mean = np.mean([numbers(some(jnp.array(pair))) for pair in pairs], axis=0)
+    np.testing.assert_allclose(mean, numbers(rows.full(position)), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("order", ["permutation", "blocks"])
+@pytest.mark.parametrize("make", [gradients.minibatch, gradients.control_variate])
+def test_the_batches_of_an_epoch_average_to_the_gradient(estimate, make, order):
+    rows, position = problem()
+    start = jax.tree.map(lambda leaf: leaf + 0.5, position)
+    values = over_epoch(estimate, make(2, order=order), rows, position, SIZE // 2, start)
+    assert np.ptp(values, axis=0).min() > 1e-3  # they do differ from batch to batch
+    exact = numbers(rows.full(position))
+    np.testing.assert_allclose(values.mean(0), exact, rtol=0, atol=1e-10)
+
+
+def test_svrg_averages_to_the_gradient_and_moves_its_anchor(estimate):
+    rows, position = problem()
+    estimator = gradients.svrg(2, period=3)
+    state = estimator.init(rows, position, jax.random.key(0))
+    away = jax.tree.map(lambda leaf: leaf - 0.4, position)
+    for epoch, (anchor, z) in enumerate([(position, away), (away, position)]):
+        # The first step of a period is at the new anchor, where nothing is left to estimate.
+        value, state = estimate(estimator, rows, state, anchor)
+        np.testing.assert_allclose(value, numbers(rows.full(anchor)), rtol=0, atol=1e-10)
+        np.testing.assert_array_equal(state.anchor["weights"], anchor["weights"])
+        assert int(state.batches.count) == 3 * epoch + 1
+        for _ in range(2):
+            _, state = estimate(estimator, rows, state, z)
+    # Around a fixed anchor, over an epoch: periods longer than the epoch.
+    slow = gradients.svrg(2, period=1000)
+    state = slow.init(rows, away, jax.random.key(0))
+    for _ in range(SIZE // 2):
+        _, state = estimate(slow, rows, state, away)
+    values = []
+    for _ in range(SIZE // 2):
+        value, state = estimate(slow, rows, state, position)
+        values.append(value)
+    np.testing.assert_allclose(np.mean(values, 0), numbers(rows.full(position)), rtol=0, atol=1e-10)
+
+
+def test_a_control_variate_has_no_noise_at_its_anchor_and_less_near_it(estimate):
+    rows, position = problem()
+    near = jax.tree.map(lambda leaf: leaf + 0.01, position)
+    plain = over_epoch(estimate, gradients.minibatch(2), rows, near, 3)
+    corrected = over_epoch(estimate, gradients.control_variate(2), rows, near, 3, position)
+    assert np.all(corrected.std(0) < 0.1 * plain.std(0))
+    at = over_epoch(estimate, gradients.control_variate(2), rows, position, 3)
+    np.testing.assert_allclose(at.std(0), 0.0, atol=1e-10)
+    given = over_epoch(estimate, gradients.control_variate(2, near), rows, near, 3, position)
+    np.testing.assert_allclose(given.std(0), 0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 4, 6, 50])
+def test_chunks_add_up_with_a_remainder_too(chunk_size):
+    rows, position = problem()
+    result = gradients.full(chunk_size).estimate(rows, position, None)
+    exact = numbers(rows.full(position))
+    np.testing.assert_allclose(numbers((result.value, result.gradient)), exact, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("chunk_size", [None, 4])
+def test_the_full_gradient_at_an_anchor_may_come_in_chunks(estimate, chunk_size):
+    rows, position = problem()
+    estimator = gradients.control_variate(2, chunk_size=chunk_size)
+    values = over_epoch(estimate, estimator, rows, position, 1)
+    np.testing.assert_allclose(values[0], numbers(rows.full(position)), rtol=0, atol=1e-10)
+
+
+def test_the_likelihood_counts_n_over_b_times_and_the_prior_once():
+    """In numbers worked out here, from log densities of one row at a time."""
+    rows, position = problem()
+    x, y, z = rows.potential.args
+    weights, raw = position["weights"], position["scale"]
+    scale = jnp.exp(raw)
+    prior = dist.Normal(0, 0.5).log_prob(weights).sum() + dist.Gamma(3.0, 2.0).log_prob(scale)
+    prior += raw  # log |d scale / d raw|
+    mean = jnp.tanh(x @ weights)
+    by_row = dist.StudentT(4.0, mean, scale).log_prob(y)
+    by_row += dist.Normal(mean[:, None, None], scale).log_prob(z).sum((1, 2))
+    for indices in ([4], [0, 3], [5, 1, 1, 2]):
+        expected = -prior - SIZE / len(indices) * by_row[jnp.array(indices)].sum()
+        value, _ = rows.some(position, jnp.array(indices))
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+
+
+def test_consecutive_rows_are_sliced_and_give_what_gathering_does():
+    rows, position = problem()
+    indices = 2 + jnp.arange(3)
+    sliced, gathered = (
+        jax.make_jaxpr(lambda z, c=c: rows.some(z, indices, contiguous=c))(position)
+        for c in (True, False)
+    )
+    assert "gather" not in str(sliced)
+    assert "gather" in str(gathered)
+    np.testing.assert_allclose(
+        numbers(rows.some(position, indices, contiguous=True)),
+        numbers(rows.some(position, indices)),
+        rtol=1e-13,
+    )
+
+
+def test_a_second_plate_beside_the_data_keeps_its_rows():
+    """The data plate is second from the right here, so slices are taken along that axis."""
+
+    def columns(y):
+        with numpyro.plate("column", 2, dim=-1):
+            mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", y.shape[0], dim=-2), numpyro.plate("column", 2, dim=-1):
+            rows = numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=rows)
+
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(4, 2)))
+    potential = Potential(columns, (y,))
+    with pytest.raises(ValueError, match=r"several plates, \['column', 'data'\]"):
+        potential.data_plate()
+    rows = Rows(potential, *potential.data_plate("data"))
+    position = {"mean": jnp.array([0.2, -1.0])}
+    for contiguous in (False, True):
+        halves = [
+            numbers(rows.some(position, start + jnp.arange(2), contiguous)) for start in (0, 2)
+        ]
+        np.testing.assert_allclose(np.mean(halves, 0), numbers(rows.full(position)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000])
+def test_shuffled_is_a_permutation(size):
+    place = jnp.arange(size)
+    run = jax.jit(jax.vmap(lambda key: shuffled(key, place, size)))
+    orders = np.asarray(run(jax.random.split(jax.random.key(size), 200)))
+    np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(place, (200, 1)))
+    some = shuffled(jax.random.split(jax.random.key(size), 200)[7], place[::3], size)
+    np.testing.assert_array_equal(some, orders[7, ::3])
+    if size > 4:
+        assert len(np.unique(orders, axis=0)) > 80
+
+
+@pytest.mark.parametrize("size", [7, 100])
+def test_shuffled_puts_every_row_in_every_place_and_pairs_apart(size):
+    """Chi-square against uniform, by 5 sd: of places at any size, of pairs of places at 100.
+
+    A cipher of four rounds on a handful of values is not uniform in pairs (off by a tenth at 7
+    rows), which changes the covariance of the minibatch noise a little, and no mean.
+    """
+    draws = 20_000
+    keys = jax.random.split(jax.random.key(0), draws)
+    places = jnp.arange(4)
+    orders = np.asarray(jax.jit(jax.vmap(lambda k: shuffled(k, places, size)))(keys))
+
+    def excess(values, num_values):
+        counts = np.bincount(np.unique(values, return_inverse=True)[1], minlength=num_values)
+        expected = draws / num_values
+        chi = np.sum((counts - expected) ** 2) / expected
+        return (chi - (num_values - 1)) / np.sqrt(2 * (num_values - 1))
+
+    assert all(excess(orders[:, place], size) < 5 for place in places)
+    if size == 100:
+        for a, b in ((0, 1), (1, 2), (0, 3)):
+            assert excess(orders[:, a] * size + orders[:, b], size * (size - 1)) < 5
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(6, 2), (7, 3), (10, 4), (5, 5), (9, 8), (4, 1)])
+def test_an_epoch_visits_every_row_once(size, batch_size):
+    """Minibatches in a row are cut from epochs in a row, whether or not they divide them."""
+    state = gradients.BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
+    step = jax.jit(lambda s: next_rows(s, size, batch_size, "permutation"))
+    num_epochs = 3 * batch_size // gcd(size, batch_size)
+    seen = []
+    for count in range(num_epochs * size // batch_size):
+        assert int(state.count) == count
+        rows, state = step(state)
+        seen.append(np.asarray(rows))
+    epochs = np.concatenate(seen).reshape(num_epochs, size)
+    np.testing.assert_array_equal(np.sort(epochs, 1), np.tile(np.arange(size), (num_epochs, 1)))
+    assert int(state.epoch) == num_epochs
+    assert int(state.place) == 0
+    if size > 5:
+        assert len(np.unique(epochs, axis=0)) > 1
+
+
+def test_blocks_are_neighbours_and_replacement_is_independent():
+    state = gradients.BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
+    seen = []
+    for _ in range(8):
+        rows, state = next_rows(state, 12, 3, "blocks")
+        np.testing.assert_array_equal(np.diff(rows), 1)
+        seen.append(int(rows[0]))
+    assert sorted(seen[:4]) == sorted(seen[4:]) == [0, 3, 6, 9]
+    keys = jax.random.split(jax.random.key(0), 4000)
+    zero = jnp.zeros((), jnp.int32)
+    draw = jax.vmap(lambda k: next_rows(gradients.BatchState(k, *3 * [zero]), 5, 2, "replacement"))
+    rows, _ = draw(keys)
+    same = np.mean(np.asarray(rows[:, 0]) == np.asarray(rows[:, 1]))
+    assert abs(same - 0.2) < 5 * np.sqrt(0.16 / 4000)
+
+
+# Refusals -------------------------------------------------------------------------------------
+
+
+def init(estimator, model, *args, plate=None):
+    potential = Potential(model, args)
+    rows = Rows(potential, *potential.data_plate(plate))
+    return estimator.init(rows, None, jax.random.key(0))
+
+
+def plain(y, subsample=True):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample(
+            "y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0) if subsample else y
+        )
+
+
+def no_plate(y):
+    numpyro.sample("y", dist.Normal(numpyro.sample("mean", dist.Normal(0, 1)), 1), obs=y)
+
+
+def local(y):
+    with numpyro.plate("data", y.shape[0]):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
+
+
+def summed(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0]):
+        rows = numpyro.subsample(y, event_dim=0)
+        numpyro.factor("y", dist.Normal(mean, 1).log_prob(rows).sum())
+
+
+def outside(y):
+    plain(y)
+    numpyro.sample("other", dist.Normal(0, 1), obs=jnp.zeros(()))
+
+
+def two_plates(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    for name in ("first", "second"):
+        with numpyro.plate(name, y.shape[0]):
+            numpyro.sample(f"y_{name}", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
+
+
+def discrete(y):
+    kind = numpyro.sample("kind", dist.Bernoulli(0.5))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(kind, 1), obs=numpyro.subsample(y, event_dim=0))
+
+
+Y = np.arange(10.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (no_plate, "needs a plate around the observed sites, and this model has none"),
+        (local, "latent site 'mean' is inside the data plate 'data'"),
+        (lambda y: plain(y, subsample=False), r"'y' has values of shape \(10,\) .* both must be 7"),
+        (summed, r"'y' has shape \(\) in the plate 'data' of 10.*would count 10 times"),
+        (outside, "observed site 'other' is outside the plate 'data'"),
+        (two_plates, r"inside several plates, \['first', 'second'\]; say which .*`plate=`"),
+        (discrete, r"latent site\(s\) \['kind'\] are discrete"),
+    ],
+)
+def test_models_that_minibatches_would_be_wrong_for_are_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        init(gradients.minibatch(2), model, jnp.asarray(Y))
+
+
+def test_a_plate_is_chosen_by_name():
+    with pytest.raises(ValueError, match="No observed site is inside a plate named 'third'"):
+        init(gradients.minibatch(2), plain, jnp.asarray(Y), plate="third")
+    with pytest.raises(ValueError, match="'y_second' is outside the plate 'first'"):
+        init(gradients.minibatch(2), two_plates, jnp.asarray(Y), plate="first")
+
+
+def test_sizes_that_do_not_fit_the_data_are_refused():
+    with pytest.raises(ValueError, match=r"batch_size=11 is larger than the 10 rows.*'data'"):
+        init(gradients.minibatch(11), plain, jnp.asarray(Y))
+    with pytest.raises(ValueError, match=r"blocks of batch_size=4 .*10 rows.*batch_size=2"):
+        init(gradients.minibatch(4, "blocks"), plain, jnp.asarray(Y))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gradients.minibatch(3, "random"), r"order must be one of .*got 'random'"),
+        (lambda: gradients.minibatch(0), "gradients.minibatch: batch_size must be .*got 0"),
+        (lambda: gradients.minibatch(2.5), "batch_size must be a positive integer, got 2.5"),
+        (lambda: gradients.minibatch(True), "batch_size must be a positive integer, got True"),
+        (lambda: gradients.full(0), "gradients.full: .*got 0"),
+        (lambda: gradients.full(-1), "gradients.full: chunk_size must be .*got -1"),
+        (lambda: gradients.control_variate(2, chunk_size=0), "chunk_size must be .*got 0"),
+        (lambda: gradients.control_variate(-2), "control_variate: batch_size .*got -2"),
+        (lambda: gradients.svrg(0, 3), "gradients.svrg: batch_size .*got 0"),
+        (lambda: gradients.svrg(2, 0), "gradients.svrg: period must be .*got 0"),
+        (lambda: gradients.svrg(2, 3, chunk_size=-4), "svrg: chunk_size must be .*got -4"),
+        (lambda: gradients.svrg(2, True), "gradients.svrg: period must be .*got True"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,289 @@
+"""Metropolis corrections: the ratio against transition densities, the draws against quantiles.
+
+The energy is exp(y) - y, so that exp(y) has a Gamma law at every temperature: skewed, with one
+steep and one flat side, its quantiles known. Gradients come from minibatches of two "data", far
+enough apart that an uncorrected sampler is visibly wrong.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+    DynamicsState,
+    Settings,
+    accept_or_reject,
+    langevin_work,
+    log_acceptance,
+)
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalk
+from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+
+
+def energy(y):
+    return jnp.sum(jnp.exp(y) - y)
+
+
+def minibatch_gradient(y, batch):
+    """Unbiased over batch = 0, 1: the mean is exp(y) - 1."""
+    return jnp.where(batch == 0, 1.6, 0.4) * jnp.exp(y) - jnp.where(batch == 0, 0.5, 1.5)
+
+
+def exact_quantiles(temperature, probabilities):
+    return np.log(stats.gamma(1 / temperature, scale=temperature).ppf(probabilities))
+
+
+def normal_logpdf(x, mean, sd):
+    return stats.norm(np.asarray(mean), np.asarray(sd)).logpdf(np.asarray(x)).sum()
+
+
+@pytest.mark.usefixtures("x64")
+def test_work_is_the_ratio_of_transition_densities():
+    """Two noises make two numbers: the density of a step is that of its noises over a Jacobian."""
+    h, temperature, inverse_mass, friction = 0.6, 0.7, 1.7, 0.9
+    settings = Settings(h, temperature, inverse_mass, friction)
+    dynamics = Splitting("OBABO", metropolis=True)
+    batches = (0, 1)  # at the start and at the end; the way back meets them in the other order
+
+    def step(y, p, noises, batches):
+        first = minibatch_gradient(y, batches[0])
+        start = DynamicsState(y, p, gradient=first, work=jnp.zeros(()))
+        return dynamics.step(
+            start,
+            (noises[0], noises[1]),
+            lambda x: minibatch_gradient(x, batches[1]),
+            settings,
+        )
+
+    def reached(noises, y, p, batches):
+        end = step(y, p, noises, batches)
+        return jnp.stack([end.position, end.momentum])
+
+    def log_density(noises, y, p, batches):
+        slope = jax.jacobian(reached)(noises, y, p, batches)
+        return normal_logpdf(noises, 0.0, 1.0) - np.log(abs(np.linalg.det(slope)))
+
+    def log_target(y, p):
+        return -(energy(y) + 0.5 * inverse_mass * p**2) / temperature
+
+    y, p, noises = jnp.asarray(0.4), jnp.asarray(-0.8), jnp.asarray([0.3, -1.1])
+    end = step(y, p, noises, batches)
+    back = jnp.zeros(2)
+    for _ in range(50):  # Newton: the noises that lead back
+        miss = reached(back, end.position, -end.momentum, batches[::-1]) - jnp.stack([y, -p])
+        slope = jax.jacobian(reached)(back, end.position, -end.momentum, batches[::-1])
+        back = back - jnp.linalg.solve(slope, miss)
+    np.testing.assert_allclose(miss, 0.0, atol=1e-10)
+
+    ratio = log_target(end.position, end.momentum) - log_target(y, p)
+    ratio += log_density(back, end.position, -end.momentum, batches[::-1])
+    ratio -= log_density(noises, y, p, batches)
+    change = energy(end.position) - energy(y) + end.work
+    assert abs(ratio) > 0.1
+    np.testing.assert_allclose(-change / temperature, ratio, rtol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("method", ["amagold", "BAOAB", "ABOBA"])
+def test_work_is_the_ratio_of_momentum_densities_over_a_trajectory(method):
+    """One noise a step: positions move by a shear, so the momentum's density is the step's."""
+    h, temperature, w, friction = 0.6, 0.7, 1.7, 0.9
+    settings = Settings(h, temperature, w, friction)
+    dynamics = Amagold() if method == "amagold" else Splitting(method, metropolis=True)
+    batches, noises = (0, 1, 1, 0), (0.3, -1.1, 0.8)
+    sd = np.sqrt(temperature / w)
+
+    def log_target(y, p):
+        return -(energy(y) + 0.5 * w * p**2) / temperature
+
+    def friction_ratio(before, after):
+        # Density of the exact friction step both ways, momenta reversed on the way back.
+        c = np.exp(-friction * h)
+        noise_sd = np.sqrt(1 - c**2) * sd
+        return normal_logpdf(-before, -c * after, noise_sd) - normal_logpdf(
+            after, c * before, noise_sd
+        )
+
+    def amagold_ratio(before, after, gradient):
+        b = 0.5 * friction * h
+        noise_sd = np.sqrt(4 * b * temperature / w) / (1 + b)
+        forward = ((1 - b) * before - h * gradient) / (1 + b)
+        backward = (-(1 - b) * after - h * gradient) / (1 + b)
+        return normal_logpdf(-before, backward, noise_sd) - normal_logpdf(after, forward, noise_sd)
+
+    y, p = jnp.asarray(0.4), jnp.asarray(-0.8)
+    first = minibatch_gradient(y, batches[0])
+    state = DynamicsState(
+        y, p, gradient=first if dynamics.reuses_gradient else None, work=jnp.zeros(())
+    )
+    ratio = 0.0
+    for batch, xi in zip(batches[1:], noises, strict=True):
+        before = state
+        end = dynamics.step(
+            state, (jnp.asarray(xi),), lambda x, b=batch: minibatch_gradient(x, b), settings
+        )
+        if method == "amagold":
+            middle = before.position + 0.5 * h * w * before.momentum
+            gradient = minibatch_gradient(middle, batch)
+            ratio += amagold_ratio(before.momentum, end.momentum, gradient)
+        elif method == "BAOAB":
+            inner = before.momentum - 0.5 * h * before.gradient
+            outer = end.momentum + 0.5 * h * end.gradient
+            ratio += friction_ratio(inner, outer)
+        else:
+            gradient = minibatch_gradient(before.position + 0.5 * h * w * before.momentum, batch)
+            ratio += friction_ratio(
+                before.momentum - 0.5 * h * gradient, end.momentum + 0.5 * h * gradient
+            )
+        state = end
+    ratio += log_target(state.position, state.momentum) - log_target(y, p)
+    change = energy(state.position) - energy(y) + state.work
+    assert abs(ratio) > 0.1
+    np.testing.assert_allclose(-change / temperature, ratio, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("x64")
+def test_langevin_work_is_the_ratio_of_proposal_densities():
+    epsilon, temperature = 0.5, 0.7
+    rng = np.random.default_rng(0)
+    y, z, g, k, w = (
+        {"a": jnp.asarray(rng.uniform(0.5, 2.0, 3)), "b": jnp.asarray(rng.uniform(0.5, 2.0))}
+        for _ in range(5)
+    )
+    settings = Settings(epsilon, temperature, w)
+
+    def log_density(to, start, gradient):
+        return sum(
+            normal_logpdf(
+                to[key],
+                start[key] - 0.5 * epsilon * w[key] * gradient[key],
+                np.sqrt(epsilon * temperature * w[key]),
+            )
+            for key in to
+        )
+
+    expected = log_density(z, y, g) - log_density(y, z, k)
+    work = langevin_work(y, g, z, k, settings)
+    np.testing.assert_allclose(work / temperature, expected, rtol=1e-10)
+    # The same number as that of a leapfrog step from a new momentum, h^2 = epsilon.
+    leapfrog = Splitting("BAB", metropolis=True)
+    h = np.sqrt(epsilon)
+    p = jax.tree.map(lambda a, b, c, m: ((b - a) / m + 0.5 * epsilon * c) / h, y, z, g, w)
+    start = DynamicsState(y, p, gradient=g, work=jnp.zeros(()))
+    end = leapfrog.step(start, (), lambda x: k, settings._replace(step_size=h))
+    np.testing.assert_allclose(end.position["a"], z["a"], rtol=1e-12)
+    np.testing.assert_allclose(end.work, work, rtol=1e-10)
+
+
+CHAINS = 10_000
+PROBABILITIES = np.array([0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98])
+
+
+def assert_draws(draws, temperature):
+    """Fractions below the exact quantiles, within 5 standard errors: draws are independent."""
+    below = np.mean(np.asarray(draws)[:, None] < exact_quantiles(temperature, PROBABILITIES), 0)
+    error = np.sqrt(PROBABILITIES * (1 - PROBABILITIES) / len(draws))
+    assert np.all(np.abs(below - PROBABILITIES) < 5 * error), (below - PROBABILITIES) / error
+
+
+def trajectory(dynamics, settings, num_steps, correct=True):
+    """What a kernel does: steps on minibatches, then one decision on the whole potential."""
+
+    def run(state, key):
+        keys = jax.random.split(key, num_steps + 1)
+        start = state
+
+        def step(state, key):
+            noise_key, batch_key = jax.random.split(key)
+            noises = tuple(jax.random.normal(noise_key, (dynamics.num_noises,)))
+            batch = jax.random.bernoulli(batch_key)
+            return dynamics.step(state, noises, lambda y: minibatch_gradient(y, batch), settings)
+
+        state = jax.lax.scan(lambda s, k: (step(s, k), None), state, keys[1:])[0]
+        error = energy(state.position) - energy(start.position) + state.work
+        threshold = jnp.log(jax.random.uniform(keys[0]))
+        accept = threshold < log_acceptance(error, settings.temperature)
+        if not correct:
+            accept = True
+        return accept_or_reject(accept, state, start), jnp.asarray(accept)
+
+    return run
+
+
+def run_chains(transition, start, num_transitions, seed=0):
+    @jax.jit
+    @jax.vmap
+    def chain(key):
+        keys = jax.random.split(key, num_transitions)
+        state, accepted = jax.lax.scan(transition, start, keys)
+        return state.position, jnp.mean(accepted)
+
+    positions, accepted = chain(jax.random.split(jax.random.key(seed), CHAINS))
+    return np.asarray(positions), float(jnp.mean(accepted))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("method", ["amagold", "OBABO", "BAOAB"])
+def test_minibatches_and_large_steps_leave_the_draws_exact(method, temperature):
+    dynamics = Amagold() if method == "amagold" else Splitting(method, metropolis=True)
+    settings = Settings(0.6, temperature, 1.5, friction=0.5)
+    zero = jnp.zeros(())
+    start = dynamics.init(zero, zero, settings, gradient=zero)
+    draws, accepted = run_chains(trajectory(dynamics, settings, 3), start, 60)
+    assert 0.3 < accepted < 0.9
+    assert_draws(draws, temperature)
+
+
+def test_without_the_correction_those_draws_are_wrong():
+    dynamics, settings = Amagold(), Settings(0.6, 1.0, 1.5, friction=0.5)
+    start = dynamics.init(jnp.zeros(()), jnp.zeros(()), settings)
+    draws, _ = run_chains(trajectory(dynamics, settings, 3, correct=False), start, 60)
+    with pytest.raises(AssertionError):
+        assert_draws(draws, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("method", ["mala", "random_walk"])
+def test_corrected_proposals_are_exact(method, temperature):
+    settings = Settings(1.2, temperature, 1.5)
+    dynamics = Langevin() if method == "mala" else RandomWalk()
+
+    def transition(state, key):
+        noise_key, accept_key = jax.random.split(key)
+        slope = jax.grad(energy)
+        gradient = slope(state.position)
+        noises = (jax.random.normal(noise_key),)
+        proposal = dynamics.complete(state, gradient, noises, settings)
+        error = energy(proposal.position) - energy(state.position)
+        if method == "mala":
+            new = slope(proposal.position)
+            error += langevin_work(state.position, gradient, proposal.position, new, settings)
+        accept = jnp.log(jax.random.uniform(accept_key)) < log_acceptance(error, temperature)
+        return accept_or_reject(accept, proposal, state), accept
+
+    draws, accepted = run_chains(transition, DynamicsState(jnp.zeros(())), 100)
+    assert 0.2 < accepted < 0.9
+    assert_draws(draws, temperature)
+
+
+def test_acceptance_at_the_edges():
+    np.testing.assert_allclose(log_acceptance(3.0, 2.0), -1.5)
+    assert log_acceptance(-3.0, 2.0) == 0.0
+    assert log_acceptance(np.nan, 1.0) == -np.inf
+    assert log_acceptance(np.inf, 1.0) == -np.inf
+    assert log_acceptance(1e-3, 0.0) == -np.inf
+    assert log_acceptance(0.0, 0.0) == 0.0
+
+
+def test_a_rejection_turns_the_momentum_and_forgets_the_work():
+    start = DynamicsState(jnp.ones(2), jnp.ones(2), gradient=jnp.ones(2), work=jnp.asarray(0.0))
+    end = DynamicsState(jnp.zeros(2), 2 * jnp.ones(2), gradient=jnp.zeros(2), work=jnp.asarray(5.0))
+    kept = accept_or_reject(False, end, start)
+    np.testing.assert_array_equal(kept.position, 1.0)
+    np.testing.assert_array_equal(kept.momentum, -1.0)
+    np.testing.assert_array_equal(kept.gradient, 1.0)
+    taken = accept_or_reject(True, end, start)
+    np.testing.assert_array_equal(taken.momentum, 2.0)
+    assert kept.work == taken.work == 0.0

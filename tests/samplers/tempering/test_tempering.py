@@ -1,0 +1,471 @@
+"""Parallel tempering: exact modes and evidence, what it records, and what it refuses."""
+
+import jax
+import jax.numpy as jnp
+import linear_gaussian
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.gibbs import Gibbs
+from scipy.special import logsumexp
+from scipy.stats import gamma, multivariate_normal, norm
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.samplers.tempering import ladder
+from numpyro_bnn.samplers.tempering.evidence import log_evidence_of, tempering_of
+from numpyro_bnn.samplers.tempering.rung_kernels import Inner
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+MEANS, SHARES, SPREAD, PRIOR = np.array([[-4.0, 0.0], [4.0, 1.0]]), np.array([0.3, 0.7]), 0.4, 3.0
+
+
+def two_modes():
+    """Twenty spreads apart: HMC alone never crosses."""
+    x = numpyro.sample("x", dist.Normal(0.0, PRIOR).expand([2]).to_event(1))
+    by_mode = dist.Normal(MEANS, SPREAD).log_prob(x).sum(-1) + np.log(SHARES)
+    numpyro.factor("likelihood", jax.scipy.special.logsumexp(by_mode))
+
+
+def hmc(model, num_steps):
+    return HMC(model, num_steps=num_steps, trajectory_length=None)
+
+
+def sampler(kernel, num_warmup=300, num_samples=2000, num_chains=2, **options):
+    return bnn.MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        progress_bar=False,
+        **options,
+    )
+
+
+def errors_of(draws, expected):
+    """Mean of (chain, draw) against a number, in Monte Carlo errors.
+
+    From effective sizes: batches of a hundred sweeps are not long beside what a ladder remembers.
+    """
+    draws = np.asarray(draws, np.float64)
+    return abs(draws.mean() - expected) / bnn.diagnostics.mcse_mean(draws)
+
+
+def check_evidence(mcmc, expected):
+    """Every replica within four of the errors that it states, which are small."""
+    assert mcmc.log_evidence.shape == mcmc.log_evidence_error.shape == (mcmc.num_chains,)
+    assert (mcmc.log_evidence_error < 0.1).all()
+    np.testing.assert_array_less(np.abs(mcmc.log_evidence - expected), 4 * mcmc.log_evidence_error)
+
+
+@pytest.fixture(scope="module")
+def crossed():
+    # Over 8 keys swap rates within a ladder differed by .08 to .48 after 300 sweeps of warm-up, and by
+    # .05 to .12 after 1000.
+    kernel = bnn.ParallelTempering(two_modes, hmc(two_modes, 8), num_rungs=7)
+    mcmc = sampler(kernel, num_warmup=1000)
+    mcmc.run(jax.random.key(0))
+    return mcmc
+
+
+def test_two_modes_get_their_masses_and_the_evidence(crossed):
+    spread = np.hypot(PRIOR, SPREAD)
+    by_mode = SHARES * norm.pdf(MEANS, 0, spread).prod(1)
+    x = np.asarray(crossed.get_samples(group_by_chain=True)["x"])
+    right = x[..., 0] > 0
+    assert errors_of(right, by_mode[1] / by_mode.sum()) < 4
+    check_evidence(crossed, np.log(by_mode.sum()))
+    # Within a mode the posterior is Gaussian.
+    shrunk = PRIOR**2 / (PRIOR**2 + SPREAD**2)
+    gap = np.where(right[..., None], MEANS[1] * shrunk, MEANS[0] * shrunk) - x
+    variance = SPREAD**2 * shrunk
+    assert errors_of((gap**2).sum(-1), 2 * variance) < 4
+    assert errors_of(gap.sum(-1), 0.0) < 4
+
+
+def test_the_ladder_is_reported(crossed):
+    found = crossed.tempering
+    assert (found.likelihood_powers[:, [0, -1]] == [0, 1]).all()
+    assert (np.diff(found.likelihood_powers) > 0).all()
+    # Adapted to equal rejection.
+    assert np.ptp(found.swap_rates, axis=1).max() < 0.2
+    np.testing.assert_allclose(found.barrier, (1 - found.swap_rates).sum(1))
+    assert (found.round_trips > 20).all()
+    assert "7 rungs" in str(found)
+    again = tempering_of(draws_of(crossed).stats)
+    np.testing.assert_array_equal(again.log_evidence, crossed.log_evidence)
+
+
+def test_a_conjugate_linear_model_has_its_evidence_and_posterior():
+    x, y = linear_gaussian.data()
+    model = linear_gaussian.model
+    mcmc = sampler(bnn.ParallelTempering(model, hmc(model, 6), num_rungs=9))
+    mcmc.run(jax.random.key(1), x, y)
+    rows = np.c_[x, np.ones(len(x))]
+    covariance = linear_gaussian.NOISE**2 * np.eye(len(x))
+    covariance += linear_gaussian.SCALE**2 * rows @ rows.T
+    check_evidence(mcmc, multivariate_normal.logpdf(y, cov=covariance))
+    mean, _ = linear_gaussian.posterior(x, y)
+    draws = linear_gaussian.weights(mcmc.get_samples(group_by_chain=True))
+    assert all(errors_of(draws[..., i], mean[i]) < 4 for i in range(4))
+
+
+def hierarchical(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 1.0), x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+
+
+@pytest.fixture(scope="module")
+def hierarchy():
+    """Data, log evidence and mean log precision of the slope: weights integrated out in closed form,
+    the two precisions on a grid."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(15, 1))
+    y = 1.5 * x[:, 0] - 0.5 + 0.5 * rng.normal(size=15)
+    u = np.linspace(-7, 4, 61)
+    prior = gamma.logpdf(np.exp(u), 2.0) + u + np.log(u[1] - u[0])
+    noise = 0.25 * np.eye(15)
+    log_joint = prior[:, None] + prior
+    for i, slope in enumerate(np.exp(u)):
+        for j, bias in enumerate(np.exp(u)):
+            log_joint[i, j] += multivariate_normal.logpdf(y, cov=noise + x @ x.T / slope + 1 / bias)
+    evidence = logsumexp(log_joint)
+    return (x, y), evidence, np.exp(log_joint - evidence).sum(1) @ u
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "inner",
+    [hmc(hierarchical, 6), HMC(hierarchical, trajectory_length=1.5), NUTS, bnn.MAMS],
+    ids=["HMC", "HMC of a length", "NUTS", "MAMS"],
+)
+def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
+    data, evidence, mean = hierarchy
+    mcmc = sampler(bnn.ParallelTempering(hierarchical, inner, num_rungs=7))
+    mcmc.run(jax.random.key(2), *data)
+    check_evidence(mcmc, evidence)
+    draws = mcmc.get_samples(group_by_chain=True)["net/Dense_0.kernel.precision"]
+    assert errors_of(np.log(draws), mean) < 4
+    # Another run of the same evidence, and one that has missed something.
+    report = bnn.diagnose(mcmc, data[0], second=mcmc)
+    np.testing.assert_array_equal(report.sampler.tempering.log_evidence, mcmc.log_evidence)
+    assert "log evidence" in str(report)
+    assert "No verdict" not in report.explanation
+    assert report.second.agrees
+    other = draws_of(mcmc)
+    other.stats["log_likelihoods"] = other.stats["log_likelihoods"] + 5.0
+    report = bnn.diagnose(mcmc, data[0], second=other)
+    assert report.verdict == "not_converged"
+    assert "No verdict: the log evidence of the two runs" in report.explanation
+    stats = bnn.to_inference_data(mcmc)["sample_stats"]
+    assert stats["swap_probs"].shape == (2, 2000, 6)
+
+
+@pytest.mark.parametrize(
+    "kernel", [HMC(two_modes, trajectory_length=1.0), NUTS(two_modes), bnn.MAMS(two_modes)]
+)
+def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
+    """A trajectory of a length takes the steps that its rung's step size asks for; short ones repeat."""
+    step_size = jnp.array([0.5, 0.1, 0.013, 1e-9])
+    keys = jax.random.split(jax.random.key(0), 4)
+    given = (jnp.ones((4, 2)), keys, step_size, jnp.ones((4, 2)))
+    found = {}
+    for backend in ("cpu", "gpu"):
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, "default_backend", lambda backend=backend: backend)
+            inner = Inner.of(kernel, two_modes)
+            found[backend] = inner.move_all(
+                lambda power: lambda z: power * jnp.sum(z**2), jnp.arange(1.0, 5.0), *given
+            )
+    jax.tree.map(lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *found.values())
+    if type(kernel) is HMC:
+        assert found["cpu"].num_steps.tolist() == [8 * 2, 8 * 10, 76, 512]
+        assert inner.times(step_size).tolist() == [8, 8, 1, 1]
+
+
+def test_a_rung_that_moves_often_keeps_its_law_and_forgets_where_it_was():
+    """Eight short trajectories of a Gaussian beside a long one: draws again, and eight times forgotten."""
+    inner = Inner.of(HMC(two_modes, trajectory_length=0.5), two_modes)
+    step_size, keys = jnp.array([0.5, 0.01]), jax.random.split(jax.random.key(0), 20_000)
+    assert inner.times(step_size).tolist() == [8, 1]
+    begin = jax.random.normal(jax.random.key(1), (len(keys), 2, 1))
+
+    def sweep(z, key):
+        given = (jnp.ones(2), z, jax.random.split(key), step_size, jnp.ones((2, 1)))
+        return inner.move_all(lambda power: lambda z: 0.5 * power * jnp.sum(z**2), *given)
+
+    moved = jax.jit(jax.vmap(sweep))(begin, keys)
+    assert moved.num_steps[0].tolist() == [8, 50]
+    assert (moved.accept_prob > 0.9).all()
+    error = np.sqrt(1 / len(keys))
+    squares = np.asarray(moved.position**2).mean(0)[:, 0]
+    np.testing.assert_array_less(abs(squares - 1), 4 * np.sqrt(2) * error)
+    # A length spread over 0.3 to 1.2 of its size leaves the mean of its cosine; one leapfrog step of it
+    # is a little less than that turn.
+    once = np.sin(0.5 * np.array([0.3, 1.2])) / 0.5
+    kept = np.diff(once)[0] / 0.9
+    left = [np.corrcoef(begin[:, k, 0], moved.position[:, k, 0])[0, 1] for k in (0, 1)]
+    np.testing.assert_allclose(left, [kept**8, kept], atol=4 * error + 0.01)
+
+
+def test_a_rung_of_momenta_of_constant_size_keeps_its_law():
+    """Draws of a Gaussian stay draws of it, whatever the metric and however crude the step."""
+    scale = jnp.array([0.5, 1.0, 3.0])
+    settings = {"trajectory_length": 2.0, "max_num_steps": 6, "target_accept_prob": 0.8}
+    inner = Inner.of(bnn.MAMS(two_modes, **settings), two_modes)
+    assert inner.target_accept_prob == 0.8
+    assert inner.steps(jnp.array([0.1, 1.0])).tolist() == [6, 2]
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    begin = scale * jax.random.normal(jax.random.key(1), (len(keys), 3))
+
+    def move(z, key):
+        energy = lambda z: 0.5 * jnp.sum((z / scale) ** 2)  # noqa: E731
+        return inner.move(energy, z, key, jnp.array(0.7), jnp.array([1.0, 0.5, 4.0]))
+
+    moved = jax.jit(jax.vmap(move))(begin, keys)
+    assert 0.5 < moved.accept_prob.mean() < 0.95
+    assert set(np.asarray(moved.num_steps).tolist()) == {1, 2, 3, 4, 5, 6}
+    squares = np.asarray((moved.position / scale) ** 2)
+    np.testing.assert_array_less(abs(squares.mean(0) - 1), 4 * np.sqrt(2 / len(keys)))
+    assert np.corrcoef(np.asarray(begin)[:, 1], np.asarray(moved.position)[:, 1])[0, 1] < 0.7
+
+
+def test_energies_are_those_of_the_prior_and_of_the_likelihood():
+    """A site of every kind: constrained, in a plate, observed under a scale, and a factor."""
+    y = jnp.array([0.3, -1.2, 2.0])
+
+    def model(y):
+        scale = numpyro.sample("scale", dist.Gamma(2.0, 3.0))
+        with numpyro.plate("groups", 2):
+            mean = numpyro.sample("mean", dist.Normal(0.0, scale))
+        with numpyro.handlers.scale(scale=0.5):
+            numpyro.sample("y", dist.Normal(mean.sum(), scale), obs=y)
+        numpyro.factor("extra", -jnp.sum(mean**4))
+
+    potential = Potential(model, (y,))
+    z = {"scale": jnp.asarray(-0.4), "mean": jnp.array([0.7, -0.1])}
+    prior, likelihood = jax.jit(potential.energies)(z)
+    np.testing.assert_allclose(prior + likelihood, potential(z), rtol=1e-5)
+    scale, mean = np.exp(-0.4), np.array([0.7, -0.1])
+    expected = 0.5 * norm.logpdf(y, mean.sum(), scale).sum() - (mean**4).sum()
+    np.testing.assert_allclose(likelihood, -expected, rtol=1e-5)
+    expected = gamma.logpdf(scale, 2.0, scale=1 / 3) - 0.4 + norm.logpdf(mean, 0, scale).sum()
+    np.testing.assert_allclose(prior, -expected, rtol=1e-5)
+
+
+def test_swaps_leave_the_product_of_all_rungs_as_it_is():
+    """Densities of both orders give the acceptance; a state without likelihood stays up."""
+    powers, log_likelihoods = jnp.array([0.0, 0.25, 1.0]), jnp.array([-3.0, -5.0, -1.0])
+    before = np.exp(powers[1:] * log_likelihoods[1:] + powers[:-1] * log_likelihoods[:-1])
+    after = np.exp(powers[:-1] * log_likelihoods[1:] + powers[1:] * log_likelihoods[:-1])
+    swaps = jax.jit(ladder.swap_probabilities)
+    probs = swaps(powers, -log_likelihoods)
+    np.testing.assert_allclose(probs, np.minimum(1, after / before), rtol=1e-5)
+    inf = jnp.inf
+    np.testing.assert_array_equal(swaps(powers, jnp.array([inf, 1.0, 1.0]))[0], 0)
+    np.testing.assert_array_equal(swaps(powers, jnp.array([1.0, inf, 1.0])), [1, 0])
+    np.testing.assert_array_equal(swaps(powers, jnp.array([inf, inf, 1.0]))[0], 0)
+    key, always, order = jax.random.key(0), jnp.ones(4), jax.jit(ladder.swap_order)
+    np.testing.assert_array_equal(order(always, key, 0), [1, 0, 3, 2, 4])
+    np.testing.assert_array_equal(order(always, key, 1), [0, 2, 1, 4, 3])
+    np.testing.assert_array_equal(order(0 * always, key, 1), range(5))
+
+
+def test_a_round_trip_is_to_the_posterior_and_back():
+    # Where one state is, sweep by sweep, on three rungs; the others have been nowhere.
+    heading, trips, travelled = jnp.zeros(3, jnp.int32), [], jax.jit(ladder.travelled)
+    for before, now in zip([1, 2, 1, 0, 1, 0, 1, 2, 1], [2, 1, 0, 1, 0, 1, 2, 1, 0]):
+        moved = np.where(np.arange(3) == now, heading[before], 0)
+        heading, done = travelled(moved)
+        trips.append(int(done))
+    assert trips == [0, 0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_the_ladder_goes_to_equal_rejection():
+    """Rejections that grow as the square root of the power: the barrier is shared out evenly."""
+    powers = ladder.first_ladder(9)
+    step = jax.jit(lambda powers: ladder.equalized(powers, jnp.diff(jnp.sqrt(powers))))
+    for _ in range(8):
+        powers = step(powers)
+    np.testing.assert_allclose(jnp.diff(jnp.sqrt(powers)), 1 / 8, atol=0.01)
+    assert powers[0] == 0
+    assert powers[-1] == 1
+    values = jnp.arange(27.0).reshape(9, 3)
+    np.testing.assert_allclose(ladder.carried_over(values, powers, powers), values, rtol=1e-5)
+
+
+def test_stepping_stones_of_a_power_that_is_known():
+    """log p(y | θ) = -E with E exponential: E_b[exp(-dE)] = (1 + b) / (1 + b + d)."""
+    rng = np.random.default_rng(0)
+    powers = np.array([0.0, 0.1, 0.4, 1.0])
+    draws = -rng.exponential(1 / (1 + powers), size=(4000, 4))
+    value, error = log_evidence_of(draws, powers)
+    assert abs(value - np.log(1 / 2)) < 4 * error < 0.1
+    # Independent draws have a known error.
+    d = np.diff(powers)
+    m, s = (1 + powers[:-1]) / (1 + powers[1:]), (1 + powers[:-1]) / (1 + powers[1:] + d)
+    exact = np.sqrt(((s - m**2) / m**2).sum() / 4000)
+    assert 0.5 < error / exact < 1.6
+    assert np.isnan(log_evidence_of(draws[:39], powers)[1])
+    assert log_evidence_of(np.full((40, 4), -np.inf), powers)[0] == -np.inf
+
+
+@pytest.mark.slow
+def test_the_number_of_rungs_is_twice_the_barrier(crossed):
+    kernel = bnn.ParallelTempering(two_modes, hmc(two_modes, 8))
+    fixed = kernel.with_rungs_fixed(jax.random.key(0), (), {})
+    assert abs(fixed.num_rungs - (2 * crossed.tempering.barrier.mean() + 1)) <= 1
+    assert kernel.num_rungs == "auto"
+    assert fixed.with_rungs_fixed(jax.random.key(1), (), {}) is fixed
+
+
+def test_a_pilot_that_is_too_coarse_is_repeated(monkeypatch):
+    tried = []
+
+    def pilot(kernel, rng_key, arguments):
+        tried.append(kernel.num_rungs)
+        return np.full(kernel.num_rungs - 1, min(0.9, 14.2 / (kernel.num_rungs - 1)))
+
+    monkeypatch.setattr("numpyro_bnn.samplers.tempering.kernel._pilot", pilot)
+    fixed = bnn.ParallelTempering(two_modes).with_rungs_fixed(jax.random.key(0), (), {})
+    assert tried == [8, 16, 32]
+    assert fixed.num_rungs == 29
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rungs", [4, "auto"])
+def test_a_run_that_ends_early_goes_on_to_the_same_bits(num_rungs, tmp_path, monkeypatch):
+    pytest.importorskip("orbax.checkpoint")
+    from numpyro_bnn.storage.checkpoints import Checkpoint
+
+    class Dies(Exception):
+        pass
+
+    def make(folder):
+        kernel = bnn.ParallelTempering(two_modes, hmc(two_modes, 2), num_rungs=num_rungs)
+        disk = {"checkpoint": folder / "run", "checkpoint_every": 20, "draws": folder / "draws"}
+        return sampler(kernel, num_warmup=20, num_samples=60, thinning=2, **disk)
+
+    whole = make(tmp_path / "whole")
+    whole.run(jax.random.key(3))
+    save, calls = Checkpoint.save, []
+
+    def dying(self, states, progress):
+        if len(calls) == 2:
+            raise Dies
+        calls.append(progress)
+        save(self, states, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", dying)
+        with pytest.raises(Dies):
+            make(tmp_path / "broken").run(jax.random.key(3))
+    again = make(tmp_path / "broken")
+    again.resume()
+    np.testing.assert_array_equal(again.get_samples(True)["x"], whole.get_samples(True)["x"])
+    for one, other in zip(whole.tempering, again.tempering):
+        np.testing.assert_array_equal(one, other)
+    assert whole.log_evidence.shape == (2,)
+
+
+def stats_of(evidence, trips, draws=200, seed=0):
+    """Records of replicas with these log evidences: two rungs, likelihoods that hardly vary."""
+    rng = np.random.default_rng(seed)
+    chains = len(evidence)
+    log_likelihoods = np.asarray(evidence)[:, None, None] + 0.01 * rng.normal(
+        size=(chains, draws, 2)
+    )
+    return {
+        "log_likelihoods": log_likelihoods,
+        "likelihood_powers": np.broadcast_to([0.0, 1.0], (chains, draws, 2)),
+        "swap_probs": np.full((chains, draws, 1), 0.6),
+        "round_trips": np.broadcast_to(np.asarray(trips)[:, None], (chains, draws)),
+    }
+
+
+def test_no_verdict_without_round_trips_or_where_evidence_parts():
+    draws = np.random.default_rng(0).normal(size=(2, 400, 3))
+
+    def judged(evidence, trips, second=None):
+        stats = stats_of(evidence, trips, 400)
+        other = None if second is None else {"predictions": draws, "sample_stats": second}
+        return bnn.diagnostics.diagnose_draws({"w": draws}, draws, sample_stats=stats, second=other)
+
+    fine = judged([3.0, 3.9], [4, 7])
+    assert fine.verdict == "converged"
+    assert "log evidence 3.45 ± 0.00 · 11 round trips · barrier 0.4" in str(fine)
+    idle = judged([3.0, 3.0], [4, 0])
+    assert idle.verdict == "not_converged"
+    assert idle.sentences[0].startswith("No verdict: chain 1 made no round trip")
+    assert judged([3.0, 3.0], [0, 0]).sentences[0].startswith("No verdict: 2 chains made no")
+    parted = judged([3.0, 4.2], [5, 5])
+    assert parted.verdict == "not_converged"
+    assert "No verdict: the log evidence of its replicas runs from 3.00 to 4.20" in str(
+        parted.explanation
+    )
+    agreeing = judged([3.0, 3.1], [5, 5], stats_of([3.2, 3.0], [5, 5]))
+    assert agreeing.verdict == "converged"
+    other = judged([3.0, 3.1], [5, 5], stats_of([5.0, 5.1], [5, 5]))
+    assert other.verdict == "not_converged"
+    assert "the log evidence of the two runs runs from 3.00 to 5.10" in other.explanation
+
+
+def test_what_cannot_be_tempered_is_refused():
+    def improper():
+        numpyro.sample("flat", dist.ImproperUniform(dist.constraints.real, (), ()))
+        numpyro.sample("y", dist.Normal(numpyro.sample("w", dist.Normal()), 1.0), obs=0.5)
+
+    def masked():
+        with numpyro.handlers.mask(mask=False):
+            w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(w, 1.0), obs=0.5)
+
+    def scaled():
+        with numpyro.handlers.scale(scale=0.1):
+            w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(w, 1.0), obs=0.5)
+
+    def subsampled():
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", 4, subsample_size=2):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=jnp.zeros(2))
+
+    for model, message in [
+        (improper, r"none to draw from at 'flat' \(improper\)"),
+        (masked, r"'w' \(masked\)"),
+        (scaled, r"'w' \(scaled\).*without `mask` or `scale`"),
+        (subsampled, "subsamples 2 of 4 rows"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            sampler(bnn.ParallelTempering(model, num_rungs=3)).run(jax.random.key(0))
+
+
+def test_settings_that_make_no_sense_are_refused():
+    tempering = bnn.ParallelTempering
+    with pytest.raises(TypeError, match="expected a NumPyro model, got None"):
+        tempering(None)
+    for number in (1, 2.5, True, "many"):
+        with pytest.raises(ValueError, match=f"'auto' or a whole number from 2, got {number!r}"):
+            tempering(two_modes, num_rungs=number)
+    with pytest.raises(TypeError, match="kernel must be HMC, NUTS or MAMS, or one of them"):
+        tempering(two_modes, kernel=bnn.MALA(two_modes, step_size=0.1))
+    with pytest.raises(ValueError, match="over another model than the one that is tempered"):
+        tempering(two_modes, kernel=HMC(hierarchical))
+    with pytest.raises(ValueError, match="is diagonal, got dense_mass=True"):
+        tempering(two_modes, kernel=NUTS(two_modes, dense_mass=True))
+    with pytest.raises(ValueError, match="num_warmup=0"):
+        sampler(tempering(two_modes, num_rungs=3), num_warmup=0).run(jax.random.key(0))
+    plain = NumPyroMCMC(tempering(two_modes), num_warmup=2, num_samples=2, progress_bar=False)
+    with pytest.raises(ValueError, match="num_rungs='auto' needs a pilot run"):
+        plain.run(jax.random.key(0))
+    with pytest.raises(ValueError, match="cannot be used as a block of Gibbs"):
+        Gibbs([(tempering(two_modes, num_rungs=3), None)])
+    with pytest.raises(AttributeError, match="this is NUTS before `run`"):
+        _ = sampler(NUTS(two_modes)).log_evidence

@@ -1,0 +1,314 @@
+"""Chains that never move, accept nothing or mostly diverge are kept, and named wherever they count."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS, BarkerMH
+from numpyro.infer.gibbs import Gibbs
+
+import numpyro_bnn as bnn
+from numpyro_bnn.samplers.suspects import never_moved, suspect_chains
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+Y = (X @ np.array([1.0, -2.0]) + 0.1 * np.random.default_rng(1).normal(size=20)).astype(np.float32)
+
+
+def model(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    numpyro.deterministic("fixed", jnp.ones(3))
+    with numpyro.plate("data", x.shape[0]):
+        rows = numpyro.subsample(x, event_dim=1)
+        target = None if y is None else numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(rows @ w, scale), obs=target)
+
+
+GOOD = {"w": jnp.array([1.0, -2.0]), "scale": jnp.log(0.1)}
+
+
+def starts(*shifts):
+    """Starts at the mode, each shifted by so much."""
+    return jax.tree.map(lambda leaf: jnp.stack([leaf + by for by in shifts]), GOOD)
+
+
+def sampler(kernel, warmup=0, num_draws=60, chains=2, **options):
+    return bnn.MCMC(
+        kernel,
+        num_warmup=warmup,
+        num_samples=num_draws,
+        num_chains=chains,
+        chain_method="vectorized",
+        progress_bar=False,
+        **options,
+    )
+
+
+def run(kernel, start=None, **options):
+    """A run, and what it warned of."""
+    mcmc = sampler(kernel, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mcmc.run(jax.random.key(3), X, Y, init_params=starts(0.0, 0.0) if start is None else start)
+    return mcmc, [str(w.message) for w in caught]
+
+
+def nothing(i):
+    return 0.0 * i
+
+
+BAD = {
+    "HMC, huge steps": lambda: HMC(
+        model, step_size=90.0, num_steps=3, trajectory_length=None, adapt_step_size=False
+    ),
+    "NUTS, huge steps": lambda: NUTS(model, step_size=90.0, adapt_step_size=False),
+    "NUTS without warm-up": lambda: NUTS(model),
+    "RandomWalk 50": lambda: bnn.RandomWalk(model, step_size=50.0),
+    "Barker, huge steps": lambda: BarkerMH(model, step_size=1e3, adapt_step_size=False),
+    "MALA, huge steps": lambda: bnn.MALA(model, step_size=1.0),
+    "GGMC, huge steps": lambda: bnn.GGMC(model, step_size=1.0, num_steps=2),
+    "AMAGOLD, huge steps": lambda: bnn.AMAGOLD(model, step_size=0.5, batch_size=5, num_steps=2),
+    "SGLD without steps": lambda: bnn.SGLD(model, step_size=nothing, batch_size=5),
+    "SGLD, steps below rounding": lambda: bnn.SGLD(model, step_size=1e-30),
+    "BAOAB, steps below rounding": lambda: bnn.BAOAB(model, step_size=1e-20),
+    "MALA, steps below rounding": lambda: bnn.MALA(model, step_size=1e-30),
+    "Gibbs, one block fails": lambda: Gibbs(
+        [
+            (bnn.RandomWalk(model, step_size=1e4), ["w"]),
+            (bnn.RandomWalk(model, step_size=0.1), ["scale"]),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_chains_that_go_nowhere_are_named_and_kept(name):
+    mcmc, said = run(BAD[name]())
+    assert set(mcmc.suspect) == {0, 1}
+    assert mcmc.left_out == {}
+    assert mcmc.get_samples(group_by_chain=True)["w"].shape == (2, 60, 2)
+    assert len(said) == 1
+    assert said[0].startswith("2 of 2 chains are suspect and kept (chain")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        lambda: bnn.MALA(model, step_size=1e-4),
+        lambda: bnn.GGMC(model, step_size=1e-2),
+        lambda: bnn.RandomWalk(model, step_size=0.03),
+    ],
+)
+def test_the_one_chain_that_began_in_a_steep_tail_is_named(kernel):
+    # A scale of exp(-12) makes of every residual 1e5 standard deviations.
+    start = starts(0.0, 0.0, 0.0)
+    start["scale"] = start["scale"].at[1].set(-12.0)
+    mcmc, said = run(kernel(), start, chains=3)
+    if isinstance(mcmc.sampler, bnn.RandomWalk):
+        # It only has to go where the scale is larger, and does.
+        assert mcmc.suspect == {}
+        return
+    assert list(mcmc.suspect) == [1]
+    assert "proposals are accepted" in mcmc.suspect[1]
+    assert "1 of 3 chains is suspect and kept (chain 1: " in said[0]
+
+
+HEALTHY = {
+    "NUTS": lambda: NUTS(model),
+    "HMC": lambda: HMC(model, num_steps=5, trajectory_length=None),
+    "RandomWalk": lambda: bnn.RandomWalk(model, step_size=0.02),
+    "MALA": lambda: bnn.MALA(model, step_size=1e-3),
+    "BAOAB": lambda: bnn.BAOAB(model, step_size=0.01, batch_size=5),
+    "Gibbs": lambda: Gibbs(
+        [
+            (bnn.RandomWalk(model, step_size=0.03), ["w"]),
+            (bnn.RandomWalk(model, step_size=0.2), ["scale"]),
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "draws"),
+    [*((name, 10) for name in HEALTHY), ("RandomWalk", 1), ("RandomWalk", 2), ("BAOAB", 2)],
+)
+def test_healthy_short_runs_have_no_suspects(name, draws):
+    mcmc, said = run(HEALTHY[name](), warmup=50, num_draws=draws)
+    assert mcmc.suspect == {}
+    assert said == []
+
+
+def test_settling_at_temperature_zero_is_no_fault():
+    for kernel in (
+        bnn.SGLD(model, step_size=1e-3, temperature=0.0),
+        bnn.MALA(model, step_size=1e-3, temperature=0.0),
+        bnn.SGLD(model, step_size=nothing, temperature=0.0),
+    ):
+        assert run(kernel, num_draws=300)[0].suspect == {}
+
+
+def test_warm_up_that_is_collected_is_not_judged():
+    mcmc = sampler(NUTS(model), warmup=5)
+    mcmc.warmup(jax.random.key(0), X, Y, init_params=starts(0.0, 0.0), collect_warmup=True)
+    assert mcmc.suspect == {}
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25])
+def test_a_target_below_the_reach_of_its_steps_is_named(scale):
+    def potential(z):
+        return 0.5 * jnp.sum(jnp.square(z["a"] / scale))
+
+    for kernel in (
+        bnn.MALA(potential_fn=potential, step_size=0.1),
+        HMC(potential_fn=potential, num_steps=2, trajectory_length=None, adapt_step_size=False),
+    ):
+        mcmc = sampler(kernel)
+        with pytest.warns(UserWarning, match="2 of 2 chains are suspect"):
+            mcmc.run(jax.random.key(0), init_params={"a": jnp.zeros((2, 3))})
+        assert "all draws are the same" in mcmc.suspect[0]
+
+
+def test_what_is_recorded_may_be_constant_where_the_chain_moves():
+    mcmc, _ = run(
+        bnn.RandomWalk(model, step_size=0.03), record=lambda s: {"sign": jnp.sign(s["scale"])}
+    )
+    assert (np.asarray(mcmc.get_samples()["sign"]) == 1).all()
+    assert mcmc.suspect == {}
+    mcmc, _ = run(
+        bnn.SGLD(model, step_size=nothing, batch_size=5), record=lambda s: {"sum": s["w"].sum()}
+    )
+    assert set(mcmc.suspect) == {0, 1}
+
+
+@pytest.fixture(scope="module")
+def stuck():
+    """A run whose second chain never moves."""
+    start = starts(0.0, 0.0)
+    start["scale"] = start["scale"].at[1].set(-12.0)
+    return run(bnn.MALA(model, step_size=1e-4), start, num_draws=120)[0]
+
+
+def warned(action):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = action()
+    return result, [str(w.message) for w in caught if "suspect" in str(w.message)]
+
+
+def test_predictions_averages_and_scores_warn_once_and_keep_them(stuck):
+    predictions, said = warned(lambda: bnn.predict(None, stuck, X))
+    assert len(said) == 1
+    assert said[0].startswith("predict: suspect chains are among the draws (chain 1: all draws are")
+    assert predictions.mean.shape[0] == 2
+    assert predictions.suspect == stuck.suspect
+    for action, owner in (
+        (lambda: bnn.average(predictions), "average"),
+        (lambda: bnn.scores.rmse(predictions, Y), "scores"),
+    ):
+        first, again = warned(action)[1], warned(action)[1]
+        assert len(first) == 1
+        assert first[0].startswith(f"{owner}: ")
+        assert again == []
+    assert warned(lambda: bnn.scores.lppd(predictions, Y))[1] == []
+
+
+def test_a_diagnosis_counts_them_as_disagreeing(stuck):
+    report, said = warned(lambda: bnn.diagnose(stuck, X))
+    assert said == []
+    assert report.verdict == "not_converged"
+    assert report.sentences[0].startswith("Suspect: chain 1: all draws are the same")
+    assert "1 suspect" in str(report)
+
+
+def test_a_run_of_suspects_alone_is_invalid():
+    mcmc, _ = run(BAD["RandomWalk 50"](), num_draws=20)
+    report = bnn.diagnose(mcmc, X)
+    assert report.verdict == "invalid"
+    assert "No chain is left to judge" in report.sentences[0]
+    # Both began at the mode.
+    assert "chain 1 of chain 0" in report.explanation
+
+
+def test_draws_carry_them_everywhere(stuck, tmp_path):
+    why = stuck.suspect
+    assert bnn.draws.draws_of(stuck).suspect == why
+    assert bnn.load(bnn.save(stuck, tmp_path / "run"), model).suspect == why
+    idata, said = warned(lambda: bnn.to_inference_data(stuck, X, Y))
+    assert len(said) == 1
+    assert said[0].startswith("to_inference_data: ")
+    assert "chain 1: all draws are the same" in idata["posterior"].attrs["suspect"]
+    assert bnn.from_inference_data(idata, model).suspect == why
+    stacked, _ = warned(lambda: bnn.stack(stuck, X, Y, key=jax.random.key(0)))
+    assert stacked.suspect == why
+    table, said = warned(lambda: bnn.compare(model, (X, Y, X, Y), {"mala": stuck}, "mala"))
+    assert said == []
+    assert "mala * (suspect)" in str(table)
+    assert "mala, suspect: chain 1: all draws are the same" in str(table)
+    assert "chain 1: all draws" in table._repr_html_()
+    assert table["mala"].suspect.startswith("chain 1: ")
+
+
+def test_on_disk_they_are_found_and_kept(tmp_path):
+    options = {"checkpoint": tmp_path / "c", "draws": tmp_path / "d.zarr", "checkpoint_every": 25}
+    mcmc, said = run(BAD["RandomWalk 50"](), **options)
+    assert set(mcmc.suspect) == {0, 1}
+    assert len(said) == 1
+    assert bnn.load(tmp_path / "d.zarr", model).suspect == mcmc.suspect
+    again = sampler(BAD["RandomWalk 50"](), **options)
+    with pytest.warns(UserWarning, match="2 of 2 chains are suspect and kept"):
+        again.resume(X, Y)
+    assert again.suspect == mcmc.suspect
+
+
+class Counted:
+    """Draws on disk, as far as they are looked at."""
+
+    def __init__(self, values):
+        self.values, self.shape, self.dtype = values, values.shape, values.dtype
+        self.read = 0
+
+    def __getitem__(self, index):
+        found = self.values[index]
+        self.read = max(self.read, found.size)
+        return found
+
+
+def test_draws_are_read_in_pieces_and_mostly_not_at_all():
+    moving = np.random.default_rng(0).normal(size=(3, 50, 400, 1000)).astype(np.float32)
+    array = Counted(moving)
+    assert not never_moved([array]).any()
+    assert array.read == 3 * 400 * 1000
+    still = np.broadcast_to(moving[:, :1], moving.shape)
+    array = Counted(still)
+    assert never_moved([array]).all()
+    assert array.read < still.size / 2
+    # Back where it began, and not where it was between.
+    back = moving[:, :, :2, 0].copy()
+    back[:, -1] = back[:, 0]
+    assert not never_moved([back]).any()
+
+
+@pytest.mark.parametrize("draws", [1, 3, 10, 40, 200])
+def test_chance_names_no_healthy_chain(draws):
+    """Random walks that accept 0.23 in high dimension: energy errors are normal."""
+    rng = np.random.default_rng(draws)
+    errors = rng.normal(2.83, 2.38, size=(3000, draws))
+    accept = np.exp(-np.maximum(errors, 0))
+    moved = rng.uniform(size=accept.shape) < accept
+    position = np.cumsum(moved * rng.normal(size=moved.shape), axis=1)
+    found = suspect_chains({"w": position}, {"accept_prob": accept})
+    assert len(found) <= 6
+
+
+def test_divergent_halves_are_named_unless_they_are_very_few():
+    position = np.random.default_rng(0).normal(size=(3, 100))
+    diverging = np.arange(100) < np.array([[51], [50], [0]])
+    found = suspect_chains({"w": position}, {"diverging": diverging})
+    assert found == {0: "51 of 100 draws diverged"}
+    assert suspect_chains({"w": position[:, :3]}, {"diverging": diverging[:, :3]}) == {}

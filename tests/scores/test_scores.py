@@ -1,0 +1,404 @@
+"""Scores against values computed another way: scikit-learn, closed form, brute force, integral."""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+from sklearn import metrics
+
+from numpyro_bnn import scores
+
+
+class Predictions:
+    """The least that a score needs of an object of predictions."""
+
+    def __init__(self, log_prob=None, **values):
+        self.values = values
+        self._log_prob = log_prob
+
+    def log_prob(self, y):
+        return self._log_prob(y)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def random_probs(rng, *shape):
+    return rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
+
+
+def test_lppd_is_the_log_of_the_mean_density_even_where_densities_underflow(rng):
+    log_prob = rng.normal(size=(2, 5, 7))
+    rows = np.log(np.exp(log_prob).mean(axis=(0, 1)))
+    assert scores.lppd(log_prob) == pytest.approx(rows.mean(), abs=1e-12)
+    np.testing.assert_allclose(scores.lppd(log_prob, pointwise=True), rows, atol=1e-12)
+    assert scores.lppd(log_prob - 2000) == pytest.approx(rows.mean() - 2000, abs=1e-9)
+    # One draw that holds the row impossible halves its density; all of them make it -inf.
+    assert scores.lppd([[0.0], [-np.inf]]) == pytest.approx(np.log(0.5))
+    assert scores.lppd([[-np.inf]]) == -np.inf
+
+
+def test_lppd_does_not_depend_on_the_size_of_its_blocks(rng, monkeypatch):
+    log_prob = rng.normal(size=(3, 11))
+    expected = scores.lppd(log_prob, pointwise=True)
+    monkeypatch.setattr("numpyro_bnn.scores.inputs.BLOCK_SIZE", 7)
+    np.testing.assert_array_equal(scores.lppd(log_prob, pointwise=True), expected)
+
+
+def test_rmse_averages_the_draws_before_it_squares(rng):
+    mean, y = rng.normal(size=(2, 4, 6)), rng.normal(size=6)
+    expected = metrics.mean_squared_error(y, mean.mean(axis=(0, 1))) ** 0.5
+    assert scores.rmse(mean, y) == pytest.approx(expected, rel=1e-12)
+    rows = scores.rmse(mean, y, pointwise=True)
+    assert rows.mean() ** 0.5 == pytest.approx(expected, rel=1e-12)
+    two_outputs = scores.rmse(np.stack([mean, mean], -1), np.stack([y, y], -1))
+    assert two_outputs == pytest.approx(expected, rel=1e-12)
+
+
+def test_crps_of_one_gaussian_is_the_closed_form_of_gneiting_and_raftery():
+    y, mean, scale = 1.3, 0.4, 0.7
+    z = (y - mean) / scale
+    expected = scale * (
+        z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / np.sqrt(np.pi)
+    )
+    assert scores.crps([[mean]], [y], scale=scale) == pytest.approx(expected, rel=1e-12)
+
+
+# 3 draws take the pairs, 400 the quadrature; a component a thousand times narrower the pairs.
+@pytest.mark.parametrize(("draws", "narrow"), [(3, 1.0), (400, 1.0), (40, 1e-3)])
+def test_crps_of_a_mixture_is_the_integral_of_the_squared_gap_of_distributions(rng, draws, narrow):
+    mean, scale = rng.normal(size=draws), rng.uniform(0.5, 2.0, size=draws)
+    scale[0] *= narrow
+    y = 0.8
+
+    def gap(x):
+        return (stats.norm.cdf((x - mean) / scale).mean() - (x >= y)) ** 2
+
+    points = sorted([y, mean[0] - 5 * scale[0], mean[0], mean[0] + 5 * scale[0]])
+    expected = integrate.quad(gap, -25, 25, points=points, epsabs=1e-11, limit=500)[0]
+    given = scores.crps(mean[:, None], [y], scale=scale[:, None])
+    assert given == pytest.approx(expected, abs=1e-9)
+
+
+def test_both_ways_to_the_spread_of_a_mixture_agree(rng, monkeypatch):
+    from numpyro_bnn.scores.point import _mixture_spread
+
+    mean, scale = rng.normal(size=(2, 300)), rng.uniform(0.5, 1.0, size=(2, 300))
+    by_nodes = _mixture_spread(mean, scale)
+    monkeypatch.setattr("numpyro_bnn.scores.inputs.BLOCK_SIZE", 1000)
+    pairs = np.hypot(scale[:, :, None], scale[:, None, :])
+    folded = stats.foldnorm(abs(mean[:, :, None] - mean[:, None, :]) / pairs, scale=pairs)
+    np.testing.assert_allclose(by_nodes, folded.mean().mean(axis=(1, 2)), rtol=1e-12)
+
+
+def test_crps_of_samples_by_brute_force(rng):
+    samples, y = rng.normal(size=(2, 15, 4)), rng.normal(size=4)
+    flat = samples.reshape(30, 4)
+    pairs = np.abs(flat[:, None] - flat[None]).mean(axis=(0, 1))
+    expected = np.abs(flat - y).mean(axis=0) - 0.5 * pairs
+    np.testing.assert_allclose(scores.crps(samples, y, pointwise=True), expected, rtol=1e-12)
+    assert scores.crps([[2.0]], [5.0]) == 3.0
+
+
+def test_accuracy_brier_and_entropy_agree_with_scikit_learn_and_scipy(rng):
+    probs, y = random_probs(rng, 2, 3, 50, 4), rng.integers(0, 4, 50)
+    mean = probs.mean(axis=(0, 1))
+    assert scores.accuracy(probs, y) == metrics.accuracy_score(y, mean.argmax(1))
+    expected = np.mean([np.sum((p - (np.arange(4) == k)) ** 2) for p, k in zip(mean, y)])
+    assert scores.brier(probs, y) == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(scores.entropy(probs), stats.entropy(mean, axis=1), rtol=1e-12)
+    # -log p of the label, averaged, is the log loss.
+    log_prob = np.log(mean[np.arange(50), y])
+    assert scores.lppd(log_prob) == pytest.approx(-metrics.log_loss(y, mean), rel=1e-9)
+
+
+def test_brier_of_two_classes_is_twice_that_of_the_positive_class(rng):
+    probs, y = random_probs(rng, 30, 2), rng.integers(0, 2, 30)
+    expected = 2 * metrics.brier_score_loss(y, probs[:, 1])
+    assert scores.brier(probs, y) == pytest.approx(expected, rel=1e-12)
+
+
+def binary(confidence):
+    return np.stack([confidence, 1 - confidence], axis=-1)
+
+
+def test_calibration_bins_are_closed_on_the_right_and_hold_each_row_once():
+    # In fifths: 0.6 belongs to (0.4, 0.6], 0.8 to (0.6, 0.8], 1.0 to the last.
+    table = scores.reliability(
+        binary(np.array([0.6, 0.6, 0.8, 1.0, 0.55, 0.85])), np.zeros(6, int), 5
+    )
+    np.testing.assert_array_equal(table.num_rows, [0, 0, 3, 1, 2])
+    np.testing.assert_allclose(table.confidence[2:], [(0.6 + 0.6 + 0.55) / 3, 0.8, 0.925])
+    assert np.isnan(table.accuracy[:2]).all()
+
+
+@pytest.mark.parametrize("num_bins", [1, 3, 7, 10, 15, 20, 100])
+def test_every_edge_is_counted_once_in_the_bin_below_it(num_bins):
+    edges = np.arange(1, num_bins + 1) / num_bins
+    edges = edges[edges >= 0.5]
+    table = scores.reliability(binary(edges), np.zeros(len(edges), int), num_bins)
+    assert table.num_rows.sum() == len(edges)
+    assert table.num_rows.max() == 1
+
+
+def test_calibration_error_by_hand():
+    # Bin (0.6, 0.7]: confidence 0.65, half right. Bin (0.9, 1.0]: confidence 1, all right.
+    probs = binary(np.array([0.65, 0.65, 1.0, 1.0]))
+    given = scores.expected_calibration_error(probs, [0, 1, 0, 0], num_bins=10)
+    assert given == pytest.approx(0.5 * 0.15 + 0.5 * 0.0)
+
+
+def test_calibration_error_by_a_loop_over_bins(rng):
+    probs, y = random_probs(rng, 400, 3), rng.integers(0, 3, 400)
+    confidence, right = probs.max(1), probs.argmax(1) == y
+    expected = 0.0
+    for k in range(15):
+        inside = (confidence > k / 15) & (confidence <= (k + 1) / 15)
+        if inside.any():
+            expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
+    assert scores.expected_calibration_error(probs, y) == pytest.approx(expected, rel=1e-12)
+
+
+def test_adaptive_bins_hold_equal_counts_and_keep_ties_together(rng):
+    probs, y = binary(rng.uniform(0.5, 1.0, 60)), np.zeros(60, int)
+    table = scores.reliability(probs, y, 6, adaptive=True)
+    np.testing.assert_array_equal(table.num_rows, [10] * 6)
+    tied = scores.reliability(
+        binary(np.repeat([0.6, 0.9], [5, 1])), np.zeros(6, int), 3, adaptive=True
+    )
+    np.testing.assert_array_equal(tied.num_rows, [5, 0, 1])
+    by_hand = abs(1 - 0.6) * 5 / 6 + abs(1 - 0.9) / 6
+    given = scores.expected_calibration_error(
+        binary(np.repeat([0.6, 0.9], [5, 1])), np.zeros(6, int), 3, adaptive=True
+    )
+    assert given == pytest.approx(by_hand)
+
+
+def test_pit_of_a_mixture_is_its_distribution_function(rng):
+    mean, scale, y = rng.normal(size=(5, 3)), rng.uniform(1, 2, (5, 3)), rng.normal(size=3)
+    expected = stats.norm.cdf(y, mean, scale).mean(axis=0)
+    np.testing.assert_allclose(scores.pit(mean, y, scale), expected, rtol=1e-12)
+
+
+def test_pit_of_samples_counts_a_tie_half():
+    samples = np.array([[0.0], [1.0], [1.0], [2.0]])
+    assert scores.pit(samples, [1.0])[0] == pytest.approx((1 + 1 + 0.5) / 5)
+    assert scores.pit(samples, [-1.0])[0] == pytest.approx(0.1)
+
+
+def test_coverage_of_calibrated_predictions_is_the_level(rng):
+    y = rng.normal(size=20_000)
+    levels = np.array([0.5, 0.9])
+    error = np.sqrt(levels * (1 - levels) / y.size)
+    mixture = scores.coverage(np.zeros((1, y.size)), y, 1.0, level=levels)
+    assert np.all(np.abs(mixture - levels) < 4 * error)
+    samples = scores.coverage(rng.normal(size=(99, y.size)), y, level=levels)
+    assert np.all(np.abs(samples - levels) < 4 * error)
+    # Half the scale: P(|N| < z/2), far too little.
+    narrow = scores.coverage(np.zeros((1, y.size)), y, 0.5, level=0.9)
+    expected = 2 * stats.norm.cdf(stats.norm.ppf(0.95) / 2) - 1
+    assert narrow == pytest.approx(expected, abs=0.015)
+    rows = scores.coverage(np.zeros((1, y.size)), y, 0.5, level=0.9, pointwise=True)
+    assert rows.shape == y.shape
+    assert rows.mean() == narrow
+
+
+def test_agreement_and_total_variation_compare_the_averages(rng):
+    p, q = random_probs(rng, 4, 30, 3), random_probs(rng, 2, 5, 30, 3)
+    a, b = p.mean(0), q.mean((0, 1))
+    assert scores.agreement(p, q) == np.mean(a.argmax(1) == b.argmax(1))
+    brute = np.mean([sum(max(x - z, 0) for x, z in zip(u, v)) for u, v in zip(a, b)])
+    assert scores.total_variation(p, q) == pytest.approx(brute, rel=1e-12)
+    assert scores.total_variation([[1.0, 0.0]], [[0.0, 1.0]]) == 1.0
+
+
+def test_exact_wasserstein_is_scipys_for_equal_and_for_unequal_numbers_of_draws(rng):
+    p = rng.normal(size=(2, 6, 4))
+    for q in (rng.normal(size=(12, 4)), rng.normal(size=(7, 4))):
+        expected = [stats.wasserstein_distance(p.reshape(12, 4)[:, i], q[:, i]) for i in range(4)]
+        given = scores.wasserstein(p, q, pointwise=True)
+        np.testing.assert_allclose(given, expected, rtol=1e-12)
+
+
+def test_sliced_wasserstein_of_a_shift_is_the_mean_projection(rng):
+    p = rng.normal(size=(50, 1, 2))
+    shift = np.array([3.0, 4.0])
+    # A shift moves every projection by u . shift; E |u . v| = 2 |v| / pi on the circle.
+    given = scores.wasserstein(p, p + shift, event_dim=1, num_projections=4000)
+    assert given == pytest.approx(2 * 5 / np.pi, rel=0.03)
+    assert scores.wasserstein(p, p[::-1], event_dim=1) == pytest.approx(0.0, abs=1e-15)
+
+
+def test_ood_auroc_is_scikit_learns_ties_included(rng):
+    familiar, strange = rng.integers(0, 6, 40), rng.integers(2, 8, 30)
+    expected = metrics.roc_auc_score([0] * 40 + [1] * 30, np.concatenate([familiar, strange]))
+    assert scores.ood_auroc(familiar, strange) == pytest.approx(expected, rel=1e-12)
+
+
+def test_ood_auroc_of_predictions_uses_the_score_asked_for():
+    # Inside: each draw unsure, all alike. Outside: each draw sure, and they disagree.
+    alike = Predictions(probs=np.full((1, 2, 3, 2), 0.5))
+    split = Predictions(
+        probs=np.stack([np.tile([1.0, 0.0], (3, 1)), np.tile([0.0, 1.0], (3, 1))])[None]
+    )
+    assert scores.ood_auroc(alike, split, score="mutual_information") == 1.0
+    assert scores.ood_auroc(alike, split, score="entropy") == 0.5
+
+
+def test_uncertainty_of_classes_splits_by_entropies(rng):
+    probs = random_probs(rng, 3, 4, 10, 5)
+    parts = scores.uncertainty(probs)
+    flat = probs.reshape(12, 10, 5)
+    np.testing.assert_allclose(parts.total, stats.entropy(flat.mean(0), axis=1), rtol=1e-12)
+    np.testing.assert_allclose(parts.aleatoric, stats.entropy(flat, axis=2).mean(0), rtol=1e-12)
+    # Mutual information as the mean divergence of each draw from the average.
+    divergence = stats.entropy(flat, flat.mean(0)[None], axis=2).mean(0)
+    np.testing.assert_allclose(scores.mutual_information(probs), divergence, rtol=1e-10)
+
+
+def test_uncertainty_of_a_regression_is_the_variance_of_the_mixture(rng):
+    mean, scale = rng.normal(size=(3, 2)), rng.uniform(1, 2, (3, 2))
+    parts = scores.uncertainty(mean, scale)
+
+    def second_moment(x, i):
+        return x**2 * stats.norm.pdf(x, mean[:, i], scale[:, i]).mean()
+
+    for i in range(2):
+        second = integrate.quad(second_moment, -30, 30, args=(i,))[0]
+        assert parts.total[i] == pytest.approx(second - mean[:, i].mean() ** 2, rel=1e-8)
+    np.testing.assert_allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=1e-12)
+    np.testing.assert_allclose(parts.aleatoric, (scale**2).mean(0), rtol=1e-12)
+
+
+def test_standard_error_and_paired_difference_are_those_of_a_t_test(rng):
+    a, b = rng.normal(size=40), rng.normal(size=40)
+    assert scores.standard_error(a) == pytest.approx(stats.sem(a), rel=1e-12)
+    paired = scores.paired_difference(a, b)
+    assert paired.num_rows == 40
+    statistic = stats.ttest_rel(a, b).statistic
+    assert paired.difference / paired.standard_error == pytest.approx(statistic, rel=1e-12)
+
+
+def test_standard_error_of_a_root_mean_is_right_over_many_test_sets(rng):
+    squared = rng.normal(size=(3000, 200)) ** 2
+    spread = np.sqrt(squared.mean(axis=1)).std()
+    given = np.mean([scores.standard_error(rows, root=True) for rows in squared[:200]])
+    assert given == pytest.approx(spread, rel=0.06)
+
+
+def test_predictions_and_their_arrays_score_alike(rng):
+    probs, labels = random_probs(rng, 2, 3, 8, 4), rng.integers(0, 4, 8)
+    classes = Predictions(lambda y: np.log(probs[..., np.arange(8), y]), probs=probs)
+    for score in (scores.accuracy, scores.brier, scores.expected_calibration_error):
+        assert score(classes, labels) == score(probs, labels)
+    expected = scores.lppd(np.log(probs[..., np.arange(8), labels]))
+    assert scores.lppd(classes, labels) == expected
+    for compare in (scores.agreement, scores.total_variation):
+        assert compare(classes, probs[:1]) == compare(probs, probs[:1])
+    assert scores.wasserstein(classes, classes) == 0.0
+    np.testing.assert_array_equal(scores.uncertainty(classes), scores.uncertainty(probs))
+
+    mean, scale, y = rng.normal(size=(2, 3, 8)), rng.uniform(1, 2, (2, 3, 8)), rng.normal(size=8)
+    real = Predictions(mean=mean, scale=scale)
+    assert scores.rmse(real, y) == scores.rmse(mean, y)
+    assert scores.crps(real, y) == scores.crps(mean, y, scale)
+    assert scores.coverage(real, y) == scores.coverage(mean, y, scale)
+    np.testing.assert_array_equal(scores.uncertainty(real), scores.uncertainty(mean, scale))
+
+
+def test_every_mean_score_is_the_mean_of_its_rows(rng):
+    probs, labels = random_probs(rng, 3, 9, 4), rng.integers(0, 4, 9)
+    mean, scale, y = rng.normal(size=(3, 9)), rng.uniform(1, 2, (3, 9)), rng.normal(size=9)
+    for score, arguments in [
+        (scores.lppd, (mean,)),
+        (scores.crps, (mean, y)),
+        (scores.crps, (mean, y, scale)),
+        (scores.coverage, (mean, y, scale)),
+        (scores.accuracy, (probs, labels)),
+        (scores.brier, (probs, labels)),
+        (scores.agreement, (probs, probs[:1])),
+        (scores.total_variation, (probs, probs[:1])),
+        (scores.wasserstein, (mean, scale)),
+    ]:
+        rows = score(*arguments, pointwise=True)
+        assert rows.shape == (9,), score
+        assert score(*arguments) == pytest.approx(rows.mean(), rel=1e-12), score
+
+
+def test_arrays_of_jax_are_taken_in_their_own_precision():
+    import jax.numpy as jnp
+
+    probs = jnp.array([[[0.9, 0.1], [0.2, 0.8]]], dtype=jnp.bfloat16)
+    assert scores.accuracy(probs, jnp.array([0, 1])) == 1.0
+
+
+PROBS = np.array([[0.7, 0.3], [0.2, 0.8]])
+BAD_INPUTS = [
+    (lambda: scores.accuracy(PROBS * 2, [0, 1]), ValueError, "sum to one.*sum of 2"),
+    (lambda: scores.accuracy([[1.5, -0.5]], [0]), ValueError, "must not be negative, got -0.5"),
+    (lambda: scores.brier(PROBS * [[np.nan], [1]], [0, 1]), ValueError, "2 of 4 values"),
+    (lambda: scores.accuracy(PROBS[:, 0], [0, 1]), ValueError, r"np.stack\(\[1 - p, p\]"),
+    (lambda: scores.accuracy(PROBS, [[0], [1]]), ValueError, r"shape \(2, 1\). Pass y\[:, 0\]"),
+    (lambda: scores.accuracy(PROBS, np.eye(2)), ValueError, "one-hot"),
+    (lambda: scores.accuracy(PROBS, [0, 1, 0]), ValueError, r"of shape \(2,\), got shape \(3,\)"),
+    (lambda: scores.accuracy(PROBS, [0.0, 1.0]), TypeError, "integers, got dtype float64"),
+    (
+        lambda: scores.brier(PROBS, [1, 2]),
+        ValueError,
+        r"0..1 for 2 classes, got labels from 1 to 2",
+    ),
+    (lambda: scores.brier(PROBS, [-1, 0]), ValueError, "from -1 to 0"),
+    (
+        lambda: scores.accuracy({"probs": PROBS}, [0, 1]),
+        TypeError,
+        r"mapping with keys \['probs'\]",
+    ),
+    (lambda: scores.accuracy([["a", "b"]], [0]), TypeError, "expected numbers"),
+    (
+        lambda: scores.accuracy(Predictions(mean=PROBS, scale=PROBS), [0, 1]),
+        ValueError,
+        r"'probs', got predictions with \['mean', 'scale'\]",
+    ),
+    (lambda: scores.rmse(np.ones((3, 4)), np.ones((4, 1))), ValueError, r"Pass y\[:, 0\]"),
+    (lambda: scores.rmse(np.ones((3, 4, 1)), np.ones(4)), ValueError, "Drop the last axis"),
+    (lambda: scores.rmse(np.ones((3, 4)), np.ones(5)), ValueError, r"\(5,\), got shape \(3, 4\)"),
+    (lambda: scores.rmse([[np.inf]], [1.0]), ValueError, "mean must be finite, got 1 of 1"),
+    (lambda: scores.rmse([[1.0]], [np.nan]), ValueError, "target y must be finite"),
+    (lambda: scores.rmse([[1.0]], 1.0), ValueError, "at least one row"),
+    (lambda: scores.crps([[1.0]], [1.0], scale=0.0), ValueError, "scale must be positive, got 0"),
+    (
+        lambda: scores.crps(np.ones((3, 3)), np.ones(3), np.ones(3)),
+        ValueError,
+        r"scale\[..., None\]",
+    ),
+    (lambda: scores.crps(Predictions(mean=np.ones((1, 1, 1))), [1.0]), ValueError, "'scale'"),
+    (lambda: scores.coverage([[1.0]], [1.0], 1.0, level=90), ValueError, "got 90"),
+    (lambda: scores.lppd([[np.nan]]), ValueError, "1 of 1 values"),
+    (lambda: scores.lppd([[np.inf]]), ValueError, "1 of 1 values"),
+    (lambda: scores.lppd(1.0), ValueError, r"\(..., n\)"),
+    (lambda: scores.lppd([[0.0]], [1]), TypeError, "already in the log densities"),
+    (lambda: scores.lppd(Predictions(probs=PROBS)), TypeError, r"scores.lppd\(predictions, y\)"),
+    (
+        lambda: scores.lppd(Predictions(lambda y: np.zeros((1, 2, 3, 3))), np.zeros((3, 1))),
+        ValueError,
+        r"\(1, 2, 3, 3\) for a target of shape \(3, 1\)",
+    ),
+    (lambda: scores.reliability(PROBS, [0, 1], 0), ValueError, "at least 1, got 0"),
+    (lambda: scores.agreement(PROBS, PROBS[:1]), ValueError, r"\(2, 2\) and \(1, 2\)"),
+    (lambda: scores.wasserstein(PROBS, PROBS[:, :1]), ValueError, "Predict at the same inputs"),
+    (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "got 2"),
+    (lambda: scores.ood_auroc([np.nan], [1.0]), ValueError, "scores_in must hold"),
+    (lambda: scores.ood_auroc([1.0], [1.0], score="x"), ValueError, "got 'x'"),
+    (lambda: scores.uncertainty([[1.0]], -1.0), ValueError, "scale must be positive, got -1"),
+    (lambda: scores.standard_error([[1.0, 2.0]]), ValueError, "pointwise=True"),
+    (lambda: scores.standard_error([1.0, np.nan]), ValueError, "1 NaN of 2"),
+    (lambda: scores.paired_difference([1.0, 2.0], [1.0, 2.0, 3.0]), ValueError, "got 2 and 3"),
+    (lambda: scores.paired_difference([1.0, -np.inf], [1.0, 2.0]), ValueError, "infinite score"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), BAD_INPUTS)
+def test_a_mistake_gets_an_error_that_names_it(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,18 @@
+"""A process that holds the lock of a folder until it is told to end: ``lock_holder.py FOLDER``."""
+
+import sys
+from pathlib import Path
+
+from numpyro_bnn.storage.locks import FolderLock
+
+lock = FolderLock(Path(sys.argv[1]))
+lock.acquire()
+print("held", flush=True)
+for _ in sys.stdin:
+    # "write": what a run does before it writes.
+    try:
+        lock.check()
+        print("may write", flush=True)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+lock.release()

@@ -1,0 +1,331 @@
+"""Runs that end early and go on: the very same draws, and refusals that name what differs."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS
+from numpyro.infer.gibbs import CustomGibbs, Gibbs
+
+import numpyro_bnn as bnn
+from numpyro_bnn import gradients, preconditioners, priors, schedules
+
+pytest.importorskip("orbax.checkpoint")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+NOISE, EVERY = 0.5, 5
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 2))
+    return x, x @ [1.0, -0.5] + 0.3 + NOISE * rng.normal(size=12)
+
+
+def model(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.8), x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+
+def with_precision(x, y=None):
+    tau = numpyro.sample("tau", dist.Gamma(2.0, 1.0))
+    net = bnn.random_module("net", nets.Linear(), lambda *_: dist.Normal(0.0, tau**-0.5), x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+
+def draw_precision(rng_key, gibbs_sites, hmc_sites):
+    square = sum(jnp.sum(w**2) for name, w in hmc_sites.items() if name.startswith("net/"))
+    return {"tau": dist.Gamma(2.0 + 3 / 2, 1.0 + square / 2).sample(rng_key)}
+
+
+def gibbs():
+    hmc = HMC(with_precision, step_size=0.1, trajectory_length=0.3)
+    return Gibbs([(CustomGibbs(draw_precision), ["tau"]), (hmc, None)])
+
+
+KERNELS = {
+    "NUTS": lambda: NUTS(model, max_tree_depth=3),
+    "HMC dense": lambda: HMC(model, trajectory_length=0.5, dense_mass=True),
+    "Gibbs": gibbs,
+    "SGLD": lambda: bnn.SGLD(model, step_size=schedules.polynomial(0.01, 1.0, 0.55), batch_size=5),
+    "cyclical": lambda: bnn.SGHMC(
+        model,
+        step_size=schedules.cyclical(0.01, 6, 0.5),
+        friction=1.0,
+        gradient=gradients.minibatch(4, "blocks"),
+    ),
+    "PSGLD": lambda: bnn.PSGLD(
+        model, step_size=0.01, gradient=gradients.minibatch(4, "replacement")
+    ),
+    "BAOAB": lambda: bnn.BAOAB(
+        model,
+        step_size=0.05,
+        gradient=gradients.svrg(4, period=3),
+        preconditioner=preconditioners.from_warmup(),
+    ),
+    "SGNHT": lambda: bnn.SGNHT(model, step_size=0.02, gradient=gradients.control_variate(4)),
+    "MALA": lambda: bnn.MALA(model, step_size="auto"),
+    "GGMC": lambda: bnn.GGMC(model, step_size="auto"),
+    "AMAGOLD": lambda: bnn.AMAGOLD(model, step_size=0.05, batch_size=6),
+    "RandomWalk": lambda: bnn.RandomWalk(model, step_size=0.1),
+    "MCLMC": lambda: bnn.MCLMC(model),
+    "MAMS": lambda: bnn.MAMS(model, max_num_steps=7, gradient=gradients.full(chunk_size=5)),
+}
+
+
+def sampler(kernel, folder=None, **options):
+    settings = {"num_warmup": 7, "num_samples": 18, "progress_bar": False} | options
+    if folder is not None:
+        settings = {"checkpoint": folder, "checkpoint_every": EVERY} | settings
+    return bnn.MCMC(kernel, **settings)
+
+
+class Dies(Exception):
+    pass
+
+
+def die_after(mcmc, chunks, monkeypatch):
+    """Let the process "die" when that many chunks are on disk: nothing after it is written."""
+    from numpyro_bnn.storage.checkpoints import Checkpoint
+
+    save, calls = Checkpoint.save, []
+
+    def counted(self, states, progress):
+        if len(calls) == chunks:
+            raise Dies
+        calls.append(progress)
+        save(self, states, progress)
+
+    monkeypatch.setattr(Checkpoint, "save", counted)
+
+
+def broken_off(make, folder, data, chunks, **run):
+    with pytest.MonkeyPatch.context() as patch:
+        mcmc = make()
+        die_after(mcmc, chunks, patch)
+        with pytest.raises(Dies):
+            mcmc.run(jax.random.key(3), *data, **run)
+
+
+def assert_same_run(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one.get_samples(True), other.get_samples(True))
+    jax.tree.map(
+        np.testing.assert_array_equal, one.get_extra_fields(True), other.get_extra_fields(True)
+    )
+
+    def plain(x):
+        return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+    states = [jax.tree.map(plain, mcmc.last_state) for mcmc in (one, other)]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+
+
+QUICK = ("NUTS", "Gibbs", "SGLD")
+
+
+@pytest.mark.parametrize(
+    "name", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
+)
+def test_every_kernel_goes_on_to_the_same_bits(name, data, tmp_path):
+    """The unbroken run is in memory and in one piece; the broken one dies in its second chunk of
+    draws, and goes on with a kernel that has seen nothing."""
+    whole = sampler(KERNELS[name]())
+    whole.run(jax.random.key(3), *data)
+    # Warm-up ends after chunks of 5 and 2 steps.
+    broken_off(lambda: sampler(KERNELS[name](), tmp_path / "run"), tmp_path / "run", data, 3)
+    again = sampler(KERNELS[name](), tmp_path / "run")
+    again.resume(*data)
+    assert_same_run(whole, again)
+
+
+@pytest.fixture(scope="module")
+def unbroken(data):
+    """Two chains, thinned, with a field of their own."""
+    mcmc = sampler(NUTS(model, max_tree_depth=3), num_chains=2, thinning=2)
+    mcmc.run(jax.random.key(3), *data, extra_fields=("z.net/Dense_0.bias",))
+    return mcmc
+
+
+@pytest.mark.parametrize(
+    "chunks", [3, *(pytest.param(c, marks=pytest.mark.slow) for c in (0, 1, 5))]
+)
+def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
+    def make():
+        kernel = NUTS(model, max_tree_depth=3)
+        return sampler(kernel, tmp_path / "run", num_chains=2, thinning=2)
+
+    fields = ("z.net/Dense_0.bias",)
+    broken_off(make, tmp_path / "run", data, chunks, extra_fields=fields)
+    again = make()
+    again.resume(*data)
+    assert_same_run(unbroken, again)
+    done = make()
+    done.resume(*data)  # a finished run gives back all its draws
+    assert_same_run(unbroken, done)
+
+
+def test_a_run_without_a_checkpoint_begins_again_from_its_optimised_starts(data, tmp_path):
+    starts = bnn.optimize(model, jax.random.key(0), *data, num_chains=2, num_steps=100)
+
+    def make(folder=None):
+        return sampler(bnn.SGLD(model, step_size=1e-9), folder, num_chains=2)
+
+    broken_off(lambda: make(tmp_path / "run"), tmp_path / "run", data, 0, init_params=starts)
+    again = make(tmp_path / "run")
+    again.resume(*data)
+    for site, draws in again.get_samples(True).items():
+        moved = draws - np.asarray(starts[site])[:, None]
+        assert 0 < np.abs(moved).max() < 1e-3  # 25 steps of noise, 3e-5 each
+
+
+@pytest.fixture(scope="module")
+def stored(data, tmp_path_factory):
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    sampler(NUTS(model, max_tree_depth=3), folder).run(jax.random.key(3), *data)
+    return folder
+
+
+def scaled(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.9), x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "changed", "message"),
+    [
+        (lambda: NUTS(model, max_tree_depth=4), {}, 0, r"kernel\.max_tree_depth: there 3, here 4"),
+        (lambda: HMC(model), {}, 0, r"kernel: there numpyro\.infer\.hmc\.NUTS, here .*\.HMC"),
+        (lambda: NUTS(scaled, max_tree_depth=3), {}, 0, r"kernel\.model: there test_checkpoints"),
+        (KERNELS["NUTS"], {"num_warmup": 8}, 0, "num_warmup: there 7, here 8"),
+        (KERNELS["NUTS"], {"num_samples": 19}, 0, "num_samples: there 18, here 19"),
+        (KERNELS["NUTS"], {"thinning": 2}, 0, "thinning: there 1, here 2"),
+        (KERNELS["NUTS"], {"num_chains": 2}, 0, "num_chains: there 1, here 2"),
+        (KERNELS["NUTS"], {"checkpoint_every": 6}, 0, "checkpoint_every: there 5, here 6"),
+        (KERNELS["NUTS"], {}, 1e-9, r"data\.0\.1: there float64\[12\] .*, here float64\[12\]"),
+    ],
+)
+def test_another_run_is_refused(kernel, options, changed, message, stored, data):
+    x, y = data
+    with pytest.raises(ValueError, match=f"is of another run.*{message}"):
+        sampler(kernel(), stored, **options).resume(x, y + changed)
+
+
+def test_other_shapes_and_libraries_are_refused(stored, data, monkeypatch):
+    x, y = data
+    with pytest.raises(ValueError, match=r"sites\.net/Dense_0\.kernel: there '\(2, 1\)'.*\(1, 1\)"):
+        sampler(KERNELS["NUTS"](), stored).resume(x[:, :1], y)
+    monkeypatch.setattr("numpyro_bnn.__version__", "0.0.0")
+    with pytest.raises(ValueError, match=r"library\.numpyro_bnn: there .*, here 0\.0\.0"):
+        sampler(KERNELS["NUTS"](), stored).resume(x, y)
+
+
+def test_a_folder_that_holds_a_run_or_none_is_refused(stored, data, tmp_path):
+    with pytest.raises(FileExistsError, match=r"is not empty\. Choose another|holds a run already"):
+        sampler(KERNELS["NUTS"](), stored).run(jax.random.key(0), *data)
+    with pytest.raises(FileNotFoundError, match=r"holds no run.*Begin with `mcmc\.run"):
+        sampler(KERNELS["NUTS"](), tmp_path).resume(*data)
+    with pytest.raises(ValueError, match="nothing to continue from"):
+        sampler(KERNELS["NUTS"]()).resume(*data)
+    with pytest.raises(ValueError, match="warm-up and sampling together"):
+        sampler(KERNELS["NUTS"](), tmp_path).warmup(jax.random.key(0), *data)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"checkpoint": 3}, TypeError, "checkpoint must be the path of a folder, got 3"),
+        ({"draws": b"x"}, TypeError, "draws must be the path of a folder, got b'x'"),
+        ({"checkpoint_every": 0}, ValueError, "must be a positive integer, got 0"),
+        ({"draws_dtype": "float16"}, ValueError, "goes with `draws=`"),
+        ({"draws": "d", "draws_dtype": "int8"}, ValueError, "must be one of .* got 'int8'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        sampler(KERNELS["NUTS"](), **options)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.system, ("touch exploded",)
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "steps/25/progress/metadata", "steps/25/state/_METADATA"]
+)
+def test_malicious_and_damaged_files_are_refused(name, stored, data, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(stored, folder)
+    (folder / name).write_bytes(pickle.dumps(Bomb()))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, OSError), match=r"damaged|cannot be read|no checkpoint"):
+        sampler(KERNELS["NUTS"](), folder).resume(*data)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_nothing_is_unpickled(stored, data, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("pickle was used")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    sampler(KERNELS["NUTS"](), stored).resume(*data)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_finishes_the_chunk_and_keeps_it(number, data, tmp_path, unbroken):
+    def make():
+        kernel = NUTS(model, max_tree_depth=3)
+        return sampler(kernel, tmp_path / "run", num_chains=2, thinning=2, progress_rate=1)
+
+    mcmc = make()
+    from numpyro_bnn.run.chain_states import Lanes
+
+    advance, calls = Lanes.advance, []
+
+    def pressed(self, piece, update):
+        advance(self, piece, update)
+        calls.append(piece)
+        if len(calls) == 8:  # 7 steps of warm-up, then the first of two draws in a chunk
+            signal.raise_signal(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lanes, "advance", pressed)
+        with pytest.warns(UserWarning, match=r"kept 2 of 9 draws of each chain\. Go on with"):
+            mcmc.run(jax.random.key(3), *data, extra_fields=("z.net/Dense_0.bias",))
+    for site, draws in mcmc.get_samples(True).items():
+        np.testing.assert_array_equal(draws, unbroken.get_samples(True)[site][:, :2])
+    again = make()
+    again.resume(*data)
+    assert_same_run(unbroken, again)
+
+
+def test_the_header_holds_no_address(stored):
+    facts = json.loads((stored / "run.json").read_text())["facts"]
+    assert not [v for v in facts.values() if "0x" in v]
+    assert facts["kernel.model.NOISE"] == "0.5"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+    """The short form of the study: real processes, SIGKILL, a limit on the size of files."""
+    root = Path(__file__).parents[2]
+    if not (root / "benchmarks").is_dir():
+        pytest.skip("the benchmarks are not beside the tests")
+    command = [sys.executable, "-m", "benchmarks.large_runs.kill_and_resume", "--quick"]
+    command += ["--output", str(tmp_path)]
+    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,0 +1,248 @@
+"""Damaged files of runs: an error that names the file, and advice that is true when it is followed."""
+
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_mcmc import Walk
+
+import numpyro_bnn as bnn
+from numpyro_bnn.storage import chunk_files as drawfiles
+from numpyro_bnn.storage.draw_store import DrawStore, Variable
+
+pytest.importorskip("orbax.checkpoint")
+pytest.importorskip("zarr")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+STARTS = jnp.asarray([1.0, 2.0])
+
+
+# -- chunks of draws ---------------------------------------------------------------------------
+
+
+def store_of(folder, dtype):
+    """Eleven draws in chunks of three, a site in several files a chunk."""
+    rng = np.random.default_rng(0)
+    shapes = {"a": (), "b": (5, 2), "c": (3,)}
+    variables = [Variable("posterior", n, n, s, np.dtype(np.float32)) for n, s in shapes.items()]
+    values = [rng.normal(size=(2, 11, *s)).astype(np.float32) for s in shapes.values()]
+    store = DrawStore(folder)
+    store.create(variables, 2, 11, 3, dtype)
+    for begin in range(0, 11, 3):
+        store.append(variables, [value[:, begin : begin + 3] for value in values])
+    return store, dict(zip(shapes, values))
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def swapped(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(bytes(content))
+
+
+def checksum(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def zeros(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "cut short": cut,
+    "empty": empty,
+    "one bit": swapped,
+    "its checksum": checksum,
+    "zeros": zeros,
+}
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("chunks", [(1,), (3,), (0,), (1, 3), (3, 2)])
+def test_the_advice_after_damage_is_true(damage, chunks, dtype, tmp_path, monkeypatch):
+    """Chunks are damaged in different sites; the first is changed in place, the last one shows by
+    its size where the damage does."""
+    monkeypatch.setattr(drawfiles, "_FILE_BYTES", 60)
+    store, values = store_of(tmp_path / "d", dtype)
+    for at, chunk in enumerate(chunks):
+        files = sorted((tmp_path / "d" / "posterior" / "abc"[at + 1]).glob(f"c/0/{chunk}/**/0"))
+        path = [p for p in files if p.is_file()][-1]
+        (swapped if at == 0 and len(chunks) > 1 else DAMAGES[damage])(path)
+    whole = 3 * min(chunks)
+    assert store.num_sound == whole
+    with pytest.raises(ValueError, match=r"damaged|missing, cut short or changed") as got:
+        {site: np.asarray(v) for site, v in bnn.load(tmp_path / "d", None).items()}
+    _follow(str(got.value), tmp_path / "d", whole, values, dtype)
+    with pytest.raises(
+        ValueError, match=rf"from {whole} on are missing, cut .*begin it anew"
+    ) as got:
+        store.check(11, to_continue=True)
+    _follow(str(got.value), tmp_path / "d", whole, values, dtype)
+
+
+def _follow(advice, folder, whole, values, dtype):
+    """Do what the message says, and look at what comes of it."""
+    if whole == 0:
+        assert "open_for_writing" not in advice
+        assert "`array[" not in advice
+        return
+    assert f"The first {whole} " in advice
+    copy = shutil.copytree(folder, folder.parent / "copy", dirs_exist_ok=True)
+    code = re.search(r"`(from numpyro_bnn.*?)`", advice)
+    if code is None:
+        found = {k: v[:, :whole] for k, v in bnn.load(folder, None).items()}
+    else:
+        exec(code[1].replace(str(folder), str(copy)))
+        found = {k: np.asarray(v) for k, v in bnn.load(copy, None).items()}
+    for site, value in values.items():
+        assert found[site].shape == value[:, :whole].shape
+        np.testing.assert_allclose(found[site], value[:, :whole], rtol=2.0**-8 if dtype else 0)
+
+
+# -- runs, and the files that say what they are ------------------------------------------------
+
+
+def sampler(folder):
+    options = {"num_warmup": 2, "num_samples": 9, "num_chains": 2, "progress_bar": False}
+    return bnn.MCMC(Walk(), checkpoint=folder, checkpoint_every=3, **options)
+
+
+@pytest.fixture(scope="module")
+def stored(quick_compile, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    sampler(folder).run(jax.random.key(0), init_params=STARTS)
+    return folder
+
+
+def json_files(folder):
+    """Every file of a run that holds JSON, whatever it is called."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.read_bytes().lstrip()[:1] == b"{":
+            found.append(path.relative_to(folder).as_posix())
+    return found
+
+
+SPOILED = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: b"",
+    "binary": lambda text: bytes(range(128, 256)),
+    "a list": lambda text: b"[1, 2]",
+    "null": lambda text: b"null",
+    "nothing in it": lambda text: b"{}",
+    "numbers as words": lambda text: re.sub(rb": ?\d+", b': "x"', text),
+    "lists as numbers": lambda text: re.sub(rb"\[[^\[\]{}]*\]", b"3", text),
+    "objects as numbers": lambda text: re.sub(rb": ?\{[^{}]*\}", b": 3", text),
+    "other keys": lambda text: re.sub(rb'"(\w+)":', rb'"\1_":', text),
+    "no file": None,
+}
+OURS = (
+    "damaged|cannot be read|holds no draws of numpyro_bnn|no checkpoint of|is of another run|"
+    "holds no run|missing, cut short|holds .* which are left"
+)
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+def test_a_spoiled_file_is_named_and_nothing_else_is_lost(spoiled, stored, tmp_path):
+    """Each file of a run in turn: the run goes on to its draws all the same, or is refused."""
+    names = json_files(stored)
+    assert {"run.json", "draws.zarr/zarr.json", "draws.zarr/posterior/x/zarr.json"} < set(names)
+    refused = 0
+    for name in names:
+        folder = tmp_path / "run"
+        shutil.copytree(stored, folder)
+        path = folder / name
+        if spoiled == "no file":
+            path.unlink()
+        else:
+            path.write_bytes(SPOILED[spoiled](path.read_bytes()))
+        for attempt in (_resumed, _loaded):
+            found, said = _outcome(attempt, folder)
+            if found is not None:
+                np.testing.assert_array_equal(found, np.repeat(STARTS[:, None], 9, 1))
+                continue
+            refused += 1
+            assert re.search(OURS, said, re.DOTALL), (name, attempt, said)
+            assert str(folder) in said, (name, attempt)
+        shutil.rmtree(folder)
+    assert refused >= 3
+
+
+def _outcome(attempt, folder):
+    """Draws, or what was said in their place; any other error ends the test."""
+    try:
+        return attempt(folder), ""
+    except (ValueError, FileNotFoundError, FileExistsError) as error:
+        return None, str(error)
+
+
+def _resumed(folder):
+    mcmc = sampler(folder)
+    mcmc.resume()
+    return mcmc.get_samples(True)
+
+
+def _loaded(folder):
+    return np.asarray(bnn.load(folder / "draws.zarr", None)["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "named", "safe"),
+    [
+        (
+            "run.json",
+            "run.json is damaged",
+            r"draws so far in .*draws\.zarr are untouched.*`bnn\.load`",
+        ),
+        ("draws.zarr/zarr.json", r"draws\.zarr/zarr\.json is damaged", "subfolders are untouched"),
+        (
+            "draws.zarr/posterior/x/zarr.json",
+            r"posterior/x/zarr\.json is damaged",
+            "The numbers beside it, .* are untouched",
+        ),
+        (
+            "steps/11/progress/metadata",
+            "step 11 .* cannot be read",
+            "earlier step .* remove the folder",
+        ),
+    ],
+)
+def test_the_message_says_what_is_safe(name, named, safe, stored, tmp_path):
+    folder = shutil.copytree(stored, tmp_path / "run")
+    (folder / name).write_text("{")
+    with pytest.raises(ValueError, match=rf"(?s){named}.*{safe}"):
+        sampler(folder).resume()
+
+
+def test_going_back_a_step_gives_the_same_draws(stored, tmp_path):
+    """What the message about a damaged checkpoint advises."""
+    folder = shutil.copytree(stored, tmp_path / "run")
+    (folder / "steps" / "11" / "progress" / "metadata").write_text("{")
+    with pytest.raises(ValueError, match="remove the folder 11 to go back to it"):
+        sampler(folder).resume()
+    shutil.rmtree(folder / "steps" / "11")
+    np.testing.assert_array_equal(_resumed(folder), np.repeat(STARTS[:, None], 9, 1))
+
+
+def test_a_run_does_not_go_on_over_damaged_draws(stored, tmp_path):
+    """By size all is well."""
+    folder = shutil.copytree(stored, tmp_path / "run")
+    (path,) = (folder / "draws.zarr" / "posterior" / "x" / "c" / "0" / "1").parent.glob("1")
+    swapped(path)
+    with pytest.raises(
+        ValueError, match=r"from 3 on are missing, cut short or changed\. The run can"
+    ):
+        sampler(folder).resume()

@@ -1,0 +1,382 @@
+"""Draws on disk: the same as in memory, whole at any time, and read in bounded memory."""
+
+import errno
+import shutil
+import time
+
+import jax
+import jax.numpy as jnp
+import nets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.storage import chunk_files as drawfiles
+from numpyro_bnn.storage import draw_store as drawstore
+from numpyro_bnn.storage import stored_array
+from numpyro_bnn.storage.chunk_files import DrawFiles
+from numpyro_bnn.storage.draw_store import DrawStore, Variable
+
+zarr = pytest.importorskip("zarr")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 2)).astype(np.float32)
+    return x, x @ np.array([1.0, -0.5], np.float32) + 0.3
+
+
+def model(x, y=None):
+    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.8), x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+
+
+def sampler(folder=None, **options):
+    kernel = HMC(model, step_size=0.1, trajectory_length=0.3, adapt_step_size=False)
+    given = {"num_warmup": 2, "num_samples": 13, "num_chains": 2, "progress_bar": False} | options
+    if folder is not None:
+        given = {"draws": folder, "checkpoint_every": 4} | given
+    return bnn.MCMC(kernel, **given)
+
+
+@pytest.fixture(scope="module")
+def in_memory(data):
+    mcmc = sampler()
+    mcmc.run(jax.random.key(3), *data)
+    return mcmc
+
+
+@pytest.fixture(scope="module")
+def streamed(data, tmp_path_factory):
+    mcmc = sampler(tmp_path_factory.mktemp("streamed") / "run.zarr")
+    mcmc.run(jax.random.key(3), *data)
+    return mcmc
+
+
+def test_draws_on_disk_are_those_in_memory(in_memory, streamed):
+    lazy = streamed.get_samples(group_by_chain=True)
+    assert isinstance(lazy["net/Dense_0.kernel"], stored_array.StoredArray)
+    for site, draws in in_memory.get_samples(group_by_chain=True).items():
+        np.testing.assert_array_equal(lazy[site], draws)
+        np.testing.assert_array_equal(streamed.get_samples()[site], in_memory.get_samples()[site])
+    stats = streamed.get_extra_fields(group_by_chain=True)
+    for field, values in in_memory.get_extra_fields(group_by_chain=True).items():
+        np.testing.assert_array_equal(stats[field], values)
+
+
+def test_one_program_serves_every_chunk(streamed, mesh_programs):
+    (programs,) = streamed._programs.values()
+    assert programs.start._cache_size() == 1
+    assert programs.advance._cache_size() == mesh_programs
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        0,
+        (slice(None), 5),
+        (1, slice(2, 9)),
+        (slice(None), slice(None), 1),
+        (slice(None), slice(3, 12, 2), slice(1, 2), 0),
+        (..., 0),
+        (slice(None), [1, 5]),
+        (0, -1, 1),
+    ],
+)
+def test_parts_are_read_as_from_an_array(index, in_memory, streamed):
+    site = "net/Dense_0.kernel"
+    whole = np.asarray(in_memory.get_samples(True)[site])
+    np.testing.assert_array_equal(streamed.get_samples(True)[site][index], whole[index])
+    if index != (1, slice(2, 9)):
+        left = streamed.get_samples(True)[site].take_chains([1])
+        np.testing.assert_array_equal(left[index], whole[[1]][index])
+
+
+def test_everything_downstream_reads_from_disk(in_memory, streamed, data, monkeypatch):
+    monkeypatch.setattr(
+        "numpyro_bnn.posterior.predictions._BLOCK", 2 * 3 * 3
+    )  # three draws at a time
+    monkeypatch.setattr(stored_array, "_IN_MEMORY", 40)  # weights by way of a file
+    x, y = data
+    one, other = (bnn.predict(None, mcmc, x, batch_size=5) for mcmc in (in_memory, streamed))
+    np.testing.assert_allclose(one.mean, other.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(one.log_prob(y), other.log_prob(y), rtol=1e-5, atol=1e-5)
+    key = jax.random.key(1)
+    np.testing.assert_allclose(one.sample(key), other.sample(key), rtol=1e-5, atol=1e-5)
+    reports = [bnn.diagnose(mcmc, x) for mcmc in (in_memory, streamed)]
+    assert reports[0].weights.max_rhat == reports[1].weights.max_rhat
+    trees = [bnn.to_inference_data(mcmc) for mcmc in (in_memory, streamed)]
+    for name, variable in trees[0]["posterior"].data_vars.items():
+        np.testing.assert_array_equal(trees[1]["posterior"][name].values, variable.values)
+        assert trees[1]["posterior"][name].dims == variable.dims
+
+
+def test_draws_load_in_another_process(streamed, data):
+    x, _ = data
+    draws = bnn.load(streamed._disk.draws, model)
+    np.testing.assert_array_equal(bnn.predict(None, draws, x).mean, bnn.predict(None, streamed, x))
+    assert draws.stats["num_steps"].shape == (2, 13)
+
+
+def test_xarray_opens_a_run_that_is_still_going(in_memory, data, tmp_path):
+    xr = pytest.importorskip("xarray")
+    store, seen = tmp_path / "run.zarr", []
+    append = DrawStore.append
+
+    def look(self, variables, leaves):
+        time.sleep(0.1)  # on a slow disk, the next chunk is there before this one is written
+        append(self, variables, leaves)
+        seen.append(dict(xr.open_zarr(store, group="posterior").sizes))
+        stats = xr.open_zarr(store, group="sample_stats", consolidated=False)
+        assert stats.sizes["draw"] == seen[-1]["draw"]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DrawStore, "append", look)
+        mcmc = sampler(store)
+        mcmc.run(jax.random.key(3), *data)
+    for site, draws in in_memory.get_samples(True).items():
+        np.testing.assert_array_equal(mcmc.get_samples(True)[site], draws)
+    assert [sizes["draw"] for sizes in seen] == [4, 8, 12, 13]
+    assert seen[0]["chain"] == 2
+    assert {"net.Dense_0.unit_in", "net.Dense_0.unit_out"} < seen[0].keys()
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "bfloat16"])
+def test_files_are_those_that_zarr_writes(dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(drawfiles, "_FILE_BYTES", 100)  # several files a chunk, the last one short
+    rng = np.random.default_rng(0)
+    leaves = [rng.normal(size=(2, 7, *s)).astype(np.float32) for s in ((), (3,), (5, 2))]
+    leaves.append(rng.integers(-1000, 1000, (2, 7, 3)))
+    variables = [
+        Variable("posterior", f"v{i}", f"v{i}", leaf.shape[2:], leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    store = DrawStore(tmp_path / "d")
+    store.create(variables, 2, 7, 4, dtype)
+    for part in (slice(4), slice(4, None)):  # the last chunk is not full
+        store.append(variables, [leaf[:, part] for leaf in leaves])
+    shutil.copytree(store.path, tmp_path / "again", ignore=shutil.ignore_patterns("c"))
+    for variable, leaf in zip(variables, leaves):
+        again = zarr.open_group(tmp_path / "again")["posterior"][variable.name]
+        again[:] = leaf if dtype is None or leaf.dtype == int else leaf.astype(getattr(jnp, dtype))
+    found, expected = (
+        {
+            p.relative_to(folder): p.read_bytes()
+            for p in (folder / "posterior").rglob("c/**/*")
+            if p.is_file()
+        }
+        for folder in (store.path, tmp_path / "again")
+    )
+    assert len(expected) > 8
+    assert found == expected
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 11), ("bfloat16", 8), ("float64", 53)])
+def test_draws_of_sites_are_rounded_on_request(dtype, bits, tmp_path):
+    values = np.random.default_rng(0).normal(size=(2, 5, 3))
+    variables = [
+        Variable("posterior", "w", "w", (3,), values.dtype),
+        Variable("sample_stats", "s", "s", (3,), values.dtype),
+    ]
+    store = DrawStore(tmp_path / "d")
+    store.create(variables, 2, 5, 5, dtype)
+    store.append(variables, [values, values])
+    stored = np.asarray(store.arrays()["posterior", "w"])
+    np.testing.assert_allclose(stored, values, rtol=2.0**-bits)
+    np.testing.assert_array_equal(stored, values.astype(getattr(jnp, dtype)))
+    np.testing.assert_array_equal(store.arrays()["sample_stats", "s"], values)
+
+
+def test_readers_see_what_is_committed_while_metadata_change(tmp_path, monkeypatch):
+    variables = [Variable("posterior", "w", "w", (), np.dtype(np.float32))]
+    store = DrawStore(tmp_path / "d")
+    store.create(variables, 1, 4, 2, None)
+    seen, replaced = [], drawstore._replace
+
+    def replace(path, content):
+        # What would a reader find at this moment?
+        seen.append(DrawStore(tmp_path / "d").arrays()["posterior", "w"].shape)
+        replaced(path, content)
+
+    monkeypatch.setattr(drawstore, "_replace", replace)
+    store.append(variables, [np.ones((1, 2), np.float32)])
+    assert set(seen) == {(1, 0)}
+    seen.clear()
+    store.open_for_writing(2)
+    assert set(seen) == {(1, 2)}
+
+
+def test_float16_refuses_what_it_cannot_hold(tmp_path):
+    store = DrawStore(tmp_path / "d")
+    variables = [Variable("posterior", "w", "w", (), np.dtype(np.float32))]
+    store.create(variables, 1, 4, 2, "float16")
+    with pytest.raises(ValueError, match=r"cannot hold 1e\+05 of 'w'.*'bfloat16'"):
+        store.append(variables, [np.array([[1.0, 1e5]], np.float32)])
+
+
+def test_function_values_are_recorded_instead_of_weights(in_memory, data, tmp_path):
+    x, _ = data
+
+    def function(sites):
+        return {"f": x[:3] @ sites["net/Dense_0.kernel"][:, 0] + sites["net/Dense_0.bias"]}
+
+    mcmc = sampler(tmp_path / "run.zarr", record=function)
+    mcmc.run(jax.random.key(3), *data)
+    samples = mcmc.get_samples(group_by_chain=True)
+    assert samples.keys() == {"f"}
+    whole = in_memory.get_samples(True)
+    expected = jnp.einsum("ni,cdi->cdn", x[:3], whole["net/Dense_0.kernel"][..., 0])
+    expected += whole["net/Dense_0.bias"]
+    np.testing.assert_allclose(samples["f"], expected, atol=1e-5)
+
+
+# -- faults ----------------------------------------------------------------------------------
+
+
+def test_a_chain_that_becomes_nan_is_flagged_and_the_others_unharmed(data, tmp_path):
+    from test_mcmc import Walk
+
+    starts = jnp.asarray([1.0, -5.0, 2.0, -1e6])
+    options = {"num_warmup": 0, "num_samples": 13, "num_chains": 4, "progress_bar": False}
+    mcmc = bnn.MCMC(Walk(), draws=tmp_path / "run.zarr", checkpoint_every=4, **options)
+    with pytest.warns(UserWarning, match=r"Left out 1 of 4 chains \(chain 1: draw 5 is not finite"):
+        mcmc.run(jax.random.key(0), init_params=starts)
+    samples = mcmc.get_samples(group_by_chain=True)
+    np.testing.assert_array_equal(samples, np.repeat([[1.0], [2.0], [-1e6]], 13, 1))
+    assert DrawStore(tmp_path / "run.zarr").about["not_finite"] == {"1": 5}
+
+
+def test_a_full_disk_says_what_is_safe_and_the_run_goes_on(data, in_memory, tmp_path, monkeypatch):
+    write, calls = DrawFiles.write, []
+
+    def full(self, chunk, values):
+        calls.append(chunk)
+        if len(calls) > 20:  # in the middle of the third chunk of eight arrays
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(self, chunk, values)
+
+    folders = {"checkpoint": tmp_path / "c", "draws": tmp_path / "run.zarr"}
+    with monkeypatch.context() as patch:
+        patch.setattr(DrawFiles, "write", full)
+        with pytest.raises(
+            OSError, match=r"No space left.*first 8 draws .*step 10 .*resume"
+        ) as got:
+            sampler(checkpoint_every=4, **folders).run(jax.random.key(3), *data)
+    assert got.value.errno == errno.ENOSPC
+    assert DrawStore(folders["draws"]).about["num_draws"] == 8
+    again = sampler(checkpoint_every=4, **folders)
+    again.resume(*data)
+    for site, draws in in_memory.get_samples(True).items():
+        np.testing.assert_array_equal(again.get_samples(True)[site], draws)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(data, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    for option in ("draws", "checkpoint"):
+        with pytest.raises(OSError, match=r"cannot be written .*; nothing was sampled"):
+            sampler(**{option: tmp_path / "file" / "run"}).run(jax.random.key(0), *data)
+
+
+@pytest.mark.parametrize("damage", ["cut short", "missing", "flipped"])
+def test_a_damaged_chunk_is_an_error_that_says_which_draws_are_safe(damage, streamed, tmp_path):
+    folder = shutil.copytree(streamed._disk.draws, tmp_path / "run.zarr")
+    chunk = folder / "posterior" / "net.Dense_0.kernel" / "c" / "0" / "2" / "0" / "0"
+    content = chunk.read_bytes()
+    if damage == "missing":
+        chunk.unlink()
+    elif damage == "cut short":
+        chunk.write_bytes(content[: len(content) // 2])
+    else:
+        chunk.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    if damage == "flipped":
+        draws = bnn.load(folder, model)
+        with pytest.raises(ValueError, match="damaged"):
+            np.asarray(draws["net/Dense_0.kernel"])
+        assert draws["net/Dense_0.kernel"][:, :8].shape == (2, 8, 2, 1)
+        return
+    with pytest.raises(
+        ValueError, match=r"from 8 on are missing, cut short or changed\. The first 8"
+    ):
+        bnn.load(folder, model)
+
+
+def test_other_folders_are_refused(tmp_path, data):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="exists and is not empty"):
+        sampler(tmp_path).run(jax.random.key(0), *data)
+    with pytest.raises(ValueError, match="holds no draws of numpyro_bnn"):
+        bnn.load(tmp_path, model)
+
+
+def test_running_out_of_memory_gives_advice(data):
+    mcmc = sampler(num_samples=10**15)
+    with pytest.raises(Exception, match=r"RESOURCE_EXHAUSTED|emory") as error:
+        mcmc.run(jax.random.key(0), *data)
+    assert "MCMC(…, draws='run.zarr')" in " ".join(error.value.__notes__)
+
+
+# -- pieces and chunks, whatever the numbers ---------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.integers(1, 5),
+    st.integers(1, 40),
+    st.none() | st.integers(1, 12),
+)
+def test_pieces_cover_a_run_once_and_resumed_ones_its_rest(warmup, draws, thinning, rate, every):
+    plan = Plan(warmup, draws, thinning, min(rate, every or rate), every)
+    pieces = list(plan.pieces())
+    assert sum(p.total for p in pieces) == plan.total
+    assert sum(p.draws for p in pieces if not p.warmup) == draws
+    done, filled = 0, 0
+    for at, piece in enumerate(pieces):
+        assert piece.slot == (0 if piece.warmup else filled)
+        filled += 0 if piece.warmup else piece.draws
+        assert filled <= max(plan.chunk, 1)
+        done += piece.total
+        if piece.whole:
+            filled = 0
+            assert list(plan.pieces(done)) == pieces[at + 1 :]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    chains=st.integers(1, 3),
+    chunks=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    shape=st.lists(st.integers(1, 3), max_size=2),
+    cut=st.integers(0, 4),
+)
+def test_a_store_gives_back_what_was_appended_and_cut(chains, chunks, shape, cut, tmp_path_factory):
+    chunk = 3
+    rng = np.random.default_rng(0)
+    total = chunk * len(chunks)
+    values = rng.normal(size=(chains, total, *shape)).astype(np.float32)
+    counts = np.zeros((chains, total), np.int32)  # as empty as a chunk can be
+    variables = [
+        Variable("posterior", "w", "w", tuple(shape), values.dtype),
+        Variable("sample_stats", "n", "n", (), counts.dtype),
+    ]
+    store = DrawStore(tmp_path_factory.mktemp("store") / "d")
+    store.create(variables, chains, total, chunk, None)
+
+    def fill(begin):
+        for at in range(begin, total, chunk):
+            store.append(variables, [values[:, at : at + chunk], counts[:, at : at + chunk]])
+
+    fill(0)
+    kept = min(cut, len(chunks)) * chunk
+    store.open_for_writing(kept)
+    np.testing.assert_array_equal(store.arrays()["posterior", "w"], values[:, :kept])
+    fill(kept)
+    np.testing.assert_array_equal(store.arrays()["posterior", "w"], values)
+    np.testing.assert_array_equal(store.arrays()["sample_stats", "n"], counts)

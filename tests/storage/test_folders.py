@@ -1,0 +1,338 @@
+"""Folders that a run may not write to, and what is refused before it costs a run."""
+
+import os
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_mcmc import Walk
+
+import numpyro_bnn as bnn
+from numpyro_bnn.cli import job_report
+from numpyro_bnn.cli.main import main
+from numpyro_bnn.posterior.draws import Draws
+
+pytest.importorskip("orbax.checkpoint")
+pytest.importorskip("zarr")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+STARTS = jnp.asarray([1.0, 2.0])
+
+
+def sampler(**where):
+    options = {"num_warmup": 2, "num_samples": 6, "num_chains": 2, "progress_bar": False}
+    return bnn.MCMC(Walk(), checkpoint_every=3, **options, **where)
+
+
+def run(mcmc):
+    mcmc.run(jax.random.key(0), init_params=STARTS)
+
+
+def content_of(folder):
+    """Every file below a folder, with what it holds."""
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# -- one folder for two things -----------------------------------------------------------------
+
+
+def nothing(folder):
+    pass
+
+
+def link(folder):
+    (folder / "here").mkdir()
+    (folder / "link").symlink_to(folder / "here")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "draws", "make"),
+    [
+        ("a", "a", nothing),
+        ("a", "a/", nothing),
+        ("a", "./b/../a", nothing),
+        ("a", "a/draws.zarr", nothing),
+        ("a", "a/b/c", nothing),
+        ("a/b", "a", nothing),
+        (".", "a", nothing),
+        ("here", "link", link),
+        ("link", "here/run.zarr", link),
+        ("link/b", "here", link),
+    ],
+)
+@pytest.mark.parametrize("absolute", [(True, True), (False, True), (False, False)])
+def test_folders_that_are_one_or_inside_each_other_are_refused(
+    checkpoint, draws, make, absolute, tmp_path, monkeypatch
+):
+    make(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    paths = [
+        str(tmp_path / path) if full else path for path, full in zip((checkpoint, draws), absolute)
+    ]
+    with pytest.raises(ValueError, match="are the same folder, or one is inside the other"):
+        sampler(checkpoint=paths[0], draws=paths[1])
+
+
+def test_a_link_that_is_made_after_the_sampler_is_seen(tmp_path):
+    mcmc = sampler(checkpoint=tmp_path / "a", draws=tmp_path / "b")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(ValueError, match="are the same folder"):
+        run(mcmc)
+
+
+def test_folders_side_by_side_are_fine_wherever_the_process_goes(tmp_path, monkeypatch):
+    (tmp_path / "first").mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    mcmc = sampler(checkpoint="run", draws="run.zarr")
+    monkeypatch.chdir(tmp_path)
+    run(mcmc)
+    assert sorted(p.name for p in (tmp_path / "first").iterdir()) == ["run", "run.zarr"]
+    assert np.asarray(mcmc.get_samples(True)).shape == (2, 6)
+
+
+@pytest.mark.parametrize("option", ["checkpoint", "draws"])
+def test_an_empty_name_is_refused(option):
+    with pytest.raises(ValueError, match=f"{option} must name a folder, got ''"):
+        sampler(**{option: ""})
+
+
+# -- files of the user -------------------------------------------------------------------------
+
+
+def numbered_steps(folder):
+    """What orbax would take for old checkpoints, and remove."""
+    for step in (1, 2, 3):
+        (folder / "steps" / str(step)).mkdir(parents=True)
+        (folder / "steps" / str(step) / "mine.txt").write_text("mine")
+
+
+def a_start(folder):
+    (folder / "start").mkdir(parents=True)
+    (folder / "start" / "mine.txt").write_text("mine")
+
+
+def notes(folder):
+    folder.mkdir()
+    (folder / ".hidden").write_text("mine")
+
+
+def arrays(folder):
+    import zarr
+
+    zarr.open_group(folder, mode="w").create_array("posterior", shape=(3,), dtype="f4")[:] = 1.0
+
+
+def header(folder):
+    folder.mkdir()
+    (folder / "run.json").write_text('{"name": "mine"}')
+
+
+@pytest.mark.parametrize("option", ["checkpoint", "draws"])
+@pytest.mark.parametrize("make", [numbered_steps, a_start, notes, arrays, header])
+def test_files_of_the_user_are_never_touched(make, option, tmp_path, monkeypatch):
+    folder = tmp_path / "mine"
+    make(folder)
+    before = content_of(folder)
+    monkeypatch.chdir(folder)
+    for path in (folder, ".", Path()):
+        with pytest.raises(
+            FileExistsError, match=r"not of numpyro_bnn|not empty|holds a run already"
+        ):
+            run(sampler(**{option: path}))
+    with pytest.raises(
+        (FileNotFoundError, ValueError), match=r"holds no run|no checkpoint|nothing to c"
+    ):
+        sampler(**{option: folder}).resume()
+    assert content_of(folder) == before
+
+
+@pytest.mark.parametrize("make", [numbered_steps, notes, arrays])
+@pytest.mark.parametrize("begun", [False, True])
+def test_resume_never_makes_room_for_its_draws(make, begun, tmp_path, monkeypatch):
+    """The folder of draws has moved, and in its place there is something else."""
+    first = {"checkpoint": tmp_path / "c", "draws": tmp_path / "one" / "d"}
+    stop_before = "append" if begun else "create"
+    with monkeypatch.context() as patch:
+
+        def dies(self, *args):
+            raise KeyError("killed")
+
+        patch.setattr(f"numpyro_bnn.storage.draw_store.DrawStore.{stop_before}", dies)
+        with pytest.raises(KeyError, match="killed"):
+            run(sampler(**first))
+    other = tmp_path / "two" / "d"
+    other.parent.mkdir()
+    make(other)
+    before = content_of(other)
+    with pytest.raises(
+        (FileExistsError, ValueError), match=r"not of numpyro_bnn|holds no draws|not empty"
+    ):
+        sampler(checkpoint=tmp_path / "c", draws=other).resume()
+    assert content_of(other) == before
+    sampler(**first).resume()
+
+
+def test_resume_never_writes_over_the_draws_of_another_run(tmp_path, monkeypatch):
+    run(sampler(checkpoint=tmp_path / "other", draws=tmp_path / "one" / "d"))
+    before = content_of(tmp_path / "one" / "d")
+    with monkeypatch.context() as patch:
+
+        def dies(self, *args):
+            raise KeyError("killed")
+
+        patch.setattr("numpyro_bnn.storage.draw_store.DrawStore.append", dies)
+        with pytest.raises(KeyError, match="killed"):
+            run(sampler(checkpoint=tmp_path / "c", draws=tmp_path / "two" / "d"))
+    with pytest.raises(FileExistsError, match="holds the draws of another run"):
+        sampler(checkpoint=tmp_path / "c", draws=tmp_path / "one" / "d").resume()
+    assert content_of(tmp_path / "one" / "d") == before
+
+
+@pytest.mark.parametrize("at", ["writer", "group", "commit"])
+def test_a_store_that_was_never_finished_is_made_anew(at, tmp_path, monkeypatch):
+    where = {"checkpoint": tmp_path / "c", "draws": tmp_path / "d"}
+    name = {
+        "writer": "zarr.Group.create_array",
+        "group": "zarr.open_group",
+        "commit": "numpyro_bnn.storage.draw_store.DrawStore._commit",
+    }[at]
+    with monkeypatch.context() as patch:
+
+        def full(*args, **kwargs):
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(name, full)
+        with pytest.raises(OSError, match=r"No space left.*the start is safe"):
+            run(sampler(**where))
+    again = sampler(**where)
+    again.resume()
+    np.testing.assert_array_equal(again.get_samples(True), np.repeat(STARTS[:, None], 6, 1))
+
+
+def test_a_run_that_is_refused_after_all_leaves_its_folder_free(tmp_path):
+    where = {"checkpoint": tmp_path / "c", "draws": tmp_path / "d"}
+    with pytest.raises(TypeError, match="record must return a dict"):
+        run(sampler(record=lambda sites: None, **where))
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        sampler(**where).resume()
+    run(sampler(**where))
+
+
+# -- what could not be kept --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "message"),
+    [
+        (lambda sites: None, TypeError, r"must return a dict of arrays, got NoneType.*`return \{"),
+        (lambda sites: sites, TypeError, "must return a dict of arrays, got .*Tracer"),
+        (lambda sites: [sites], TypeError, "must return a dict of arrays, got list"),
+        (lambda sites: {}, ValueError, "at least one array by name, got dict with the keys"),
+        (lambda sites: {"f": None}, ValueError, r"at least one array .* keys \['f'\]"),
+        (lambda sites: {1: sites}, ValueError, r"at least one array by name, .* keys \[1\]"),
+        (lambda sites: {"f": "x"}, TypeError, r"must return arrays, got str for \['f'\]"),
+    ],
+)
+@pytest.mark.parametrize("option", [None, "checkpoint", "draws"])
+def test_what_record_cannot_mean_is_refused_before_a_step(record, error, message, option, tmp_path):
+    steps = []
+
+    class Counted(Walk):
+        def sample(self, *args):
+            jax.debug.callback(lambda: steps.append(1))
+            return super().sample(*args)
+
+    where = {} if option is None else {option: tmp_path / "run"}
+    mcmc = bnn.MCMC(
+        Counted(),
+        num_warmup=2,
+        num_samples=6,
+        num_chains=2,
+        progress_bar=False,
+        record=record,
+        **where,
+    )
+    with pytest.raises(error, match=message):
+        run(mcmc)
+    jax.effects_barrier()
+    assert not steps
+
+
+# -- places that cannot be written -------------------------------------------------------------
+
+
+def draws():
+    return Draws({"w": np.zeros((1, 2, 3))})
+
+
+def test_save_makes_the_folders_above_its_file(tmp_path):
+    path = bnn.save(draws(), tmp_path / "a" / "b" / "run")
+    assert path == tmp_path / "a" / "b" / "run.npz"
+    assert bnn.load(path, None)["w"].shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("inner", ["run", "deeper/run"])
+def test_save_says_where_it_cannot_write(inner, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match=r"save: the folder .*file.* cannot be written \("):
+        bnn.save(draws(), tmp_path / "file" / inner)
+    (tmp_path / "run.npz").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"is a folder\. Give the path"):
+        bnn.save(draws(), tmp_path / "run")
+    with pytest.raises(ValueError, match="path must name a file, got ''"):
+        bnn.save(draws(), "")
+    with pytest.raises(TypeError, match="path must name a file, got 3"):
+        bnn.save(draws(), 3)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+needs_permissions = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+
+
+@needs_permissions
+def test_a_folder_without_permission_is_refused(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(PermissionError, match="cannot be written"):
+        bnn.save(draws(), tmp_path / "closed" / "run")
+    with pytest.raises(PermissionError, match="nothing was sampled"):
+        run(sampler(draws=tmp_path / "closed" / "d"))
+
+
+@pytest.fixture
+def never_runs(monkeypatch):
+    def fit(*args, **kwargs):
+        raise AssertionError("the job began")
+
+    monkeypatch.setattr("numpyro_bnn.cli.job.run", fit)
+
+
+@pytest.mark.parametrize("name", ["report.md", "predictions.csv", "posterior.nc", "trace.png"])
+def test_the_command_line_keeps_files_that_are_not_its_own(name, tmp_path, never_runs, capsys):
+    (tmp_path / name).write_text("mine")
+    assert main(["diabetes", "--output", str(tmp_path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"holds {name}, which no report of this version wrote" in said
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("inner", ["", "report"])
+def test_the_command_line_looks_at_its_folder_first(inner, tmp_path, never_runs, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert main(["diabetes", "--output", str(tmp_path / "file" / inner)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "cannot be written" in said
+    (tmp_path / "folder" / "report.md").mkdir(parents=True)
+    assert main(["diabetes", "--output", str(tmp_path / "folder")]) == 2
+    assert "cannot be replaced" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_line_replaces_its_own_report(tmp_path):
+    job_report.require_folder(tmp_path / "new")
+    (tmp_path / "new" / job_report._MARK).touch()
+    (tmp_path / "new" / "report.md").write_text("an earlier report")
+    (tmp_path / "new" / "notes.txt").write_text("mine")
+    job_report.require_folder(tmp_path / "new")
+    shutil.rmtree(tmp_path / "new")

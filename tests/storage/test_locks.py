@@ -1,0 +1,368 @@
+"""One writer a folder: second processes are kept out, dead owners replaced, sleepers stopped."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+import pytest
+from test_mcmc import Walk
+
+import numpyro_bnn as bnn
+from numpyro_bnn.storage import locks
+from numpyro_bnn.storage.checkpoints import Checkpoint
+from numpyro_bnn.storage.draw_store import DrawStore
+from numpyro_bnn.storage.locks import FolderInUse, FolderLock, Owner
+
+pytest.importorskip("orbax.checkpoint")
+pytest.importorskip("zarr")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+HERE = Path(__file__).parent
+STARTS = jnp.asarray([1.0, 2.0])
+
+
+def sampler(**where):
+    options = {"num_warmup": 2, "num_samples": 9, "num_chains": 2, "progress_bar": False}
+    return bnn.MCMC(Walk(), checkpoint_every=3, **options, **where)
+
+
+def run(mcmc):
+    mcmc.run(jax.random.key(0), init_params=STARTS)
+
+
+def owner_file(folder):
+    return folder / ".numpyro_bnn.owner"
+
+
+@contextmanager
+def held_elsewhere(folder):
+    """Another process that holds the folder."""
+    folder.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "lock_holder.py"), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+def wants_to_write(process):
+    process.stdin.write("write\n")
+    process.stdin.flush()
+    return process.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def stored(quick_compile, tmp_path_factory):
+    """The folders of a finished run."""
+    root = tmp_path_factory.mktemp("stored")
+    run(sampler(checkpoint=root / "c", draws=root / "d"))
+    return root
+
+
+@pytest.fixture
+def folders(stored, tmp_path):
+    return shutil.copytree(stored, tmp_path / "run")
+
+
+# -- two at a time -----------------------------------------------------------------------------
+
+
+def test_what_another_process_writes_to_is_refused_and_can_be_read(folders):
+    again = sampler(checkpoint=folders / "c", draws=folders / "d")
+    for name in ("c", "d"):
+        with held_elsewhere(folders / name) as process:
+            before = {p: p.read_bytes() for p in folders.rglob("zarr.json")}
+            with pytest.raises(FolderInUse, match=rf"in use by process {process.pid} on host"):
+                again.resume()
+            with pytest.raises(FolderInUse, match="Wait until it ends, or choose another folder"):
+                run(sampler(checkpoint=folders / "c", draws=folders / "d"))
+            assert {p: p.read_bytes() for p in folders.rglob("zarr.json")} == before
+            assert np.asarray(bnn.load(folders / "d", None)["x"]).shape == (2, 9)
+            assert wants_to_write(process) == "may write\n"
+    again.resume()
+
+
+@pytest.mark.parametrize("where", ["checkpoint", "draws"])
+def test_two_runs_on_one_folder_do_not_mix(where, tmp_path, monkeypatch):
+    """The second run begins while the first one is between two chunks."""
+    folder, said = tmp_path / "run", []
+    append = DrawStore.append
+
+    def meanwhile(self, variables, leaves):
+        append(self, variables, leaves)
+        if len(said) < 2:
+            said.append("none")
+            with pytest.raises(FolderInUse) as got:
+                run(sampler(**{where: folder}))
+            said[-1] = str(got.value)
+
+    monkeypatch.setattr(DrawStore, "append", meanwhile)
+    mcmc = sampler(**{where: folder})
+    run(mcmc)
+    assert len(said) == 2
+    assert f"in use by process {os.getpid()}" in said[0]
+    np.testing.assert_array_equal(mcmc.get_samples(True), np.repeat(STARTS[:, None], 9, 1))
+    assert not [name for name in os.listdir(folder) if name.startswith(".numpyro_bnn.")]
+
+
+def test_two_processes_that_run_at_once_leave_one_whole_run(tmp_path, monkeypatch):
+    program = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from test_locks import run, sampler
+mcmc = sampler(checkpoint=sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+run(mcmc)
+"""
+    other = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "run"), str(HERE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    save, ended = Checkpoint.save, []
+
+    def slowly(self, states, progress):
+        # The other process, which has imported all it needs, runs from here to its end.
+        if not ended:
+            ended.append(other.communicate("go\n"))
+        save(self, states, progress)
+
+    monkeypatch.setattr(Checkpoint, "save", slowly)
+    assert other.stdout.readline() == "ready\n"
+    mcmc = sampler(checkpoint=tmp_path / "run")
+    run(mcmc)
+    assert other.returncode == 1
+    assert f"FolderInUse: {tmp_path / 'run'} is in use by process {os.getpid()}" in ended[0][1]
+    again = sampler(checkpoint=tmp_path / "run")
+    again.resume()
+    for found in (mcmc, again):
+        np.testing.assert_array_equal(found.get_samples(True), np.repeat(STARTS[:, None], 9, 1))
+
+
+def test_the_lock_goes_with_the_run_however_it_ends(tmp_path, monkeypatch):
+    def full(self, states, progress):
+        raise OSError(28, "No space left on device")
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(sampler(checkpoint=folder))
+    assert not owner_file(folder).exists()
+    sampler(checkpoint=folder).resume()
+
+
+# -- owners that are gone ----------------------------------------------------------------------
+
+
+def fake_owner(folder, silent=0.0, **fields):
+    """The file of an owner that another process has left."""
+    folder.mkdir(exist_ok=True)
+    own = Owner.here()._replace(token="theirs")
+    owner_file(folder).write_text(json.dumps({**own._asdict(), **fields}))
+    stamp = time.time() - silent
+    os.utime(owner_file(folder), (stamp, stamp))
+
+
+@contextmanager
+def without_locks_of_the_system():
+    """As on a file system that knows none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FolderLock, "_lock_by_system", lambda self: (None, False))
+        patch.setattr(locks, "_SETTLE", 0.05)
+        yield
+
+
+@contextmanager
+def with_locks_of_the_system():
+    yield
+
+
+KINDS = pytest.mark.parametrize("kind", [with_locks_of_the_system, without_locks_of_the_system])
+
+
+def dead_pid():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(lambda: {"pid": dead_pid()}, id="a dead process"),
+        pytest.param(lambda: {"started": psutil.boot_time()}, id="another process of that number"),
+    ],
+)
+def test_a_dead_owner_on_this_host_is_replaced_at_once(kind, fields, tmp_path):
+    fake_owner(tmp_path, **fields())
+    with kind():
+        lock = FolderLock(tmp_path)
+        lock.acquire()
+        lock.check()
+        lock.release()
+    assert not owner_file(tmp_path).exists()
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_killed_process_does_not_block_who_goes_on(reaped, folders):
+    with held_elsewhere(folders / "c") as process:
+        process.kill()
+        if reaped:
+            process.wait()
+        else:  # as where the first process of a container never asks how its children ended
+            while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
+        assert owner_file(folders / "c").exists()
+        sampler(checkpoint=folders / "c", draws=folders / "d").resume()
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "fields",
+    [{"host": "elsewhere"}, {"host": "elsewhere", "pid": 1, "started": 0.0}, {}],
+    ids=["another host", "a process that is none here", "this very process"],
+)
+def test_a_silent_owner_is_replaced_aloud_after_a_minute_and_not_before(kind, fields, tmp_path):
+    with kind():
+        lock = FolderLock(tmp_path)
+        fake_owner(tmp_path, silent=55.0, **fields)
+        with pytest.raises(FolderInUse, match=r"sign of life 5\d s ago.*try again 60 s after"):
+            lock.acquire()
+        fake_owner(tmp_path, silent=65.0, **fields)
+        with pytest.warns(UserWarning, match=r"no sign of life for 6\d s\. This run takes over"):
+            lock.acquire()
+        lock.check()
+        lock.release()
+
+
+def test_an_owner_in_another_container_counts_as_alive_where_no_lock_decides(tmp_path):
+    fields = {"pid": dead_pid(), "namespace": "pid:[1]"}
+    with without_locks_of_the_system():
+        fake_owner(tmp_path, **fields)
+        with pytest.raises(FolderInUse):
+            FolderLock(tmp_path).acquire()
+
+
+@KINDS
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"host": "a"}', '{"pid": "x"}'])
+def test_an_owner_that_cannot_be_read_is_judged_by_its_silence(kind, content, tmp_path):
+    with kind():
+        lock = FolderLock(tmp_path)
+        fake_owner(tmp_path)
+        owner_file(tmp_path).write_text(content)
+        with pytest.raises(FolderInUse, match="in use by another process"):
+            lock.acquire()
+        stamp = time.time() - 61
+        os.utime(owner_file(tmp_path), (stamp, stamp))
+        with pytest.warns(UserWarning, match="held by an unknown process"):
+            lock.acquire()
+        lock.release()
+
+
+@KINDS
+def test_of_two_that_replace_one_owner_one_does(kind, tmp_path):
+    """Both judge the same dead owner; only one of them writes on."""
+    import threading
+
+    fake_owner(tmp_path, pid=dead_pid())
+    ends = []
+
+    def take():
+        lock = FolderLock(tmp_path)
+        try:
+            lock.acquire()
+            ends.append(lock)
+        except FolderInUse:
+            ends.append(None)
+
+    with kind():
+        both = [threading.Thread(target=take) for _ in range(2)]
+        [thread.start() for thread in both]
+        [thread.join() for thread in both]
+    (won,) = [lock for lock in ends if lock is not None]
+    won.check()
+    won.release()
+
+
+def test_a_sleeper_whose_folder_was_taken_over_stops(folders):
+    """A real process is stopped, its lock of the system with it, and goes on after the other."""
+    again = sampler(checkpoint=folders / "c", draws=folders / "d")
+    with held_elsewhere(folders / "c") as process:
+        process.send_signal(signal.SIGSTOP)
+        stamp = time.time() - 61
+        os.utime(owner_file(folders / "c"), (stamp, stamp))
+        with pytest.warns(UserWarning, match=rf"was held by process {process.pid} .* takes over"):
+            again.resume()
+        lock = FolderLock(folders / "c")
+        lock.acquire()
+        process.send_signal(signal.SIGCONT)
+        said = wants_to_write(process)
+        assert said.startswith("FolderInUse")
+        assert (
+            f"taken over while this process stood still: it is held by process {os.getpid()}"
+            in said
+        )
+        process.communicate()  # it ends, and leaves the lock of the other alone
+        lock.check()
+        lock.release()
+
+
+@pytest.mark.parametrize("taken", ["over", "away"])
+@pytest.mark.parametrize("where", ["checkpoint", "draws"])
+def test_a_run_whose_folder_was_taken_over_writes_nothing_more(taken, where, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    store = folder if where == "draws" else folder / "draws.zarr"
+    append, after = DrawStore.append, []
+
+    def slept(self, variables, leaves):
+        append(self, variables, leaves)
+        if not after:
+            fake_owner(folder) if taken == "over" else owner_file(folder).unlink()
+            after.append((store / "zarr.json").read_bytes())
+
+    monkeypatch.setattr(DrawStore, "append", slept)
+    with pytest.raises(FolderInUse, match="This run stops, and writes nothing more") as got:
+        run(sampler(**{where: folder}))
+    assert "make room" not in " ".join(getattr(got.value, "__notes__", ()))
+    assert (store / "zarr.json").read_bytes() == after[0]
+    assert owner_file(folder).exists() == (taken == "over")
+    if where == "checkpoint":
+        steps = {path.name for path in (folder / "steps").iterdir()}
+        assert steps == {"2"}  # that of warm-up
+
+
+def test_an_owner_gives_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(locks, "HEARTBEAT", 0.02)
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    os.utime(owner_file(tmp_path), (0, 0))
+    limit = time.monotonic() + 10
+    while owner_file(tmp_path).stat().st_mtime == 0 and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert time.time() - owner_file(tmp_path).stat().st_mtime < 30
+    lock.release()
+    assert not owner_file(tmp_path).exists()

@@ -1,0 +1,556 @@
+"""What the code of a model reaches is part of what its run is: no change of it resumes in silence."""
+
+import contextlib
+import importlib
+import itertools
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import nnx
+from numpyro.infer import HMC, NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
+from numpyro_bnn.samplers.gibbs.moves import RidgeScaling
+from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.run_identity import describe, describe_all, difference, differing
+
+# Shape of what is reached: the model's file, its helper, what is replaced by what, and in which.
+IMPORTED = "import user_helper\ndef model(x):\n    return user_helper.{use}\n"
+CHANGES = {
+    "number": ("WIDTH = 3\ndef model(x):\n    return WIDTH\n", "", "WIDTH = 3", "WIDTH = 4"),
+    "dict": ("S = {'a': 3}\ndef model(x):\n    return S['a']\n", "", "'a': 3", "'a': 4"),
+    "nested dict": ("S = {'a': [{1: 3}]}\ndef model(x):\n    return S\n", "", "1: 3", "1: 4"),
+    "many numbers": ("S = [*range(500), 3]\ndef model(x):\n    return S\n", "", ", 3", ", 4"),
+    "set": ("S = {'a', 'b'}\ndef model(x):\n    return S\n", "", "'b'", "'c'"),
+    "array": (
+        "import numpy as np\nS = np.arange(9.0)\ndef model(x):\n    return x @ S\n",
+        "",
+        "arange(9.0)",
+        "arange(9.0) + 1e-9",
+    ),
+    "jax array": (
+        "import jax.numpy as jnp\nS = jnp.arange(9.0)\ndef model(x):\n    return x @ S\n",
+        "",
+        "arange(9.0)",
+        "arange(1.0, 10.0)",
+    ),
+    "namespace": (
+        "import types\nC = types.SimpleNamespace(w=3)\ndef model(x):\n    return C.w\n",
+        "",
+        "w=3",
+        "w=4",
+    ),
+    "class as namespace": ("class C:\n    w = 3\ndef model(x):\n    return C.w\n", "", "3", "4"),
+    "slots": (
+        "class C:\n    __slots__ = ('w',)\nc = C()\nc.w = 3\ndef model(x):\n    return c.w\n",
+        "",
+        "c.w = 3",
+        "c.w = 4",
+    ),
+    "property": (
+        "class C:\n    @property\n    def w(self):\n        return 3\nc = C()\n"
+        "def model(x):\n    return c.w\n",
+        "",
+        "return 3",
+        "return 4",
+    ),
+    "base class": (
+        "class B:\n    def w(self):\n        return 3\nclass C(B):\n    pass\n"
+        "def model(x):\n    return C().w()\n",
+        "",
+        "return 3",
+        "return 4",
+    ),
+    "dataclass": (
+        "import dataclasses\n@dataclasses.dataclass\nclass C:\n    w: int = 3\nc = C()\n"
+        "def model(x):\n    return c.w\n",
+        "",
+        "= 3",
+        "= 4",
+    ),
+    "callable object": (
+        "class M:\n    def __init__(self, w):\n        self._twice = 2 * w\n"
+        "    def __call__(self, x):\n        return self._twice\nmodel = M(3)\n",
+        "",
+        "M(3)",
+        "M(4)",
+    ),
+    "bound method": (
+        "class M:\n    def __init__(self, w):\n        self._twice = 2 * w\n"
+        "    def call(self, x):\n        return self._twice\nmodel = M(3).call\n",
+        "",
+        "M(3)",
+        "M(4)",
+    ),
+    "function's attribute": ("def model(x):\n    return model.w\nmodel.w = 3\n", "", "3", "4"),
+    "function": ("def f():\n    return 3\ndef model(x):\n    return f()\n", "", "3", "4"),
+    "jitted": (
+        "import jax\n@jax.jit\ndef f(x):\n    return 3 * x\ndef model(x):\n    return f(x)\n",
+        "",
+        "3",
+        "4",
+    ),
+    "axes of a vmap": (
+        "import jax\ndef f(x):\n    return x\nv = jax.jit(jax.vmap(f, in_axes=3))\n"
+        "def model(x):\n    return v(x)\n",
+        "",
+        "3",
+        "4",
+    ),
+    "rule of a derivative": (
+        "import jax\n@jax.custom_vjp\ndef f(x):\n    return x\ndef b(r, g):\n    return (3 * g,)\n"
+        "f.defvjp(lambda x: (x, x), b)\ndef model(x):\n    return f(x)\n",
+        "",
+        "3",
+        "4",
+    ),
+    "partial": (
+        "import functools\ndef f(x, w):\n    return w\nmodel = functools.partial(f, w=3)\n",
+        "",
+        "w=3",
+        "w=4",
+    ),
+    "closure in a closure": (
+        "def make(w):\n    def inner():\n        return w\n    def model(x):\n        return inner()\n"
+        "    return model\nmodel = make({'a': 3})\n",
+        "",
+        "3",
+        "4",
+    ),
+    "inner function": (
+        "W = [3]\ndef model(x):\n    def inner():\n        return W[0]\n    return inner()\n",
+        "",
+        "[3]",
+        "[4]",
+    ),
+    "alias": (
+        "import types\nC = types.SimpleNamespace(w=3)\ndef model(x):\n    c = C\n    return c.w\n",
+        "",
+        "w=3",
+        "w=4",
+    ),
+    "handler": (
+        "import numpyro.handlers as h\ndef f(x):\n    return x\nmodel = h.condition(f, data={'a': 3})\n",
+        "",
+        "3",
+        "4",
+    ),
+    "distribution": (
+        "import numpyro.distributions as d\nP = d.Normal(0.0, 3.0)\ndef model(x):\n    return P\n",
+        "",
+        "3.0",
+        "4.0",
+    ),
+    "fitted by a library": (
+        "import numpy as np\nfrom sklearn.preprocessing import StandardScaler\n"
+        "s = StandardScaler().fit(np.arange(3.0)[:, None])\ndef model(x):\n    return s.mean_\n",
+        "",
+        "arange(3.0)",
+        "arange(4.0)",
+    ),
+    "dynamic class": (
+        "from flax import linen as nn\nclass C(nn.Module):\n    @nn.compact\n"
+        "    def __call__(self, c, x):\n        return c, 3 * x\nS = nn.scan(C, length=2)\n"
+        "def model(x):\n    return S()(0.0, x)\n",
+        "",
+        "3 * x",
+        "4 * x",
+    ),
+    "imported function": (IMPORTED.format(use="f()"), "def f():\n    return 3\n", "3", "4"),
+    "imported constant": (IMPORTED.format(use="W"), "W = 3\n", "3", "4"),
+    "second file's global": (
+        IMPORTED.format(use="f()"),
+        "S = {'a': 3}\ndef f():\n    return S['a']\n",
+        "3",
+        "4",
+    ),
+    "imported by name": (
+        "from user_helper import f\ndef model(x):\n    return f()\n",
+        "def f():\n    return 3\n",
+        "3",
+        "4",
+    ),
+    "imported inside": (
+        "def model(x):\n    from user_helper import f\n    return f()\nmodel(0)\n",
+        "def f():\n    return 3\n",
+        "3",
+        "4",
+    ),
+    "imported inside as": (
+        "def model(x):\n    import user_helper as h\n    return h.f()\nmodel(0)\n",
+        "def f():\n    return 3\n",
+        "3",
+        "4",
+    ),
+    "taken by a made-up name": (
+        "import user_helper\ndef model(x):\n    return getattr(user_helper, 'W' + 'IDTH')\n",
+        "WIDTH = 3\n",
+        "3",
+        "4",
+    ),
+}
+
+
+def model_of(folder, main, helper):
+    """The model of a file of the user's, beside another file that it imports."""
+    folder.mkdir(parents=True)
+    for name, text in (("user_main", main), ("user_helper", helper)):
+        (folder / f"{name}.py").write_text(text)
+        sys.modules.pop(name, None)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module("user_main").model
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_what_is_reached_is_seen(name, tmp_path):
+    main, helper, old, new = CHANGES[name]
+    before = describe_all({"model": model_of(tmp_path / "a", main, helper)})
+    again = describe_all({"model": model_of(tmp_path / "b", main, helper)})
+    assert not differing(before.facts, again.facts)
+    assert not before.unknown
+    changed = (main, helper.replace(old, new)) if helper else (main.replace(old, new), helper)
+    assert changed != (main, helper)
+    now = describe_all({"model": model_of(tmp_path / "c", *changed)})
+    assert differing(before.facts, now.facts)
+
+
+def test_only_what_the_code_loads_counts(tmp_path):
+    main = IMPORTED.format(use="settings.width") + "\nOTHER = {spare}\n"
+    helper = (
+        "import types\nsettings = types.SimpleNamespace(width=1, depth={spare})\nUNUSED = {spare}\n"
+        "def unused():\n    return {spare}\n"
+    )
+    told = [
+        describe("model", model_of(tmp_path / str(k), main.format(spare=k), helper.format(spare=k)))
+        for k in (1, 2)
+    ]
+    assert difference(*told) == ""
+
+
+def test_packages_count_by_their_version(monkeypatch):
+    def model(x):
+        import sklearn.metrics as metrics
+
+        return metrics.r2_score(x, x)
+
+    model(np.arange(3.0))
+    before = describe("model", model)
+    monkeypatch.setattr("numpyro_bnn.storage.run_identity.version", lambda name: "0.0")
+    words = difference(before, describe("model", model))
+    assert words.startswith("library.scikit-learn: there ")
+    assert words.endswith("here 0.0")
+
+
+def test_every_process_says_the_same(tmp_path):
+    """Sets, dicts with objects as keys, and objects that have each other."""
+    source = """
+    import enum
+    class Kind(enum.Enum):
+        A = 1
+        B = 2
+    class Node:
+        def __init__(self):
+            self.near = set()
+    a, b = Node(), Node()
+    a.near.add(b)
+    b.near.add(a)
+    TABLE = {Kind.A: {"x", "y", "z"}, Node: [a, b], (1, "1"): a, 1: 1, "1": 2, a: b}
+    def model(x):
+        return TABLE, {Kind.A, Kind.B}, Kind
+    """
+    (tmp_path / "user_graph.py").write_text(textwrap.dedent(source))
+    program = (
+        "import user_graph; from numpyro_bnn.storage.run_identity import describe;"
+        "print(sorted(describe('m', user_graph.model).items()))"
+    )
+    path = os.pathsep.join([str(tmp_path), os.path.dirname(os.path.dirname(bnn.__file__))])
+    said = {
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
+    text = said.pop()
+    assert " at 0x" not in text
+    assert "m.TABLE.1" in text
+    assert "m.TABLE.str 1" in text
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [threading.Lock(), logging.getLogger("x"), (i for i in range(3)), sys.stdout, memoryview(b"x")],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_what_has_no_value_is_named(thing):
+    def model(x):
+        return thing, STORE
+
+    found = describe_all({"kernel.model": model})
+    (path,) = found.unknown
+    assert path == "kernel.model.thing"
+    assert f"is a {type(thing).__qualname__}, which has no value to compare" in found.unknown[path]
+
+
+STORE = {}
+COUNTER = itertools.count()
+CALLS = 0
+SETTINGS = {"width": 3, "calls": 0}
+
+
+class Counting:
+    def __init__(self):
+        self.calls, self.width = 0, 3
+
+    def __call__(self, x):
+        self.calls += 1
+        return x
+
+
+def caching(x):
+    STORE.setdefault(("shape", x.shape), SETTINGS)
+    return SETTINGS["width"]
+
+
+def counting(x):
+    global CALLS
+    CALLS += 1
+    SETTINGS["calls"] += 1
+    return next(COUNTER)
+
+
+def closed():
+    calls, noise = 0, np.random.default_rng(0)
+
+    def model(x):
+        nonlocal calls
+        calls += 1
+        return noise.normal()
+
+    return model
+
+
+def keeping(x):
+    keeping.last = x
+    return x
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: caching, {"m.STORE"}),
+        (lambda: counting, {"m.CALLS", "m.SETTINGS.calls", "m.COUNTER.made from.0"}),
+        (closed, {"m.calls", "m.noise"}),
+        (Counting, {"m.calls"}),
+        (lambda: keeping, set()),
+    ],
+)
+def test_what_the_model_changes_is_left_out_and_nothing_else(make, names, monkeypatch):
+    monkeypatch.setitem(globals(), "STORE", {})
+    model = make()
+
+    def told(calls, left_out=()):
+        watched = Watched({"m": model})
+        for _ in range(calls):
+            jax.eval_shape(model, jnp.zeros(3))
+        return watched.after(left_out)
+
+    once = told(1)
+    assert {name.partition(".made")[0].partition(".state")[0] for name in once.unknown} == {
+        name.partition(".made")[0] for name in names
+    }
+    again = told(3, list(once.unknown))
+    assert not differing(once.facts, again.facts)
+    if make not in (closed, Counting) and "SETTINGS" in model.__code__.co_names:
+        monkeypatch.setitem(SETTINGS, "width", 4)
+        assert "m.SETTINGS.width" in differing(once.facts, told(1, list(once.unknown)).facts)
+
+
+def run_of(folder, model, **options):
+    kernel = HMC(model, step_size=0.1, num_steps=2, adapt_step_size=False)
+    settings = {"num_warmup": 2, "num_samples": 4, "progress_bar": False, "checkpoint_every": 3}
+    return bnn.MCMC(kernel, checkpoint=folder, **(settings | options))
+
+
+Y = jnp.arange(3.0)
+
+
+def scaled(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, SETTINGS["width"]))
+    SETTINGS["calls"] += 1
+    logging.getLogger("user").debug("called")
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """The folder of a finished run, and its draws."""
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    mcmc = run_of(folder, scaled)
+    with pytest.warns(UserWarning, match="will not be compared") as said:
+        mcmc.run(jax.random.key(0), Y)
+    (warning,) = [str(w.message) for w in said]
+    return folder, mcmc.get_samples()["mean"], warning
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_a_run_names_what_it_will_not_be_compared_in(stored):
+    assert "kernel.model.SETTINGS.calls changes when the model is called" in stored[2]
+    assert "pass it to the model as an argument" in stored[2]
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_resume_refuses_a_changed_global_and_goes_on_where_it_is_accepted(stored, monkeypatch):
+    folder, draws, _ = stored
+    run_of(folder, scaled).resume(Y)  # the counter stands elsewhere by now
+    monkeypatch.setitem(SETTINGS, "width", 4)
+    message = (
+        r"kernel\.model\.SETTINGS\.width: there 3, here 4\. .*accept=\['kernel\.model\.SETTINGS"
+    )
+    with pytest.raises(ValueError, match=message):
+        run_of(folder, scaled).resume(Y)
+    with pytest.raises(ValueError, match="SETTINGS"):
+        run_of(folder, scaled).resume(Y, accept=["kernel.model.SET"])
+    for names in (["kernel.model.SETTINGS.width"], ("kernel.model",)):
+        mcmc = run_of(folder, scaled)
+        mcmc.resume(Y, accept=names)
+        np.testing.assert_array_equal(mcmc.get_samples()["mean"], draws)
+
+
+@pytest.mark.parametrize(
+    ("accept", "error", "message"),
+    [
+        ("kernel", TypeError, "accept must be a list of names .* got 'kernel'"),
+        ([3], TypeError, r"accept must be a list of names .* got \[3\]"),
+        (["num_samples"], ValueError, r"accept=\['num_samples'\] cannot differ"),
+        (["sites.mean"], ValueError, r"accept=\['sites\.mean'\] cannot differ"),
+    ],
+)
+def test_what_cannot_be_accepted_is_refused(accept, error, message, stored):
+    with pytest.raises(error, match=message):
+        run_of(stored[0], scaled).resume(Y, accept=accept)
+
+
+@pytest.mark.usefixtures("quick_compile")
+def test_another_length_is_not_offered_to_be_accepted(stored):
+    with pytest.raises(ValueError, match="num_samples: there 4, here 5") as refused:
+        run_of(stored[0], scaled, num_samples=5).resume(Y)
+    assert "accept" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("quick_compile")
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_checkpoint_of_the_earlier_format_goes_on(changed, stored, tmp_path, monkeypatch):
+    """Its facts had no globals and other words for repeated and nested things."""
+    folder = tmp_path / "run"
+    shutil.copytree(stored[0], folder)
+    header = folder / "run.json"
+    content = json.loads(header.read_text())
+    assert content["format"] == "numpyro_bnn checkpoint 2"
+    content["format"] = "numpyro_bnn checkpoint 1"
+    del content["left_out"]
+    content["facts"] = {
+        name: "as above" if text.startswith("as ") else text
+        for name, text in content["facts"].items()
+        if "SETTINGS" not in name and "logging" not in name
+    }
+    content["facts"]["kernel.model.old words"] = "which nobody writes any more"
+    if changed:
+        content["facts"]["kernel.step_size"] = "0.2"
+    header.write_text(json.dumps(content))
+    mcmc = run_of(folder, scaled)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        refused = pytest.raises(ValueError, match=r"kernel\.step_size: there 0\.2, here 0\.1")
+        with refused if changed else contextlib.nullcontext():
+            mcmc.resume(Y)
+    said = " ".join(str(warning.message) for warning in caught)
+    assert "SETTINGS.calls changes" in said
+    assert "written by an earlier version" in said
+    if changed:
+        return
+    np.testing.assert_array_equal(mcmc.get_samples()["mean"], stored[1])
+
+
+class Kept(nnx.Module):
+    """A layer with a random stream, whose count moves when it is used."""
+
+    def __init__(self, scale):
+        self.layer = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        self.scale = nnx.Param(jnp.array(scale))
+
+    def __call__(self, x):
+        return (self.scale[...] * self.layer(x)).squeeze(-1)
+
+
+def test_the_values_of_an_nnx_module_count():
+    def model(module):
+        return bnn.regression(module, priors.Normal(1.0))
+
+    facts = [describe("model", model(Kept(scale))) for scale in (1.0, 1.0, 2.0)]
+    assert not differing(facts[0], facts[1])
+    assert differing(facts[0], facts[2])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda k: priors.Hierarchical(concentration=k),
+        lambda k: priors.Hierarchical(rate=k),
+        lambda k: priors.FanIn(k),
+        lambda k: priors.pretrained({"kernel": jnp.full(2, k)}),
+        lambda k: bnn.SGLD(scaled, step_size=0.1, accept=[None, "full", "minibatch"][int(k)]),
+        lambda k: bnn.MAMS(scaled, step_size=0.1, trajectory_length=k),
+        lambda k: bnn.MCLMC(scaled, energy_variance=1e-4 * k),
+        lambda k: bnn.SGNHT(scaled, step_size=0.1, per_parameter=k > 1),
+        lambda k: bnn.WindowedHMC(scaled, step_size=0.1, num_steps=8, window=int(k)),
+        lambda k: bnn.neal(scaled, HMC, step_size=k),
+        lambda k: Interleaved(NUTS(scaled), [RidgeScaling(k)]),
+        lambda k: bnn.parameterize(scaled, ["centered", "noncentered"][int(k) - 1]),
+    ],
+)
+def test_no_argument_of_a_constructor_is_lost(make):
+    facts = [describe("it", make(k)) for k in (1.0, 1.0, 2.0)]
+    assert not differing(facts[0], facts[1])
+    assert differing(facts[0], facts[2])
+
+
+KERNELS = {
+    "NUTS": NUTS,
+    "SGLD": lambda model: bnn.SGLD(model, step_size=0.1),
+    "ParallelTempering": lambda model: bnn.ParallelTempering(model, num_rungs=2),
+    "Gibbs": bnn.neal,
+    "moves": lambda model: Interleaved(NUTS(model), [RidgeScaling()]),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_shows_its_model(name, monkeypatch):
+    before = describe("kernel", KERNELS[name](scaled))
+    monkeypatch.setitem(SETTINGS, "width", 4)
+    words = difference(before, describe("kernel", KERNELS[name](scaled)))
+    assert "SETTINGS.width: there 3, here 4" in words

@@ -1,0 +1,144 @@
+"""Names of sites that files or ArviZ cannot hold: refused with the site named, before a step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+from numpyro_bnn.posterior.draws import Draws
+
+zarr = pytest.importorskip("zarr")
+pytest.importorskip("orbax.checkpoint")
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+# Sites with what is said about the one that is named.
+ANYWHERE = [
+    ([""], "''", "no name to a file system"),
+    (["."], r"'\.'", "no name to a file system"),
+    ([".."], r"'\.\.'", "no name to a file system"),
+    (["/"], "'/'", r"under '\.', which is no name"),
+    (["chain"], "'chain'", "name of an axis"),
+    (["draw"], "'draw'", "name of an axis"),
+    (["w", "w.axis_0"], r"'w\.axis_0'", "name of an axis"),
+    (["net/Dense_0.kernel", "net.Dense_0.unit_in"], r"'net\.Dense_0\.unit_in'", "name of an axis"),
+    (["a\0b"], r"'a\\x00b'", "null character"),
+    (["\ud800"], r"'\\ud800'", "no valid Unicode"),
+    (["a/b", "a.b"], r"'a[./]b' and '(a/b|a\.b)'", "one name|two quantities"),
+    (["n/a/b", "n/a.b"], r"'n/a[./]b' and 'n/a[./]b'", "one name|two quantities"),
+]
+ON_DISK = [
+    (["zarr.json"], r"'zarr\.json'", "a file of zarr"),
+    (["a\\b"], r"'a\\\\b'", "a backslash means a subfolder"),
+    (["x" * 256], "'x+'", "it has 256 bytes, and the limit is 255"),
+    (["é" * 128], "'é+'", "it has 256 bytes"),
+]
+FINE = [
+    "w",
+    "net/Dense_0.kernel",
+    "é",
+    "a b",
+    "...",
+    "-",
+    "0",
+    "posterior",
+    "c",
+    ".hidden",
+    "x" * 200,
+]
+SHAPES = {"net/Dense_0.kernel": (2, 2)}
+
+
+def model_of(sites):
+    def model():
+        for site in sites:
+            numpyro.sample(site, dist.Normal(jnp.zeros(SHAPES.get(site, (2,))), 1.0).to_event())
+
+    return model
+
+
+def sampler(sites, kernel=None, **where):
+    """A run over a model of these sites; where a cheap kernel is given, over an energy."""
+    kernel = kernel or HMC(model_of(sites), step_size=0.1, num_steps=2, adapt_step_size=False)
+    return bnn.MCMC(
+        kernel, num_warmup=0, num_samples=4, progress_bar=False, checkpoint_every=2, **where
+    )
+
+
+def walker():
+    return bnn.RandomWalk(potential_fn=lambda z: sum(v.sum() for v in z.values()), step_size=0.1)
+
+
+@pytest.mark.parametrize("option", ["checkpoint", "draws"])
+@pytest.mark.parametrize(("sites", "named", "why"), ANYWHERE + ON_DISK)
+def test_a_run_on_disk_refuses_the_site(sites, named, why, option, tmp_path):
+    starts = {site: jnp.zeros(SHAPES.get(site, (2,))) for site in sites}
+    mcmc = sampler(sites, walker(), **{option: tmp_path / "run"})
+    with pytest.raises(ValueError, match=rf"sites? {named} .*({why})|({why}|valid).*{named}"):
+        mcmc.run(jax.random.key(0), init_params=starts)
+    files = {p.relative_to(tmp_path / "run").parts[0] for p in tmp_path.rglob("*") if p.is_file()}
+    assert files <= {"run.json.partial", "start"}
+
+
+@pytest.mark.parametrize("site", ["", "chain"])
+def test_a_folder_is_free_after_a_refusal(site, tmp_path):
+    with pytest.raises(ValueError, match=f"the site '{site}' cannot be stored under"):
+        sampler([site], checkpoint=tmp_path / "run").run(jax.random.key(0))
+    mcmc = sampler(["w"], checkpoint=tmp_path / "run")
+    mcmc.run(jax.random.key(0))
+    assert mcmc.get_samples()["w"].shape == (4, 2)
+
+
+def test_a_site_without_a_name_is_sampled_in_memory():
+    mcmc = sampler([""])
+    mcmc.run(jax.random.key(0))
+    assert mcmc.get_samples()[""].shape == (4, 2)
+
+
+@pytest.mark.parametrize("name", ["chain", "", "a\\b"])
+def test_what_record_returns_is_refused_by_its_names_too(name, tmp_path):
+    mcmc = sampler(["w"], draws=tmp_path / "run", record=lambda sites: {name: sites["w"]})
+    with pytest.raises(ValueError, match="cannot be stored under"):
+        mcmc.run(jax.random.key(0))
+
+
+def test_other_names_are_stored_and_exported(tmp_path):
+    import xarray as xr
+
+    mcmc = sampler(FINE, walker(), draws=tmp_path / "run")
+    starts = {site: jnp.zeros(SHAPES.get(site, (2,))) for site in FINE}
+    mcmc.run(jax.random.key(0), init_params=starts)
+    samples = mcmc.get_samples(True)
+    loaded = bnn.load(tmp_path / "run", None)
+    opened = xr.open_zarr(tmp_path / "run", group="posterior")
+    idata = bnn.to_inference_data(mcmc, log_likelihood=False)
+    idata.to_netcdf(str(tmp_path / "run.nc"), engine="h5netcdf")
+    again = xr.open_dataset(tmp_path / "run.nc", group="posterior", engine="h5netcdf")
+    for site in FINE:
+        for tree in (opened, again):
+            np.testing.assert_array_equal(tree[site.replace("/", ".")], samples[site])
+        np.testing.assert_array_equal(loaded[site], samples[site])
+
+
+@pytest.mark.parametrize(("sites", "named", "why"), ANYWHERE)
+def test_the_export_refuses_the_site_of_a_run_in_memory(sites, named, why):
+    draws = Draws({site: np.zeros((1, 3, *SHAPES.get(site, (2,)))) for site in sites})
+    with pytest.raises(ValueError, match=rf"sites? {named} .*({why})|({why}).*{named}"):
+        bnn.to_inference_data(draws, log_likelihood=False)
+
+
+@pytest.mark.parametrize("target", ["row", "chain", ".", ""])
+def test_the_export_refuses_a_target_that_is_called_like_an_axis(target):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal())
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample(target, dist.Normal(w * x[:, 0]), obs=y)
+
+    draws = Draws({"w": np.zeros((1, 3))}, model)
+    with pytest.raises(
+        ValueError, match=rf"the site '{target}' cannot be stored|be called '{target}'"
+    ):
+        bnn.to_inference_data(draws, np.ones((4, 1)), np.ones(4))

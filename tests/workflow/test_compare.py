@@ -1,0 +1,213 @@
+"""A second sampler catches a biased one; methods stand in one table with what they cost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import linen as nn
+from nets import Linear
+from numpyro.infer import HMC, NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn.workflow.compare import Data, _sampled
+from numpyro_bnn.workflow.second_opinion import _higher
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 2)).astype(np.float32)
+Y = (X @ np.array([1.0, -0.5]) + 0.5 * RNG.normal(size=40)).astype(np.float32)
+
+
+class Outputs(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(x)
+
+
+def model(x, y=None):
+    net = bnn.random_module("net", Linear(), bnn.priors.Normal(1.0), x[:1])
+    with numpyro.plate("data", x.shape[0]):
+        mean = net(numpyro.subsample(x, event_dim=1))
+        target = None if y is None else numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(mean, 0.5), obs=target)
+
+
+def run(kernel, num_samples=500, thinning=1):
+    mcmc = bnn.MCMC(
+        kernel,
+        num_warmup=300,
+        num_samples=num_samples,
+        thinning=thinning,
+        num_chains=4,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), X, Y)
+    return mcmc
+
+
+@pytest.mark.slow
+def test_two_samplers_of_one_posterior_agree():
+    report = bnn.second_opinion(run(NUTS(model)), progress_bar=False)
+    assert report.second.agrees, report.second.worst
+    assert report.second.num_compared == 4 * 2 * len(X)
+    assert "A second run agrees" in report.explanation
+
+
+def test_a_biased_sampler_is_caught_although_its_chains_agree():
+    """SGLD near the limit of stability: variances up to twice too large, with perfect R-hat."""
+    largest = np.linalg.eigvalsh(4.0 * X.T @ X + np.eye(2))[-1]
+    kernel = bnn.SGLD(model, step_size=1.5 / float(largest))
+    biased = run(kernel, num_samples=10_000, thinning=10)
+    report = bnn.second_opinion(biased, X[:10], num_samples=1000, progress_bar=False)
+    assert report.predictions.max_rhat < 1.01
+    assert not report.second.agrees
+    assert "A second run parts from this one" in report.explanation
+
+
+def test_the_second_sampler_looks_closer():
+    assert _higher(NUTS(model)) == 0.95
+    assert _higher(NUTS(model, target_accept_prob=0.97)) == 0.99
+    assert _higher(bnn.BAOAB(model, step_size=0.1)) == 0.95
+
+
+def test_errors_say_what_to_give():
+    fresh = bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1)
+    with pytest.raises(ValueError, match=r"numpyro_bnn\.MCMC after `run`, got MCMC before"):
+        bnn.second_opinion(fresh)
+    with pytest.raises(ValueError, match=r"got dict\. To compare finished runs use diagnose"):
+        bnn.second_opinion({"a": jnp.zeros((1, 2))})
+    of_potential = bnn.MCMC(
+        bnn.MALA(potential_fn=lambda z: jnp.sum(z**2), step_size=0.1),
+        num_warmup=1,
+        num_samples=2,
+        progress_bar=False,
+    )
+    of_potential.run(jax.random.key(0), init_params=jnp.zeros(2))
+    with pytest.raises(ValueError, match="MALA carries no model to sample again"):
+        bnn.second_opinion(of_potential)
+
+
+DATA = (X[:30], Y[:30], X[30:], Y[30:])
+
+
+def exact_draws(num_chains=2, num_draws=200):
+    """The posterior of the linear model in closed form."""
+    design = np.concatenate([DATA[0], np.ones((30, 1))], 1)
+    covariance = np.linalg.inv(4 * design.T @ design + np.eye(3))
+    mean = covariance @ (4 * design.T @ DATA[1])
+    drawn = RNG.multivariate_normal(mean, covariance, (num_chains, num_draws)).astype(np.float32)
+    return {"net/Dense_0.kernel": drawn[..., :2, None], "net/Dense_0.bias": drawn[..., 2:]}
+
+
+@pytest.fixture(scope="module")
+def table():
+    methods = {
+        "exact": exact_draws(),
+        "again": exact_draws(),
+        "map": None,
+        "baoab": bnn.BAOAB(model, step_size=0.05, batch_size=15),
+        "leapfrogs": HMC(model, num_steps=3, trajectory_length=None),
+        "prior": lambda model, key, x, y, progress_bar: {
+            name: value[None]
+            for name, value in bnn.prior_predictive(model, key, x[:2], 100).items()
+            if name != "y"
+        },
+    }
+    settings = {"num_chains": 2, "num_warmup": 20, "num_samples": 30}
+    return bnn.compare(model, DATA, methods, reference="exact", progress_bar=False, **settings)
+
+
+def test_the_reference_is_at_no_distance_from_itself(table):
+    row = table["exact"]
+    assert (row.difference, row.difference_error, row.total_variation) == (0, 0, 0)
+    assert np.isnan(row.seconds)
+    assert np.isnan(row.gradients)
+    assert np.isnan(row.agreement)
+
+
+def test_scores_are_those_of_the_scores_module(table):
+    predictions = bnn.predict(model, exact_draws(), DATA[2])
+    row = table["again"]
+    own = table.predictions["again"]
+    assert row.log_score == pytest.approx(bnn.scores.lppd(own, DATA[3]))
+    assert row.error == pytest.approx(bnn.scores.rmse(own, DATA[3]))
+    assert row.calibration == pytest.approx(bnn.scores.coverage(own, DATA[3], level=0.9))
+    assert abs(row.log_score - bnn.scores.lppd(predictions, DATA[3])) < 0.02
+    assert abs(row.difference - (row.log_score - table["exact"].log_score)) < 1e-6
+
+
+def test_the_draws_that_were_judged_come_with_the_table(table):
+    for name in ("exact", "again"):
+        at_test = bnn.predict(None, table.draws[name], DATA[2])
+        np.testing.assert_array_equal(at_test.mean, table.predictions[name].mean)
+
+
+def test_worse_methods_are_further_away(table):
+    assert table["again"].total_variation < 0.03
+    assert table["prior"].total_variation > 10 * table["again"].total_variation
+    assert table["prior"].difference < -5 * table["prior"].difference_error
+
+
+def test_gradients_are_counted_in_passes_over_all_rows(table):
+    assert table["baoab"].gradients == 2 * (20 + 30) * 10 * 15 / 30
+    assert table["leapfrogs"].gradients == 2 * (20 + 30) * 3
+    assert table["map"].gradients >= 100
+    assert all(table[name].seconds > 0 for name in ("map", "baoab", "leapfrogs", "prior"))
+
+
+def test_steps_between_the_draws_of_a_cycle_are_counted():
+    schedule = bnn.schedules.cyclical(peak=1e-3, cycle_length=10, exploration=0.8)
+    kernel = bnn.SGLD(model, step_size=schedule, batch_size=15)
+    settings = {"num_warmup": 20, "num_samples": 4, "num_chains": 2}
+    _, gradients = _sampled(kernel, Data(*DATA), jax.random.key(0), None, settings, False)
+    # Draws 1 and 2 of a cycle end its steps 9 and 10; ten are thinned to one.
+    assert gradients == 2 * (20 * 10 + 4 * 10 // 2 * 10) * 15 / 30
+
+
+def test_the_table_is_shown_in_three_ways(table):
+    text = str(table)
+    assert "exact *" in text
+    assert "agreement" not in text
+    assert "distance" in text
+    assert len(text.splitlines()) == 2 + 6 + 1
+    assert table._repr_html_().count("<tr>") == 7
+    assert list(table.to_dataframe().index) == [row.method for row in table.rows]
+    with pytest.raises(KeyError, match="no method 'x'; compared were"):
+        table["x"]
+
+
+def test_classes_have_agreement_with_the_reference():
+    network = bnn.classification(
+        Outputs(), bnn.priors.Normal(1.0), DATA[0], (Y > 0).astype(int)[:30]
+    )
+    labels = (Y > 0).astype(int)
+    kernel = [RNG.normal(size=(2, 50, 2, 2)).astype(np.float32) for _ in range(2)]
+    bias = np.zeros((2, 50, 2), np.float32)
+    draws = [{"net/Dense_0.kernel": k, "net/Dense_0.bias": bias} for k in kernel]
+    data = (X[:30], labels[:30], X[30:], labels[30:])
+    found = bnn.compare(network, data, {"a": draws[0], "b": draws[1]}, reference="a")
+    assert found["a"].agreement == 1.0
+    p, q = (found.predictions[name] for name in "ba")
+    assert found["b"].agreement == bnn.scores.agreement(p, q)
+    wrong = np.mean(np.asarray(p).mean((0, 1)).argmax(-1) != labels[30:])
+    assert found["b"].error == pytest.approx(wrong) != 1 - wrong
+    calibration = bnn.scores.expected_calibration_error(p, labels[30:])
+    assert found["b"].calibration == pytest.approx(calibration)
+    assert found["b"].total_variation == pytest.approx(bnn.scores.total_variation(p, q))
+    assert "tot. var." in str(found)
+
+
+@pytest.mark.parametrize(
+    ("data", "methods", "kind", "words"),
+    [
+        (DATA[:3], None, ValueError, r"data must be \(x, y, x_test, y_test\).*got tuple"),
+        ({"x": 1}, None, ValueError, r"a mapping with these keys, got \['x'\]"),
+        (DATA, {"gibbs": None}, ValueError, "no method is called 'gibbs'; known are"),
+        (DATA, {"a": 3}, TypeError, "'a' must be a kernel, a function .* got int"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(data, methods, kind, words):
+    with pytest.raises(kind, match=words):
+        bnn.compare(model, data, methods, progress_bar=False)

@@ -1,0 +1,154 @@
+"""From data to a judged posterior in one call, on a model whose posterior is known."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import linear_gaussian
+import numpy as np
+import pytest
+from numpyro.infer import NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn.workflow.fit import Fit
+from numpyro_bnn.workflow.kernels_by_name import KERNELS
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+X, Y = linear_gaussian.data()
+MEAN, PRECISION = linear_gaussian.posterior(X, Y)
+
+
+@functools.cache
+def fitted(kernel=None, **options):
+    settings = {"num_chains": 2, "num_warmup": 150, "num_samples": 200, "progress_bar": False}
+    return bnn.fit(linear_gaussian.model, X, Y, kernel=kernel, **(settings | options))
+
+
+def test_the_whole_way():
+    result = fitted()
+    assert isinstance(result, Fit)
+    assert isinstance(result.mcmc.sampler, bnn.MCLMC)
+    assert result.mcmc.thinning == 100
+    assert set(result.seconds) == {"optimise", "sample", "judge"}
+    # Every member of the ensemble is at the mode, which a Gaussian posterior has at its mean.
+    members = linear_gaussian.weights(result.ensemble)
+    assert members.shape == (2, 1, 4)
+    np.testing.assert_allclose(members, np.tile(MEAN, (2, 1, 1)), atol=0.01)
+    assert result.ensemble.stats["potential_energy"].shape == (2, 1)
+    # Draws have its law: their means within 5 Monte Carlo errors.
+    draws = linear_gaussian.weights(result.draws)
+    error = np.sqrt(np.diag(np.linalg.inv(PRECISION)) / result.report.weights.min_ess)
+    np.testing.assert_array_less(np.abs(draws.mean((0, 1)) - MEAN), 5 * error)
+    np.testing.assert_array_equal(result.weights, [0.5, 0.5])
+    assert result.report.predictions.num_scalars == len(Y) + 1  # One noise at all rows.
+    predictions = result.predict(X[:3])
+    assert predictions.mean.shape == (2, 200, 3)
+    assert repr(result).startswith(f"Fit(MCLMC, {result.report.verdict}; optimise ")
+
+
+def test_what_takes_a_run_takes_what_fit_returned(tmp_path):
+    result = fitted()
+    at_rows = result.predict(X[:3]).mean
+    np.testing.assert_array_equal(bnn.predict(None, result, X[:3]).mean, at_rows)
+    loaded = bnn.load(bnn.save(result, tmp_path / "run"), linear_gaussian.model)
+    # Draws from a file are NumPy's, for which the compiler may order a sum otherwise.
+    np.testing.assert_allclose(bnn.predict(None, loaded, X[:3]).mean, at_rows, rtol=1e-5)
+
+
+def test_it_prints_its_report(capsys):
+    fitted().print()
+    assert capsys.readouterr().out.startswith("Verdict: ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mclmc", "nuts"),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("mams", "hmc", "ggmc", "baoab")),
+    ],
+)
+def test_every_kernel_by_name_samples_the_posterior(name):
+    options = {"num_warmup": 40, "num_samples": 60} if KERNELS[name].thinning > 1 else {}
+    result = fitted(name, **options)
+    draws = linear_gaussian.weights(result.draws)
+    error = np.sqrt(np.diag(np.linalg.inv(PRECISION)) / result.report.weights.min_ess)
+    # The unadjusted samplers have a bias of their own, far below a standard deviation.
+    spread = np.sqrt(np.diag(np.linalg.inv(PRECISION)))
+    slack = 0.1 * spread if KERNELS[name].thinning > 1 else 0.0
+    np.testing.assert_array_less(np.abs(draws.mean((0, 1)) - MEAN), 5 * error + slack)
+    np.testing.assert_allclose(draws.std((0, 1)), spread, rtol=0.35)
+
+
+def test_a_kernel_of_ones_own():
+    own = bnn.fit(
+        linear_gaussian.model, X, Y, kernel=NUTS(linear_gaussian.model, max_tree_depth=3),
+        num_chains=1, num_warmup=20, num_samples=30, progress_bar=False, x_test=X[:2],
+    )  # fmt: skip
+    assert own.mcmc.sampler._max_tree_depth == 3
+    assert own.report.predictions.num_scalars == 2 + 1
+
+
+def test_many_rows_go_in_minibatches(monkeypatch):
+    monkeypatch.setattr("numpyro_bnn.workflow.fit._MANY_ROWS", 15)
+    monkeypatch.setattr("numpyro_bnn.workflow.fit._BATCH", 4)
+    result = bnn.fit(
+        linear_gaussian.model, X, Y, num_chains=1, num_warmup=2, num_samples=4, thinning=1,
+        progress_bar=False,
+    )  # fmt: skip
+    assert isinstance(result.mcmc.sampler, bnn.BAOAB)
+    assert result.mcmc.sampler.gradient.batch_size == 4
+
+
+def test_stacked_chains_and_rows_that_nothing_was_fitted_to():
+    result = fitted("nuts", combine="stack", validation=0.25)
+    rows = result.mcmc._args[0]
+    assert len(rows) == 15
+    assert result.draws.num_chains == 1
+    np.testing.assert_allclose(result.weights.sum(), 1.0)
+    np.testing.assert_allclose(result.draws.info["weights"], result.weights)
+    everywhere = {tuple(row) for row in np.asarray(X, np.float32)}
+    assert {tuple(row) for row in np.asarray(rows, np.float32)} < everywhere
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "gibbs"}, "one of .*'nuts'.* got 'gibbs'"),
+        ({"kernel": "nuts", "batch_size": 5}, "'nuts' uses all rows.*'baoab', 'mclmc'"),
+        (
+            {"max_tree_depth": 4},
+            "not a setting of the kernel 'mclmc'.*'ggmc', 'hmc', 'mams', 'nuts'",
+        ),
+        ({"max_tree_depth": 4, "batch_size": 5}, "not a setting of the kernel 'baoab'"),
+        (
+            {"kernel": "mclmc", "batch_size": 5, "energy_variance": 0.1},
+            r"\['energy_variance'\] are settings of 'mclmc' over all rows.*batch_size=5",
+        ),
+        ({"kernel": "ggmc", "target_accept_prob": 0.9}, r"\['hmc', 'mams', 'nuts'\] have it"),
+        ({"kernel": "nuts", "max_depth": 4}, "max_depth is not a setting .* Leave it out"),
+        ({"combine": "vote"}, '"average" or "stack", got \'vote\''),
+        ({"combine": "stack", "validation": 0.0}, "share of rows to hold out.*0.0 of 20"),
+        ({"y": Y[:-1]}, r"same positive number of rows, got \[19, 20\]"),
+        ({"x": X[:0], "y": Y[:0]}, "same positive number of rows"),
+        (
+            {"kernel": NUTS(linear_gaussian.model), "max_tree_depth": 4},
+            r"\['max_tree_depth'\] are for kernels by name; give them to NUTS",
+        ),
+    ],
+)
+def test_bad_input_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        bnn.fit(linear_gaussian.model, **({"x": X, "y": Y, "progress_bar": False} | options))
+
+
+def test_a_pytree_of_inputs():
+    def model(x, y=None):
+        linear_gaussian.model(x["a"], y)
+
+    result = bnn.fit(
+        model, {"a": jnp.asarray(X)}, jnp.asarray(Y), key=jax.random.key(3), num_chains=1,
+        kernel="baoab", batch_size=5, num_warmup=2, num_samples=20, thinning=2,
+        progress_bar=False, combine="stack",
+    )  # fmt: skip
+    assert result.predict({"a": X[:4]}).mean.shape == (1, 20, 4)

@@ -154,14 +154,14 @@ def test_large_rooms_have_rows():
 )
 def test_a_room_says_what_it_is_for(name):
     said = ast.get_docstring(ast.parse(FILES[name].read_text())) or ""
-    assert 2 <= said.count(". ") + said.count(".\n") + said.endswith("."), (
+    assert said.count(". ") + said.count(".\n") + said.endswith(".") >= 2, (
         f"{name}: two to five sentences"
     )
 
 
 def test_the_picture_is_current():
     drawn = architecture.PICTURE.read_text(encoding="utf-8")
-    assert drawn == architecture.picture(), "draw it again: python tests/architecture.py"
+    assert architecture.picture() == drawn, "draw it again: python tests/architecture.py"
 
 
 @pytest.mark.parametrize("library", HOME)

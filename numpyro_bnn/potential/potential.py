@@ -156,7 +156,12 @@ class Potential:
         contiguous: bool = False,
         ahead: jax.Array | None = None,
     ) -> Callable:
-        """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`."""
+        """The model that sees the rows `indices` of `plate` only; see :meth:`minibatch`.
+
+        :raises ValueError: if no observed site is inside a plate of that name.
+        """
+        if plate not in self._plates:
+            raise ValueError(_no_plate(plate, self._plates))
         bound = with_stand_ins(_DefaultKey(self.model), indices, ahead)
         model = substitute(bound, data={plate: indices})
         if rows_are_shared():
@@ -180,6 +185,12 @@ class Potential:
         (axis,) = axes
         return _Taken(model, take, axis, self.structure.plates[plate].size)
 
+    @property
+    def _plates(self) -> list[str]:
+        """Names of the plates around observed sites."""
+        observed = (self.structure.sites[name] for name in self.structure.observed)
+        return sorted({plate for site in observed for plate in site.plates})
+
     def data_plate(self, plate: str | None = None) -> tuple[str, int]:
         """The plate that minibatches are taken from, and its size N.
 
@@ -188,8 +199,7 @@ class Potential:
             follow minibatches of it: an observed site outside the plate, a latent site inside,
             data that are not subsampled, or a likelihood summed before it reaches the plate.
         """
-        observed = {name: self.structure.sites[name] for name in self.structure.observed}
-        candidates = sorted({p for site in observed.values() for p in site.plates})
+        candidates = self._plates
         if plate is None and len(candidates) == 1:
             (plate,) = candidates
         if plate is None or plate not in candidates:

@@ -253,3 +253,10 @@ def test_an_outer_product_of_predictions_and_targets_is_refused():
 
     with pytest.raises(ValueError, match=r"\(6,\) but a distribution of shape \(6, 1\)|every pred"):
         begin_fit(model, data(), {})
+
+
+def test_a_minibatch_of_a_plate_that_there_is_not_is_refused():
+    # Substituted nowhere, the rows would be all rows: a finite energy, and a wrong one.
+    potential = bnn.potential_of(indexed, *data())
+    with pytest.raises(ValueError, match=r"inside a plate named 'rows'; the plates are \['data'\]"):
+        potential.minibatch({"w": jnp.zeros(3)}, jnp.arange(2), "rows")

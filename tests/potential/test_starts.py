@@ -26,7 +26,7 @@ def model(x, y):
     noise = numpyro.sample("noise", dist.HalfNormal())
     numpyro.sample("shares", dist.Dirichlet(jnp.ones(3)))
     numpyro.sample("factors", dist.LKJCholesky(3))
-    numpyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+    numpyro.sample("y", dist.Normal(jnp.sum(x * w, -1), noise), obs=y)
 
 
 START = {"w": jnp.zeros(3), "noise": jnp.zeros(()), "shares": jnp.zeros(2), "factors": jnp.zeros(3)}

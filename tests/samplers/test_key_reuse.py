@@ -10,13 +10,16 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from numpyro.infer import HMC, NUTS, CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
-from numpyro_bnn.samplers.gibbs.moves import PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.moves import Interleaved, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 
 sys.path.insert(0, str(Path(__file__).parent / "sgmcmc"))
 import catalogue
@@ -168,13 +171,12 @@ def test_members_of_an_ensemble_begin_and_go_on_apart():
     descent = Descent("test", network, rows(), {}, batch_size=2)
     z = descent.begin(jax.random.key(0), 3, None)
     assert (
-        correlations([np.concatenate([np.ravel(v[i]) for v in z.values()]) for i in range(3)]) < 1
+        correlations([np.concatenate([np.ravel(v[i]) for v in z.values()]) for i in range(3)])
+        < 0.99
     )
     moments = jax.vmap(optax.adam(0.1).init)(z)
     keys = descent.members(jax.random.key(0), z, moments).batches.rng_key
     assert len({bytes(k) for k in np.asarray(jax.random.key_data(keys))}) == 3
-    estimator = gradients.minibatch(2, "replacement")
-    assert estimator.batch_size == 2
 
 
 def test_a_fit_uses_no_key_twice():

@@ -5,6 +5,7 @@ one. The count begins at 0 at the end of warm-up; during warm-up a kernel holds 
 SG-MCMC is a schedule that also knows which of its steps explore: :class:`Cyclical`.
 """
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable
@@ -111,11 +112,13 @@ def _check_traced(label: str, schedule: Schedule) -> None:
             "`jax.numpy`, or join pieces by `optax.join_schedules`."
         ) from error
     (value,) = given
-    try:
-        kind, shape = jnp.result_type(value), () if value is None else jnp.shape(value)
-        real = jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)
-    except (TypeError, ValueError):
-        kind, shape, real = value, (), False
+    kind: Any = value
+    shape: tuple[int, ...] = ()
+    real = False
+    if value is not None:  # which has a type and a shape for NumPy
+        with contextlib.suppress(TypeError, ValueError):
+            kind, shape = jnp.result_type(value), jnp.shape(value)
+            real = jnp.issubdtype(kind, jnp.floating) or jnp.issubdtype(kind, jnp.integer)
     if not real:
         raise TypeError(f"{label}, which gave {kind}, expected a real number. {advice}")
     if shape:

@@ -33,6 +33,8 @@ _MOST_BATCHES = 128
 # Scalars shuffled at a time (their batches stay in the cache), and those that the median is of.
 _SCALARS = 128
 _MEDIAN_OF = 1024
+# Single precision, with a margin.
+_ROUNDING = 1 - 1e-5
 # Probability below which chains do not agree.
 SIGNIFICANT = 0.01
 
@@ -130,49 +132,54 @@ def agreement(
     halves = any(len(x) == 1 for x in arrays.values())
     arrays = {name: as_chains(x) for name, x in arrays.items()}
     chains, draws = next(iter(arrays.values())).shape[:2]
-    moves = {name: (each.within > 0) for name, each in errors.items()}
-    times = np.concatenate([errors[name].time[moves[name]] for name in arrays])
-    slow = float(np.quantile(times, SLOW_QUANTILE, method="higher")) if times.size else 1.0
-    shortest = int(np.ceil(BATCH_TIMES * slow))
-    judged = {
-        name: moves[name] & (errors[name].time * LEAST_TIMES <= max(shortest, 1)) for name in arrays
-    }
-    nothing = Agreement(
-        left_out={name: moves[name] & ~judged[name] for name in arrays},
+    judged, left_out, length = _batch_length(errors)
+    untested = Agreement(
+        left_out=left_out,
         members=np.zeros(chains, int),
-        batch_length=shortest,
-        num_batches=draws // shortest,
+        batch_length=length,
+        num_batches=draws // length,
         halves=halves,
-        needed=LEAST_BATCHES * shortest / draws,
+        needed=LEAST_BATCHES * length / draws,
         **_farthest(arrays, errors),
     )
-    if draws // shortest < LEAST_BATCHES or not times.size:
-        return nothing
-    batches = _batches(arrays, judged, shortest)
+    if draws // length < LEAST_BATCHES or not any(mask.any() for mask in judged.values()):
+        return untested
+    batches = _batches(arrays, judged, length)
     found = _permutation_test(batches.means, num_permutations, seed)
-    differs = _by_name(found.differs, judged)
-    result = nothing._replace(
+    result = untested._replace(
         tested=True,
         p=found.p,
         p_max=found.p_max,
         p_median=found.p_median,
-        differs=differs,
+        differs=_by_name(found.differs, judged),
         batch_length=batches.length,
         num_batches=batches.means.shape[1],
         correlation=found.correlation,
     )
-    members = nothing.members
-    if result.disagree(tolerance or Tolerance()):
-        # The scalars that gave it away: a few, or all of them.
-        few = found.p_max <= found.p_median and found.differs.any()
-        looked_at = found.differs if few else np.ones_like(found.differs)
-        members = chain_groups(batches.means[:, :, looked_at], seed)
+    if not result.disagree(tolerance or Tolerance()):
+        return result
+    # The scalars that gave it away: a few, or all of them.
+    few = found.p_max <= found.p_median and found.differs.any()
+    looked_at = found.differs if few else np.ones_like(found.differs)
+    members = chain_groups(batches.means[:, :, looked_at], seed)
     return result._replace(members=members, groups=len(np.unique(members)))
 
 
-def _farthest(
-    arrays: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]
-) -> dict[str, float]:
+_Flags = dict[str, np.ndarray]
+
+
+def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int]:
+    """Scalars that are judged, those too slow for it, and draws in a batch; by name."""
+    # A scalar that is constant in every chain, at different places, is the clearest of all.
+    moves = {name: each.sd > 0 for name, each in errors.items()}
+    times = np.concatenate([each.time[moves[name]] for name, each in errors.items()])
+    slow = float(np.quantile(times, SLOW_QUANTILE, method="higher")) if times.size else 1.0
+    length = int(np.ceil(BATCH_TIMES * slow))
+    judged = {n: moves[n] & (each.time * LEAST_TIMES <= length) for n, each in errors.items()}
+    return judged, {name: moves[name] & ~judged[name] for name in errors}, length
+
+
+def _farthest(arrays: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]) -> dict[str, Any]:
     """Mean and 99 % quantile over rows between averages of the two chains farthest apart."""
     units = units_of(arrays, errors)
     means = {name: errors[name].chain_means for name in arrays}
@@ -180,9 +187,10 @@ def _farthest(
     for one in range(len(next(iter(means.values()))) - 1):
         apart = row_distances({n: m[one + 1 :] - m[one] for n, m in means.items()}, units)
         for key, rows in apart.items():
-            worst = np.quantile(rows, 0.99, axis=1, method="higher").max()
-            for name, value in ((key, rows.mean(axis=1).max()), (f"{key}_99", worst)):
-                largest[name] = max(largest.get(name, 0.0), float(value))
+            pairs: dict[str, Any] = {key: rows.mean(axis=1)}
+            pairs[f"{key}_99"] = np.quantile(rows, 0.99, axis=1, method="higher")
+            for name, values in pairs.items():
+                largest[name] = max(largest.get(name, 0.0), float(values.max()))
     return largest
 
 
@@ -233,8 +241,9 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
     largest, shares = _shuffled(flat[:, arranged], order, len(spaced))
     largest_seen, median_seen = observed.max(), np.median(observed[spaced])
     medians = np.median(shares, axis=1)
-    # Each statistic as its rank among all, the chains' own included: small is extreme.
-    both = ((largest, largest_seen), (medians, median_seen))
+    # Each statistic as its rank among all, the chains' own included: small is extreme. What is
+    # shuffled is in single precision: the chains' own arrangement must not beat itself.
+    both = ((largest, largest_seen * _ROUNDING), (medians, median_seen * _ROUNDING))
     ranks = np.stack([_tail(np.append(shuffled, seen)) for shuffled, seen in both])
     least = ranks.min(axis=0)
     p = float((least <= least[-1]).mean())
@@ -254,9 +263,10 @@ def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
     Batches in a row still depend on each other a little, which raises F by 1 + 2 r; shuffled ones
     do not. The correlation r is one number for all scalars: each one's own is mostly noise.
     """
-    chains, count, _ = batches.shape
+    count = batches.shape[1]
     centers = batches.mean(axis=1)
-    share = count * np.square(centers).sum(axis=0) / count
+    # The sum of squares of all batches is their number a chain.
+    share = np.square(centers).sum(axis=0)
     inner = batches - centers[:, None]
     squares = np.square(inner).sum()
     lagged = (inner[:, 1:] * inner[:, :-1]).sum()

@@ -11,6 +11,7 @@ import numpy as np
 
 from numpyro_bnn.mean_errors import MeanErrors
 
+
 def units_of(
     predictions: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]
 ) -> dict[str, np.ndarray]:

@@ -15,7 +15,9 @@ from scipy.stats import chi2, f
 from numpyro_bnn.checks import check_positive
 
 
-def _checked(owner: str, num_scalars: Any, groups: str, num_groups: Any, ess: Any, alpha: Any) -> Any:
+def _checked(
+    owner: str, num_scalars: Any, groups: str, num_groups: Any, ess: Any, alpha: Any
+) -> Any:
     check_positive(owner, num_scalars=num_scalars, alpha=alpha)
     size = np.asarray(ess, np.float64)
     if num_groups < 1 or not (size > 0).all() or alpha >= 1:

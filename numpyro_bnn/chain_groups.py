@@ -7,8 +7,6 @@ from scipy.spatial.distance import pdist
 # Scalars looked at, evenly spaced; and shufflings that say what chance does.
 _MOST_SCALARS = 200
 _SHUFFLES = 200
-# The chance that any two chains which agree are put apart.
-_CHANCE = 0.01
 
 
 def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -29,13 +27,13 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
     apart = pdist(centers / scale, "sqeuclidean")
     rng = np.random.default_rng(seed)
     flat = (inner / scale).reshape(chains * count, -1)
-    largest = []
+    largest = 0.0
     for _ in range(_SHUFFLES):
         dealt = flat[rng.permutation(len(flat))].reshape(chains, count, -1)
-        largest.append(pdist(dealt.mean(axis=1), "sqeuclidean").max())
+        largest = max(largest, float(pdist(dealt.mean(axis=1), "sqeuclidean").max()))
     tree = linkage(apart, "average")
     # The test has found a difference: never one group.
-    cut = min(float(np.quantile(largest, 1 - _CHANCE)), np.nextafter(tree[-1, 2], 0))
+    cut = min(largest, float(np.nextafter(tree[-1, 2], 0)))
     labels = fcluster(tree, cut, "distance")
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]

@@ -93,24 +93,20 @@ def test_an_unpermuted_test_would_be_seen(monkeypatch):
         check_uniform(p, 0.02)
 
 
-def test_scalars_shuffled_apart_would_be_seen(monkeypatch):
+def test_scalars_shuffled_apart_would_be_seen(monkeypatch, rng):
     """Shuffling each block of scalars by itself forgets what they have in common."""
-    median_of = agreement_test._shuffled
+    one_block = agreement_test._shuffled
 
     def apart(flat, order, num_kept):
-        rng = np.random.default_rng(order[0, 0, 0])
-        parts = [
-            median_of(
-                flat[:, k : k + 1],
-                rng.permuted(order.reshape(len(order), -1), axis=1).reshape(order.shape),
-                1,
-            )
-            for k in range(flat.shape[1])
-        ]
+        flat_order = order.reshape(len(order), -1)
+        parts = []
+        for k in range(flat.shape[1]):
+            own = rng.permuted(flat_order, axis=1).reshape(order.shape)
+            parts.append(one_block(flat[:, k : k + 1], own, 1))
         return np.max([p[0] for p in parts], axis=0), np.concatenate([p[1] for p in parts], axis=1)
 
     monkeypatch.setattr(agreement_test, "_shuffled", apart)
-    p = null_p("independent draws", 60)
+    p = null_p("independent draws", 30)
     # Medians of shuffled scalars hardly vary, those of the chains do.
     with pytest.raises(AssertionError):
         check_uniform(p, 0.02)
@@ -155,15 +151,15 @@ def test_shuffled_shares_are_those_of_an_analysis_of_variance(rng, chains, lengt
         f = stats.f_oneway(*dealt, axis=0).statistic
         within = chains * (length - 1)
         np.testing.assert_allclose(share / (1 - share) * within / (chains - 1), f, rtol=1e-8)
-        np.testing.assert_allclose(kept[k], share[:200], rtol=1e-4)
+        np.testing.assert_allclose(kept[k], share[:200], rtol=1e-4, atol=1e-7)
         assert largest[k] == pytest.approx(share.max(), rel=1e-4)
 
 
-def test_an_arrangement_does_not_beat_itself(rng):
+@pytest.mark.parametrize("scalars", [1, 5])
+def test_an_arrangement_does_not_beat_itself(rng, scalars):
     # Two chains of four batches: 35 ways to deal them out, so no p below one in 35 is possible.
-    x = rng.standard_normal((2, 40, 1)) + 100 * np.arange(2)[:, None, None]
-    found = agreement({"y": x})
-    assert found.num_batches == 4
+    means = rng.standard_normal((2, 4, scalars)) + 100 * np.arange(2)[:, None, None]
+    found = agreement_test._permutation_test(means, 2000, 0)
     assert found.p == pytest.approx(1 / 35, rel=0.4)
 
 
@@ -180,7 +176,8 @@ def test_few_scalars_and_many_are_seen(rng, name, scale):
     few = found(1.0, 4)
     assert few.disagree(Tolerance())
     assert few.p_max < 0.01
-    assert few.members.tolist() == [0, 0, 1, 0]
+    # In one run of forty chance parts the others too.
+    assert np.count_nonzero(few.members == few.members[2]) == 1
     assert few.differs[name].reshape(-1)[:4].all()
     assert few.differs[name].sum() < 8
     many = found(0.5, 200)
@@ -279,7 +276,7 @@ def test_groups_are_at_least_two(rng):
 
 
 @pytest.mark.parametrize(
-    ("chains", "draws", "scalars"), [(4, 300, 1), (4, 300, 300), (16, 100, 30)]
+    ("chains", "draws", "scalars"), [(4, 300, 1), (4, 300, 100), (16, 100, 30)]
 )
 def test_stationary_chains_stay_below_the_limit_of_rhat(rng, chains, draws, scalars):
     x = rng.standard_normal((chains, draws, 60 * scalars))

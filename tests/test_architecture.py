@@ -33,8 +33,10 @@ recording
 mcmc optimization approximate iterates gaussian_laplace variational
 buffers
 rank_loops
-effective_size
-predictions score* rhat* sampler_stats modes disagreement symmetry
+time_loops permutation_loops effective_size
+predictions score* rhat* sampler_stats modes disagreement symmetry mean_errors
+prediction_units tolerance chain_groups
+agreement_test monte_carlo_error
 report verdict stacking comparison
 diagnostics
 inference_groups

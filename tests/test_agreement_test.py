@@ -72,10 +72,10 @@ def test_p_is_uniform_for_stationary_chains(setting):
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_p_is_uniform_in_many_runs(setting):
-    p = null_p(setting, 1000)
+    p = null_p(setting, 500)
     check_uniform(p, 0.02)
     # False alarms at 1 %: three binomial errors above.
-    assert (p <= 0.01).mean(axis=1).max() < 0.01 + 3 * np.sqrt(0.01 / 1000)
+    assert (p <= 0.01).mean(axis=1).max() < 0.01 + 3 * np.sqrt(0.01 / 500)
 
 
 def test_an_unpermuted_test_would_be_seen(monkeypatch):

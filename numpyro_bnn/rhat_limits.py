@@ -38,7 +38,9 @@ def rhat_limit(
 
     :param num_scalars: K, of which the worst R-hat is compared.
     :param num_chains: whole chains; R-hat splits them in m = 2 `num_chains` halves.
-    :param ess: S, effective draws of all chains together, of one scalar or of each.
+    :param ess: S, effective draws of all chains together, of one scalar or of each, from within
+        chains (`mean_errors(x).ess`): the usual ESS falls where chains differ, which raises the
+        limit and hides the difference.
     :param alpha: chance that any of them exceeds it.
     :return: of the shape of `ess`.
     :raises ValueError: for numbers that are not positive.

@@ -282,7 +282,7 @@ def draw(rows):
     right.set_yticks(places, [row["case"] for row in power], fontsize=7)
     right.invert_yaxis()
     right.set(xlabel="share of runs convicted, 4 chains, autocorrelation 0.5", xlim=(0, 1.02))
-    right.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8, loc="lower right")
     return figure
 
 

@@ -86,7 +86,9 @@ def test_one_chain_is_judged_by_its_halves(rng):
     x = autoregressive(rng, (1, 2000, MANY), 0.5)
     found = mean_errors(x)
     assert found.chain_means.shape == (2, MANY)
-    assert found.error.mean() == pytest.approx(true_error(1, 2000, 0.5), rel=0.03 + 1.5 * np.sqrt(2 / MANY))
+    assert found.error.mean() == pytest.approx(
+        true_error(1, 2000, 0.5), rel=0.03 + 1.5 * np.sqrt(2 / MANY)
+    )
     assert mean_errors(x + np.linspace(0, 3, 2000)[:, None]).error.mean() > 0.3
 
 

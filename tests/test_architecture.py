@@ -16,10 +16,10 @@ import numpyro_bnn
 ALLOWED = {
     "data": "",
     "distributions": "",
-    "diagnostics.convergence": "",
     "samplers": "",
-    "priors": "_checks distributions",
+    "diagnostics.convergence": "_checks",
     "scores": "_checks data",
+    "priors": "_checks distributions",
     "likelihoods": "_checks distributions priors",
     "models": "data likelihoods priors",
     "potential": "_checks data likelihoods priors",
@@ -30,7 +30,9 @@ ALLOWED = {
     "posterior": "_checks data distributions likelihoods potential samplers storage",
     "samplers.tempering": "_checks potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks data distributions models posterior potential samplers.sgmcmc storage",
-    "diagnostics": "data diagnostics.convergence posterior priors samplers samplers.tempering storage",
+    "diagnostics": (
+        "_checks data diagnostics.convergence posterior priors samplers samplers.tempering storage"
+    ),
     "run": "_checks data potential priors samplers samplers.sgmcmc samplers.tempering storage",
     "workflow": (
         "_checks approximations data diagnostics diagnostics.convergence posterior potential "
@@ -50,11 +52,17 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        compare_runs copies distinct_functions hidden_units temperatures
-        sampler_stats
+        chain_groups compare_runs copies distinct_functions hidden_units prediction_units temperatures tolerance
+        agreement monte_carlo_error sampler_stats
         report
         verdict
         diagnose
+    """,
+    "diagnostics.convergence": """
+        buffers compiled_loops rhat_limits
+        ess permutation_loops time_loops
+        blocks
+        mean_errors rhat
     """,
     "posterior": """
         draws
@@ -161,7 +169,7 @@ def test_a_room_says_what_it_is_for(name):
 
 def test_the_picture_is_current():
     drawn = architecture.PICTURE.read_text(encoding="utf-8")
-    assert architecture.picture() == drawn, "draw it again: python tests/architecture.py"
+    assert drawn == architecture.picture(), "draw it again: python tests/architecture.py"
 
 
 @pytest.mark.parametrize("library", HOME)

@@ -232,7 +232,7 @@ def test_without_a_folder_for_compiled_code_it_is_compiled_anew(monkeypatch):
         return compiled(**options)
 
     monkeypatch.setattr(rank_loops.numba, "njit", nowhere_to_write)
-    assert rank_loops._compiled(lambda x: x + 1)(1) == 2
+    assert rank_loops.compiled(lambda x: x + 1)(1) == 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -17,7 +17,7 @@ _DIGIT_BITS = 11
 DIGITS = 1 << _DIGIT_BITS
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
     """`function`, compiled when first called, and kept on disk where there is a place for it."""
     # Sums may be formed in another order, so of several numbers at once; NaN stays NaN.
     options: dict[str, Any] = {
@@ -32,7 +32,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(**options)(function)
 
 
-@_compiled
+@compiled
 def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
     """Sort rows of floating-point numbers, given by their bits, in place.
 
@@ -79,7 +79,7 @@ def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
             place[row, i] = here[i]
 
 
-@_compiled
+@compiled
 def score_rows(ordered: Any, place: Any, table: Any, scores: Any) -> None:
     """Write normal scores to the places that sorted draws came from; ties get their mean rank's.
 
@@ -101,7 +101,7 @@ def score_rows(ordered: Any, place: Any, table: Any, scores: Any) -> None:
             first = end
 
 
-@_compiled
+@compiled
 def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
     """Distances from the median of each sorted row, in increasing order, with their places.
 
@@ -133,7 +133,7 @@ def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
             last -= not higher
 
 
-@_compiled
+@compiled
 def first_lags(deviation: Any, covariance: Any, known: Any) -> None:
     """Autocovariances at the lags from `known` on, mean over half chains.
 
@@ -150,7 +150,7 @@ def first_lags(deviation: Any, covariance: Any, known: Any) -> None:
         covariance[lag] = total / (n * m)
 
 
-@_compiled
+@compiled
 def geyer(covariance: Any, between: Any, m: Any, n: Any) -> Any:
     """Integrated autocorrelation time, or NaN where the sequence does not end within the lags.
 
@@ -179,7 +179,7 @@ def geyer(covariance: Any, between: Any, m: Any, n: Any) -> Any:
     return np.nan
 
 
-@_compiled
+@compiled
 def time_rows(deviation: Any, between: Any, most_lags: Any, time: Any) -> None:
     """Autocorrelation times `(b,)`, NaN where the sequence does not end within `most_lags`.
 

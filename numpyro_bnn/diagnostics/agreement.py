@@ -1,0 +1,304 @@
+"""Do chains differ by more than their own errors? One test of all scalars, by permutation.
+
+Each chain is cut into batches so long that their averages are all but independent. If the chains
+sample one law it does not matter to which chain a batch belongs, so batches are dealt out anew,
+all scalars alike, and the F statistic between chains (errors from within chains) is formed each
+time. Its largest value over scalars sees a few that differ, its median all that differ a little.
+How often the dealt-out batches reach what the chains show is the p-value: it knows the number of
+scalars and their dependence. Westfall and Young 1993, *Resampling-based multiple testing*.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.chain_groups import chain_groups
+from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.mean_errors import MeanErrors, as_chains, mean_errors
+from numpyro_bnn.diagnostics.convergence.permutation_loops import permuted_rows
+from numpyro_bnn.diagnostics.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.tolerance import Tolerance
+
+# Length of a batch in autocorrelation times of the scalar that is slower than nine in ten.
+BATCH_TIMES = 10.0
+SLOW_QUANTILE = 0.9
+# A scalar whose own times in a batch are fewer is left out: its batches depend on each other.
+LEAST_TIMES = 5.0
+LEAST_BATCHES = 4
+# More batches add to the work and little to what is seen.
+_MOST_BATCHES = 128
+# Scalars shuffled at a time (their batches stay in the cache), and those that the median is of.
+_SCALARS = 128
+_MEDIAN_OF = 1024
+# Single precision, with a margin.
+_ROUNDING = 1 - 1e-5
+# Probability below which chains do not agree.
+SIGNIFICANT = 0.01
+
+
+class Batches(NamedTuple):
+    """Averages of consecutive draws, `(chain, batch, scalar)`, and the draws in each."""
+
+    means: np.ndarray
+    length: int
+
+
+class Agreement(NamedTuple):
+    """Whether chains tell the same story about the predictions.
+
+    - **members** - the group of each chain, `(chain,)`
+    - **batch_length** - draws in a batch
+    - **num_batches** - batches a chain
+    - **left_out** - by name, scalars too slow for the batches
+    - **halves** - whether the halves of a single chain stood for chains
+    - **needed** - how many times as many draws give four batches a chain; at most 1 if tested
+    - **tested** - whether there were four batches a chain; without them all p are NaN
+    - **p** - probability that chains which agree look like this, both statistics together
+    - **p_max** - of the largest F over scalars: a few scalars that differ
+    - **p_median** - of the median F: many scalars that differ a little
+    - **groups** - number of groups of chains that agree with each other; 1 unless `p` < 0.01
+    - **total_variation**, **total_variation_99** - mean and 99 % quantile over rows of the total
+      variation between the averages of two chains, of the two that are farthest apart; None
+      without class probabilities
+    - **relative**, **relative_99** - the same in standard deviations, for other predictions
+    - **differs** - by name, which scalars differ by themselves (5 % for all of them together)
+    - **correlation** - lag-one correlation of batch averages, for which F is divided by 1 + 2 r
+    """
+
+    members: np.ndarray
+    batch_length: int
+    num_batches: int
+    left_out: Mapping[str, np.ndarray]
+    halves: bool
+    needed: float
+    tested: bool = False
+    p: float = float("nan")
+    p_max: float = float("nan")
+    p_median: float = float("nan")
+    groups: int = 1
+    total_variation: float | None = None
+    total_variation_99: float | None = None
+    relative: float | None = None
+    relative_99: float | None = None
+    differs: Mapping[str, np.ndarray] = MappingProxyType({})
+    correlation: float = 0.0
+
+    def beyond(self, tolerance: Tolerance) -> bool:
+        """Whether averages of chains are farther apart than the tolerance, by chance or not."""
+        pairs = (
+            (self.total_variation, tolerance.total_variation),
+            (self.total_variation_99, tolerance.total_variation_99),
+            (self.relative, tolerance.relative_mean),
+            (self.relative_99, tolerance.relative),
+        )
+        return any(value is not None and value > limit for value, limit in pairs)
+
+    def disagree(self, tolerance: Tolerance) -> bool:
+        """Whether chains differ by more than their errors, and by more than the tolerance."""
+        return self.tested and self.p < SIGNIFICANT and self.beyond(tolerance)
+
+
+def agreement(
+    predictions: Mapping[str, Any],
+    *,
+    errors: Mapping[str, MeanErrors] | None = None,
+    tolerance: Tolerance | None = None,
+    num_permutations: int = 2000,
+    seed: int = 0,
+) -> Agreement:
+    """Test whether chains agree about their predictions.
+
+    :param predictions: name to `(chain, draw, input, ...)`; one chain's halves stand for chains.
+    :param errors: what :func:`~numpyro_bnn.diagnostics.convergence.mean_errors.mean_errors` says of each, if known.
+    :param tolerance: chains that differ by less are one group; default `Tolerance()`.
+    :param num_permutations: how often batches are dealt out anew; the smallest p is one over one
+        more than that.
+    :param seed: of the shuffling, so that a report made twice is the same.
+    :return: see :class:`Agreement`.
+    :raises ValueError: for fewer than 99 permutations, or what `mean_errors` refuses.
+    """
+    if num_permutations < 99:
+        raise ValueError(
+            f"agreement: expected at least 99 permutations, for p below 0.01 to be possible, got "
+            f"num_permutations={num_permutations}. The default of 2000 takes about a second for "
+            f"10,000 scalars."
+        )
+    arrays = {name: checked(f"agreement: {name!r}", x) for name, x in predictions.items()}
+    if errors is None:
+        errors = {name: mean_errors(x) for name, x in arrays.items()}
+    halves = any(len(x) == 1 for x in arrays.values())
+    arrays = {name: as_chains(x) for name, x in arrays.items()}
+    chains, draws = next(iter(arrays.values())).shape[:2]
+    judged, left_out, length = _batch_length(errors)
+    untested = Agreement(
+        left_out=left_out,
+        members=np.zeros(chains, int),
+        batch_length=length,
+        num_batches=draws // length,
+        halves=halves,
+        needed=LEAST_BATCHES * length / draws,
+        **_farthest(arrays, errors),
+    )
+    if draws // length < LEAST_BATCHES or not any(mask.any() for mask in judged.values()):
+        return untested
+    batches = _batches(arrays, judged, length)
+    found = _permutation_test(batches.means, num_permutations, seed)
+    result = untested._replace(
+        tested=True,
+        p=found.p,
+        p_max=found.p_max,
+        p_median=found.p_median,
+        differs=_by_name(found.differs, judged),
+        batch_length=batches.length,
+        num_batches=batches.means.shape[1],
+        correlation=found.correlation,
+    )
+    if not result.disagree(tolerance or Tolerance()):
+        return result
+    # The scalars that gave it away: a few, or all of them.
+    few = found.p_max <= found.p_median and found.differs.any()
+    looked_at = found.differs if few else np.ones_like(found.differs)
+    members = chain_groups(batches.means[:, :, looked_at], seed)
+    return result._replace(members=members, groups=len(np.unique(members)))
+
+
+_Flags = dict[str, np.ndarray]
+
+
+def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int]:
+    """Scalars that are judged, those too slow for it, and draws in a batch; by name."""
+    # A scalar that is constant in every chain, at different places, is the clearest of all.
+    moves = {name: each.sd > 0 for name, each in errors.items()}
+    times = np.concatenate([each.time[moves[name]] for name, each in errors.items()])
+    slow = float(np.quantile(times, SLOW_QUANTILE, method="higher")) if times.size else 1.0
+    length = int(np.ceil(BATCH_TIMES * slow))
+    judged = {n: moves[n] & (each.time * LEAST_TIMES <= length) for n, each in errors.items()}
+    return judged, {name: moves[name] & ~judged[name] for name in errors}, length
+
+
+def _farthest(arrays: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]) -> dict[str, Any]:
+    """Mean and 99 % quantile over rows between averages of the two chains farthest apart."""
+    units = units_of(arrays, errors)
+    means = {name: errors[name].chain_means for name in arrays}
+    largest: dict[str, float] = {}
+    for one in range(len(next(iter(means.values()))) - 1):
+        apart = row_distances({n: m[one + 1 :] - m[one] for n, m in means.items()}, units)
+        for key, rows in apart.items():
+            pairs: dict[str, Any] = {key: rows.mean(axis=1)}
+            pairs[f"{key}_99"] = np.quantile(rows, 0.99, axis=1, method="higher")
+            for name, values in pairs.items():
+                largest[name] = max(largest.get(name, 0.0), float(values.max()))
+    return largest
+
+
+def _batches(
+    arrays: Mapping[str, np.ndarray], judged: Mapping[str, np.ndarray], shortest: int
+) -> Batches:
+    """Batch averages of the scalars that are judged, of all arrays side by side."""
+    chains, draws = next(iter(arrays.values())).shape[:2]
+    most = max(8, min(32, _MOST_BATCHES // chains))
+    length = max(shortest, draws // most)
+    count = draws // length
+    parts = []
+    for name, x in arrays.items():
+        flat = x.reshape(chains, draws, -1)[:, draws - count * length :]
+        means = flat.reshape(chains, count, length, -1).mean(axis=2)
+        parts.append(means[:, :, judged[name].reshape(-1)])
+    return Batches(np.concatenate(parts, axis=2), length)
+
+
+class _Found(NamedTuple):
+    p: float
+    p_max: float
+    p_median: float
+    differs: np.ndarray
+    correlation: float
+
+
+def standardized(means: np.ndarray) -> np.ndarray:
+    """Batch averages `(chain, batch, scalar)` with mean zero and sum of squares `batch`."""
+    chains, count, num = means.shape
+    flat = means.reshape(chains * count, num).astype(np.float64)
+    flat -= flat.mean(axis=0)
+    size = np.sqrt(np.square(flat).sum(axis=0) / count)
+    return np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
+
+
+def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
+    """P-values of the largest and of the median F of batch averages `(chain, batch, scalar)`."""
+    chains, count, scalars = means.shape
+    flat = standardized(means)
+    observed, correlation = _observed_share(flat.reshape(means.shape))
+    rng = np.random.default_rng(seed)
+    order = rng.permuted(np.tile(np.arange(chains * count), (num, 1)), axis=1)
+    order = order.reshape(num, chains, count)
+    # The median is that of some scalars, evenly spaced, which come first.
+    spaced = np.unique(np.linspace(0, scalars - 1, min(scalars, _MEDIAN_OF)).astype(int))
+    arranged = np.concatenate([spaced, np.setdiff1d(np.arange(scalars), spaced)])
+    largest, shares = _shuffled(flat[:, arranged], order, len(spaced))
+    largest_seen, median_seen = observed.max(), np.median(observed[spaced])
+    medians = np.median(shares, axis=1)
+    # Each statistic as its rank among all, the chains' own included: small is extreme. What is
+    # shuffled is in single precision: the chains' own arrangement must not beat itself.
+    both = ((largest, largest_seen * _ROUNDING), (medians, median_seen * _ROUNDING))
+    ranks = np.stack([_tail(np.append(shuffled, seen)) for shuffled, seen in both])
+    least = ranks.min(axis=0)
+    p = float((least <= least[-1]).mean())
+    differs = observed > np.quantile(largest, 0.95)
+    return _Found(p, float(ranks[0, -1]), float(ranks[1, -1]), differs, correlation)
+
+
+def _tail(values: np.ndarray) -> np.ndarray:
+    """Share of all values that are at least as large, for each."""
+    ordered = np.sort(values)
+    return 1.0 - np.searchsorted(ordered, values, side="left") / values.size
+
+
+def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
+    """Share of the variance between chains as it would be for independent batches, `(scalar,)`.
+
+    Batches in a row still depend on each other a little, which raises F by 1 + 2 r; shuffled ones
+    do not. The correlation r is one number for all scalars: each one's own is mostly noise.
+    """
+    count = batches.shape[1]
+    centers = batches.mean(axis=1)
+    # The sum of squares of all batches is their number a chain.
+    share = np.square(centers).sum(axis=0)
+    inner = batches - centers[:, None]
+    squares = np.square(inner).sum()
+    lagged = (inner[:, 1:] * inner[:, :-1]).sum()
+    # Deviations from an average of `count` numbers are correlated by -1 / count.
+    r = float(np.clip(lagged / squares + 1 / count, 0, 0.5)) if squares > 0 else 0.0
+    odds = share / np.maximum(1 - share, 1e-12) / (1 + 2 * r)
+    return odds / (1 + odds), r
+
+
+def _shuffled(flat: np.ndarray, order: np.ndarray, num_kept: int) -> tuple[np.ndarray, np.ndarray]:
+    """Largest share of each permutation, and the shares of the first `num_kept` scalars."""
+    num, scalars = len(order), flat.shape[1]
+
+    def work(start: int) -> tuple[np.ndarray, np.ndarray]:
+        block = np.ascontiguousarray(flat[:, start : start + _SCALARS], np.float32)
+        width = block.shape[1]
+        largest = np.zeros(num, np.float32)
+        kept = np.empty((num, min(width, max(0, num_kept - start))), np.float32)
+        permuted_rows(block, order, np.empty((3, width), np.float32), largest, kept)
+        return largest, kept
+
+    with ThreadPoolExecutor() as pool:
+        largest, kept = zip(*pool.map(work, range(0, scalars, _SCALARS)))
+    return np.max(largest, axis=0), np.concatenate(kept, axis=1)
+
+
+def _by_name(flags: np.ndarray, judged: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Flags of judged scalars, in the shapes of their arrays."""
+    found, start = {}, 0
+    for name, mask in judged.items():
+        found[name] = np.zeros(mask.shape, bool)
+        size = int(mask.sum())
+        found[name][mask] = flags[start : start + size]
+        start += size
+    return found

@@ -1,0 +1,39 @@
+"""Which chains agree with each other, once it is known that not all of them do."""
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
+
+# Scalars looked at, evenly spaced; and shufflings that say what chance does.
+_MOST_SCALARS = 200
+_SHUFFLES = 200
+
+
+def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Join chains by average linkage while they differ by no more than their batches explain.
+
+    :param means: averages of batches `(chain, batch, scalar)`, of scalars that show a difference.
+    :param seed: of the shuffling.
+    :return: a number for each chain, in the order of their first chains; at least two groups.
+    """
+    chains, count, scalars = means.shape
+    chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
+    batches = means[:, :, chosen].astype(np.float64)
+    centers = batches.mean(axis=1)
+    # Without the differences of chains; an average of the chain itself takes a little away.
+    inner = (batches - centers[:, None]) * np.sqrt(count / (count - 1))
+    scale = np.sqrt(np.square(inner).mean(axis=(0, 1)))
+    scale[scale == 0] = 1.0
+    apart = pdist(centers / scale, "sqeuclidean")
+    rng = np.random.default_rng(seed)
+    flat = (inner / scale).reshape(chains * count, -1)
+    largest = 0.0
+    for _ in range(_SHUFFLES):
+        dealt = flat[rng.permutation(len(flat))].reshape(chains, count, -1)
+        largest = max(largest, float(pdist(dealt.mean(axis=1), "sqeuclidean").max()))
+    tree = linkage(apart, "average")
+    # The test has found a difference: never one group.
+    cut = min(largest, float(np.nextafter(tree[-1, 2], 0)))
+    labels = fcluster(tree, cut, "distance")
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]

@@ -1,0 +1,258 @@
+"""How far are the averages of predictions from those of an infinite run, in units that matter?
+
+From the Monte Carlo standard error s of every scalar (:mod:`numpyro_bnn.diagnostics.convergence.mean_errors`):
+
+- classes: the expected total variation between a row's averaged probabilities and their limits,
+  `1/2 sqrt(2 / pi) sum_c s_c`, because a normal error of standard deviation s has the mean absolute
+  value `s sqrt(2 / pi)`; and how many rows have an open decision;
+- other targets: s over the predictive standard deviation;
+- the log score: its error, its bias, and beside them its error from the finite number of rows.
+
+*Precision* is another word: it means the inverse variance of a law.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.mean_errors import MeanErrors, mean_errors
+from numpyro_bnn.diagnostics.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.tolerance import Tolerance
+
+# The mean absolute value of a normal error, in its standard deviations.
+_MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
+# A decision is open while the two likeliest classes are within so many errors of each other.
+_OPEN_ERRORS = 2.0
+# A scalar whose error is unknown counts in a row as its whole standard deviation; if that comes to
+# no more than this, a tenth of what is accepted by default, the row is known all the same.
+_NEGLIGIBLE = {"total_variation": 0.001, "relative": 0.005}
+# Rows that may be unknown before no mean or 99 % quantile over rows is.
+_UNKNOWN_ROWS = 0.01
+
+
+class Check(NamedTuple):
+    """One limit of a tolerance.
+
+    - **what** - the quantity, in words
+    - **value** - the Monte Carlo error; infinite where it is not known
+    - **limit** - what is accepted
+    - **worst_rows** - whether it is about the worst rows and not about their average
+    - **needed** - how many times as many draws bring the value to the limit
+    """
+
+    what: str
+    value: float
+    limit: float
+    worst_rows: bool
+    needed: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether the value is within its limit."""
+        return self.value <= self.limit
+
+
+@dataclass(frozen=True)
+class MonteCarloError:
+    """Monte Carlo errors of predictions that are averaged over draws; None where it is no question.
+
+    - **total_variation**, **total_variation_99** - expected total variation of a row's class
+      probabilities from those of an infinite run: mean and 99 % quantile over rows
+    - **relative**, **relative_99** - error over the predictive standard deviation (or that of the
+      draws, for predictions without one): mean and 99 % quantile over rows
+    - **log_score** - error of the mean log score, in nats
+    - **decisions_open** - share of rows whose two likeliest classes are within two errors
+    - **log_score_bias** - by how much finite draws lower the mean log score: negative, in nats
+    - **log_score_rows** - error of the mean log score from the finite number of rows, in nats
+    - **by_row** - the values of `"total_variation"` and `"relative"` row by row, `(input,)`;
+      infinite where unknown
+    - **num_unknown** - scalars with fewer than 50 effective draws, or fewer than five batches of
+      two autocorrelation times a chain
+    - **needed_to_know** - how many times as many draws until every row's error is known; at most 1
+      if it is
+    - **ratio** - variance of averages from between chains over that from within, by name; about 1
+      for chains that agree
+
+    Rows with an unknown error count as infinite; of more than one in a hundred, the mean does too.
+    """
+
+    total_variation: float | None = None
+    total_variation_99: float | None = None
+    relative: float | None = None
+    relative_99: float | None = None
+    log_score: float | None = None
+    decisions_open: float | None = None
+    log_score_bias: float | None = None
+    log_score_rows: float | None = None
+    by_row: Mapping[str, np.ndarray] = field(default_factory=dict)
+    num_unknown: int = 0
+    needed_to_know: float = 0.0
+    ratio: Mapping[str, float] = field(default_factory=dict)
+
+    def checks(self, tolerance: Tolerance) -> tuple[Check, ...]:
+        """Every limit of a tolerance that applies, and what is measured.
+
+        :param tolerance: what is accepted.
+        """
+        limits = (
+            ("total_variation", "mean total variation", tolerance.total_variation, False),
+            ("total_variation_99", "total variation of the worst rows", tolerance.total_variation_99, True),
+            ("relative", "mean error in predictive sd", tolerance.relative_mean, False),
+            ("relative_99", "error in predictive sd of the worst rows", tolerance.relative, True),
+        )  # fmt: skip
+        found = []
+        for name, what, limit, worst in limits:
+            value = getattr(self, name)
+            if value is not None:
+                known = self.by_row[name.removesuffix("_99")]
+                known = known[np.isfinite(known)]
+                finite = 0.0 if not known.size else _worst(known) if worst else float(known.mean())
+                found.append(_check(what, value, limit, worst, finite, self.needed_to_know))
+        if self.log_score is not None:
+            limit = tolerance.log_score_limit(self.log_score_rows or 0.0)
+            finite = self.log_score if np.isfinite(self.log_score) else 0.0
+            found.append(
+                _check("log score", self.log_score, limit, False, finite, self.needed_to_know)
+            )
+        return tuple(found)
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether every error is known and within the tolerance."""
+        return all(check.passes for check in self.checks(tolerance))
+
+    def within_on_average(self, tolerance: Tolerance) -> bool:
+        """Whether all but the worst rows are: the means over rows, and the log score."""
+        return all(check.passes or check.worst_rows for check in self.checks(tolerance))
+
+    def needed(self, tolerance: Tolerance) -> tuple[float, str]:
+        """How many times as many draws bring every error within a tolerance, and what asks for most.
+
+        Errors fall with the square root of the number of draws. At most 1 where all are within.
+
+        :param tolerance: what is accepted.
+        :return: the factor, and the quantity in words; infinite where nothing moves.
+        """
+        worst = max(self.checks(tolerance), key=lambda check: check.needed)
+        return worst.needed, worst.what
+
+
+def _check(
+    what: str, value: float, limit: float, worst: bool, finite: float, to_know: float
+) -> Check:
+    """A check whose unknown value asks for enough draws to know it, at least."""
+    needed = (finite / limit) ** 2
+    if not np.isfinite(value):
+        return Check(f"{what} (unknown)", value, limit, worst, max(needed, to_know))
+    return Check(what, value, limit, worst, needed)
+
+
+def monte_carlo_error(
+    predictions: Mapping[str, Any],
+    *,
+    log_likelihood: Any = None,
+    errors: Mapping[str, MeanErrors] | None = None,
+) -> MonteCarloError:
+    """Monte Carlo errors of averaged predictions.
+
+    :param predictions: name to draws `(chain, draw, input, ...)`: `"probs"` `(…, input, class)` for
+        classes, `"mean"` and `"scale"` for a target with noise, or anything else.
+    :param log_likelihood: log density or probability of each test row's target under each draw,
+        `(chain, draw, input)` in nats; without it nothing is said of the log score.
+    :param errors: what :func:`~numpyro_bnn.diagnostics.convergence.mean_errors.mean_errors` says of each, if known.
+    :return: see :class:`MonteCarloError`.
+    :raises ValueError: for no predictions, or what `mean_errors` refuses.
+    """
+    arrays = {name: checked(f"monte_carlo_error: {name!r}", x) for name, x in predictions.items()}
+    if not arrays or any(x.ndim < 3 + (name == "probs") for name, x in arrays.items()):
+        shapes = {name: x.shape for name, x in arrays.items()}
+        raise ValueError(
+            f"monte_carlo_error: expected predictions with axes (chain, draw, input, ...), and "
+            f"'probs' with one of classes, got {shapes}. Pass what bnn.predict(...).values holds."
+        )
+    if errors is None:
+        errors = {name: mean_errors(x) for name, x in arrays.items()}
+    units = units_of(arrays, errors)
+    guesses = {name: np.where(each.known, 0.0, each.error) for name, each in errors.items()}
+    guessed = row_distances(guesses, units)
+    values: dict[str, Any] = {}
+    by_row: dict[str, np.ndarray] = {}
+    ignorant = np.zeros(next(iter(arrays.values())).shape[2], bool)
+    for key, rows in row_distances({n: each.error for n, each in errors.items()}, units).items():
+        scale = _MEAN_ABSOLUTE if key == "total_variation" else 1.0
+        unknown = ~(scale * guessed[key] <= _NEGLIGIBLE[key])
+        ignorant |= unknown
+        by_row[key] = np.where(unknown, np.inf, scale * rows)
+        values[key], values[f"{key}_99"] = _mean(by_row[key]), _worst(by_row[key])
+    if "probs" in arrays:
+        values["decisions_open"] = _decisions_open(arrays["probs"], errors["probs"])
+    to_know = _needed_to_know(errors, ignorant)
+    if log_likelihood is not None:
+        score, score_to_know = _log_score(log_likelihood)
+        values |= score
+        to_know = max(to_know, score_to_know)
+    return MonteCarloError(
+        **values,
+        by_row=by_row,
+        num_unknown=sum(int((~each.known).sum()) for each in errors.values()),
+        needed_to_know=to_know,
+        ratio={name: each.ratio for name, each in errors.items()},
+    )
+
+
+def _mean(rows: np.ndarray) -> float:
+    """Mean over known rows; infinite where too many are not known."""
+    known = np.isfinite(rows)
+    return float(rows[known].mean()) if (~known).mean() <= _UNKNOWN_ROWS else np.inf
+
+
+def _worst(rows: np.ndarray) -> float:
+    """99 % quantile, an actual row's value: between a number and infinity there is none."""
+    return float(np.quantile(rows, 0.99, method="higher"))
+
+
+def _needed_to_know(errors: Mapping[str, MeanErrors], unknown: np.ndarray) -> float:
+    """How many times as many draws the unknown rows ask for; at most 1 without any."""
+    slowest = [each.needed.reshape(len(unknown), -1).max(axis=1) for each in errors.values()]
+    if unknown.any():
+        return float(np.max(slowest, axis=0)[unknown].max())
+    # Known rows may hold scalars that are slow and do not matter.
+    return min(1.0, float(np.max(slowest)))
+
+
+def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:
+    """Share of rows whose two likeliest classes are within two errors of their difference."""
+    num_rows, num_classes = errors.mean.shape
+    first, second = np.argsort(-errors.mean, axis=-1)[:, :2].T + num_classes * np.arange(num_rows)
+    flat = probs.reshape(*probs.shape[:2], -1)
+    difference = mean_errors(
+        np.take(flat, first, axis=2) - np.take(flat, second, axis=2), ratio=errors.ratio
+    )
+    return float((np.abs(difference.mean) <= _OPEN_ERRORS * difference.error).mean())
+
+
+def _log_score(log_likelihood: Any) -> tuple[dict[str, float], float]:
+    """Errors of the mean log score, and how many times as many draws it takes to know them.
+
+    To first order the mean log score errs by the mean over draws of
+    `1/n sum_i p_i(theta) / pbar_i`, minus one: one series, whose Monte Carlo error is asked for.
+    """
+    given = checked("monte_carlo_error: log_likelihood", log_likelihood)
+    if given.ndim != 3:
+        raise ValueError(
+            f"monte_carlo_error: log_likelihood needs axes (chain, draw, input), got shape "
+            f"{given.shape}. Pass what predictions.log_prob(y) returns."
+        )
+    score = logsumexp(given, axis=(0, 1)) - np.log(given.shape[0] * given.shape[1])
+    ratio = np.exp(given - score)
+    of_rows = mean_errors(ratio)
+    series = mean_errors(ratio.mean(axis=2, dtype=np.float64), ratio=of_rows.ratio)
+    num = score.size
+    return {
+        "log_score": float(series.error) if series.known else np.inf,
+        "log_score_bias": float(-0.5 * np.square(of_rows.error).mean()),
+        "log_score_rows": float(score.std(ddof=1) / np.sqrt(num)) if num > 1 else np.nan,
+    }, float(series.needed)

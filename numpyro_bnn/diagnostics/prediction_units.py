@@ -1,0 +1,50 @@
+"""Differences of predictions in units that matter, one number a row.
+
+Class probabilities (`"probs"`) differ by their total variation, half the sum over classes of
+absolute differences. Anything else is measured in standard deviations: of the prediction where
+there are `"mean"` and `"scale"`, else of the draws of that scalar; a row counts with its largest.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.convergence.mean_errors import MeanErrors
+
+
+def units_of(
+    predictions: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]
+) -> dict[str, np.ndarray]:
+    """The standard deviation that each scalar other than a class probability is measured in."""
+    units = {name: errors[name].sd for name in predictions if name != "probs"}
+    if {"mean", "scale"} <= set(units):
+        noise, center = errors["scale"], errors["mean"]
+        # The variance of a mixture: the mean square of the noise, and what the centres differ by.
+        sd = np.sqrt(noise.mean**2 + noise.sd**2 + center.sd**2)
+        units |= {"mean": sd, "scale": sd}
+    return units
+
+
+def row_distances(
+    differences: Mapping[str, np.ndarray], units: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Distance of every row, `(..., input)`, as `"total_variation"` and `"relative"`, or one of them.
+
+    :param differences: by name, `(..., input, output...)`, with any leading axes that all share;
+        absolute values count.
+    :param units: of every name but `"probs"`, `(input, output...)`.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, difference in differences.items():
+        size = np.abs(difference)
+        if name == "probs":
+            found["total_variation"] = 0.5 * size.sum(axis=-1)
+            continue
+        unit = units[name]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # Constants differ by nothing, or by more than any unit.
+            size = np.where(size > 0, size / unit, 0.0)
+        lead = difference.ndim - unit.ndim
+        largest = size.reshape(*size.shape[: lead + 1], -1).max(axis=-1)
+        found["relative"] = np.maximum(found.get("relative", 0.0), largest)
+    return found

@@ -21,12 +21,12 @@ import numpy as np
 from scipy.signal import lfilter
 
 from benchmarks._shared.study import Study, parser
-from numpyro_bnn.diagnostics.agreement import agreement
-from numpyro_bnn.diagnostics.convergence.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, summarize
 from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
-from numpyro_bnn.diagnostics.monte_carlo_error import monte_carlo_error
-from numpyro_bnn.diagnostics.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 KEYS = ("part", "case", "chains", "draws", "correlation", "scalars", "tails")
 FACTORS, CLASSES, SCALE = 20, 10, 0.05
@@ -287,7 +287,7 @@ def draw(rows):
 
 
 def main(argv=None) -> None:
-    given = parser(__doc__).parse_args()
+    given = parser(__doc__).parse_args(argv)
     study = Study(__file__, KEYS, given)
     study.run(cells(given.size), functools.partial(compute, given.size))
     study.publish(summarized(study.rows), findings(study.rows), draw(study.rows))

@@ -7,14 +7,14 @@ import pytest
 from scipy import stats
 from scipy.signal import lfilter
 
-from numpyro_bnn.diagnostics.agreement import agreement
-from numpyro_bnn.diagnostics.chain_groups import chain_groups
-from numpyro_bnn.diagnostics.convergence.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat, rhat
 from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
-from numpyro_bnn.diagnostics.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
+from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
-module = import_module("numpyro_bnn.diagnostics.agreement")
+module = import_module("numpyro_bnn.diagnostics.monte_carlo.agreement")
 
 # Fewer permutations than a report makes: p-values are coarser, not biased.
 FEW = 199

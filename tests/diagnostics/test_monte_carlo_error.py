@@ -5,10 +5,10 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import norm
 
-from numpyro_bnn.diagnostics.convergence import mean_errors as module
-from numpyro_bnn.diagnostics.convergence.mean_errors import mean_errors
-from numpyro_bnn.diagnostics.monte_carlo_error import MonteCarloError, monte_carlo_error
-from numpyro_bnn.diagnostics.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo import mean_errors as module
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 MANY = 400
 

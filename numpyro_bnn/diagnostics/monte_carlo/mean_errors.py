@@ -17,7 +17,7 @@ from scipy.stats import f
 
 from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked
 from numpyro_bnn.diagnostics.convergence.buffers import buffer
-from numpyro_bnn.diagnostics.convergence.time_loops import MOST_LAGS, chain_rows
+from numpyro_bnn.diagnostics.monte_carlo.time_loops import MOST_LAGS, chain_rows
 
 # Below so many effective draws, all chains together, the error itself is not known.
 LEAST_ESS = 50.0

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpyro_bnn.diagnostics.chain_groups import chain_groups
 from numpyro_bnn.diagnostics.convergence.blocks import checked
-from numpyro_bnn.diagnostics.convergence.mean_errors import MeanErrors, as_chains, mean_errors
-from numpyro_bnn.diagnostics.convergence.permutation_loops import permuted_rows
-from numpyro_bnn.diagnostics.prediction_units import row_distances, units_of
-from numpyro_bnn.diagnostics.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, as_chains, mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.permutation_loops import permuted_rows
+from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # Length of a batch in autocorrelation times of the scalar that is slower than nine in ten.
 BATCH_TIMES = 10.0
@@ -112,7 +112,8 @@ def agreement(
     """Test whether chains agree about their predictions.
 
     :param predictions: name to `(chain, draw, input, ...)`; one chain's halves stand for chains.
-    :param errors: what :func:`~numpyro_bnn.diagnostics.convergence.mean_errors.mean_errors` says of each, if known.
+    :param errors: what :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` says of each,
+        if known.
     :param tolerance: chains that differ by less are one group; default `Tolerance()`.
     :param num_permutations: how often batches are dealt out anew; the smallest p is one over one
         more than that.

@@ -1,6 +1,7 @@
 """How far are the averages of predictions from those of an infinite run, in units that matter?
 
-From the Monte Carlo standard error s of every scalar (:mod:`numpyro_bnn.diagnostics.convergence.mean_errors`):
+From the Monte Carlo standard error s of every scalar
+(:mod:`numpyro_bnn.diagnostics.monte_carlo.mean_errors`):
 
 - classes: the expected total variation between a row's averaged probabilities and their limits,
   `1/2 sqrt(2 / pi) sum_c s_c`, because a normal error of standard deviation s has the mean absolute
@@ -19,9 +20,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
-from numpyro_bnn.diagnostics.convergence.mean_errors import MeanErrors, mean_errors
-from numpyro_bnn.diagnostics.prediction_units import row_distances, units_of
-from numpyro_bnn.diagnostics.tolerance import Tolerance
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.
 _MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
@@ -162,7 +163,8 @@ def monte_carlo_error(
         classes, `"mean"` and `"scale"` for a target with noise, or anything else.
     :param log_likelihood: log density or probability of each test row's target under each draw,
         `(chain, draw, input)` in nats; without it nothing is said of the log score.
-    :param errors: what :func:`~numpyro_bnn.diagnostics.convergence.mean_errors.mean_errors` says of each, if known.
+    :param errors: what :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` says of each,
+        if known.
     :return: see :class:`MonteCarloError`.
     :raises ValueError: for no predictions, or what `mean_errors` refuses.
     """

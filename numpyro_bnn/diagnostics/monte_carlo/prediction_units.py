@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from numpyro_bnn.diagnostics.convergence.mean_errors import MeanErrors
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors
 
 
 def units_of(

@@ -17,6 +17,9 @@ from numpyro_bnn.start import Fit
 from numpyro_bnn.structure import Structure
 
 
+_BY_SCHEDULE = "its schedule"
+
+
 def refuse_subsampling(sampler: HMC, structure: Structure) -> None:
     """Refuse HMC over a model that subsamples: one minibatch would stand for all data.
 
@@ -109,6 +112,10 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
     """
     reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
     advice = "Use a smaller step size, or start from `bnn.optimize`."
+    if any(why.startswith(_BY_SCHEDULE) for why in failed.values()):
+        advice = (
+            "Correct the schedule: what it gives must be finite and not negative at every count."
+        )
     if len(failed) == num_chains:
         raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
     warnings.warn(
@@ -132,7 +139,7 @@ def _cause(state: Any, chain: Any) -> str:
     for field, name in (("step_size", "step size"), ("temperature", "temperature")):
         value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
         if not (np.isfinite(value) and value >= 0):
-            return f"its schedule, which must be corrected, gave the {name} {value:.4g}"
+            return f"{_BY_SCHEDULE} gave the {name} {value:.4g}"
     return "exploded"
 
 

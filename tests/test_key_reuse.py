@@ -108,7 +108,12 @@ def check(kernel, arguments, init=None):
     checker.check_key_reuse(run, key if init else jax.eval_shape(begin, key))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+SLOW = set(COMPOSED) - {"NUTS", "Gibbs of minibatches", "moves", "tempering by MAMS"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in KERNELS]
+)
 def test_no_kernel_uses_a_key_twice(name):
     make, arguments = KERNELS[name]
     check(make(), arguments())

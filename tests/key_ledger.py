@@ -25,7 +25,8 @@ class Ledger:
     def name(key):
         return np.asarray(jax.random.key_data(key)).tobytes()
 
-    def names(self, keys):
+    @staticmethod
+    def names(keys):
         rows = np.asarray(jax.random.key_data(keys)).reshape(-1, 2)
         return [row.tobytes() for row in rows]
 

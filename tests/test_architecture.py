@@ -14,8 +14,8 @@ import numpyro_bnn
 # What each room may import from, lowest rooms first. A new arrow is a decision: write it here, and why in
 # the commit.
 ALLOWED = {
-    "data": "",
     "distributions": "",
+    "data": "",
     "samplers": "",
     "diagnostics.convergence": "_checks",
     "priors": "_checks distributions",

@@ -7,6 +7,7 @@ keys are equal: those are found by a ledger of the keys of programs that run eag
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -31,8 +32,11 @@ import test_contract
 checker = pytest.importorskip("jax.experimental.key_reuse._core")
 
 
-def network(x, y=None):
-    net = bnn.random_module("net", bnn.MLP([3], 1), priors.Hierarchical(), x[:1])
+PRIOR = priors.Hierarchical()
+
+
+def network(x, y=None, prior=PRIOR):
+    net = bnn.random_module("net", bnn.MLP([3], 1), prior, x[:1])
     noise = bnn.likelihoods.Precision()
     bnn.likelihoods.gaussian(lambda x: net(x)[:, 0], y, x=x, noise=noise)
 
@@ -104,7 +108,12 @@ def check(kernel, arguments, init=None):
     checker.check_key_reuse(run, key if init else jax.eval_shape(begin, key))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+SLOW = set(COMPOSED) - {"NUTS", "Gibbs of minibatches", "moves", "tempering by MAMS"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in KERNELS]
+)
 def test_no_kernel_uses_a_key_twice(name):
     make, arguments = KERNELS[name]
     check(make(), arguments())
@@ -180,11 +189,19 @@ def test_no_rung_moves_by_the_key_of_another():
     assert not followed(kernel, catalogue.data(), 1)
 
 
-@pytest.mark.parametrize("move", moves(), ids=lambda move: type(move).__name__)
-def test_no_move_comes_to_the_same_key_twice(move):
+# Two arrays in a group, each weight with a precision of its own.
+SINGLE = priors.Hierarchical.width(0.5, group=1.0, weight=3.0, groups="layer")
+
+
+@pytest.mark.parametrize(
+    ("move", "model"),
+    [*((move, network) for move in moves()), (PrecisionRedraw(), partial(network, prior=SINGLE))],
+    ids=["RidgeScaling", "PrecisionRedraw", "UnitRescaling", "PrecisionRedraw of single weights"],
+)
+def test_no_move_comes_to_the_same_key_twice(move, model):
     key = jax.random.key(3)
-    bound = Bound(network, rows(), {})
-    sites = structure_of(centered, rows(), {}).sites
+    bound = Bound(model, rows(), {})
+    sites = structure_of(bnn.parameterize(model, "centered"), rows(), {}).sites
     values = {name: jnp.ones(sites[name].shape) for name in bound.latent}
     with jax.disable_jit(), Ledger(key) as ledger:
         move(key, values, bound)

@@ -68,6 +68,9 @@ def test_a_deterministic_site_is_computed_from_the_inputs(prior, rows):
     np.testing.assert_allclose(bnn.average(found).mean, expected.mean(0), rtol=1e-4, atol=1e-5)
 
 
+# Four draws are enough here, and all of them diverge.
+@pytest.mark.filterwarnings("ignore:.*suspect.* kept:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*among the chains:UserWarning")
 def test_diagnose_and_average_see_the_new_rows_after_a_run():
     model = recording(PRIORS["normal"])
     mcmc = bnn.MCMC(HMC(model), num_warmup=2, num_samples=4, num_chains=2, progress_bar=False)

@@ -108,7 +108,8 @@ def check(kernel, arguments, init=None):
     checker.check_key_reuse(run, key if init else jax.eval_shape(begin, key))
 
 
-SLOW = set(COMPOSED) - {"NUTS", "Gibbs of minibatches", "moves", "tempering by MAMS"}
+FAST = {"NUTS", "Neal's Gibbs", "Gibbs of minibatches", "moves", "tempering by MAMS"}
+SLOW = set(COMPOSED) - FAST
 
 
 @pytest.mark.parametrize(

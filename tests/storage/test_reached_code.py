@@ -29,6 +29,13 @@ from numpyro_bnn.samplers.gibbs.moves import RidgeScaling
 from numpyro_bnn.storage.changed_by_model import Watched
 from numpyro_bnn.storage.run_identity import describe, describe_all, difference, differing
 
+# Runs of a few steps, begun anywhere: their draws may all diverge.
+pytestmark = pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning")
+
+# Imported before any test looks at warnings: old releases deprecate each other's names.
+pytest.importorskip("orbax.checkpoint")
+pytest.importorskip("zarr")
+
 # Shape of what is reached: the model's file, its helper, what is replaced by what, and in which.
 IMPORTED = "import user_helper\ndef model(x):\n    return user_helper.{use}\n"
 CHANGES = {

@@ -1,14 +1,23 @@
-"""What every test shares: two host devices, and where the reference data live."""
+"""What every test shares: two host devices, compiled programs, and where the reference data live."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 # Before JAX starts: two host devices, so that "parallel" chains are exercised everywhere.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Programs that compile for long are compiled once a session: its workers and their child processes
+# inherit the folder, which the process that made it removes. A developer may name one that stays.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _programs = tempfile.mkdtemp(prefix="numpyro_bnn_tests_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs
+    atexit.register(shutil.rmtree, _programs, ignore_errors=True)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +25,6 @@ from pathlib import Path
 import arviz  # noqa: F401
 import jax
 import pytest
-
-# Kernels and data that tests of several rooms share, whichever room is run alone.
-for _room in ("run", "storage"):
-    sys.path.append(str(Path(__file__).resolve().parent / _room))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

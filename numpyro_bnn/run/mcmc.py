@@ -478,7 +478,7 @@ class MCMC(NumPyroMCMC):
             if recorder is not None:
                 recorder.wait()
         if steps < plan.total and not draws:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("during warm-up, before the first draw that is kept")
         return Progress(steps, draws)
 
     def _leave_out_failed(self, bad: dict[int, int]) -> None:

@@ -136,7 +136,7 @@ def test_the_checker_sees_a_key_that_a_kernel_uses_twice(monkeypatch):
 
             patch.setattr(f"{module}.{name}", twice)
             kernel = "SGLD" if "kernel" in module else "MALA exact"
-            with pytest.raises(jax.errors.KeyReuseError):
+            with pytest.raises(jax.errors.KeyReuseError, match="key"):
                 check(catalogue.make(kernel), catalogue.data())
 
 

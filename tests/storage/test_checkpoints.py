@@ -104,7 +104,7 @@ def die_after(mcmc, chunks, monkeypatch):
 
     def counted(self, states, progress):
         if len(calls) == chunks:
-            raise Dies
+            raise Dies("before the next chunk")
         calls.append(progress)
         save(self, states, progress)
 
@@ -115,7 +115,7 @@ def broken_off(make, folder, data, chunks, **run):
     with pytest.MonkeyPatch.context() as patch:
         mcmc = make()
         die_after(mcmc, chunks, patch)
-        with pytest.raises(Dies):
+        with pytest.raises(Dies, match="before the next chunk"):
             mcmc.run(jax.random.key(3), *data, **run)
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer import HMC
+from walker import Walk
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -241,8 +242,6 @@ def test_function_values_are_recorded_instead_of_weights(in_memory, data, tmp_pa
 
 
 def test_a_chain_that_becomes_nan_is_flagged_and_the_others_unharmed(data, tmp_path):
-    from test_mcmc import Walk
-
     starts = jnp.asarray([1.0, -5.0, 2.0, 3.0])
     options = {"num_warmup": 0, "num_samples": 13, "num_chains": 4, "progress_bar": False}
     mcmc = bnn.MCMC(Walk(), draws=tmp_path / "run.zarr", checkpoint_every=4, **options)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_mcmc import Walk
+from walker import Walk
 
 import numpyro_bnn as bnn
 from numpyro_bnn.cli import job_report

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_checkpoints import Dies, die_after
-from test_mcmc import Walk
+from walker import Walk
 
 import numpyro_bnn as bnn
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -75,7 +75,7 @@ def test_a_run_that_is_not_over_is_loaded_without_the_chain(chunks, tmp_path):
     """And the run goes on to leave it out, as the store does to the end."""
     with pytest.MonkeyPatch.context() as patch:
         die_after(sampler("SGLD", checkpoint=tmp_path / "c"), chunks, patch)
-        with pytest.raises(Dies):
+        with pytest.raises(Dies, match="before the next chunk"):
             run(sampler("SGLD", checkpoint=tmp_path / "c"))
     with pytest.warns(UserWarning, match=WARNS):
         assert bnn.load(tmp_path / "c" / "draws.zarr", None)["w"].shape == (2, 4 * chunks + 4, 2)

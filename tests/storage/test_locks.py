@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 import pytest
-from test_mcmc import Walk
+from walker import Walk
 
 import numpyro_bnn as bnn
 from numpyro_bnn.storage import locks
@@ -110,7 +110,7 @@ def test_two_runs_on_one_folder_do_not_mix(where, tmp_path, monkeypatch):
         append(self, variables, leaves)
         if len(said) < 2:
             said.append("none")
-            with pytest.raises(FolderInUse) as got:
+            with pytest.raises(FolderInUse, match="in use by process") as got:
                 run(sampler(**{where: folder}))
             said[-1] = str(got.value)
 
@@ -129,7 +129,7 @@ def test_two_processes_that_run_at_once_leave_one_whole_run(tmp_path, monkeypatc
     program = """
 import sys
 sys.path.insert(0, sys.argv[2])
-sys.path += [sys.argv[2] + "/../run", sys.argv[2] + "/.."]
+sys.path.append(sys.argv[2] + "/..")
 from test_locks import run, sampler
 mcmc = sampler(checkpoint=sys.argv[1])
 print("ready", flush=True)
@@ -268,7 +268,7 @@ def test_an_owner_in_another_container_counts_as_alive_where_no_lock_decides(tmp
     fields = {"pid": dead_pid(), "namespace": "pid:[1]"}
     with without_locks_of_the_system():
         fake_owner(tmp_path, **fields)
-        with pytest.raises(FolderInUse):
+        with pytest.raises(FolderInUse, match="in use by"):
             FolderLock(tmp_path).acquire()
 
 

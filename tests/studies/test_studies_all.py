@@ -168,7 +168,7 @@ def test_results_lie_beside_the_study_and_short_forms_apart(tmp_path):
     with (tmp_path / "elsewhere" / "which.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows == [{"what": "a", "value": "1"}, {"what": "b, c", "value": "2.5"}]
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         parser("doc", toy=False).parse_args(["--toy"])
 
 
@@ -180,10 +180,10 @@ def test_a_study_that_was_interrupted_goes_on(tmp_path):
     def compute(x):
         computed.append(x)
         if x == 3:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("at 3")
         yield {"y": x**2}
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="at 3"):
         Study("which.py", ["x"], given).run([{"x": x} for x in (1, 2, 3, 4)], compute)
     again = Study("which.py", ["x"], given)
     assert [(row["x"], row["y"]) for row in again.rows] == [(1, 1), (2, 4)]

@@ -285,6 +285,6 @@ def test_no_results(tmp_path):
 
 
 def test_unknown_method(capsys):
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         cifar10.main(["run", "nuts"])
     assert "unknown method(s) ['nuts']" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_a_method_that_tables_do_not_know_is_refused(tmp_path, capsys):
     pytest.importorskip("matplotlib").use("Agg")
     # bde needs an interpreter of its own.
     arguments = ["--toy", "--output", str(tmp_path), "--methods", "NUTS", "HCM", "bde"]
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="2"):
         tabular.main(arguments)
     assert "['HCM', 'bde'] are not among ['MAP'" in capsys.readouterr().err
 

@@ -359,13 +359,13 @@ def test_a_run_that_ends_early_goes_on_to_the_same_bits(num_rungs, tmp_path, mon
 
     def dying(self, states, progress):
         if len(calls) == 2:
-            raise Dies
+            raise Dies("before the next chunk")
         calls.append(progress)
         save(self, states, progress)
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "save", dying)
-        with pytest.raises(Dies):
+        with pytest.raises(Dies, match="before the next chunk"):
             make(tmp_path / "broken").run(jax.random.key(3))
     again = make(tmp_path / "broken")
     again.resume()

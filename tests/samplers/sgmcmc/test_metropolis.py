@@ -240,7 +240,7 @@ def test_without_the_correction_those_draws_are_wrong():
     dynamics, settings = Amagold(), Settings(0.6, 1.0, 1.5, friction=0.5)
     start = dynamics.init(jnp.zeros(()), jnp.zeros(()), settings)
     draws, _ = run_chains(trajectory(dynamics, settings, 3, correct=False), start, 60)
-    with pytest.raises(AssertionError, match="PROBABILITIES|array"):
+    with pytest.raises(AssertionError, match=r"PROBABILITIES|array"):
         assert_draws(draws, 1.0)
 
 

@@ -1,0 +1,38 @@
+"""The examples in the docstrings of the package are run, each module's by itself."""
+
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import numpyro_bnn
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+PACKAGE = Path(numpyro_bnn.__file__).parent
+WITH_EXAMPLES = [
+    ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for file in sorted(PACKAGE.rglob("*.py"))
+    if ">>> " in file.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_the_examples_of_a_module_give_what_they_say(name, capsys):
+    found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert found.attempted
+    assert not found.failed, capsys.readouterr().out
+
+
+def test_an_example_that_says_something_else_is_seen(capsys):
+    def wrong():
+        """
+        >>> 1 + 1
+        3
+        """
+
+    runner = doctest.DocTestRunner()
+    for example in doctest.DocTestFinder().find(wrong, "wrong"):
+        runner.run(example)
+    assert runner.failures == 1
+    assert "Expected:\n    3\nGot:\n    2" in capsys.readouterr().out

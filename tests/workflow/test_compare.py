@@ -14,6 +14,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn.workflow.compare import Data, _sampled
 from numpyro_bnn.workflow.second_opinion import _higher
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2)).astype(np.float32)
 Y = (X @ np.array([1.0, -0.5]) + 0.5 * RNG.normal(size=40)).astype(np.float32)

@@ -25,6 +25,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalk, SemiImplicit
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 SHAPES = {
     1: {"bias": (1,)},
     3: {"bias": (1,), "kernel": (2, 1)},

@@ -5,6 +5,7 @@ that a wrong scale would show, and a site whose transform has a Jacobian.
 """
 
 import itertools
+from functools import cache
 from math import gcd
 
 import jax
@@ -20,7 +21,7 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc import gradients
 from numpyro_bnn.samplers.sgmcmc.gradients import next_rows, shuffled
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 SIZE = 6
 
 
@@ -37,6 +38,7 @@ def model(x, y, z):
         numpyro.sample("z", dist.Normal(mean[:, None, None], spread).to_event(2), obs=z)
 
 
+@cache
 def problem(size=SIZE):
     rng = np.random.default_rng(size)
     data = (rng.normal(size=shape) for shape in ((size, 2), (size,), (size, 2, 3)))
@@ -47,6 +49,16 @@ def problem(size=SIZE):
 
 def numbers(pair):
     return np.asarray(ravel_pytree(pair)[0])
+
+
+@cache
+def compiled(rows):
+    return jax.jit(rows.full)
+
+
+def exact(rows, position):
+    """Value and gradient on all rows, in one program: op by op each would compile by itself."""
+    return numbers(compiled(rows)(position))
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +76,12 @@ def estimate():
     return run
 
 
+def begun(estimator, rows, position, seed=0):
+    return jax.jit(lambda z, key: estimator.init(rows, z, key))(position, jax.random.key(seed))
+
+
 def over_epoch(estimate, estimator, rows, position, num_batches, start=None):
-    state = estimator.init(rows, position if start is None else start, jax.random.key(3))
+    state = begun(estimator, rows, position if start is None else start, seed=3)
     values = []
     for _ in range(num_batches):
         value, state = estimate(estimator, rows, state, position)
@@ -79,7 +95,7 @@ def test_rows_drawn_with_replacement_average_to_the_gradient():
     some = jax.jit(lambda indices: rows.some(position, indices))
     pairs = itertools.product(range(SIZE), repeat=2)
     mean = np.mean([numbers(some(jnp.array(pair))) for pair in pairs], axis=0)
-    np.testing.assert_allclose(mean, numbers(rows.full(position)), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(mean, exact(rows, position), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("order", ["permutation", "blocks"])
@@ -89,33 +105,32 @@ def test_the_batches_of_an_epoch_average_to_the_gradient(estimate, make, order):
     start = jax.tree.map(lambda leaf: leaf + 0.5, position)
     values = over_epoch(estimate, make(2, order=order), rows, position, SIZE // 2, start)
     assert np.ptp(values, axis=0).min() > 1e-3  # they do differ from batch to batch
-    exact = numbers(rows.full(position))
-    np.testing.assert_allclose(values.mean(0), exact, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(values.mean(0), exact(rows, position), rtol=0, atol=1e-10)
 
 
 def test_svrg_averages_to_the_gradient_and_moves_its_anchor(estimate):
     rows, position = problem()
     estimator = gradients.svrg(2, period=3)
-    state = estimator.init(rows, position, jax.random.key(0))
+    state = begun(estimator, rows, position)
     away = jax.tree.map(lambda leaf: leaf - 0.4, position)
     for epoch, (anchor, z) in enumerate([(position, away), (away, position)]):
         # The first step of a period is at the new anchor, where nothing is left to estimate.
         value, state = estimate(estimator, rows, state, anchor)
-        np.testing.assert_allclose(value, numbers(rows.full(anchor)), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(value, exact(rows, anchor), rtol=0, atol=1e-10)
         np.testing.assert_array_equal(state.anchor["weights"], anchor["weights"])
         assert int(state.batches.count) == 3 * epoch + 1
         for _ in range(2):
             _, state = estimate(estimator, rows, state, z)
     # Around a fixed anchor, over an epoch: periods longer than the epoch.
     slow = gradients.svrg(2, period=1000)
-    state = slow.init(rows, away, jax.random.key(0))
+    state = begun(slow, rows, away)
     for _ in range(SIZE // 2):
         _, state = estimate(slow, rows, state, away)
     values = []
     for _ in range(SIZE // 2):
         value, state = estimate(slow, rows, state, position)
         values.append(value)
-    np.testing.assert_allclose(np.mean(values, 0), numbers(rows.full(position)), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(np.mean(values, 0), exact(rows, position), rtol=0, atol=1e-10)
 
 
 def test_a_control_variate_has_no_noise_at_its_anchor_and_less_near_it(estimate):
@@ -133,9 +148,9 @@ def test_a_control_variate_has_no_noise_at_its_anchor_and_less_near_it(estimate)
 @pytest.mark.parametrize("chunk_size", [1, 2, 4, 6, 50])
 def test_chunks_add_up_with_a_remainder_too(chunk_size):
     rows, position = problem()
-    result = gradients.full(chunk_size).estimate(rows, position, None)
-    exact = numbers(rows.full(position))
-    np.testing.assert_allclose(numbers((result.value, result.gradient)), exact, rtol=0, atol=1e-10)
+    result = jax.jit(lambda z: gradients.full(chunk_size).estimate(rows, z, None))(position)
+    found = numbers((result.value, result.gradient))
+    np.testing.assert_allclose(found, exact(rows, position), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("chunk_size", [None, 4])
@@ -143,23 +158,28 @@ def test_the_full_gradient_at_an_anchor_may_come_in_chunks(estimate, chunk_size)
     rows, position = problem()
     estimator = gradients.control_variate(2, chunk_size=chunk_size)
     values = over_epoch(estimate, estimator, rows, position, 1)
-    np.testing.assert_allclose(values[0], numbers(rows.full(position)), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(values[0], exact(rows, position), rtol=0, atol=1e-10)
 
 
 def test_the_likelihood_counts_n_over_b_times_and_the_prior_once():
     """In numbers worked out here, from log densities of one row at a time."""
     rows, position = problem()
     x, y, z = rows.potential.args
-    weights, raw = position["weights"], position["scale"]
-    scale = jnp.exp(raw)
-    prior = dist.Normal(0, 0.5).log_prob(weights).sum() + dist.Gamma(3.0, 2.0).log_prob(scale)
-    prior += raw  # log |d scale / d raw|
-    mean = jnp.tanh(x @ weights)
-    by_row = dist.StudentT(4.0, mean, scale).log_prob(y)
-    by_row += dist.Normal(mean[:, None, None], scale).log_prob(z).sum((1, 2))
+
+    @jax.jit
+    def log_densities(weights, raw):
+        scale = jnp.exp(raw)
+        prior = dist.Normal(0, 0.5).log_prob(weights).sum() + dist.Gamma(3.0, 2.0).log_prob(scale)
+        prior += raw  # log |d scale / d raw|
+        mean = jnp.tanh(x @ weights)
+        by_row = dist.StudentT(4.0, mean, scale).log_prob(y)
+        return prior, by_row + dist.Normal(mean[:, None, None], scale).log_prob(z).sum((1, 2))
+
+    prior, by_row = map(np.asarray, log_densities(position["weights"], position["scale"]))
+    some = jax.jit(rows.some)
     for indices in ([4], [0, 3], [5, 1, 1, 2]):
-        expected = -prior - SIZE / len(indices) * by_row[jnp.array(indices)].sum()
-        value, _ = rows.some(position, jnp.array(indices))
+        expected = -prior - SIZE / len(indices) * by_row[indices].sum()
+        value, _ = some(position, jnp.array(indices))
         np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
@@ -172,9 +192,10 @@ def test_consecutive_rows_are_sliced_and_give_what_gathering_does():
     )
     assert "gather" not in str(sliced)
     assert "gather" in str(gathered)
+    some = jax.jit(rows.some, static_argnames="contiguous")
     np.testing.assert_allclose(
-        numbers(rows.some(position, indices, contiguous=True)),
-        numbers(rows.some(position, indices)),
+        numbers(some(position, indices, contiguous=True)),
+        numbers(some(position, indices, contiguous=False)),
         rtol=1e-13,
     )
 
@@ -195,11 +216,13 @@ def test_a_second_plate_beside_the_data_keeps_its_rows():
         potential.data_plate()
     rows = Rows(potential, *potential.data_plate("data"))
     position = {"mean": jnp.array([0.2, -1.0])}
+    some = jax.jit(rows.some, static_argnames="contiguous")
     for contiguous in (False, True):
         halves = [
-            numbers(rows.some(position, start + jnp.arange(2), contiguous)) for start in (0, 2)
+            numbers(some(position, start + jnp.arange(2), contiguous=contiguous))
+            for start in (0, 2)
         ]
-        np.testing.assert_allclose(np.mean(halves, 0), numbers(rows.full(position)), rtol=1e-12)
+        np.testing.assert_allclose(np.mean(halves, 0), exact(rows, position), rtol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000])
@@ -208,7 +231,9 @@ def test_shuffled_is_a_permutation(size):
     run = jax.jit(jax.vmap(lambda key: shuffled(key, place, size)))
     orders = np.asarray(run(jax.random.split(jax.random.key(size), 200)))
     np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(place, (200, 1)))
-    some = shuffled(jax.random.split(jax.random.key(size), 200)[7], place[::3], size)
+    some = jax.jit(lambda key: shuffled(key, place[::3], size))(
+        jax.random.split(jax.random.key(size), 200)[7]
+    )
     np.testing.assert_array_equal(some, orders[7, ::3])
     if size > 4:
         assert len(np.unique(orders, axis=0)) > 80

@@ -9,6 +9,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Setti
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin
 from numpyro_bnn.samplers.sgmcmc.preconditioners import diagonal, from_warmup, identity, rmsprop
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 POSITION = {"a": np.zeros(3), "b": np.zeros((2, 2))}
 
 

@@ -30,6 +30,8 @@ import catalogue
 import test_contract
 
 checker = pytest.importorskip("jax.experimental.key_reuse._core")
+# What runs eagerly compiles operation by operation.
+pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 PRIOR = priors.Hierarchical()
@@ -178,7 +180,13 @@ def followed(kernel, arguments, num_steps=2):
     return ledger.faults
 
 
-@pytest.mark.parametrize("name", catalogue.SAMPLERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n in test_contract.VARIANTS else n
+        for n in catalogue.SAMPLERS
+    ],
+)
 def test_no_sampler_comes_to_the_same_key_twice(name):
     """By whatever way: also by a number folded in twice, or one key for a row of them."""
     assert not followed(catalogue.make(name), catalogue.data())

@@ -345,7 +345,9 @@ class Descent:
                     self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
                     break
             if self.steps:
-                bar.set_postfix_str(f"potential energy {energy.mean():.4g}, {self.stopped}")
+                # Without the picture of a bar, so that a narrow terminal shows the reason whole.
+                bar.bar_format = "{desc}: {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+                bar.set_postfix_str(f"{self.stopped}, potential energy {energy.mean():.4g}")
         return members.z if best is None or best.z is None else best.z
 
     @property

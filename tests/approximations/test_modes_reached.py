@@ -217,9 +217,8 @@ def test_noise_does_not_end_what_still_falls(noise, slope):
 
 @pytest.fixture
 def narrow(monkeypatch):
-    """A terminal of 80 columns, where the bars of some machines have none of their own."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TQDM_NCOLS", "80")
+    """A terminal of 80 columns: a bar is cut there."""
+    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda _: (79, 24))
 
 
 def test_a_tolerance_of_zero_takes_every_step(data, capsys, narrow):

@@ -29,6 +29,7 @@ from numpyro_bnn.approximations.members import (
     where_members,
 )
 from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
+from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
@@ -147,6 +148,8 @@ class Descent:
         order: Order = "permutation",
         perturb: Callable[[Callable, Any], Callable] | None = None,
     ) -> None:
+        columns = column_names(args[0]) if args else []
+        self.about = {"columns": columns} if columns else {}
         args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
@@ -396,6 +399,7 @@ class Descent:
             around = marginal_of(self.model, self.static, arrays)
             return jax.vmap(lambda pair: lax.map(lambda p: around.draw(*p), pair))((z, keys))
 
-        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients} | info
+        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
+        facts |= self.about | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(program(kept, keys, self.arrays), self.model, stats, facts)

@@ -168,6 +168,7 @@ def mean_field(
         )
     values = draw(params, jax.random.split(key_draws, num_samples), descent.arrays)
     info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": descent.gradients}
+    info |= descent.about
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)
 
 

@@ -29,6 +29,7 @@ from numpyro_bnn.approximations.members import (
     where_members,
 )
 from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
+from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
@@ -147,6 +148,8 @@ class Descent:
         order: Order = "permutation",
         perturb: Callable[[Callable, Any], Callable] | None = None,
     ) -> None:
+        columns = column_names(args[0]) if args else []
+        self.about = {"columns": columns} if columns else {}
         args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
@@ -345,7 +348,9 @@ class Descent:
                     self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
                     break
             if self.steps:
-                bar.set_postfix_str(f"potential energy {energy.mean():.4g}, {self.stopped}")
+                # Without the picture of a bar, so that a narrow terminal shows the reason whole.
+                bar.bar_format = "{desc}: {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+                bar.set_postfix_str(f"{self.stopped}, potential energy {energy.mean():.4g}")
         return members.z if best is None or best.z is None else best.z
 
     @property
@@ -394,6 +399,7 @@ class Descent:
             around = marginal_of(self.model, self.static, arrays)
             return jax.vmap(lambda pair: lax.map(lambda p: around.draw(*p), pair))((z, keys))
 
-        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients} | info
+        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
+        facts |= self.about | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
         return Draws(program(kept, keys, self.arrays), self.model, stats, facts)

@@ -112,11 +112,21 @@ def as_array(owner: str, label: str, values: Any) -> Any:
         of = f" of {array.dtype}" if array.size else ""
         raise TypeError(
             f"{owner}: {label} is of type {type(values).__name__}{of}, expected numbers: an array, a "
-            f"table of numeric columns, or a list with rows of one length. Number the classes of a "
-            f"target with `np.unique({label}, return_inverse=True)[1]`, and turn dates and other "
-            "text into numbers first."
+            f"table of numeric columns, or a list with rows of one length. {_advice(label, values)}"
         )
     return array
+
+
+def _advice(label: str, values: Any) -> str:
+    """How what holds no plain numbers becomes an array of them."""
+    if hasattr(values, "toarray"):
+        return f"A sparse matrix becomes an array by `{label}.toarray()`."
+    if getattr(values, "dtype", None) is not None and np.dtype(values.dtype).kind == "c":
+        return f"Give real and imaginary parts as columns: `{label}.real`, `{label}.imag`."
+    return (
+        f"Number the classes of a target with `np.unique({label}, return_inverse=True)[1]`, and turn "
+        "dates and other text into numbers first."
+    )
 
 
 def _is_custom_float(dtype: Any) -> bool:

@@ -20,6 +20,7 @@ import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
     bernoulli,
@@ -38,6 +39,7 @@ class Standardization(NamedTuple):
     - **x_mean**, **x_scale** - by column of the inputs; a constant column has scale 1
     - **y_mean**, **y_scale** - of the target; 0 and 1 for classes
     - **checksum** - of the data that they come from
+    - **columns** - names of the columns of the inputs, where these were a table
     """
 
     x_mean: np.ndarray
@@ -45,6 +47,7 @@ class Standardization(NamedTuple):
     y_mean: np.ndarray
     y_scale: np.ndarray
     checksum: np.ndarray
+    columns: np.ndarray = np.empty(0, np.str_)
 
 
 def _is_given(values: Any) -> bool:
@@ -84,7 +87,7 @@ class ReadyModel:
         """
         if not (_is_given(x) and _is_given(y)):
             return False
-        column = Column("x", x)
+        column, names = Column("x", x), column_names(x)
         x, y = self._checked("x", x), self._checked("y", y)
         if x.ndim < 2:
             raise ValueError(
@@ -112,7 +115,9 @@ class ReadyModel:
             _check_target(y)
             y_mean, y_scale = moments(self.kind, Column("y"), y)
         x_mean, x_scale = moments(self.kind, column, x)
-        self.standardization = Standardization(x_mean, x_scale, y_mean, y_scale, checksum)
+        self.standardization = Standardization(
+            x_mean, x_scale, y_mean, y_scale, checksum, np.array(names, np.str_)
+        )
         return True
 
     def _checked(self, label: str, values: Any) -> np.ndarray:
@@ -162,6 +167,7 @@ class ReadyModel:
 
     def _inputs(self, x: Any, units: Standardization) -> Prepared:
         column = Column("x", x)
+        check_columns(self.kind, "x", units.columns.tolist(), x)
         x = self._checked("x", x)
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)

@@ -99,6 +99,8 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
         # Of what is no MCMC of this package nothing is known.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
+        if columns := getattr(run, "columns", []):
+            info["columns"] = list(columns)
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)

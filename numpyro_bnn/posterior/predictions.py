@@ -15,6 +15,7 @@ from numpyro.infer import Predictive
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
+from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.data.units import Column, check_fits, standardized
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_array, check_labels
@@ -193,14 +194,16 @@ def predict(
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     batch_size = check_whole("predict", "batch_size", batch_size)
-    (x,), _ = as_arrays(model, (x,), {})
+    if isinstance(samples, Draws):
+        check_columns("predict", "x", samples.info.get("columns", []), x)
+    table, ((x,), _) = x, as_arrays(model, (x,), {})
     rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
     if len(rows) != 1 or rows & {(), (0,)}:
         raise ValueError(
             f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
         )
     ((size,),) = rows
-    given, ((x,), _) = x, prepared(model, (x,), {})
+    given, ((x,), _) = x, prepared(model, (table,), {})
     head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
     model = all_rows(model)
     structure = structure_at(model, head)

@@ -17,6 +17,7 @@ from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import Fit
@@ -163,6 +164,7 @@ class MCMC(NumPyroMCMC):
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
         self.suspect: dict[int, str] = {}
+        self.columns: list[str] = []
         self._programs: dict[tuple, Programs] = {}
         self._processes = Processes(self._placement.spans_processes)
         self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
@@ -301,6 +303,7 @@ class MCMC(NumPyroMCMC):
         self._args, self._kwargs = args, kwargs
         if self.model is None:
             return None
+        self.columns = column_names(args[0]) if args else []
         self._args, self._kwargs = as_arrays(self.model, args, kwargs)
         refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
         args, kwargs, structure = begin_fit(self.model, args, kwargs)

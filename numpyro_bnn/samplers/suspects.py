@@ -12,6 +12,7 @@ proposals, or NUTS at any `target_accept_prob`. A run at temperature 0 optimises
 never suspect for that.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -193,11 +194,12 @@ def never_moved(leaves: list[Any]) -> np.ndarray:
     :return: a flag for each chain.
     """
     same = np.ones(leaves[0].shape[0], bool)
-    for leaf in leaves:
+    leaves = sorted(leaves, key=lambda leaf: math.prod(leaf.shape))
+    for leaf in map(_on_host, leaves):
         same &= _same(leaf[:, -1:], leaf[:, :1])
         if not same.any():
             return same
-    for leaf in leaves:
+    for leaf in map(_on_host, leaves):
         draws, size = leaf.shape[1], int(np.prod(leaf.shape[2:])) * len(same)
         first, step = leaf[:, :1], max(1, _BLOCK // max(1, size))
         for begin in range(0, draws, step):
@@ -205,6 +207,11 @@ def never_moved(leaves: list[Any]) -> np.ndarray:
             if not same.any():
                 return same
     return same
+
+
+def _on_host(leaf: Any) -> Any:
+    """A slice of an array of JAX is a program to compile; of NumPy's, or of one on disk, it is not."""
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def _same(some: Any, first: Any) -> np.ndarray:

@@ -17,6 +17,7 @@ from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
@@ -153,6 +154,7 @@ def _data(model: Callable, data: Any) -> Data:
         raise ValueError(
             f"compare: data must be (x, y, x_test, y_test), or a mapping with these keys, got {given}."
         )
+    check_columns("compare", "x_test", column_names(parts[0]), parts[2])
     (x, y), _ = as_arrays(model, tuple(parts[:2]), {})
     (x_test, y_test), _ = as_arrays(model, tuple(parts[2:]), {})
     for names, pair in (("x and y", (x, y)), ("x_test and y_test", (x_test, y_test))):

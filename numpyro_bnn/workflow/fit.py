@@ -126,8 +126,11 @@ def fit(
     """
     key = jax.random.key(0) if key is None else key
     check_key("fit", key)
+    table = x
     (x, y), _ = as_arrays(model, (x, y), {})
     num_rows = _num_rows(x, y)
+    # A table of pandas keeps the names of its columns, which messages and predictions refer to.
+    x = table if hasattr(table, "iloc") else x
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, num_rows, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
@@ -227,7 +230,10 @@ def _num_rows(x: Any, y: Any) -> int:
 
 
 def _rows(values: Any, rows: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf[rows], values)
+    def taken(leaf: Any) -> Any:
+        return leaf.iloc[rows] if hasattr(leaf, "iloc") else leaf[rows]
+
+    return jax.tree.map(taken, values)
 
 
 def _split(

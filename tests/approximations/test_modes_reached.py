@@ -215,7 +215,13 @@ def test_noise_does_not_end_what_still_falls(noise, slope):
     assert looks.index(True) + 1 >= 10
 
 
-def test_a_tolerance_of_zero_takes_every_step(data, capsys):
+@pytest.fixture
+def narrow(monkeypatch):
+    """A terminal of 80 columns: a bar is cut there."""
+    monkeypatch.setattr("tqdm.std._screen_shape_wrapper", lambda: lambda _: (79, 24))
+
+
+def test_a_tolerance_of_zero_takes_every_step(data, capsys, narrow):
     flat = {"optimizer": optax.sgd(0.0), "tolerance": 0, "num_steps": 3 * BLOCK}
     bnn.optimize(linear.model, key(), *data, **flat)
     assert "300/300" in (shown := capsys.readouterr().err)
@@ -225,7 +231,9 @@ def test_a_tolerance_of_zero_takes_every_step(data, capsys):
     assert "100 steps gain less than 0.001 of it" in shown
 
 
-def test_the_bar_says_how_near_the_mode_is_and_what_held_out_rows_say(data, capsys):
+def test_the_bar_says_how_near_the_mode_is_and_what_held_out_rows_say(
+    data, capsys, narrow
+):
     bnn.map_estimate(linear.model, key(), *data, num_steps=600)
     assert "mode reached" in capsys.readouterr().err
     bnn.map_estimate(

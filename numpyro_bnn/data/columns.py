@@ -1,0 +1,45 @@
+"""Names of the columns of tables: a table with other columns than the training data is no input.
+
+An array has no names, so only tables are compared: columns in another order would be taken for one
+another without any error.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def column_names(values: Any) -> list[str]:
+    """Names of the columns of a table (of pandas, polars, …), in its order; empty for anything else."""
+    names = getattr(values, "columns", None)
+    return [] if names is None or not hasattr(values, "shape") else [str(name) for name in names]
+
+
+def check_columns(owner: str, label: str, trained: Sequence[str], values: Any) -> None:
+    """Refuse a table whose columns are not those of the training data, in their order.
+
+    :param owner: who asks, for the error.
+    :param label: of the argument.
+    :param trained: names in the training data; empty where they had none.
+    :param values: what is given now.
+    :raises ValueError: saying what is missing, unknown or in another place.
+    """
+    given = column_names(values)
+    if not len(trained) or not given or given == list(trained):
+        return
+    missing = [name for name in trained if name not in given]
+    unknown = [name for name in given if name not in trained]
+    if missing or unknown:
+        parts = [("lacks", missing), ("has the unknown", unknown)]
+        found = " and ".join(f"{what} column(s) {_some(names)}" for what, names in parts if names)
+    else:
+        at = next(i for i, pair in enumerate(zip(given, trained)) if len(set(pair)) > 1)
+        found = f"has {given[at]!r} where the training data had {trained[at]!r}"
+    raise ValueError(
+        f"{owner}: {label} {found}. Expected the columns of the training data, in their order: "
+        f"`{label}[{_some(trained)}]`."
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:6]))
+    return f"[{shown}]" if len(names) <= 6 else f"[{shown}, … {len(names) - 6} more]"

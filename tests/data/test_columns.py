@@ -1,0 +1,139 @@
+"""Tables with other columns than the training data are refused by every door, and arrays are not."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.infer import NUTS
+
+import numpyro_bnn as bnn
+from numpyro_bnn.data.columns import check_columns, column_names
+
+NAMES = ["age", "weight", "income"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(rng.normal(size=(20, 3)).astype(np.float32), columns=NAMES)
+
+
+@pytest.fixture(scope="module")
+def target(table):
+    return table.to_numpy() @ np.array([1.0, -2.0, 0.5], np.float32)
+
+
+def own(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def ready():
+    return bnn.regression(bnn.MLP((2,), 1), bnn.priors.FanIn())
+
+
+def key():
+    return jax.random.key(0)
+
+
+def sampled(model, *data):
+    mcmc = bnn.MCMC(NUTS(model, max_tree_depth=2), num_warmup=5, num_samples=5, progress_bar=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("numpyro_bnn.run.mcmc.warn_of_run", lambda *_: None)
+        mcmc.run(key(), *data)
+    mcmc.suspect = {}
+    return mcmc
+
+
+few = {"num_steps": 5, "progress_bar": False}
+
+
+@pytest.fixture(scope="module", params=["own", "ready", "mean field", "MAP"])
+def fitted(request, table, target):
+    """A model, and its draws from a table."""
+    if request.param == "own":
+        return own, sampled(own, table, target)
+    if request.param == "mean field":
+        return own, bnn.mean_field(own, key(), table, target, **few)
+    model = ready()
+    if request.param == "ready":
+        return model, sampled(model, table, target)
+    return model, bnn.map_estimate(model, key(), table, target, **few)
+
+
+CHANGES = {
+    "another order": lambda t: t[["income", "weight", "age"]],
+    "another name": lambda t: t.rename(columns={"weight": "height"}),
+    "one more": lambda t: t.assign(sex=0.0),
+    "one less": lambda t: t[["age", "income"]],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_columns_are_refused_by_predict(change, fitted, table):
+    model, draws = fitted
+    with pytest.raises(ValueError, match=r"Expected the columns of the training data, in their"):
+        bnn.predict(model, draws, CHANGES[change](table))
+
+
+def test_the_same_columns_and_arrays_are_taken(fitted, table):
+    model, draws = fitted
+    by_name = bnn.predict(model, draws, table.iloc[:4]).mean
+    np.testing.assert_array_equal(by_name, bnn.predict(model, draws, table.to_numpy()[:4]).mean)
+
+
+def test_what_differs_is_named(table):
+    check = partial(check_columns, "predict", "x", NAMES)
+    with pytest.raises(ValueError, match=r"has 'income' where the training data had 'age'"):
+        check(CHANGES["another order"](table))
+    with pytest.raises(ValueError, match=r"lacks column\(s\) \['weight'\] and has the unknown"):
+        check(CHANGES["another name"](table))
+    with pytest.raises(ValueError, match=r"has the unknown column\(s\) \['sex'\]\. Expected"):
+        check(CHANGES["one more"](table))
+    check(table.to_numpy())
+    assert column_names(table["age"]) == []
+
+
+def test_names_go_with_saved_draws(table, target, tmp_path):
+    model = ready()
+    draws = bnn.map_estimate(model, key(), table, target, **few)
+    found = bnn.load(bnn.save(draws, tmp_path / "draws"), again := ready())
+    assert again.standardization.columns.tolist() == NAMES
+    with pytest.raises(ValueError, match=r"has 'income' where the training data had 'age'"):
+        bnn.predict(again, found, CHANGES["another order"](table))
+
+
+def test_comparing_refuses_test_rows_with_other_columns(table, target):
+    data = (table, target, CHANGES["another order"](table), target)
+    with pytest.raises(ValueError, match=r"compare: x_test has 'income' where"):
+        bnn.compare(ready(), data)
+
+
+def test_a_fit_names_the_lost_column(table, target):
+    lost = table.astype(np.float32).assign(weight=np.float32(1e9) + table["weight"])
+    lost["weight"] = lost["weight"].astype(np.float32)
+    with pytest.raises(ValueError, match=r"column 'weight' of x"):
+        bnn.fit(ready(), lost, target)
+
+
+def test_what_is_no_table_of_numbers_says_what_becomes_one(table, target):
+    sparse = pytest.importorskip("scipy.sparse").csr_matrix(table.to_numpy())
+    with pytest.raises(TypeError, match=r"`x\.toarray\(\)`"):
+        bnn.optimize(ready(), key(), sparse, target)
+    with pytest.raises(TypeError, match=r"`x\.real`, `x\.imag`"):
+        bnn.optimize(ready(), key(), table.to_numpy().astype(complex), target)
+
+
+def test_a_model_without_a_target_has_no_log_likelihood(table, target):
+    def factor(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        numpyro.factor("fit", -((y - x @ w) ** 2).sum() if y is not None else 0.0)
+
+    x = table.to_numpy()
+    with pytest.raises(ValueError, match=r"the model observes no site"):
+        bnn.to_inference_data(sampled(factor, x, target), x=x, y=target)

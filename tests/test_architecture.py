@@ -99,10 +99,11 @@ ROWS = {
         branches dynamics dynamics.elementary model_rows named noise schedules
         dynamics.methods gradients precision_preconditioner
         accept dynamics.isokinetic dynamics.splitting preconditioners step_size
-        accept_windows checks energy_error_tuning metric_updates state
+        accept_windows checks energy_error_tuning metric_updates momentum_refresh state
+        tuning
+        transitions
         kernel
-        named.underdamped named.windowed_hmc
-        named.langevin_and_momentum named.microcanonical
+        named.langevin_and_momentum named.microcanonical named.windowed_hmc
     """,
     "storage": """
         axis_names locks processes reached_code stored_array stored_names

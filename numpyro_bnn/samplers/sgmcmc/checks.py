@@ -9,6 +9,7 @@ from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 
 
 def check_step_size(owner: str, step_size: Any) -> None:
@@ -59,13 +60,11 @@ def check_numbers(
     owner: str, resample_momentum: Any, target_accept_prob: Any, method: Dynamics
 ) -> None:
     """:raises ValueError: for a number out of range, or one that the method has no use for."""
-    if resample_momentum is not None:
-        check_whole(owner, "resample_momentum", resample_momentum)
-        if not method.has_momentum:
-            raise ValueError(
-                f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
-                "Leave it out."
-            )
+    if resample_momentum is not None and not method.has_momentum:
+        raise ValueError(
+            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
+            "Leave it out."
+        )
     if not (_is_number(target_accept_prob) and 0 < target_accept_prob < 1):
         raise ValueError(
             f"{owner}: target_accept_prob must be between 0 and 1, got {target_accept_prob!r}."
@@ -138,7 +137,8 @@ def check_fit(
             "correct for. Freeze it (gamma_term=False)."
         )
     some_rows = gradient.batch_size is not None
-    if some_rows and (not method.uses_gradient or (rule is not None and rule.caches_gradient)):
+    of_all_rows = rule is not None and (rule.caches_gradient or rule.needs_all_rows)
+    if some_rows and (not method.uses_gradient or of_all_rows):
         raise ValueError(
             f"{owner}: it uses all rows, but gradient={gradient} takes {gradient.batch_size} of them. "
             'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`.'
@@ -174,3 +174,13 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return not isinstance(value, (str, bool))
+
+
+def check_warm(owner: str, temperature: Schedule) -> None:
+    """:raises ValueError: for a temperature that begins at 0, to dynamics that have none there."""
+    first = temperature(0)
+    if not isinstance(first, jax.core.Tracer) and not first > 0:
+        raise ValueError(
+            f"{owner}: the temperature at count 0 is {first}, and a momentum of constant size needs one "
+            "above 0. For exploration at temperature 0 use BAOAB."
+        )

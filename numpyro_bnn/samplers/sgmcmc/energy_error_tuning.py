@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments
-from numpyro_bnn.samplers.sgmcmc.step_size import Adaptation
+from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
 # Steps over which the mean of energy errors forgets: (n - 1)/(n + 1) with n = 150.
 _MEMORY = 149 / 151
@@ -25,7 +25,7 @@ _BLOCKS = 10
 _RESOLVED = 0.5
 
 
-class Learned(NamedTuple):
+class WarmupStatistics(NamedTuple):
     """Statistics of warm-up.
 
     - **weight**, **error** - decaying sums of weights, and of weighted squared energy errors in
@@ -69,22 +69,22 @@ class Decoherence:
         """Whether there is anything to do in warm-up."""
         return self.energy_variance is not None or self.finds_friction
 
-    def init(self, position: PyTree) -> Learned:
+    def init(self, position: PyTree) -> WarmupStatistics:
         """Before the first step."""
         zero = jnp.zeros((), jnp.result_type(float))
         zeros = jax.tree.map(jnp.zeros_like, position)
-        return Learned(zero, zero, zeros, Moments.none(position), Moments.none(position))
+        return WarmupStatistics(zero, zero, zeros, Moments.none(position), Moments.none(position))
 
     def update(
         self,
-        adaptation: Adaptation,
+        tuned: StepTuning,
         energy_error: jax.Array,
         energy: jax.Array,
         position: PyTree,
         metrics: list[PyTree],
         i: jax.Array,
         num_warmup: int,
-    ) -> Adaptation:
+    ) -> StepTuning:
         """After one step of warm-up.
 
         :param energy_error: of the step, over the temperature; not finite is the worst.
@@ -98,35 +98,35 @@ class Decoherence:
             rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
             target = size(position) * self.energy_variance + rounding**2
             excess = energy_error**2 / target + 1e-8
-            adaptation = self._resized(adaptation, excess, position, metrics)
+            tuned = self._resized(tuned, excess, position, metrics)
         third = num_warmup // 3
         length = third // _BLOCKS
         if not self.finds_friction or length < 2:
-            return adaptation
+            return tuned
         at = i - (num_warmup - third)
-        learned = _with_draw(adaptation.averaging, position, at, third, length)
+        learned = _with_draw(tuned.averaging, position, at, third, length)
         inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
         variance = total(lambda w, v: v / w, inverse_mass, learned.draws.variance)
         seen = learned.draws.size > 1
         scale = jnp.sqrt(jnp.where(seen, variance, 1.0) / size(position))
-        chosen = jnp.where((at == -1) & seen, 1 / scale, adaptation.friction)
+        chosen = jnp.where((at == -1) & seen, 1 / scale, tuned.friction)
         steps = _autocorrelation_time(learned, length)
-        found = 1 / (_SHARE * adaptation.step_size * steps)
+        found = 1 / (_SHARE * tuned.step_size * steps)
         # A chain that is slower than its blocks looks as if it took one block.
         found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
         chosen = jnp.where(at + 1 == third, found, chosen)
-        friction = chosen.astype(adaptation.friction.dtype)
-        return adaptation._replace(averaging=learned, friction=friction)
+        friction = chosen.astype(tuned.friction.dtype)
+        return tuned._replace(averaging=learned, friction=friction)
 
     def _resized(
         self,
-        adaptation: Adaptation,
+        tuned: StepTuning,
         excess: jax.Array,
         position: PyTree,
         metrics: list[PyTree],
-    ) -> Adaptation:
+    ) -> StepTuning:
         """The step at which the squared energy error would be that of the target on average."""
-        learned, step_size = adaptation.averaging, adaptation.step_size
+        learned, step_size = tuned.averaging, tuned.step_size
         weight = jnp.exp(-0.5 * (jnp.log(excess) / (6 * _TRUST)) ** 2)
         finite = jnp.isfinite(excess)
         all_weights = _MEMORY * learned.weight + jnp.where(finite, weight, 0.0)
@@ -139,12 +139,12 @@ class Decoherence:
         units = total(lambda x, w, v: jnp.zeros_like(x) + jnp.log(v / w), position, before, after)
         new = learned._replace(weight=all_weights, error=errors * change**6)
         factor = change * jnp.exp(-0.5 * units / size(position))
-        return adaptation._replace(step_size=step_size * factor, averaging=new)
+        return tuned._replace(step_size=step_size * factor, averaging=new)
 
 
 def _with_draw(
-    learned: Learned, position: PyTree, at: jax.Array, third: int, length: int
-) -> Learned:
+    learned: WarmupStatistics, position: PyTree, at: jax.Array, third: int, length: int
+) -> WarmupStatistics:
     """With one more position, the `at`-th of the last third; negative in the one before."""
     empty = jax.tree.map(jnp.zeros_like, learned.draws)
     draws = jax.tree.map(lambda zero, old: jnp.where(at == 0, zero, old), empty, learned.draws)
@@ -166,7 +166,7 @@ def _with_draw(
     return learned._replace(block=block, blocks=blocks, draws=draws)
 
 
-def _autocorrelation_time(learned: Learned, length: int) -> jax.Array:
+def _autocorrelation_time(learned: WarmupStatistics, length: int) -> jax.Array:
     """Mean over parameters, in steps; at least 1, and what does not move counts as 1."""
 
     def time(between: jax.Array, overall: jax.Array) -> jax.Array:

@@ -10,14 +10,17 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from numpyro_bnn._checks import check_whole
 
 Schedule = Callable[[Any], Any]
+State = TypeVar("State")
+Step = Callable[[State], State]
 
 
 def _positive(owner: str, name: str, value: Any) -> None:
@@ -160,6 +163,32 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
     return lambda count: a * (b + jnp.asarray(count, jnp.result_type(float))) ** -gamma
 
 
+class Pace(Protocol):
+    """How many steps a kernel takes from draw to draw."""
+
+    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        """Take the steps to the next draw.
+
+        :param step: one step.
+        :param state: before it.
+        :param count: steps since the end of warm-up.
+        :param warming: whether this is warm-up.
+        """
+
+
+@dataclass(frozen=True)
+class EveryStep:
+    """One step a draw."""
+
+    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        return step(state)
+
+
+def pace_of(*schedules: Schedule) -> Pace:
+    """The pace that schedules ask for: that of the first cyclical one, else one step a draw."""
+    return next((s for s in schedules if isinstance(s, Cyclical)), EveryStep())
+
+
 @dataclass(frozen=True)
 class Cyclical:
     r"""Cosine cycles, each of which explores and then samples: see :func:`cyclical`.
@@ -196,6 +225,11 @@ class Cyclical:
         """Steps to run from ``count`` so that the last one makes a draw to keep; at least 1."""
         place = jnp.mod(jnp.asarray(count), self.cycle_length)
         return jnp.maximum(self.num_exploration - place, 0) + 1
+
+    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        """Take steps until one makes a draw to keep; one step in warm-up."""
+        steps = jnp.where(warming, 1, self.num_steps(count))
+        return lax.fori_loop(0, steps, lambda _, s: step(s), state)
 
     def temperature(self, temperature: float = 1.0) -> Schedule:
         """0 while exploring and ``temperature`` while sampling: exploration as optimisation."""

@@ -91,16 +91,17 @@ class Inner(NamedTuple):
                 "ParallelTempering: kernel is over another model than the one that is tempered. Give "
                 "both the same function."
             )
-        target = kernel._target_accept_prob
         if isinstance(kernel, MAMS):
-            rule = kernel._metropolis
+            rule = kernel.metropolis
             assert rule is not None
+            target = kernel.target_accept_prob
             return cls(target, trajectory_length=rule.trajectory_length, random_length=rule)
         if kernel._dense_mass:
             raise ValueError(
                 "ParallelTempering: the metric of every rung is diagonal, got dense_mass="
                 f"{kernel._dense_mass!r}. Leave it out."
             )
+        target = kernel._target_accept_prob
         if isinstance(kernel, NUTS):
             depth = kernel._max_tree_depth
             return cls(target, max_tree_depth=max(depth) if isinstance(depth, tuple) else depth)

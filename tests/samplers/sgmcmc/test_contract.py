@@ -39,7 +39,7 @@ def some_fast(*fast):
 
 def test_every_sampler_is_in_the_catalogue():
     from numpyro_bnn.samplers.sgmcmc.named import langevin_and_momentum as algorithms
-    from numpyro_bnn.samplers.sgmcmc.named import microcanonical, underdamped, windowed_hmc
+    from numpyro_bnn.samplers.sgmcmc.named import microcanonical, windowed_hmc
 
     exported = {
         getattr(bnn, name)
@@ -51,8 +51,7 @@ def test_every_sampler_is_in_the_catalogue():
         for value in (vars(algorithms) | vars(microcanonical) | vars(windowed_hmc)).values()
         if isinstance(value, type) and issubclass(value, bnn.SGMCMC)
     }
-    # What some of them share is no sampler by itself.
-    assert exported == defined - {underdamped.Underdamped}
+    assert exported == defined
     assert exported - {bnn.SGMCMC} == {kernel for kernel, _ in SAMPLERS.values()}
 
 

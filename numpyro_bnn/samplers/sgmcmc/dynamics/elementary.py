@@ -51,7 +51,7 @@ class Settings(NamedTuple):
     """What a step needs beside the state; numbers or arrays, all of them may be traced."""
 
     step_size: Any
-    """``Langevin``: epsilon, the drift being epsilon/2. ``RandomWalk``: standard
+    """``Langevin``: epsilon, the drift being epsilon/2. ``RandomWalkProposal``: standard
     deviation of the proposal. All others: a time step h. Learning rate lr on the mean loss of N
     rows: epsilon = 2 lr / N, h = sqrt(lr / N), so epsilon = 2 h^2."""
     temperature: Any = 1.0

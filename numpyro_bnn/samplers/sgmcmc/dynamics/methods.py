@@ -158,7 +158,7 @@ class Langevin(Dynamics):
 
 
 @dataclass(frozen=True)
-class RandomWalk(Dynamics):
+class RandomWalkProposal(Dynamics):
     r"""A symmetric proposal, :math:`\theta' = \theta + s \sqrt{M^{-1}} \xi`, s the step size.
 
     Free of gradients and of the temperature: accept by ``log_acceptance(U' - U, temperature)``.

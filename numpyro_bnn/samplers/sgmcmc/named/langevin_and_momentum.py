@@ -1,28 +1,26 @@
 """The named samplers: each a choice of ingredients for one kernel.
 
-Common arguments (see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`): ``model`` or
-``potential_fn``, ``step_size``, ``batch_size``, ``temperature``, ``gradient``,
-``preconditioner``, ``plate``. Where no ``friction`` is given, SGHMC, BAOAB and SGNHT with
+Where no ``friction`` is given, SGHMC, BAOAB and SGNHT with
 ``step_size="auto"`` and all rows find it in warm-up, from the autocorrelation; elsewhere it is
 0.1 / step_size, which bounds how much the noise of minibatches heats. A learning rate lr on the
 mean loss of N rows corresponds to ε = 2 lr/N for SGLD, PSGLD and MALA, and to h = √(lr/N) for the
 momentum methods, so ε = 2h².
 """
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import check_friction
+from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows, check_friction
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
-from numpyro_bnn.samplers.sgmcmc.gradients import minibatch
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.underdamped import Underdamped
-
-Model = Callable | None
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, minibatch
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
+from numpyro_bnn.samplers.sgmcmc.tuning import CurvatureTuning
 
 
 class SGLD(SGMCMC):
@@ -32,11 +30,19 @@ class SGLD(SGMCMC):
     decreasing steps (:func:`~numpyro_bnn.samplers.sgmcmc.schedules.polynomial`) or ``accept="full"`` for
     exactness, :class:`BAOAB` for less bias at the same cost.
 
-    :param step_size: ε, with drift ε/2.
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: ε, with drift ε/2; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
     :param accept: None; ``"full"``: Metropolis with the energy on all rows, exact;
         ``"minibatch"``: with that of the minibatch, biased, kept for teaching.
-    :param gradient_noise: known variance of the gradient, taken off the noise.
-
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
     Source: Welling and Teh, *Bayesian learning via stochastic gradient Langevin dynamics*
     (2011), eq. (4).
     """
@@ -46,12 +52,17 @@ class SGLD(SGMCMC):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
+        step_size: StepSize,
+        batch_size: int | None = None,
         accept: Literal["full", "minibatch"] | None = None,
-        **ingredients: Any,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        gradient_noise: PyTree = 0.0,
+        target_accept_prob: float = 0.574,
+        plate: str | None = None,
     ) -> None:
-        gradient = ingredients.get("gradient")
-        all_rows = ingredients.get("batch_size") is None and (
+        all_rows = batch_size is None and (
             gradient is None or getattr(gradient, "batch_size", None) is None
         )
         rules = {
@@ -65,19 +76,33 @@ class SGLD(SGMCMC):
             model,
             potential_fn,
             dynamics=dynamics.Langevin(),
-            step_size=step_size,
             metropolis=rules[accept],
-            **{"target_accept_prob": 0.574, **ingredients},
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            gradient_noise=gradient_noise,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
         )
 
 
 class PSGLD(SGMCMC):
     """SGLD with a diagonal metric from a running mean of squared gradients (RMSprop).
 
-    :param step_size: ε, with drift (ε/2) M⁻¹∇U.
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: ε, with drift (ε/2) M⁻¹∇U; a number, which is never adapted, a schedule, or
+        ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
     :param preconditioner: default ``rmsprop()``, frozen after warm-up; with
         ``rmsprop(gamma_term=True)`` it keeps changing and the divergence of the metric is added.
-
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param plate: the data plate, where the model has several.
     Source: Li et al., *Preconditioned stochastic gradient Langevin dynamics* (2016), algorithm 1.
     """
 
@@ -86,28 +111,44 @@ class PSGLD(SGMCMC):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
-        preconditioner: Any = None,
-        **ingredients: Any,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        gradient_noise: PyTree = 0.0,
+        plate: str | None = None,
     ) -> None:
         super().__init__(
             model,
             potential_fn,
             dynamics=dynamics.Langevin(),
             step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
             preconditioner=preconditioner or preconditioners.rmsprop(),
-            **ingredients,
+            gradient_noise=gradient_noise,
+            plate=plate,
         )
 
 
-class SGHMC(Underdamped):
+class SGHMC(SGMCMC):
     """Stochastic-gradient Hamiltonian Monte Carlo with friction, momentum first.
 
-    :param step_size: time step h.
-    :param friction: γ per unit time, positive; 1 - γh is the momentum coefficient of SGD.
-    :param gradient_noise: estimate of the gradient's variance, taken off the noise.
-    :param resample_momentum: draws between fresh momenta.
-
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time, positive; 1 - γh is the momentum coefficient of SGD. See the module
+        for None.
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param plate: the data plate, where the model has several.
     Source: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014), eq. (15).
     """
 
@@ -116,9 +157,15 @@ class SGHMC(Underdamped):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
-        **ingredients: Any,
+        gradient_noise: PyTree = 0.0,
+        resample_momentum: int | None = None,
+        plate: str | None = None,
     ) -> None:
         method = dynamics.SemiImplicit()
         check_friction("SGHMC", friction, method, positive=True)
@@ -128,39 +175,87 @@ class SGHMC(Underdamped):
             potential_fn,
             dynamics=method,
             step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
             friction=friction,
-            **ingredients,
+            gradient_noise=gradient_noise,
+            resample_momentum=resample_momentum,
+            tuning=CurvatureTuning(finds_friction=True),
+            plate=plate,
         )
 
 
-class BAOAB(Underdamped):
+class BAOAB(SGMCMC):
     """Underdamped Langevin dynamics in the BAOAB splitting: the recommended default.
 
     The position's law is exact on Gaussian targets at any stable step with full gradients, and
     the bias is of second order otherwise. One gradient a step.
 
-    :param step_size: time step h, stable below 2/√λ for the largest curvature λ of M⁻¹∇²U.
-    :param friction: γ per unit time. Minibatch noise of variance V heats by about hV/(2γM).
-
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h, stable below 2/√λ for the largest curvature λ of M⁻¹∇²U; a number,
+        which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time; see the module for None. Minibatch noise of variance V heats by
+        about hV/(2γM).
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param plate: the data plate, where the model has several.
     Source: Leimkuhler and Matthews, *Rational construction of stochastic numerical methods for
     molecular sampling* (2013), with the half kicks of neighbouring steps joined.
     """
 
     def __init__(
-        self, model: Model = None, potential_fn: Model = None, *, step_size: Any, **ingredients: Any
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        resample_momentum: int | None = None,
+        plate: str | None = None,
     ) -> None:
         super().__init__(
-            model, potential_fn, dynamics=Splitting("BAOA"), step_size=step_size, **ingredients
+            model,
+            potential_fn,
+            dynamics=Splitting("BAOA"),
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            tuning=CurvatureTuning(finds_friction=True),
+            plate=plate,
         )
 
 
-class SGNHT(Underdamped):
+class SGNHT(SGMCMC):
     """Stochastic-gradient Nosé-Hoover thermostat: absorbs minibatch noise of unknown size.
 
-    :param step_size: time step h.
-    :param friction: γ per unit time, positive: where the thermostat begins, and the noise added.
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time, positive: where the thermostat begins, and the noise added. See
+        the module for None.
     :param per_parameter: one thermostat a parameter in place of one for all.
-
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param plate: the data plate, where the model has several.
     Source: Ding et al., *Bayesian sampling using stochastic gradient thermostats* (2014), in the
     splitting of Leimkuhler and Shang (2016).
     """
@@ -170,10 +265,15 @@ class SGNHT(Underdamped):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
         friction: float | None = None,
         per_parameter: bool = False,
-        **ingredients: Any,
+        resample_momentum: int | None = None,
+        plate: str | None = None,
     ) -> None:
         method = Splitting("BADODA", per_parameter=per_parameter)
         check_friction("SGNHT", friction, method, positive=True)
@@ -182,16 +282,29 @@ class SGNHT(Underdamped):
             potential_fn,
             dynamics=method,
             step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
             friction=friction,
-            **ingredients,
+            resample_momentum=resample_momentum,
+            tuning=CurvatureTuning(finds_friction=True),
+            plate=plate,
         )
 
 
 class MALA(SGMCMC):
     """Metropolis-adjusted Langevin algorithm: exact at any step size, full gradients.
 
-    :param step_size: ε, with drift ε/2.
-
+    :param model: a NumPyro model.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: ε, with drift ε/2; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: None: this sampler uses all rows.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator on all rows, such as ``gradients.full(chunk_size=…)``.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
     Source: Roberts and Tweedie, *Exponential convergence of Langevin distributions and their
     discrete approximations* (1996), section 1.4.
     """
@@ -201,22 +314,26 @@ class MALA(SGMCMC):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
+        step_size: StepSize,
         batch_size: None = None,
-        **ingredients: Any,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        target_accept_prob: float = 0.574,
+        plate: str | None = None,
     ) -> None:
-        if batch_size is not None:
-            raise ValueError(
-                f"MALA: batch_size={batch_size}, but MALA uses all rows. For minibatches with an exact "
-                'correction use `SGLD(…, accept="full")` or `AMAGOLD`.'
-            )
+        check_all_rows("MALA", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
             dynamics=dynamics.Langevin(),
-            step_size=step_size,
             metropolis=Metropolis(caches_gradient=True),
-            **{"target_accept_prob": 0.574, **ingredients},
+            step_size=step_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
         )
 
 
@@ -226,10 +343,19 @@ class GGMC(SGMCMC):
     Exact at any step size. Its acceptance measures the discretisation error of the unadjusted
     sampler. With a minibatch gradient the energy at both ends is still that of all rows.
 
-    :param step_size: time step h.
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
     :param num_steps: steps between decisions.
-    :param friction: γ per unit time.
-
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` independent rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time; 0.1 / step_size where None.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
     Source: Garriga-Alonso and Fortuin, *Exact Langevin dynamics with stochastic gradients* (2021).
     """
 
@@ -238,21 +364,33 @@ class GGMC(SGMCMC):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
+        step_size: StepSize,
         num_steps: int = 1,
         batch_size: int | None = None,
-        gradient: Any = None,
-        **ingredients: Any,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        resample_momentum: int | None = None,
+        target_accept_prob: float = 0.8,
+        plate: str | None = None,
     ) -> None:
+        rule = Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps))
+        gradient = _independent("GGMC", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
             dynamics=Splitting("OBABO", metropolis=True),
+            metropolis=rule,
             step_size=step_size,
             batch_size=batch_size,
-            gradient=_independent("GGMC", batch_size, gradient),
-            metropolis=Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps)),
-            **{"target_accept_prob": 0.8, **ingredients},
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
         )
 
 
@@ -262,11 +400,20 @@ class AMAGOLD(SGMCMC):
     One evaluation of the energy on all rows every `num_steps` minibatch gradients corrects
     both the discretisation and the minibatch noise.
 
-    :param step_size: time step h.
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
     :param num_steps: steps between decisions; about N/B makes the correction cost as much as
         the gradients.
-    :param friction: γ per unit time.
-
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` independent rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time; 0.1 / step_size where None.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
     Source: Zhang, Cooper and De Sa, *AMAGOLD: amortized Metropolis adjustment for efficient
     stochastic gradient MCMC* (2020), algorithm 2.
     """
@@ -276,49 +423,77 @@ class AMAGOLD(SGMCMC):
         model: Model = None,
         potential_fn: Model = None,
         *,
-        step_size: Any,
+        step_size: StepSize,
         num_steps: int = 10,
         batch_size: int | None = None,
-        gradient: Any = None,
-        **ingredients: Any,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        resample_momentum: int | None = None,
+        target_accept_prob: float = 0.65,
+        plate: str | None = None,
     ) -> None:
+        rule = Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps))
+        gradient = _independent("AMAGOLD", batch_size, gradient)
         super().__init__(
             model,
             potential_fn,
             dynamics=dynamics.Amagold(),
+            metropolis=rule,
             step_size=step_size,
             batch_size=batch_size,
-            gradient=_independent("AMAGOLD", batch_size, gradient),
-            metropolis=Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps)),
-            **ingredients,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
         )
 
 
 class RandomWalk(SGMCMC):
     """Random-walk Metropolis, for teaching: no gradient, one energy on all rows a step.
 
-    :param step_size: standard deviation of the proposal, by coordinate.
+    :param model: a NumPyro model.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: standard deviation of the proposal, by coordinate; a number, which is never adapted,
+        a schedule, or ``"auto"``.
+    :param batch_size: None: this sampler uses all rows.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
     """
 
     def __init__(
-        self, model: Model = None, potential_fn: Model = None, *, step_size: Any, **ingredients: Any
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        batch_size: None = None,
+        temperature: float | Schedule = 1.0,
+        preconditioner: Preconditioner | None = None,
+        target_accept_prob: float = 0.234,
+        plate: str | None = None,
     ) -> None:
-        batch_size = ingredients.get("batch_size")
-        if batch_size is not None:
-            raise ValueError(
-                f"RandomWalk: batch_size={batch_size}, but it uses all rows. Leave batch_size out."
-            )
+        check_all_rows("RandomWalk", batch_size, None)
         super().__init__(
             model,
             potential_fn,
-            dynamics=dynamics.RandomWalk(),
-            step_size=step_size,
+            dynamics=dynamics.RandomWalkProposal(),
             metropolis=Metropolis(),
-            **{"target_accept_prob": 0.234, **ingredients},
+            step_size=step_size,
+            temperature=temperature,
+            preconditioner=preconditioner,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
         )
 
 
-def _bounded_loss(friction: float | None, step_size: Any) -> None:
+def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
     known = friction is not None and isinstance(step_size, (int, float))
     if known and friction * step_size >= 2:
         raise ValueError(
@@ -327,7 +502,9 @@ def _bounded_loss(friction: float | None, step_size: Any) -> None:
         )
 
 
-def _independent(owner: str, batch_size: int | None, gradient: Any) -> Any:
+def _independent(
+    owner: str, batch_size: int | None, gradient: Estimator | None
+) -> Estimator | None:
     """Minibatches that are as likely in the opposite order, unless the user chose otherwise."""
     if gradient is None and batch_size is not None:
         return minibatch(check_whole(owner, "batch_size", batch_size), order="replacement")

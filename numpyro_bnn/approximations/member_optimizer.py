@@ -7,7 +7,7 @@ for the *mean* loss U/N is N times as large as one for U.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.keywords import check_keywords
+from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.members import (
     allowed_excess,
@@ -43,7 +43,7 @@ _CANDIDATES = 8
 _RESTARTS = 2
 
 
-class Training(NamedTuple):
+class TrainingOptions(NamedTuple):
     """How members are optimised; each field is a keyword of the functions that optimise.
 
     - **optimizer** - an optax optimiser of the energy in nats, its learning rate a number or a
@@ -69,33 +69,29 @@ class Training(NamedTuple):
     init_params: dict[str, jax.Array] | None = None
     progress_bar: bool = True
 
-    @classmethod
-    def split(
-        cls, owner: str, options: Mapping[str, Any], model: Callable, own: Sequence[str]
-    ) -> tuple["Training", dict[str, Any]]:
-        """Take the fields from keyword arguments; the rest belongs to the model.
+    def checked(
+        self, function: Callable, model: Callable, kwargs: Mapping[str, Any]
+    ) -> "TrainingOptions":
+        """These options with Python's own whole numbers.
 
-        :param owner: the function that was called.
-        :param options: its keyword arguments.
+        :param function: the one that was called.
         :param model: the model.
-        :param own: names of its further options, for the message.
+        :param kwargs: what was given beside the options of the function, for the model.
         :raises ValueError: if a number is out of range.
         :raises TypeError: if `validation` is not a tuple of arguments, or nobody takes a keyword.
         """
-        rest = {k: v for k, v in options.items() if k not in cls._fields}
-        check_keywords(owner, [*own, *cls._fields], model, rest)
-        training = cls(**{name: options[name] for name in cls._fields if name in options})
-        training = training._replace(
-            num_steps=check_whole(owner, "num_steps", training.num_steps, least=0),
-            patience=check_whole(owner, "patience", training.patience),
-        )
-        if training.validation is not None and not isinstance(training.validation, tuple | list):
+        owner = function.__name__
+        check_keywords(owner, keyword_options(function), model, kwargs)
+        if self.validation is not None and not isinstance(self.validation, tuple | list):
             raise TypeError(
                 f"{owner}: validation must be the arguments of the model on held-out rows, such "
-                f"as (x_val, y_val), got {type(training.validation).__name__}."
+                f"as (x_val, y_val), got {type(self.validation).__name__}."
             )
-        check_tolerance(owner, training.tolerance)
-        return training, rest
+        check_tolerance(owner, self.tolerance)
+        return self._replace(
+            num_steps=check_whole(owner, "num_steps", self.num_steps, least=0),
+            patience=check_whole(owner, "patience", self.patience),
+        )
 
 
 def check_tolerance(owner: str, tolerance: Any) -> None:
@@ -124,7 +120,7 @@ class Members(NamedTuple):
     batches: Any
 
 
-class Descent:
+class MemberOptimizer:
     """The compiled optimisation of one model on one data set.
 
     :param owner: the caller, for error messages.
@@ -154,7 +150,7 @@ class Descent:
         self.model = model
         self.kwargs = kwargs
         self.whole = Marginal(model, args, kwargs)
-        self.plate, self.size = ("", 0) if batch_size is None else self.whole.around.data_plate()
+        self.plate, self.size = ("", 0) if batch_size is None else self.whole.centered.data_plate()
         if batch_size is not None:
             batch_size = check_whole(owner, "batch_size", batch_size)
         if batch_size is not None and batch_size > self.size:
@@ -192,7 +188,7 @@ class Descent:
 
         @jax.jit
         def start(keys: jax.Array, given: Values, noise: Any, arrays: list[Any]) -> Values:
-            around = marginal_of(self.model, self.static, arrays)
+            centered = marginal_of(self.model, self.static, arrays)
 
             def one(key: jax.Array, noise: Any) -> Values:
                 rows = self.rows(arrays, noise)
@@ -200,7 +196,7 @@ class Descent:
 
                 def candidate(numbered: tuple) -> Values:
                     i, key = numbered
-                    return around.begin(key, given, i % 2 == 1)
+                    return centered.begin(key, given, i % 2 == 1)
 
                 keys = jax.random.split(key, _CANDIDATES)
                 drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
@@ -278,7 +274,7 @@ class Descent:
         self,
         key: jax.Array,
         num_members: int,
-        training: Training,
+        training: TrainingOptions,
         noise: Any = None,
         num_steps: int | None = None,
     ) -> tuple[Values, np.ndarray]:
@@ -316,7 +312,7 @@ class Descent:
         return z, energy
 
     def _descend(
-        self, advance: Callable, members: Members, training: Training, noise: Any
+        self, advance: Callable, members: Members, training: TrainingOptions, noise: Any
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
         held_out = training.validation
@@ -351,11 +347,11 @@ class Descent:
     @property
     def allowed(self) -> float:
         """Nats that a member may end above the best."""
-        structure = self.whole.around.structure
+        structure = self.whole.centered.structure
         sizes = [math.prod(structure.sites[name].shape) for name in self.whole.sites]
         return allowed_excess(structure, sum(sizes))
 
-    def name_far(self, energy: np.ndarray, training: Training) -> None:
+    def name_far(self, energy: np.ndarray, training: TrainingOptions) -> None:
         """Warn of members that ended far above the others, where all were to reach a mode."""
         if training.num_steps and training.validation is None:
             name_far(self.owner, energy, self.allowed)
@@ -391,8 +387,8 @@ class Descent:
 
         @jax.jit
         def program(z: Values, keys: jax.Array | None, arrays: list[Any]) -> Values:
-            around = marginal_of(self.model, self.static, arrays)
-            return jax.vmap(lambda pair: lax.map(lambda p: around.draw(*p), pair))((z, keys))
+            centered = marginal_of(self.model, self.static, arrays)
+            return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
 
         facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients} | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 
 from numpyro_bnn.approximations.curvature import Curvature, columns, products
-from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.potential.potential import Values
 
 # Weights up to which the matrix is factorised.
@@ -54,7 +54,7 @@ class Newton:
     """
 
     def __init__(
-        self, descent: Descent, example: Values, sites: Sequence[str] | None = None
+        self, descent: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
     ) -> None:
         one = {name: value[0] for name, value in example.items()}
         sites = sorted(one if sites is None else sites)
@@ -123,7 +123,7 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
     return found if found >= 0 else float("nan")
 
 
-def _kind_for(descent: Descent, z: Values) -> Curvature:
+def _kind_for(descent: MemberOptimizer, z: Values) -> Curvature:
     """The Gauss-Newton matrix wherever it is known."""
 
     def probe(z: Values) -> jax.Array:

@@ -16,6 +16,7 @@ from flax import errors as flax_errors
 from flax import linen, nnx
 from numpyro.primitives import apply_stack
 
+from numpyro_bnn._text import call_of
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.base import as_prior
 from numpyro_bnn.priors.paths import Shapes, flatten_params, parameter_tree, site_name
@@ -56,6 +57,9 @@ class BoundModule:
     def __init__(self, apply: Callable, values: dict[str, Any]) -> None:
         self._apply = apply
         self._values = values
+
+    def __repr__(self) -> str:
+        return call_of(type(self).__name__, {}, (self._values,))
 
     @property
     def params(self) -> dict[Any, Any]:

@@ -19,6 +19,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn._text import call_of
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
@@ -58,12 +59,25 @@ class ReadyModel:
     - **standardization** - None until the model has seen its training data
     """
 
-    def __init__(self, module: Any, prior: Any, kind: str, observe: Callable) -> None:
+    def __init__(
+        self,
+        module: Any,
+        prior: Any,
+        kind: str,
+        observe: Callable,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.module = module
         self.prior = prior
         self.kind = kind
         self.standardization: Standardization | None = None
         self._observe = observe
+        self.options = dict(options or {})
+
+    def __repr__(self) -> str:
+        units = self.standardization
+        seen = "no data yet" if units is None else f"units of {units.x_mean.size} inputs"
+        return f"<{call_of(self.kind, self.options, (self.module, self.prior))}, {seen}>"
 
     @property
     def shift(self) -> float | None:
@@ -281,7 +295,13 @@ def regression(
             return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
         return gaussian(outputs, y, x=x, noise=noise, units=units)
 
-    model = ReadyModel(module, prior, "regression", observe)
+    options = {"likelihood": likelihood}
+    options |= {
+        "gaussian": {"noise": noise},
+        "student_t": {"noise": noise, "df": df},
+        "heteroscedastic": {"link": link},
+    }[likelihood]
+    model = ReadyModel(module, prior, "regression", observe, options)
     model.learn(x, y)
     return model
 

@@ -59,7 +59,7 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def iterates(data):
     return bnn.constant_sgd(
-        model, jax.random.key(0), *data, num_samples=20, num_burnin=200, thinning=40, **OPTIONS
+        model, jax.random.key(0), *data, num_samples=20, num_warmup=200, thinning=40, **OPTIONS
     )
 
 
@@ -97,7 +97,7 @@ def test_the_automatic_rate_is_the_one_of_the_theorem_or_the_stable_one(data, no
     noise = np.trace(np.cov(by_row.T, bias=True))
     stable = 1 / np.linalg.eigvalsh(hessian)[-1]
     start = {KERNEL: jnp.asarray(mode[:1, None]), BIAS: jnp.asarray(mode[1:])}
-    options = {"init_params": start, "num_steps": 0, "num_burnin": 0, "thinning": 1}
+    options = {"init_params": start, "num_steps": 0, "num_warmup": 0, "thinning": 1}
     draws = bnn.constant_sgd(
         model,
         jax.random.key(1),
@@ -145,7 +145,7 @@ def test_swag_halves_the_correlations_of_the_iterates(data):
         num_samples=20,
         num_snapshots=10,
         rank=10,
-        num_burnin=200,
+        num_warmup=200,
         thinning=100,
         **OPTIONS,
     )

@@ -14,6 +14,7 @@ from numpyro.handlers import seed, trace
 from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditioning
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._text import Told
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import own_coordinates
@@ -24,7 +25,7 @@ from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 
 
-class Interleaved(MCMCKernel):
+class Interleaved(Told, MCMCKernel):
     """A kernel over a model, and moves after each of its steps.
 
     :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of
 from numpyro_bnn.potential.rows import Rows, in_chunks
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 
@@ -80,6 +81,9 @@ class _Full:
     evaluations: ClassVar[int] = 1
     independent: ClassVar[bool] = True
     follows_chain: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return call_of("full", {"chunk_size": self.chunk_size})
 
     @property
     def needs_rows(self) -> bool:
@@ -194,6 +198,9 @@ class _Minibatch:
     needs_rows: ClassVar[bool] = True
     follows_chain: ClassVar[bool] = False
 
+    def __repr__(self) -> str:
+        return call_of("minibatch", vars(self))
+
     @property
     def independent(self) -> bool:
         return self.order == "replacement"
@@ -280,6 +287,11 @@ class _ControlVariate:
     chunk_size: int | None = None
     evaluations: ClassVar[int] = 2
     needs_rows: ClassVar[bool] = True
+
+    def __repr__(self) -> str:
+        own = {"anchor": self.anchor} if self.period is None else {"period": self.period}
+        given = {**vars(self.batches), **own, "chunk_size": self.chunk_size}
+        return call_of("control_variate" if self.period is None else "svrg", given)
 
     @property
     def batch_size(self) -> int:

@@ -9,7 +9,7 @@ choose ingredients.
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
@@ -124,7 +125,8 @@ class SGMCMC(MCMCKernel):
         self.preconditioner = preconditioner
         self._auto = isinstance(step_size, str)
         # "auto" begins from the curvature instead: no schedule is asked then.
-        self.step_size = as_schedule(1.0 if self._auto else step_size, "step_size", name)
+        value = 1.0 if isinstance(step_size, str) else step_size
+        self.step_size = as_schedule(value, "step_size", name)
         self.temperature = as_schedule(temperature, "temperature", name)
         self.friction = friction
         if dynamics.has_momentum and friction is None and not self._auto:
@@ -143,6 +145,23 @@ class SGMCMC(MCMCKernel):
         self._num_warmup = 0
         # NumPyro initialises kernels without this attribute again on every run.
         self._sample_fn = self.sample
+
+    def __repr__(self) -> str:
+        over = self._potential_fn if self._model is None else self._model
+        settings: dict[str, Any] = {
+            "dynamics": self.dynamics,
+            "step_size": "auto" if self._auto else self.step_size,
+            "temperature": self.temperature,
+            "gradient": self.gradient,
+            "preconditioner": self.preconditioner,
+            "friction": self.friction,
+            "metropolis": self.metropolis,
+            "resample_momentum": self.resample_momentum,
+            "tuning": self.tuning,
+            "plate": self._plate,
+        }
+        given = {name: value for name, value in settings.items() if value is not None}
+        return call_of(type(self).__name__, given, (over,))
 
     @property
     def model(self) -> Callable | None:

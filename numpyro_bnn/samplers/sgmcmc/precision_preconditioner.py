@@ -21,6 +21,7 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.priors.precision_levels import levels_of
@@ -33,6 +34,9 @@ class _GivenPrecisions:
 
     varies = False
     needs_warmup = False
+
+    def __repr__(self) -> str:
+        return call_of("given_precisions", vars(self))
 
     def init(self, position: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.ones_like(jnp.asarray(x)), position)

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._text import call_of
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
@@ -69,6 +70,11 @@ def _if(adapting: Any, update: Callable[[], Any], state: Any) -> Any:
 @dataclass(frozen=True)
 class _Fixed:
     value: Any
+
+    def __repr__(self) -> str:
+        if isinstance(self.value, float) and self.value == 1.0:
+            return "identity()"
+        return call_of("diagonal", {"inverse_mass_matrix": self.value})
 
     varies = False
     needs_warmup = False
@@ -150,6 +156,9 @@ class _RMSprop:
     per_layer: bool
 
     needs_warmup = True
+
+    def __repr__(self) -> str:
+        return call_of("rmsprop", vars(self))
 
     @property
     def varies(self) -> bool:
@@ -335,6 +344,9 @@ class _FromWarmup:
 
     varies = False
     needs_warmup = True
+
+    def __repr__(self) -> str:
+        return call_of("from_warmup", vars(self))
 
     def init(self, position: PyTree) -> WarmupState:
         return WarmupState(Moments.none(position), Moments.none(position))

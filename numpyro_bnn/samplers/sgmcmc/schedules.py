@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of, text_of
 
 Schedule = Callable[[Any], Any]
 State = TypeVar("State")
@@ -31,6 +32,17 @@ def _positive(owner: str, name: str, value: Any) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Constant:
+    value: float
+
+    def __call__(self, count: Any) -> jax.Array:
+        return jnp.asarray(self.value, jnp.result_type(float))
+
+    def __repr__(self) -> str:
+        return text_of(self.value)
+
+
 def constant(value: float) -> Schedule:
     """The same value at every step.
 
@@ -42,7 +54,7 @@ def constant(value: float) -> Schedule:
             f"constant: value must be finite and not negative, got value={value}. "
             "Give a number, or a schedule for one that changes."
         )
-    return lambda count: jnp.asarray(value, jnp.result_type(float))
+    return _Constant(value)
 
 
 def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "") -> Schedule:
@@ -131,6 +143,19 @@ def _check_traced(label: str, schedule: Schedule) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Polynomial:
+    a: float
+    b: float
+    gamma: float
+
+    def __call__(self, count: Any) -> jax.Array:
+        return self.a * (self.b + jnp.asarray(count, jnp.result_type(float))) ** -self.gamma
+
+    def __repr__(self) -> str:
+        return call_of("polynomial", vars(self))
+
+
 def polynomial(a: float, b: float, gamma: float) -> Schedule:
     r""":math:`a (b + t)^{-\gamma}`, the decreasing step sizes under which SGLD is consistent.
 
@@ -160,7 +185,7 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
             f"polynomial: gamma must be in (0.5, 1], got gamma={gamma}: {lacking}. Choose e.g. "
             "gamma=0.55, or pass a schedule of Optax if that is intended."
         )
-    return lambda count: a * (b + jnp.asarray(count, jnp.result_type(float))) ** -gamma
+    return _Polynomial(a, b, gamma)
 
 
 class Pace(Protocol):
@@ -202,6 +227,10 @@ class Cyclical:
     exploration: float
     transform: Callable[[Any], Any] | None = None
 
+    def __repr__(self) -> str:
+        known = {k: v for k, v in vars(self).items() if v is not None}
+        return call_of("cyclical", known)
+
     @property
     def num_exploration(self) -> int:
         """Steps of each cycle whose draws are not kept; the first of them restarts at the peak."""
@@ -233,7 +262,19 @@ class Cyclical:
 
     def temperature(self, temperature: float = 1.0) -> Schedule:
         """0 while exploring and ``temperature`` while sampling: exploration as optimisation."""
-        return lambda count: jnp.where(self.is_sampling(count), temperature, 0.0)
+        return _WhileSampling(self, temperature)
+
+
+@dataclass(frozen=True)
+class _WhileSampling:
+    cycle: Cyclical
+    temperature: float
+
+    def __call__(self, count: Any) -> jax.Array:
+        return jnp.where(self.cycle.is_sampling(count), self.temperature, 0.0)
+
+    def __repr__(self) -> str:
+        return f"{self.cycle!r}.temperature({self.temperature!r})"
 
 
 def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclical:
@@ -274,6 +315,27 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
     return schedule
 
 
+@dataclass(frozen=True)
+class _ToStepSize:
+    data_size: int
+    momentum: bool
+
+    def __call__(self, rate: Any) -> Any:
+        return jnp.sqrt(rate / self.data_size) if self.momentum else 2 * rate / self.data_size
+
+
+@dataclass(frozen=True)
+class _Converted:
+    rate: Schedule
+    convert: _ToStepSize
+
+    def __call__(self, count: Any) -> Any:
+        return self.convert(self.rate(count))
+
+    def __repr__(self) -> str:
+        return call_of("from_learning_rate", vars(self.convert), (self.rate,))
+
+
 def from_learning_rate(
     learning_rate: float | Schedule, data_size: int, *, momentum: bool
 ) -> Schedule:
@@ -292,9 +354,7 @@ def from_learning_rate(
     _positive("from_learning_rate", "data_size", data_size)
     rate = as_schedule(learning_rate, "learning_rate", "from_learning_rate")
 
-    def convert(value: Any) -> Any:
-        return jnp.sqrt(value / data_size) if momentum else 2 * value / data_size
-
+    convert = _ToStepSize(data_size, momentum)
     if isinstance(rate, Cyclical):
         return Cyclical(rate.peak, rate.cycle_length, rate.exploration, convert)
-    return lambda count: convert(rate(count))
+    return _Converted(rate, convert)

@@ -494,8 +494,10 @@ class RandomWalk(SGMCMC):
 
 
 def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
-    known = friction is not None and isinstance(step_size, (int, float))
-    if known and friction * step_size >= 2:
+    """:raises ValueError: for a friction that turns momenta round within a step."""
+    if friction is None or not isinstance(step_size, (int, float)):
+        return
+    if friction * step_size >= 2:
         raise ValueError(
             f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
             "grow. Use a smaller friction, at most 1 / step_size."

@@ -72,7 +72,10 @@ class Prior(Told):
 
 
 class FromFunction(Prior):
-    """A prior given as a plain function ``(path, shape) -> Distribution``."""
+    """A prior given as a plain function ``(path, shape) -> Distribution``.
+
+    :param rule: that function, of a dotted parameter path and a shape.
+    """
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule

@@ -22,6 +22,8 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn.potential.rows import Rows, in_chunks
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 
+__all__ = ["control_variate", "full", "minibatch", "svrg"]
+
 PyTree = Any
 Order = Literal["permutation", "replacement", "blocks"]
 ORDERS = ("permutation", "replacement", "blocks")

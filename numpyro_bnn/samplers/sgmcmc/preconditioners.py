@@ -30,6 +30,8 @@ from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
     given_precisions as given_precisions,
 )
 
+__all__ = ["diagonal", "from_warmup", "given_precisions", "identity", "rmsprop"]
+
 
 class Preconditioner(Protocol):
     """What a kernel asks of a preconditioner; see the module."""

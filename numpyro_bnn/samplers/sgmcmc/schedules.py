@@ -19,6 +19,8 @@ from jax import lax
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of, text_of
 
+__all__ = ["constant", "cyclical", "from_learning_rate", "polynomial"]
+
 Schedule = Callable[[Any], Any]
 State = TypeVar("State")
 Step = Callable[[State], State]

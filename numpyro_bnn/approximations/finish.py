@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from tqdm.auto import tqdm
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import where_members
 from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrement
@@ -34,7 +35,7 @@ def fit_modes(
     key: jax.Array,
     num_members: int,
     training: TrainingOptions,
-    noise: Any = None,
+    noise: PyTree = None,
 ) -> tuple[Values, np.ndarray, np.ndarray]:
     """Optimise members, on all rows to their modes.
 
@@ -62,7 +63,7 @@ def fit_modes(
 
 
 def to_modes(
-    descent: MemberOptimizer, z: Values, num_steps: int, progress_bar: bool, noise: Any = None
+    descent: MemberOptimizer, z: Values, num_steps: int, progress_bar: bool, noise: PyTree = None
 ) -> tuple[Values, np.ndarray]:
     """Move members to their modes.
 
@@ -85,7 +86,7 @@ def to_modes(
 class _LBFGS:
     """L-BFGS on all members at once; its program compiles once."""
 
-    def __init__(self, descent: MemberOptimizer, noise: Any) -> None:
+    def __init__(self, descent: MemberOptimizer, noise: PyTree) -> None:
         self.descent = descent
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
@@ -111,7 +112,7 @@ class _LBFGS:
         return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
 
 
-def _by_fixed_matrix(newton: Newton, z: Values, noise: Any) -> tuple[Values, np.ndarray]:
+def _by_fixed_matrix(newton: Newton, z: Values, noise: PyTree) -> tuple[Values, np.ndarray]:
     """Steps -G⁻¹ g of each member, taken while they shorten themselves and no energy rises.
 
     :return: values, and ½ gᵀ G⁻¹ g at them.

@@ -16,7 +16,6 @@ the scale of the noise.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +108,7 @@ class Marginal:
             full[name] = lax.stop_gradient(to_unconstrained(law.mean))
         return full
 
-    def begin(self, key: jax.Array, given: Values, shrunk: Any = False) -> Values:
+    def begin(self, key: jax.Array, given: Values, shrunk: bool | jax.Array = False) -> Values:
         """A start: a prior draw, as :func:`~numpyro_bnn.potential.starts.gentle_draw` makes them.
 
         :param key: random key.
@@ -167,6 +166,6 @@ def _at_most_one(value: jax.Array) -> jax.Array:
     return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
 
 
-def marginal_of(model: Callable, static: tuple, arrays: list[Any]) -> Marginal:
+def marginal_of(model: Callable, static: tuple, arrays: list[jax.Array]) -> Marginal:
     """Build a potential again inside a compiled function, from the arrays that it was given."""
     return Marginal(model, *Arguments.join(arrays, static))

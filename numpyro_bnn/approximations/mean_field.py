@@ -27,7 +27,7 @@ from numpyro_bnn.storage.changed_by_model import Watched
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.run_identity import Described, environment
 
-# Steps between looks at the loss.
+# Steps between two evaluations of the loss.
 _BLOCK = 500
 
 
@@ -149,10 +149,12 @@ def mean_field(
     batches = descent.estimator.init(all_rows, {}, key_rows)
     carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
     disk = _Disk(checkpoint, checkpoint_every, watched)
-    carry, loss, begun = disk.begin(carry, key)
-    descent.count(begun * num_particles)
-    with tqdm(total=num_steps, initial=begun, desc="mean_field", disable=not progress_bar) as bar:
-        for done in range(begun, num_steps, _BLOCK):
+    carry, loss, first_step = disk.begin(carry, key)
+    descent.count(first_step * num_particles)
+    with tqdm(
+        total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
+    ) as bar:
+        for done in range(first_step, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
             carry, loss = advance(carry, count, descent.arrays)
             disk.keep(carry, loss, done + count)

@@ -18,6 +18,7 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.members import (
@@ -94,7 +95,7 @@ class TrainingOptions(NamedTuple):
         )
 
 
-def check_tolerance(owner: str, tolerance: Any) -> None:
+def check_tolerance(owner: str, tolerance: object) -> None:
     """Refuse what is not a number.
 
     :raises ValueError: naming it.
@@ -116,8 +117,8 @@ class Members(NamedTuple):
     """
 
     z: Values
-    moments: Any
-    batches: Any
+    moments: PyTree
+    batches: PyTree
 
 
 class MemberOptimizer:
@@ -141,7 +142,7 @@ class MemberOptimizer:
         kwargs: dict[str, Any],
         batch_size: int | None = None,
         order: Order = "permutation",
-        perturb: Callable[[Callable, Any], Callable] | None = None,
+        perturb: Callable[[Callable, PyTree], Callable] | None = None,
     ) -> None:
         args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
@@ -167,13 +168,13 @@ class MemberOptimizer:
         self.steps = 0
         self.stopped = ""
 
-    def rows(self, arrays: list[Any], noise: Any = None) -> Rows:
+    def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""
         model = self.model if self.perturb is None else self.perturb(self.model, noise)
         return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
 
     def begin(
-        self, key: jax.Array, num_members: int, given: Values | None, noise: Any = None
+        self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
     ) -> Values:
         """Starts: for each member the one of lowest energy among several prior draws.
 
@@ -187,10 +188,10 @@ class MemberOptimizer:
             check_mapping(self.owner, given)
 
         @jax.jit
-        def start(keys: jax.Array, given: Values, noise: Any, arrays: list[Any]) -> Values:
+        def start(keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]) -> Values:
             centered = marginal_of(self.model, self.static, arrays)
 
-            def one(key: jax.Array, noise: Any) -> Values:
+            def one(key: jax.Array, noise: PyTree) -> Values:
                 rows = self.rows(arrays, noise)
                 key_rows, key = jax.random.split(key)
 
@@ -200,7 +201,7 @@ class MemberOptimizer:
 
                 keys = jax.random.split(key, _CANDIDATES)
                 drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
-                # The same rows for all of them.
+                # All candidates are judged by one minibatch.
                 first = jax.tree.map(lambda leaf: leaf[0], drawn)
                 batches = self.estimator.init(rows, first, key_rows)
                 energy = lax.map(lambda z: self.estimator.estimate(rows, z, batches).value, drawn)
@@ -211,7 +212,7 @@ class MemberOptimizer:
 
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
-    def members(self, key: jax.Array, z: Values, moments: Any) -> Members:
+    def members(self, key: jax.Array, z: Values, moments: PyTree) -> Members:
         """Members at `z` whose minibatches are decided by `key`."""
         num_members = jnp.shape(next(iter(z.values())))[0]
         rows = Rows(self.whole, self.plate, self.size)
@@ -241,8 +242,10 @@ class MemberOptimizer:
         extended = optax.with_extra_args_support(optimizer)
 
         @jax.jit
-        def program(members: Members, count: jax.Array, noise: Any, arrays: list[Any]) -> tuple:
-            def one(member: Members, noise: Any) -> tuple[Members, jax.Array, jax.Array]:
+        def program(
+            members: Members, count: jax.Array, noise: PyTree, arrays: list[jax.Array]
+        ) -> tuple:
+            def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
                 rows = self.rows(arrays, noise)
 
                 def body(i: int, carry: tuple) -> tuple:
@@ -258,7 +261,7 @@ class MemberOptimizer:
 
             return jax.vmap(one)(members, noise)
 
-        def counted(members: Members, count: int, noise: Any, arrays: list[Any]) -> tuple:
+        def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
             return program(members, count, noise, arrays)
 
@@ -275,7 +278,7 @@ class MemberOptimizer:
         key: jax.Array,
         num_members: int,
         training: TrainingOptions,
-        noise: Any = None,
+        noise: PyTree = None,
         num_steps: int | None = None,
     ) -> tuple[Values, np.ndarray]:
         """Optimise members from their own starts; those that end far above the others start again.
@@ -312,7 +315,7 @@ class MemberOptimizer:
         return z, energy
 
     def _descend(
-        self, advance: Callable, members: Members, training: TrainingOptions, noise: Any
+        self, advance: Callable, members: Members, training: TrainingOptions, noise: PyTree
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
         held_out = training.validation
@@ -332,10 +335,10 @@ class MemberOptimizer:
                 bar.set_postfix_str(f"potential energy {energy.mean():.4g}", refresh=False)
                 bar.update(count)
                 if best is not None:
-                    if best.look(members.z) >= training.patience:
+                    if best.compare(members.z) >= training.patience:
                         self.stopped = "held-out rows no longer gain"
                         break
-                elif settling.look(
+                elif settling.add_block(
                     energy, np.asarray(variance) / count if batch_size else np.zeros_like(energy)
                 ):
                     self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
@@ -360,7 +363,7 @@ class MemberOptimizer:
         """U of each member on all rows, nats; not finite where any of its values is not."""
 
         @jax.jit
-        def program(z: Values, arrays: list[Any]) -> jax.Array:
+        def program(z: Values, arrays: list[jax.Array]) -> jax.Array:
             return jax.vmap(marginal_of(self.model, self.static, arrays))(z)
 
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
@@ -386,7 +389,7 @@ class MemberOptimizer:
         keys = None if key is None else jax.random.split(key, shape)
 
         @jax.jit
-        def program(z: Values, keys: jax.Array | None, arrays: list[Any]) -> Values:
+        def program(z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
             centered = marginal_of(self.model, self.static, arrays)
             return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
 

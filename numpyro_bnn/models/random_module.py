@@ -369,7 +369,7 @@ class _NNX(_Network):
 
 
 def _replace(state: Any, values: dict[str, Any]) -> Any:
-    """The same NNX state with other values, given by dotted path."""
+    """An NNX state of this structure with other values, given by dotted path."""
 
     def new(path: tuple, variable: Any) -> Any:
         return variable.replace(values[".".join(str(part) for part in path)])

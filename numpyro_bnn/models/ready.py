@@ -11,18 +11,21 @@ the posterior is the same, and ``Predictive`` gives the user's units.
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from flax import linen, nnx
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
+    Noise,
     bernoulli,
     categorical,
     gaussian,
@@ -31,6 +34,10 @@ from numpyro_bnn.likelihoods.families import (
 )
 from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.models.random_module import random_module
+from numpyro_bnn.priors.base import Prior
+
+Module: TypeAlias = linen.Module | nnx.Module
+PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 
 class Standardization(NamedTuple):
@@ -86,7 +93,7 @@ class ReadyModel:
             return None
         return float(self.standardization.y_mean)
 
-    def learn(self, x: Any = None, y: Any = None, **_: Any) -> bool:
+    def learn(self, x: PyTree = None, y: Values | None = None, **_: Any) -> bool:
         """Take the units of the training data; called when a fit begins.
 
         :param x: inputs (N, D).
@@ -171,8 +178,8 @@ class ReadyModel:
             else value
             for name, value in given.items()
         }
-        placed = tuple(made[name] for name in ("x", "y")[: len(args)])
-        return (*placed, *args[2:]), {name: made[name] for name in kwargs}
+        positional = tuple(made[name] for name in ("x", "y")[: len(args)])
+        return (*positional, *args[2:]), {name: made[name] for name in kwargs}
 
     def _inputs(self, x: Any, units: Standardization) -> Prepared:
         column = Column("x", x)
@@ -196,7 +203,7 @@ class ReadyModel:
                 f"{units.x_mean.shape}."
             )
 
-    def __call__(self, x: Any, y: Any = None) -> Any:
+    def __call__(self, x: PyTree, y: Values | None = None) -> jax.Array:
         if self.standardization is None:
             self.learn(x, y)
         units = self.standardization
@@ -250,13 +257,13 @@ def _check_target(y: Any) -> None:
 
 
 def regression(
-    module: Any,
-    prior: Any,
-    x: Any = None,
-    y: Any = None,
+    module: Module,
+    prior: PriorLike,
+    x: PyTree = None,
+    y: Values | None = None,
     *,
     likelihood: Literal["gaussian", "heteroscedastic", "student_t"] = "gaussian",
-    noise: Any = None,
+    noise: Noise | None = None,
     df: float | dist.Distribution = 4.0,
     link: Literal["softplus", "exp"] = "softplus",
 ) -> ReadyModel:
@@ -295,18 +302,21 @@ def regression(
             return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
         return gaussian(outputs, y, x=x, noise=noise, units=units)
 
-    options = {"likelihood": likelihood}
-    options |= {
+    options: dict[str, Any] = {"likelihood": likelihood}
+    by_family: dict[str, dict[str, Any]] = {
         "gaussian": {"noise": noise},
         "student_t": {"noise": noise, "df": df},
         "heteroscedastic": {"link": link},
-    }[likelihood]
+    }
+    options |= by_family[likelihood]
     model = ReadyModel(module, prior, "regression", observe, options)
     model.learn(x, y)
     return model
 
 
-def classification(module: Any, prior: Any, x: Any = None, y: Any = None) -> ReadyModel:
+def classification(
+    module: Module, prior: PriorLike, x: PyTree = None, y: Values | None = None
+) -> ReadyModel:
     """A complete classification model ``model(x, y=None)`` with standardised inputs.
 
     :param module: a Flax module with one output a class, or a single one for two classes.

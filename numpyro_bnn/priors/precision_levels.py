@@ -159,7 +159,7 @@ class Level(NamedTuple):
         return jnp.exp(mode_of_log(*self.law(values, own)))
 
     def renamed(self, rename: Callable[[str], str]) -> "Level":
-        """The same level under other names of sites."""
+        """This level with its sites renamed."""
         return self._replace(
             site=rename(self.site),
             parent=None if self.parent is None else rename(self.parent),

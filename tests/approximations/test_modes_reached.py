@@ -207,10 +207,12 @@ def test_noise_does_not_end_what_still_falls(noise, slope):
     settling = Settling(1e-3, epoch=500)
     for block in range(60):
         mean = 1000 - slope * block + noise * rng.normal(size=2)
-        assert not settling.look(mean, np.full(2, noise**2))
+        assert not settling.add_block(mean, np.full(2, noise**2))
     # Flat, it ends, noise or not.
     ends = Settling(1e-3, epoch=500)
-    looks = [ends.look(1000 + noise * rng.normal(size=2), np.full(2, noise**2)) for _ in range(600)]
+    looks = [
+        ends.add_block(1000 + noise * rng.normal(size=2), np.full(2, noise**2)) for _ in range(600)
+    ]
     assert any(looks)
     assert looks.index(True) + 1 >= 10
 

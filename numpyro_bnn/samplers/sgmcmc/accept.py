@@ -8,12 +8,13 @@ compares windows of states at both ends.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
@@ -25,8 +26,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.noise import normals_like
-
-PyTree = Any
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Metropolis:
         judge = trajectory if begin.method.tracks_work else propose
         return judge(self, begin)
 
-    def draw_num_steps(self, key: jax.Array, step_size: jax.Array) -> jax.Array:
+    def draw_num_steps(self, key: jax.Array, step_size: Number) -> jax.Array:
         """The number of steps of one trajectory."""
         if self.trajectory_length is None:
             return jnp.asarray(self.num_steps)
@@ -81,7 +80,7 @@ class ProposalInputs(NamedTuple):
     rows: Rows
     state: DynamicsState
     energy: jax.Array
-    estimator: Any
+    estimator: PyTree
     settings: Settings
     key: jax.Array
 
@@ -98,7 +97,7 @@ class Decision(NamedTuple):
     """
 
     dynamics: DynamicsState
-    estimator: Any
+    estimator: PyTree
     energy: jax.Array
     gradient: PyTree
     accept_prob: jax.Array
@@ -177,7 +176,7 @@ def _decide(
     end_energy: jax.Array,
     energy_error: jax.Array,
     gradient: PyTree,
-    estimator: Any,
+    estimator: PyTree,
 ) -> Decision:
     """Accept the end of a proposal with the probability that its energy error leaves it.
 

@@ -1,10 +1,12 @@
 """What a kernel refuses before anything is traced: values out of range, ingredients that clash."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -12,7 +14,7 @@ from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 
 
-def check_step_size(owner: str, step_size: Any) -> None:
+def check_step_size(owner: str, step_size: object) -> None:
     """:raises ValueError: for a word other than "auto", or a number that is not positive."""
     if isinstance(step_size, str) and step_size != "auto":
         raise ValueError(
@@ -25,7 +27,7 @@ def check_step_size(owner: str, step_size: Any) -> None:
         )
 
 
-def check_first_step(owner: str, step_size: Any) -> None:
+def check_first_step(owner: str, step_size: Schedule) -> None:
     """:raises ValueError: for a schedule that begins at 0, from which no friction follows."""
     first = step_size(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
@@ -35,7 +37,9 @@ def check_first_step(owner: str, step_size: Any) -> None:
         )
 
 
-def check_friction(owner: str, friction: Any, method: Dynamics, positive: bool = False) -> None:
+def check_friction(
+    owner: str, friction: float | None, method: Dynamics, positive: bool = False
+) -> None:
     """:raises ValueError: for a friction out of range, or for a method without momentum."""
     if friction is None:
         return
@@ -57,7 +61,7 @@ def check_friction(owner: str, friction: Any, method: Dynamics, positive: bool =
 
 
 def check_numbers(
-    owner: str, resample_momentum: Any, target_accept_prob: Any, method: Dynamics
+    owner: str, resample_momentum: object, target_accept_prob: float, method: Dynamics
 ) -> None:
     """:raises ValueError: for a number out of range, or one that the method has no use for."""
     if resample_momentum is not None and not method.has_momentum:
@@ -71,7 +75,9 @@ def check_numbers(
         )
 
 
-def check_gradient_noise(owner: str, gradient_noise: Any, method: Dynamics, rule: Any) -> None:
+def check_gradient_noise(
+    owner: str, gradient_noise: PyTree, method: Dynamics, rule: Metropolis | None
+) -> None:
     """:raises ValueError: where a known gradient noise cannot be taken off."""
     if _is_number(gradient_noise) and gradient_noise == 0:
         return
@@ -87,7 +93,11 @@ def check_gradient_noise(owner: str, gradient_noise: Any, method: Dynamics, rule
 
 
 def check_target(
-    owner: str, model: Any, potential_fn: Any, batch_size: int | None, gradient: Estimator
+    owner: str,
+    model: Callable | None,
+    potential_fn: Callable | None,
+    batch_size: int | None,
+    gradient: Estimator,
 ) -> None:
     """:raises ValueError: unless there is one target, and rows to take where they are wanted."""
     if (model is None) == (potential_fn is None):
@@ -109,7 +119,7 @@ def check_target(
         )
 
 
-def check_kinds(owner: str, gradient: Any, preconditioner: Any) -> None:
+def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
     """:raises TypeError: for ingredients that are something else."""
     if not hasattr(gradient, "estimate"):
         raise TypeError(
@@ -157,7 +167,7 @@ def check_fit(
         )
 
 
-def check_all_rows(owner: str, batch_size: Any, gradient: Any) -> None:
+def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
     """:raises ValueError: for a minibatch, to a method that is exact on all rows alone."""
     if batch_size is None and getattr(gradient, "batch_size", None) is None:
         return

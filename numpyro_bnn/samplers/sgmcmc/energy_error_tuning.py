@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 

@@ -19,6 +19,7 @@ from numpyro.util import identity, is_prng_key
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
@@ -35,7 +36,6 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_step_size,
     check_target,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import conditioned, reconditioned

@@ -11,7 +11,7 @@ Each is an object with four functions::
 invariant, whatever it is, so that is the default everywhere. A metric that goes on changing with
 the position (``varies``) needs its divergence in the drift, :math:`\Gamma_i = \sum_j \partial_j
 M^{-1}_{ij}`, which only overdamped dynamics have a place for. One that depends on what Gibbs holds fixed has
-``given(potential, state)`` as well, its state after Gibbs has changed that.
+``after_gibbs(potential, state)`` as well, its state after Gibbs has changed that.
 """
 
 import math
@@ -24,8 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
     given_precisions as given_precisions,
 )
@@ -44,27 +45,27 @@ class Preconditioner(Protocol):
     def needs_warmup(self) -> bool:
         """Whether it is the identity until warm-up has shown it something."""
 
-    def init(self, position: PyTree) -> Any:
+    def init(self, position: PyTree) -> PyTree:
         """The state before the first step."""
 
     def update(
         self,
-        state: Any,
+        state: PyTree,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
-    ) -> Any:
+    ) -> PyTree:
         """The state after one step, from the gradient (of U) at ``position``."""
 
-    def inverse_mass_matrix(self, state: Any) -> PyTree:
+    def inverse_mass_matrix(self, state: PyTree) -> PyTree:
         """A scalar, or a pytree like the position."""
 
-    def divergence(self, state: Any) -> PyTree:
+    def divergence(self, state: PyTree) -> PyTree:
         """A scalar 0, or a pytree like the position."""
 
 
-def _if(adapting: Any, update: Callable[[], Any], state: Any) -> Any:
+def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
     # A branch, not a selection: after warm-up a step must not pay for the statistics.
     return where_needed(adapting, update, state)
 
@@ -100,7 +101,7 @@ class _Fixed:
         state: PyTree,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> PyTree:
         return state
@@ -177,7 +178,7 @@ class _RMSprop:
         state: RMSpropState,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> RMSpropState:
         if not self.gamma_term:
@@ -358,7 +359,7 @@ class _FromWarmup:
         state: WarmupState,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> WarmupState:
         def fill() -> WarmupState:

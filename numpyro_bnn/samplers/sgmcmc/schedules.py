@@ -18,10 +18,11 @@ from jax import lax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of, text_of
+from numpyro_bnn._types import Number
 
 __all__ = ["constant", "cyclical", "from_learning_rate", "polynomial"]
 
-Schedule = Callable[[Any], Any]
+Schedule = Callable[[Number], Number]
 State = TypeVar("State")
 Step = Callable[[State], State]
 
@@ -38,7 +39,7 @@ def _positive(owner: str, name: str, value: Any) -> None:
 class _Constant:
     value: float
 
-    def __call__(self, count: Any) -> jax.Array:
+    def __call__(self, count: Number) -> jax.Array:
         return jnp.asarray(self.value, jnp.result_type(float))
 
     def __repr__(self) -> str:
@@ -151,7 +152,7 @@ class _Polynomial:
     b: float
     gamma: float
 
-    def __call__(self, count: Any) -> jax.Array:
+    def __call__(self, count: Number) -> jax.Array:
         return self.a * (self.b + jnp.asarray(count, jnp.result_type(float))) ** -self.gamma
 
     def __repr__(self) -> str:
@@ -227,7 +228,7 @@ class Cyclical:
     peak: float
     cycle_length: int
     exploration: float
-    transform: Callable[[Any], Any] | None = None
+    transform: Callable[[Number], Number] | None = None
 
     def __repr__(self) -> str:
         known = {k: v for k, v in vars(self).items() if v is not None}
@@ -243,16 +244,16 @@ class Cyclical:
         """Draws kept of each cycle."""
         return self.cycle_length - self.num_exploration
 
-    def __call__(self, count: Any) -> jax.Array:
+    def __call__(self, count: Number) -> jax.Array:
         phase = jnp.mod(jnp.asarray(count), self.cycle_length) / self.cycle_length
         value = 0.5 * self.peak * (1 + jnp.cos(jnp.pi * phase))
-        return value if self.transform is None else self.transform(value)
+        return value if self.transform is None else jnp.asarray(self.transform(value))
 
-    def is_sampling(self, count: Any) -> jax.Array:
+    def is_sampling(self, count: Number) -> jax.Array:
         """Whether the draw that step ``count`` makes is one to keep."""
         return jnp.mod(jnp.asarray(count), self.cycle_length) >= self.num_exploration
 
-    def num_steps(self, count: Any) -> jax.Array:
+    def num_steps(self, count: Number) -> jax.Array:
         """Steps to run from ``count`` so that the last one makes a draw to keep; at least 1."""
         place = jnp.mod(jnp.asarray(count), self.cycle_length)
         return jnp.maximum(self.num_exploration - place, 0) + 1
@@ -272,7 +273,7 @@ class _WhileSampling:
     cycle: Cyclical
     temperature: float
 
-    def __call__(self, count: Any) -> jax.Array:
+    def __call__(self, count: Number) -> jax.Array:
         return jnp.where(self.cycle.is_sampling(count), self.temperature, 0.0)
 
     def __repr__(self) -> str:
@@ -322,7 +323,7 @@ class _ToStepSize:
     data_size: int
     momentum: bool
 
-    def __call__(self, rate: Any) -> Any:
+    def __call__(self, rate: Number) -> Number:
         return jnp.sqrt(rate / self.data_size) if self.momentum else 2 * rate / self.data_size
 
 
@@ -331,7 +332,7 @@ class _Converted:
     rate: Schedule
     convert: _ToStepSize
 
-    def __call__(self, count: Any) -> Any:
+    def __call__(self, count: Number) -> Any:
         return self.convert(self.rate(count))
 
     def __repr__(self) -> str:

@@ -1,14 +1,14 @@
 """What a chain carries from step to step, and what it says about itself."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import chosen
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
-    PyTree,
     Settings,
     kinetic_temperatures,
     mean_over,
@@ -48,8 +48,8 @@ class SGMCMCState(NamedTuple):
     i: jax.Array
     count: jax.Array  # type: ignore[assignment]
     dynamics: DynamicsState
-    estimator: Any
-    preconditioner: Any
+    estimator: PyTree
+    preconditioner: PyTree
     adaptation: StepTuning
     potential_energy: jax.Array
     step_size: jax.Array
@@ -74,8 +74,8 @@ class SGMCMCState(NamedTuple):
 
 def initial_state(
     dynamics: DynamicsState,
-    estimator: Any,
-    preconditioner: Any,
+    estimator: PyTree,
+    preconditioner: PyTree,
     adaptation: StepTuning,
     rng_key: jax.Array,
 ) -> SGMCMCState:

@@ -6,19 +6,18 @@ and changes with the metric.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from numpyro.infer.hmc_util import dual_averaging
 
+from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
-
-PyTree = Any
 
 # Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
 _STABLE = 0.25
@@ -40,7 +39,7 @@ class StepTuning(NamedTuple):
 
     step_size: jax.Array
     friction: jax.Array
-    averaging: Any
+    averaging: PyTree
     curvature: jax.Array
     direction: PyTree
 
@@ -110,7 +109,7 @@ class ChainStart(NamedTuple):
     position: PyTree
     inverse_mass_matrix: PyTree
     key: jax.Array
-    step_size: Any
+    step_size: Number | None
     dynamics: Dynamics
 
 
@@ -179,7 +178,7 @@ def follow_curvature(
 
 
 def follow_acceptance(
-    tuned: StepTuning, accept_prob: jax.Array, target: float, warming: Any, last: Any
+    tuned: StepTuning, accept_prob: jax.Array, target: float, warming: jax.Array, last: jax.Array
 ) -> StepTuning:
     """Dual averaging of the log step size during warm-up; its average from the last step on.
 

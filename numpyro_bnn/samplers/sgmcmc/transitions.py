@@ -6,14 +6,15 @@ teach the preconditioner and the tuning in warm-up.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import (
@@ -70,7 +71,7 @@ class Ingredients(NamedTuple):
         """Whether proposals are judged by the energy on all rows."""
         return self.metropolis is not None and self.metropolis.exact
 
-    def settings(self, count: jax.Array, tuned: StepTuning, metric: Any) -> Settings:
+    def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
         """What the dynamics of a step are told.
 
         :param count: steps since the end of warm-up.
@@ -85,7 +86,9 @@ class Ingredients(NamedTuple):
             divergence=self.preconditioner.divergence(metric),
         )
 
-    def evaluate(self, rows: Rows, z: PyTree, estimator: Any) -> tuple[jax.Array, PyTree, Any]:
+    def evaluate(
+        self, rows: Rows, z: PyTree, estimator: PyTree
+    ) -> tuple[jax.Array, PyTree, PyTree]:
         """U, ∇U and the estimator's state at a position that the chain did not step to.
 
         A gradient that the next step begins with is an estimate like all others: were it exact,

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import chosen, where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.energy_error_tuning import Decoherence
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner

@@ -171,11 +171,11 @@ class ParallelTempering(Told, MCMCKernel):
         )
 
     def with_rungs_fixed(
-        self, rng_key: jax.Array, args: tuple, kwargs: dict[str, Any]
+        self, key: jax.Array, args: tuple, kwargs: dict[str, Any]
     ) -> "ParallelTempering":
         """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
 
-        :param rng_key: for the pilot, which is the same for the same key.
+        :param key: for the pilot, which is the same for the same key.
         :param args: arguments of the model.
         :param kwargs: keyword arguments of the model.
         """
@@ -184,7 +184,7 @@ class ParallelTempering(Told, MCMCKernel):
         arguments = Arguments.split(args, kwargs)
         rungs = _PILOT_RUNGS
         while True:
-            rejections = _pilot(self._with(rungs), rng_key, arguments)
+            rejections = _pilot(self._with(rungs), key, arguments)
             if rejections.mean() < _TOO_COARSE or rungs >= _MOST_PILOT_RUNGS:
                 return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
             rungs *= 2
@@ -340,17 +340,17 @@ class ParallelTempering(Told, MCMCKernel):
         return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
 
-def _pilot(kernel: ParallelTempering, rng_key: jax.Array, arguments: Arguments) -> jax.Array:
+def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> jax.Array:
     """Rejection of each pair at the end of a short warm-up."""
 
-    def sweeps(rng_key: jax.Array, arrays: list[Any]) -> TemperingState:
+    def sweeps(key: jax.Array, arrays: list[Any]) -> TemperingState:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        state = kernel.init(rng_key, _PILOT_SWEEPS, None, args, kwargs)
+        state = kernel.init(key, _PILOT_SWEEPS, None, args, kwargs)
 
         def sweep(_: int, state: TemperingState) -> TemperingState:
             return kernel.sample(state, args, kwargs)
 
         return lax.fori_loop(0, _PILOT_SWEEPS, sweep, state)
 
-    seen = jax.jit(sweeps)(rng_key, arguments.arrays).adaptation
+    seen = jax.jit(sweeps)(key, arguments.arrays).adaptation
     return seen.rejections / seen.sweeps

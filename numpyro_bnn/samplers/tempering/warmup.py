@@ -1,11 +1,12 @@
 """What warm-up learns for each rung but the first: step size, diagonal metric, and the ladder."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from numpyro.infer.hmc_util import dual_averaging, welford_covariance
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.tempering.ladder import carried_over, equalized
 
 # Draws that the metric of a round weighs as much as, before the first of its own.
@@ -27,9 +28,9 @@ class RungTuning(NamedTuple):
     """
 
     step_size: jax.Array
-    averaging: Any
+    averaging: PyTree
     inverse_mass_matrix: jax.Array
-    moments: Any
+    moments: PyTree
     rejections: jax.Array
     sweeps: jax.Array
 

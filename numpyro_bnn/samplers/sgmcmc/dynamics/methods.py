@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
-    PyTree,
     Settings,
     drift,
     inverse_mass_like,

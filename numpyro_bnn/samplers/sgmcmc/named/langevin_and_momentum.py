@@ -10,11 +10,11 @@ momentum methods, so ε = 2h².
 from typing import Literal
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows, check_friction
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, minibatch
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize

@@ -34,7 +34,11 @@ class PiecewiseHazard(dist.Distribution):
     pytree_data_fields = ("log_hazard", "breaks")
 
     def __init__(
-        self, log_hazard: jax.Array, breaks: Values = (), *, validate_args: bool | None = None
+        self,
+        log_hazard: jax.Array,
+        breaks: Values | tuple[float, ...] = (),
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         self.log_hazard = jnp.asarray(log_hazard)
         self.breaks = jnp.asarray(breaks, self.log_hazard.dtype)

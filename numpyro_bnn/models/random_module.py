@@ -132,7 +132,7 @@ def random_module(
 
 
 def _handled(name: str, apply: Callable) -> Callable:
-    """What handlers make of ``apply``: they may replace it, such as by linearising it."""
+    """The function that applies the network, after handlers had the chance to replace it."""
     message: dict[str, Any] = {"type": "network", "name": name, "apply": apply, "value": None}
 
     def result() -> Callable:

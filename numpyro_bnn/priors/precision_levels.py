@@ -103,12 +103,12 @@ class Level(NamedTuple):
         return self.rate
 
     def conditional(self, values: Values) -> Gamma:
-        """Its law given weights and the level above, where it is Gamma."""
+        """The law of the precision given weights and the level above, where it is Gamma."""
         shape, up, _ = self.law(values, {})
         return Gamma(shape, up)
 
     def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
-        """Shape, up and down of its law given all else.
+        """Shape, up and down of the generalised inverse Gaussian law of log τ given all else.
 
         :param values: of weights and of the precisions above and below.
         :param own: a precision for each entry of every t-distributed array.

@@ -116,7 +116,7 @@ def centered_values(kernel: MCMCKernel, z: Values, bound: Bound) -> Values:
 
 
 def state_at(kernel: MCMCKernel, state: PyTree, values: Values, bound: Bound) -> PyTree:
-    """The state of a kernel at other values of its sites, with what it keeps computed anew."""
+    """The state of a kernel moved to other values of its sites; energies and gradients are recomputed."""
     args, kwargs = bound.args, bound.kwargs
     if not isinstance(kernel, Gibbs):
         z = own_coordinates(Potential(kernel.model, args, kwargs), values)
@@ -133,14 +133,14 @@ def state_at(kernel: MCMCKernel, state: PyTree, values: Values, bound: Bound) ->
 
 
 def _at(z: Values, state: PyTree, kernel: MCMCKernel) -> PyTree:
-    """A state at another position; a momentum does not depend on it, and stays."""
+    """A state with another position and its own momentum."""
     if isinstance(state, SGMCMCState):
         return state._replace(dynamics=state.dynamics._replace(position=z))
     return state._replace(**{kernel.sample_field: z})
 
 
 def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:
-    """Values in the form in which a kernel keeps them."""
+    """Values of a kernel's sites as its state holds them: constrained for Gibbs, else unconstrained."""
     if isinstance(kernel, (PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
         return {name: values[name] for name in z}
     sites = bound.sites(values)

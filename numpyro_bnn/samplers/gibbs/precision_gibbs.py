@@ -162,7 +162,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def refresh(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
-        """Nothing is kept that depends on other sites."""
+        """The state as it is: it holds nothing that depends on sites of other blocks."""
         return state
 
     def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":

@@ -31,7 +31,7 @@ class _Window(NamedTuple):
     def add(
         self, key: jax.Array, inside: Any, log_weight: Any, energy: Any, state: DynamicsState
     ) -> "_Window":
-        """With one more state, if it is `inside`."""
+        """The window after one more state, which counts if it is `inside`."""
         log_weight = jnp.where(inside & jnp.isfinite(log_weight), log_weight, -jnp.inf)
         both = jnp.logaddexp(self.log_weight, log_weight)
         # While nothing has any weight the difference is not a number, and nothing is taken.

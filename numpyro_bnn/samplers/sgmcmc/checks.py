@@ -120,7 +120,7 @@ def check_target(
 
 
 def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
-    """:raises TypeError: for ingredients that are something else."""
+    """:raises TypeError: for ingredients that are no estimator or no preconditioner."""
     if not hasattr(gradient, "estimate"):
         raise TypeError(
             f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
@@ -140,7 +140,7 @@ def check_fit(
     preconditioner: Preconditioner,
     rule: Metropolis | None,
 ) -> None:
-    """:raises ValueError: for ingredients that are each right and wrong together."""
+    """:raises ValueError: for ingredients that do not fit each other."""
     if preconditioner.varies and (method.has_momentum or rule is not None):
         raise ValueError(
             f"{owner}: {preconditioner} goes on changing after warm-up, which only SGLD and PSGLD "
@@ -168,7 +168,7 @@ def check_fit(
 
 
 def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
-    """:raises ValueError: for a minibatch, to a method that is exact on all rows alone."""
+    """:raises ValueError: for a minibatch, where a method needs gradients on all rows."""
     if batch_size is None and getattr(gradient, "batch_size", None) is None:
         return
     given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
@@ -187,7 +187,7 @@ def _is_number(value: Any) -> bool:
 
 
 def check_warm(owner: str, temperature: Schedule) -> None:
-    """:raises ValueError: for a temperature that begins at 0, to dynamics that have none there."""
+    """:raises ValueError: for a temperature that begins at 0, where momenta of constant size are 0."""
     first = temperature(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
         raise ValueError(

@@ -71,7 +71,7 @@ class Decoherence:
         return self.energy_variance is not None or self.finds_friction
 
     def init(self, position: PyTree) -> WarmupStatistics:
-        """Before the first step."""
+        """Statistics before the first step."""
         zero = jnp.zeros((), jnp.result_type(float))
         zeros = jax.tree.map(jnp.zeros_like, position)
         return WarmupStatistics(zero, zero, zeros, Moments.none(position), Moments.none(position))
@@ -86,7 +86,7 @@ class Decoherence:
         i: jax.Array,
         num_warmup: int,
     ) -> StepTuning:
-        """After one step of warm-up.
+        """Step size, friction and statistics after one step of warm-up.
 
         :param energy_error: of the step, over the temperature; not finite is the worst.
         :param energy: U after the step, over the temperature.
@@ -146,7 +146,11 @@ class Decoherence:
 def _with_draw(
     learned: WarmupStatistics, position: PyTree, at: jax.Array, third: int, length: int
 ) -> WarmupStatistics:
-    """With one more position, the `at`-th of the last third; negative in the one before."""
+    """Statistics with one more position.
+
+    :param at: place of the position in the last third of warm-up; negative in the second third.
+    :param third: steps of a third.
+    :param length: steps of a block."""
     empty = jax.tree.map(jnp.zeros_like, learned.draws)
     draws = jax.tree.map(lambda zero, old: jnp.where(at == 0, zero, old), empty, learned.draws)
     block = jax.tree.map(jnp.add, learned.block, position)
@@ -168,7 +172,9 @@ def _with_draw(
 
 
 def _autocorrelation_time(learned: WarmupStatistics, length: int) -> jax.Array:
-    """Mean over parameters, in steps; at least 1, and what does not move counts as 1."""
+    """Integrated autocorrelation time in steps, the mean over parameters.
+
+    It is at least 1; a parameter that does not move counts as 1."""
 
     def time(between: jax.Array, overall: jax.Array) -> jax.Array:
         moves = overall > 0

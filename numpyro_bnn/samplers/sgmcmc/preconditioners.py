@@ -299,17 +299,17 @@ class Moments(NamedTuple):
 
     @classmethod
     def none(cls, position: PyTree) -> "Moments":
-        """Of no position yet."""
+        """Moments of no position."""
         zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
         return cls(jnp.asarray(0), zeros, zeros)
 
     @property
     def variance(self) -> PyTree:
-        """By parameter; 0 of fewer than two positions."""
+        """Variance by parameter; 0 for fewer than two positions."""
         return map_like(lambda s: s / jnp.maximum(self.size - 1, 1), self.scatter)
 
     def add(self, position: PyTree) -> "Moments":
-        """With one more."""
+        """Moments with one more position."""
         count = self.size + 1
         change = jax.tree.map(jnp.subtract, position, self.mean)
         mean = map_like(lambda m, d: m + d / count, self.mean, change)
@@ -317,7 +317,7 @@ class Moments(NamedTuple):
         return Moments(count, mean, scatter)
 
     def variance_with(self, other: "Moments") -> PyTree:
-        """Of the positions of both together."""
+        """Variance of the positions of both together, by parameter."""
         n, m = self.size, other.size
         both = jnp.maximum(n + m, 1)
         # The quotient first: n m of a long warm-up is too large for 32 bits.

@@ -35,7 +35,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What one kernel needs to drive any method.
+    """A method: how position and momentum move in one step.
 
     ``state = init(position, noise, settings)``, then for each step::
 

@@ -494,7 +494,7 @@ class RandomWalk(SGMCMC):
 
 
 def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
-    """:raises ValueError: for a friction that turns momenta round within a step."""
+    """:raises ValueError: for a friction so large that momenta would grow."""
     if friction is None or not isinstance(step_size, (int, float)):
         return
     if friction * step_size >= 2:

@@ -152,7 +152,10 @@ class MAMS(SGMCMC):
 def _learned_unless(
     preconditioner: Preconditioner | None, step_size: StepSize
 ) -> Preconditioner | None:
-    """The variances of warm-up go with a step that warm-up finds; a given step has given units."""
+    """The preconditioner: by default the variances of warm-up, where the step is found in warm-up too.
+
+    A step size that was given is in units of the metric that was given.
+    """
     if preconditioner is not None or step_size != "auto":
         return preconditioner
     return preconditioners.from_warmup()

@@ -72,7 +72,7 @@ class WindowedHMC(SGMCMC):
 
 
 def _checked_windows(num_steps: int, window: int) -> tuple[int, int]:
-    """Both as Python's integers.
+    """Number of steps and width of the windows as Python's integers.
 
     :raises ValueError: for windows that overlap, and for what are no whole numbers.
     """

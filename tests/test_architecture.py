@@ -97,13 +97,13 @@ ROWS = {
     """,
     "samplers.sgmcmc": """
         branches dynamics dynamics.elementary model_rows named noise schedules
-        dynamics.methods gradients precision_preconditioner
+        dynamics.methods gradients precision_preconditioner running_moments
         accept dynamics.isokinetic dynamics.splitting preconditioners step_size
         accept_windows checks energy_error_tuning metric_updates momentum_refresh state
         tuning
         transitions
         kernel
-        named.langevin_and_momentum named.microcanonical named.windowed_hmc
+        named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "storage": """
         axis_names locks processes reached_code stored_array stored_names

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
-from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments
+from numpyro_bnn.samplers.sgmcmc.running_moments import Moments
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
 # Steps over which the mean of energy errors forgets: (n - 1)/(n + 1) with n = 150.

@@ -57,7 +57,7 @@ class SGMCMC(MCMCKernel):
     r"""Any stochastic-gradient sampler, put together from its ingredients.
 
     The target density is proportional to exp(-U/T). Use a named sampler
-    (:class:`~numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum.BAOAB`, …) unless you bring your own
+    (:class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`, …) unless you bring your own
     dynamics.
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.

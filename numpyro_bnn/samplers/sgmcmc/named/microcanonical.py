@@ -29,7 +29,7 @@ class MCLMC(SGMCMC):
     warm-up. Both are frozen then.
 
     With minibatches the energy error is mostly that of the minibatch: the step follows the
-    curvature as that of :class:`~numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum.BAOAB` does.
+    curvature as that of :class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB` does.
     Gradient noise turns momenta at random and so flattens the law (by a term of first order in the step),
     as it heats Langevin dynamics, and no thermostat can see it, the momenta having one size: prefer BAOAB
     or SGNHT where that matters.

@@ -105,6 +105,11 @@ ROWS = {
         kernel
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
+    "samplers.tempering": """
+        evidence ladder prior_draws rung_kernels
+        warmup
+        kernel
+    """,
     "storage": """
         axis_names locks processes reached_code stored_array stored_names
         folders identity_parts

@@ -59,10 +59,10 @@ methods = {
     "deep ensemble": partial(bnn.deep_ensemble, num_members=4),
     "randomised MAP": partial(bnn.randomized_map, num_members=4),
     "SWAG": partial(
-        bnn.swag, num_samples=50, num_members=2, batch_size=50, thinning=20, num_burnin=300
+        bnn.swag, num_samples=50, num_members=2, batch_size=50, thinning=20, num_warmup=300
     ),
     "constant SGD": partial(
-        bnn.constant_sgd, num_samples=50, num_members=2, batch_size=50, thinning=20, num_burnin=300
+        bnn.constant_sgd, num_samples=50, num_members=2, batch_size=50, thinning=20, num_warmup=300
     ),
     "Laplace": partial(bnn.laplace, num_samples=100, linearized=True),
     "mean field": partial(bnn.mean_field, num_samples=100, num_steps=2000),

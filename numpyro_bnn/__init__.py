@@ -35,18 +35,9 @@ _HOME = {
     "run.mcmc": ["MCMC"],
     "samplers.gibbs.precision_gibbs": ["PrecisionGibbs", "neal"],
     "samplers.sgmcmc.kernel": ["SGMCMC"],
-    "samplers.sgmcmc.named.langevin_and_momentum": [
-        "AMAGOLD",
-        "BAOAB",
-        "GGMC",
-        "MALA",
-        "PSGLD",
-        "RandomWalk",
-        "SGHMC",
-        "SGLD",
-        "SGNHT",
-    ],
     "samplers.sgmcmc.named.microcanonical": ["MAMS", "MCLMC"],
+    "samplers.sgmcmc.named.momentum": ["AMAGOLD", "BAOAB", "GGMC", "SGHMC", "SGNHT"],
+    "samplers.sgmcmc.named.overdamped": ["MALA", "PSGLD", "SGLD", "RandomWalk"],
     "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
     "workflow.compare": ["compare"],
@@ -86,18 +77,9 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs, neal
     from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners, schedules
     from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-    from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import (
-        AMAGOLD,
-        BAOAB,
-        GGMC,
-        MALA,
-        PSGLD,
-        SGHMC,
-        SGLD,
-        SGNHT,
-        RandomWalk,
-    )
     from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
+    from numpyro_bnn.samplers.sgmcmc.named.momentum import AMAGOLD, BAOAB, GGMC, SGHMC, SGNHT
+    from numpyro_bnn.samplers.sgmcmc.named.overdamped import MALA, PSGLD, SGLD, RandomWalk
     from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.compare import compare

@@ -18,19 +18,19 @@ ALLOWED = {
     "data": "",
     "samplers": "",
     "diagnostics.convergence": "_checks",
-    "priors": "_checks distributions",
+    "priors": "_checks _text distributions",
     "scores": "_checks data",
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
-    "likelihoods": "_checks distributions priors",
-    "models": "data likelihoods priors",
-    "potential": "_checks data likelihoods priors",
-    "samplers.sgmcmc": "_checks distributions potential priors",
+    "likelihoods": "_checks _types distributions priors",
+    "models": "_text _types data likelihoods priors",
+    "potential": "_checks _types data likelihoods priors",
+    "samplers.sgmcmc": "_checks _text _types distributions potential priors",
     "storage": "data potential priors samplers",
     "plots": "potential samplers.sgmcmc scores",
-    "samplers.gibbs": "distributions potential priors samplers samplers.sgmcmc",
+    "samplers.gibbs": "_text _types distributions potential priors samplers samplers.sgmcmc",
     "posterior": "_checks data distributions likelihoods potential samplers storage",
-    "samplers.tempering": "_checks potential samplers.gibbs samplers.sgmcmc",
-    "approximations": "_checks data distributions models posterior potential samplers.sgmcmc storage",
+    "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
+    "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
     "diagnostics": "data diagnostics.convergence posterior priors samplers samplers.tempering storage",
     "run": "_checks data potential priors samplers samplers.sgmcmc samplers.tempering storage",
     "workflow": (
@@ -97,12 +97,18 @@ ROWS = {
     """,
     "samplers.sgmcmc": """
         branches dynamics dynamics.elementary model_rows named noise schedules
-        dynamics.methods gradients precision_preconditioner
+        dynamics.methods gradients precision_preconditioner running_moments
         accept dynamics.isokinetic dynamics.splitting preconditioners step_size
-        accept_windows checks energy_error_tuning metric_updates state
+        accept_windows checks energy_error_tuning metric_updates momentum_refresh state
+        tuning
+        transitions
         kernel
-        named.underdamped named.windowed_hmc
-        named.langevin_and_momentum named.microcanonical
+        named.microcanonical named.momentum named.overdamped named.windowed_hmc
+    """,
+    "samplers.tempering": """
+        evidence ladder prior_draws rung_kernels
+        warmup
+        kernel
     """,
     "storage": """
         axis_names locks processes reached_code stored_array stored_names

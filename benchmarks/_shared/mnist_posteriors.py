@@ -196,7 +196,7 @@ class Task(NamedTuple):
             self.y,
             num_samples=self.length.draws,
             num_steps=self.length.training,
-            num_burnin=self.length.training,
+            num_warmup=self.length.training,
             thinning=max(1, self.length.training // 20),
             batch_size=max(10, self.length.rows // 10),
             progress_bar=False,

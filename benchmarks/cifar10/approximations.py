@@ -94,7 +94,7 @@ def _swag(setup: Setup) -> bnn.Draws:
         num_snapshots=settings.snapshots,
         rank=settings.rank,
         rate=settings.step,
-        num_burnin=settings.warmup * setup.epoch,
+        num_warmup=settings.warmup * setup.epoch,
         thinning=setup.epoch,
         num_steps=0,
         init_params=_weights(mode),

@@ -25,7 +25,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks.neal import posteriors
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
-from numpyro_bnn.samplers.tempering.rung_kernels import Inner
+from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
 EXAMPLES = ("rdata", "cdata", "bdata", "odata", "surv")
 CHAINS = 4
@@ -81,10 +81,10 @@ def sampled(problem, options, x, y):
 def steps_of(mcmc):
     """Leapfrog steps of a sweep (chain, rung), after warm-up; of trees, on the last rung."""
     step_size = mcmc.last_state.adaptation.step_size
-    inner = Inner.of(mcmc.sampler.kernel, mcmc.sampler.model)
+    inner = RungKernel.of(mcmc.sampler.kernel, mcmc.sampler.model)
     if inner.max_tree_depth is not None:
         return mcmc.get_extra_fields(group_by_chain=True)["num_steps"].mean(1, keepdims=True)
-    return np.asarray(inner.steps(step_size) * inner.times(step_size))
+    return np.asarray(inner.steps(step_size) * inner.trajectories_per_sweep(step_size))
 
 
 def ladder_rows(mcmc, options, seconds):

@@ -200,7 +200,7 @@ class Problem:
             num_samples=num_samples,
             num_members=self.size["chains"],
             rate=rate,
-            num_burnin=num_warmup,
+            num_warmup=num_warmup,
             num_steps=self.size["training"],
             progress_bar=False,
         )

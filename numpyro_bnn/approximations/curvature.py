@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
-from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 
@@ -30,7 +30,9 @@ Curvature = Literal["hessian", "gauss_newton"]
 _COLUMNS = 32
 
 
-def matrix(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature) -> np.ndarray:
+def matrix(
+    descent: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
+) -> np.ndarray:
     """All second derivatives with respect to some sites, raveled in the order of `ravel_pytree`.
 
     Costs as many products with a vector, of two to three gradients each, as there are parameters.
@@ -51,7 +53,9 @@ def columns(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
     return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
 
 
-def diagonal(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature) -> np.ndarray:
+def diagonal(
+    descent: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
+) -> np.ndarray:
     """The diagonal of :func:`matrix`, at the same cost in time but not in memory."""
 
     def entries(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
@@ -64,7 +68,7 @@ def diagonal(descent: Descent, z: Values, sites: Sequence[str], kind: Curvature)
 
 
 def _compute(
-    descent: Descent,
+    descent: MemberOptimizer,
     z: Values,
     sites: Sequence[str],
     kind: Curvature,
@@ -116,7 +120,7 @@ def products(
 
 def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
     """Functions r of z, one array a parameter, whose derivatives give Σ JᵀFJ = Σ r'ᵀ r'."""
-    potential = marginal.around
+    potential = marginal.centered
     values = potential.constrain(marginal.with_precisions(z))
     bound = substitute(seed(potential.bound, jax.random.key(0)), data=values)
     sites = trace(bound).get_trace(*potential.args, **potential.kwargs)

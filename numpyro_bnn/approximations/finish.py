@@ -14,7 +14,8 @@ import numpy as np
 import optax
 from tqdm.auto import tqdm
 
-from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import where_members
 from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrement
 from numpyro_bnn.approximations.stopping import BLOCK
@@ -30,11 +31,11 @@ _ROUNDS = 3
 
 
 def fit_modes(
-    descent: Descent,
+    descent: MemberOptimizer,
     key: jax.Array,
     num_members: int,
-    training: Training,
-    noise: Any = None,
+    training: TrainingOptions,
+    noise: PyTree = None,
 ) -> tuple[Values, np.ndarray, np.ndarray]:
     """Optimise members, on all rows to their modes.
 
@@ -47,14 +48,14 @@ def fit_modes(
         where it was not measured.
     """
     unknown = np.full(num_members, np.nan)
-    on_all_rows = training.batch_size is None and not descent.whole.around.is_on_host
+    on_all_rows = training.batch_size is None and not descent.whole.centered.is_on_host
     if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
         return *descent.fit(key, num_members, training, noise), unknown
     half = training.num_steps // 2
     shared = training.optimizer is None and training.tolerance > 0
     z, energy = descent.fit(key, num_members, training, noise, half if shared else None)
     left = training.num_steps - descent.steps
-    by_default = training.num_steps >= Training().num_steps
+    by_default = training.num_steps >= TrainingOptions().num_steps
     if not np.isfinite(energy).any() or (left == 0 and not by_default):
         return z, energy, unknown
     z, found = to_modes(descent, z, left, training.progress_bar, noise)
@@ -62,7 +63,7 @@ def fit_modes(
 
 
 def to_modes(
-    descent: Descent, z: Values, num_steps: int, progress_bar: bool, noise: Any = None
+    descent: MemberOptimizer, z: Values, num_steps: int, progress_bar: bool, noise: PyTree = None
 ) -> tuple[Values, np.ndarray]:
     """Move members to their modes.
 
@@ -85,7 +86,7 @@ def to_modes(
 class _LBFGS:
     """L-BFGS on all members at once; its program compiles once."""
 
-    def __init__(self, descent: Descent, noise: Any) -> None:
+    def __init__(self, descent: MemberOptimizer, noise: PyTree) -> None:
         self.descent = descent
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
@@ -111,7 +112,7 @@ class _LBFGS:
         return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
 
 
-def _by_fixed_matrix(newton: Newton, z: Values, noise: Any) -> tuple[Values, np.ndarray]:
+def _by_fixed_matrix(newton: Newton, z: Values, noise: PyTree) -> tuple[Values, np.ndarray]:
     """Steps -G⁻¹ g of each member, taken while they shorten themselves and no energy rises.
 
     :return: values, and ½ gᵀ G⁻¹ g at them.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed, substitute, trace
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
@@ -14,9 +15,8 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.finish import REACHED, fit_modes
-from numpyro_bnn.approximations.keywords import keyword_options
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import finite_members, keep_finite
 from numpyro_bnn.approximations.newton import Newton
 from numpyro_bnn.models.network_handlers import linearize, outputs
@@ -37,7 +37,15 @@ def laplace(
     covariance: Literal["auto", "full", "diagonal"] = "auto",
     linearized: bool = False,
     mode: Draws | None = None,
-    **options: Any,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    batch_size: int | None = None,
+    tolerance: float = 1e-3,
+    validation: tuple | None = None,
+    patience: int = 5,
+    init_params: Values | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
 ) -> Draws:
     """Draws from N(w*, H⁻¹) at a mode w* of the posterior, in unconstrained coordinates.
 
@@ -61,7 +69,19 @@ def laplace(
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
     :param mode: what :func:`numpyro_bnn.map_estimate` returned; found here where None.
-    :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
+    :param tolerance: stop when 100 steps lower the mean energy of no start by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model, such as ``(x_val, y_val)``: each start keeps the
+        parameters at which these have the highest likelihood, looked at every 100 steps.
+    :param patience: with `validation`: stop when no start has improved in so many looks.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every start; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
     :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
@@ -74,12 +94,14 @@ def laplace(
             f"laplace: covariance must be 'auto', 'full' or 'diagonal', got {covariance!r}."
         )
     check_key("laplace", key)
-    training, kwargs = Training.split("laplace", options, model, keyword_options(laplace))
-    descent = Descent("laplace", model, args, kwargs, training.batch_size)
+    options = TrainingOptions(
+        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
+    ).checked(laplace, model, kwargs)
+    descent = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
     known = _known_sites(subset, descent.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
-        members, _, _ = fit_modes(descent, key_fit, 1, training)
+        members, _, _ = fit_modes(descent, key_fit, 1, options)
     else:
         members = {n: v[None] for n, v in _values_of(mode, descent.whole).items()}
     keep_finite("laplace", finite_members(members))
@@ -105,7 +127,7 @@ def laplace(
     _say_if_off(decrement)
     if not linearized:
         return draws
-    at = descent.whole.around.constrain(descent.whole.with_precisions(z))
+    at = descent.whole.centered.constrain(descent.whole.with_precisions(z))
     weights = {name: at[name] for name in descent.whole.sites if "/" in name}
     return Draws(draws, linearize(model, weights), draws.stats, draws.info)
 
@@ -129,12 +151,12 @@ def _values_of(mode: Draws, marginal: Marginal) -> Values:
         raise ValueError(
             f"laplace: mode must be one draw, as `bnn.map_estimate` returns, got {mode!r}."
         )
-    missing = [name for name in marginal.around.structure.latent if name not in mode]
+    missing = [name for name in marginal.centered.structure.latent if name not in mode]
     if missing:
         raise ValueError(
             f"laplace: mode has no values of the sites {missing}. Give a mode of the same model."
         )
-    return marginal.reduce({n: mode[n][0, 0] for n in marginal.around.structure.latent})
+    return marginal.reduce({n: mode[n][0, 0] for n in marginal.centered.structure.latent})
 
 
 def _known_sites(subset: Any, marginal: Marginal) -> list[str]:
@@ -153,7 +175,7 @@ def _known_sites(subset: Any, marginal: Marginal) -> list[str]:
 
 def _last_layer(marginal: Marginal, z: Values) -> list[str]:
     """Sites of the layers whose biases are added to the outputs of a network."""
-    potential = marginal.around
+    potential = marginal.centered
     values = potential.constrain(marginal.with_precisions(z))
     biases = {n: v for n, v in values.items() if "/" in n and v.ndim == 1}
 
@@ -178,7 +200,7 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
 
 
 def _root(
-    descent: Descent, z: Values, sites: Sequence[str], covariance: str
+    descent: MemberOptimizer, z: Values, sites: Sequence[str], covariance: str
 ) -> tuple[np.ndarray, str]:
     """Square root of the precision (lower triangle, or diagonal), and whose curvature it is."""
     kinds: tuple[curvature.Curvature, ...] = ("hessian", "gauss_newton")

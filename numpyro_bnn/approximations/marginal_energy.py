@@ -16,7 +16,6 @@ the scale of the noise.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,17 +45,17 @@ class Marginal:
     """
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
-        self.own = Potential(model, args, kwargs)
-        self.around = centered(self.own)
-        self.groups = self.around.structure.groups
+        self.original = Potential(model, args, kwargs)
+        self.centered = centered(self.original)
+        self.groups = self.centered.structure.groups
 
     @property
     def sites(self) -> list[str]:
         """Names of the sites that U is a function of."""
-        return [name for name in self.around.structure.latent if name not in self.groups]
+        return [name for name in self.centered.structure.latent if name not in self.groups]
 
     def __call__(self, z: Values) -> jax.Array:
-        return self._integrated(z, self.around)
+        return self._integrated(z, self.centered)
 
     def minibatch(
         self,
@@ -69,7 +68,7 @@ class Marginal:
         """U(w; I), the likelihood of the rows `indices` scaled by N/B; see ``Potential``."""
 
         def some(full: Values) -> jax.Array:
-            return self.around.minibatch(full, indices, plate, contiguous, ahead)
+            return self.centered.minibatch(full, indices, plate, contiguous, ahead)
 
         return self._integrated(z, some)
 
@@ -83,7 +82,7 @@ class Marginal:
 
     def _conditionals(self, z: Values) -> dict[str, dist.Gamma]:
         """Laws of the precisions given unconstrained values of all other sites."""
-        above = {n: jnp.exp(z[n]) for n in self.around.structure.levels if n not in self.groups}
+        above = {n: jnp.exp(z[n]) for n in self.centered.structure.levels if n not in self.groups}
         return {name: group.conditional(z | above) for name, group in self.groups.items()}
 
     def prior_energy(self, z: Values, precisions: Values) -> jax.Array:
@@ -92,14 +91,14 @@ class Marginal:
         :param z: unconstrained values.
         :param precisions: unconstrained precisions by site.
         """
-        prior = block(self.around.bound, hide=self.around.structure.observed)
-        return potential_energy(prior, self.around.args, self.around.kwargs, z | precisions)
+        prior = block(self.centered.bound, hide=self.centered.structure.observed)
+        return potential_energy(prior, self.centered.args, self.centered.kwargs, z | precisions)
 
     def log_likelihood(self, z: Values) -> jax.Array:
         """log p(y | w) of all observed sites together."""
-        values = self.around.constrain(self.with_precisions(z))
-        by_site = self.around.log_joint_by_site(values)
-        return sum((by_site[name] for name in self.around.structure.observed), jnp.zeros(()))
+        values = self.centered.constrain(self.with_precisions(z))
+        by_site = self.centered.log_joint_by_site(values)
+        return sum((by_site[name] for name in self.centered.structure.observed), jnp.zeros(()))
 
     def with_precisions(self, z: Values) -> Values:
         """Add unconstrained precisions at their conditional means, as constants."""
@@ -109,7 +108,7 @@ class Marginal:
             full[name] = lax.stop_gradient(to_unconstrained(law.mean))
         return full
 
-    def begin(self, key: jax.Array, given: Values, shrunk: Any = False) -> Values:
+    def begin(self, key: jax.Array, given: Values, shrunk: bool | jax.Array = False) -> Values:
         """A start: a prior draw, as :func:`~numpyro_bnn.potential.starts.gentle_draw` makes them.
 
         :param key: random key.
@@ -118,7 +117,7 @@ class Marginal:
             root mean square is above 1; may be traced.
         :raises ValueError: if `given` does not fit the model.
         """
-        drawn = gentle_draw(self.around, key)
+        drawn = gentle_draw(self.centered, key)
         check_names(given, drawn)
         for name, value in given.items():
             if jnp.shape(value) != jnp.shape(drawn[name]):
@@ -126,9 +125,9 @@ class Marginal:
                     f"init_params give '{name}' the shape {jnp.shape(value)}, the model has "
                     f"{jnp.shape(drawn[name])}. Give one start, which serves every chain."
                 )
-        levels = self.around.structure.levels
+        levels = self.centered.structure.levels
         weights = {name: value for name, value in drawn.items() if name not in levels} | given
-        values = fill_precisions(self.around, weights)
+        values = fill_precisions(self.centered, weights)
         z = self.reduce(values)
         return {
             name: value if name in given else jnp.where(shrunk, _at_most_one(value), value)
@@ -137,7 +136,7 @@ class Marginal:
 
     def reduce(self, values: Values) -> Values:
         """Unconstrained values from constrained ones of all sites in centred coordinates."""
-        unconstrained = self.around.unconstrain(values)
+        unconstrained = self.centered.unconstrain(values)
         return {name: unconstrained[name] for name in self.sites}
 
     def complete(self, z: Values, key: jax.Array | None = None) -> Values:
@@ -147,17 +146,17 @@ class Marginal:
         :param key: draws every precision from its conditional given the weights; without a key
             each is at the mean of it.
         """
-        values = self.around.constrain(self.with_precisions(z))
+        values = self.centered.constrain(self.with_precisions(z))
         for i, (name, conditional) in enumerate(self._conditionals(z).items()):
             if key is None:
                 values[name] = conditional.mean
             else:
                 values[name] = conditional.sample(jax.random.fold_in(key, i))
-        return own_coordinates(self.own, values)
+        return own_coordinates(self.original, values)
 
     def draw(self, z: Values, key: jax.Array | None = None) -> Values:
         """Values of every site, like one of ``mcmc.get_samples()``; see :meth:`complete`."""
-        return self.own.constrain(self.complete(z, key), deterministic=True)
+        return self.original.constrain(self.complete(z, key), deterministic=True)
 
 
 def _at_most_one(value: jax.Array) -> jax.Array:
@@ -167,6 +166,6 @@ def _at_most_one(value: jax.Array) -> jax.Array:
     return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
 
 
-def marginal_of(model: Callable, static: tuple, arrays: list[Any]) -> Marginal:
+def marginal_of(model: Callable, static: tuple, arrays: list[jax.Array]) -> Marginal:
     """Build a potential again inside a compiled function, from the arrays that it was given."""
     return Marginal(model, *Arguments.join(arrays, static))

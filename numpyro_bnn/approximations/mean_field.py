@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
-from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
@@ -27,7 +27,7 @@ from numpyro_bnn.storage.changed_by_model import Watched
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.run_identity import Described, environment
 
-# Steps between looks at the loss.
+# Steps between two evaluations of the loss.
 _BLOCK = 500
 
 
@@ -94,11 +94,11 @@ def mean_field(
     decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
     decides += [num_particles, jax.random.key_data(key)]
     watched = None if checkpoint is None else Watched({"fit": decides})
-    descent = Descent("mean_field", model, args, kwargs, batch_size)
+    descent = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
     # What tells the structure of a model may not run inside the model: NumPyro would see it.
-    own, static = descent.whole.own, descent.static
+    own, static = descent.whole.original, descent.static
 
     def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
         bound = own.bound if rows is None else own.rows_of(rows, descent.plate)
@@ -149,10 +149,12 @@ def mean_field(
     batches = descent.estimator.init(all_rows, {}, key_rows)
     carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
     disk = _Disk(checkpoint, checkpoint_every, watched)
-    carry, loss, begun = disk.begin(carry, key)
-    descent.count(begun * num_particles)
-    with tqdm(total=num_steps, initial=begun, desc="mean_field", disable=not progress_bar) as bar:
-        for done in range(begun, num_steps, _BLOCK):
+    carry, loss, first_step = disk.begin(carry, key)
+    descent.count(first_step * num_particles)
+    with tqdm(
+        total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
+    ) as bar:
+        for done in range(first_step, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
             carry, loss = advance(carry, count, descent.arrays)
             disk.keep(carry, loss, done + count)

@@ -7,7 +7,7 @@ for the *mean* loss U/N is N times as large as one for U.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,8 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.keywords import check_keywords
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.members import (
     allowed_excess,
@@ -44,7 +45,7 @@ _CANDIDATES = 8
 _RESTARTS = 2
 
 
-class Training(NamedTuple):
+class TrainingOptions(NamedTuple):
     """How members are optimised; each field is a keyword of the functions that optimise.
 
     - **optimizer** - an optax optimiser of the energy in nats, its learning rate a number or a
@@ -70,36 +71,32 @@ class Training(NamedTuple):
     init_params: dict[str, jax.Array] | None = None
     progress_bar: bool = True
 
-    @classmethod
-    def split(
-        cls, owner: str, options: Mapping[str, Any], model: Callable, own: Sequence[str]
-    ) -> tuple["Training", dict[str, Any]]:
-        """Take the fields from keyword arguments; the rest belongs to the model.
+    def checked(
+        self, function: Callable, model: Callable, kwargs: Mapping[str, Any]
+    ) -> "TrainingOptions":
+        """These options with Python's own whole numbers.
 
-        :param owner: the function that was called.
-        :param options: its keyword arguments.
+        :param function: the one that was called.
         :param model: the model.
-        :param own: names of its further options, for the message.
+        :param kwargs: what was given beside the options of the function, for the model.
         :raises ValueError: if a number is out of range.
         :raises TypeError: if `validation` is not a tuple of arguments, or nobody takes a keyword.
         """
-        rest = {k: v for k, v in options.items() if k not in cls._fields}
-        check_keywords(owner, [*own, *cls._fields], model, rest)
-        training = cls(**{name: options[name] for name in cls._fields if name in options})
-        training = training._replace(
-            num_steps=check_whole(owner, "num_steps", training.num_steps, least=0),
-            patience=check_whole(owner, "patience", training.patience),
-        )
-        if training.validation is not None and not isinstance(training.validation, tuple | list):
+        owner = function.__name__
+        check_keywords(owner, keyword_options(function), model, kwargs)
+        if self.validation is not None and not isinstance(self.validation, tuple | list):
             raise TypeError(
                 f"{owner}: validation must be the arguments of the model on held-out rows, such "
-                f"as (x_val, y_val), got {type(training.validation).__name__}."
+                f"as (x_val, y_val), got {type(self.validation).__name__}."
             )
-        check_tolerance(owner, training.tolerance)
-        return training, rest
+        check_tolerance(owner, self.tolerance)
+        return self._replace(
+            num_steps=check_whole(owner, "num_steps", self.num_steps, least=0),
+            patience=check_whole(owner, "patience", self.patience),
+        )
 
 
-def check_tolerance(owner: str, tolerance: Any) -> None:
+def check_tolerance(owner: str, tolerance: object) -> None:
     """Refuse what is not a number.
 
     :raises ValueError: naming it.
@@ -121,11 +118,11 @@ class Members(NamedTuple):
     """
 
     z: Values
-    moments: Any
-    batches: Any
+    moments: PyTree
+    batches: PyTree
 
 
-class Descent:
+class MemberOptimizer:
     """The compiled optimisation of one model on one data set.
 
     :param owner: the caller, for error messages.
@@ -146,7 +143,7 @@ class Descent:
         kwargs: dict[str, Any],
         batch_size: int | None = None,
         order: Order = "permutation",
-        perturb: Callable[[Callable, Any], Callable] | None = None,
+        perturb: Callable[[Callable, PyTree], Callable] | None = None,
     ) -> None:
         columns = column_names(args[0]) if args else []
         self.about = {"columns": columns} if columns else {}
@@ -157,7 +154,7 @@ class Descent:
         self.model = model
         self.kwargs = kwargs
         self.whole = Marginal(model, args, kwargs)
-        self.plate, self.size = ("", 0) if batch_size is None else self.whole.around.data_plate()
+        self.plate, self.size = ("", 0) if batch_size is None else self.whole.centered.data_plate()
         if batch_size is not None:
             batch_size = check_whole(owner, "batch_size", batch_size)
         if batch_size is not None and batch_size > self.size:
@@ -174,13 +171,13 @@ class Descent:
         self.steps = 0
         self.stopped = ""
 
-    def rows(self, arrays: list[Any], noise: Any = None) -> Rows:
+    def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
         """The potential of one member, inside a compiled function."""
         model = self.model if self.perturb is None else self.perturb(self.model, noise)
         return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
 
     def begin(
-        self, key: jax.Array, num_members: int, given: Values | None, noise: Any = None
+        self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
     ) -> Values:
         """Starts: for each member the one of lowest energy among several prior draws.
 
@@ -194,20 +191,20 @@ class Descent:
             check_mapping(self.owner, given)
 
         @jax.jit
-        def start(keys: jax.Array, given: Values, noise: Any, arrays: list[Any]) -> Values:
-            around = marginal_of(self.model, self.static, arrays)
+        def start(keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]) -> Values:
+            centered = marginal_of(self.model, self.static, arrays)
 
-            def one(key: jax.Array, noise: Any) -> Values:
+            def one(key: jax.Array, noise: PyTree) -> Values:
                 rows = self.rows(arrays, noise)
                 key_rows, key = jax.random.split(key)
 
                 def candidate(numbered: tuple) -> Values:
                     i, key = numbered
-                    return around.begin(key, given, i % 2 == 1)
+                    return centered.begin(key, given, i % 2 == 1)
 
                 keys = jax.random.split(key, _CANDIDATES)
                 drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
-                # The same rows for all of them.
+                # All candidates are judged by one minibatch.
                 first = jax.tree.map(lambda leaf: leaf[0], drawn)
                 batches = self.estimator.init(rows, first, key_rows)
                 energy = lax.map(lambda z: self.estimator.estimate(rows, z, batches).value, drawn)
@@ -218,7 +215,7 @@ class Descent:
 
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
-    def members(self, key: jax.Array, z: Values, moments: Any) -> Members:
+    def members(self, key: jax.Array, z: Values, moments: PyTree) -> Members:
         """Members at `z` whose minibatches are decided by `key`."""
         num_members = jnp.shape(next(iter(z.values())))[0]
         rows = Rows(self.whole, self.plate, self.size)
@@ -248,8 +245,10 @@ class Descent:
         extended = optax.with_extra_args_support(optimizer)
 
         @jax.jit
-        def program(members: Members, count: jax.Array, noise: Any, arrays: list[Any]) -> tuple:
-            def one(member: Members, noise: Any) -> tuple[Members, jax.Array, jax.Array]:
+        def program(
+            members: Members, count: jax.Array, noise: PyTree, arrays: list[jax.Array]
+        ) -> tuple:
+            def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
                 rows = self.rows(arrays, noise)
 
                 def body(i: int, carry: tuple) -> tuple:
@@ -265,7 +264,7 @@ class Descent:
 
             return jax.vmap(one)(members, noise)
 
-        def counted(members: Members, count: int, noise: Any, arrays: list[Any]) -> tuple:
+        def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
             return program(members, count, noise, arrays)
 
@@ -281,8 +280,8 @@ class Descent:
         self,
         key: jax.Array,
         num_members: int,
-        training: Training,
-        noise: Any = None,
+        training: TrainingOptions,
+        noise: PyTree = None,
         num_steps: int | None = None,
     ) -> tuple[Values, np.ndarray]:
         """Optimise members from their own starts; those that end far above the others start again.
@@ -319,7 +318,7 @@ class Descent:
         return z, energy
 
     def _descend(
-        self, advance: Callable, members: Members, training: Training, noise: Any
+        self, advance: Callable, members: Members, training: TrainingOptions, noise: PyTree
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
         held_out = training.validation
@@ -339,10 +338,10 @@ class Descent:
                 bar.set_postfix_str(f"potential energy {energy.mean():.4g}", refresh=False)
                 bar.update(count)
                 if best is not None:
-                    if best.look(members.z) >= training.patience:
+                    if best.compare(members.z) >= training.patience:
                         self.stopped = "held-out rows no longer gain"
                         break
-                elif settling.look(
+                elif settling.add_block(
                     energy, np.asarray(variance) / count if batch_size else np.zeros_like(energy)
                 ):
                     self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
@@ -356,11 +355,11 @@ class Descent:
     @property
     def allowed(self) -> float:
         """Nats that a member may end above the best."""
-        structure = self.whole.around.structure
+        structure = self.whole.centered.structure
         sizes = [math.prod(structure.sites[name].shape) for name in self.whole.sites]
         return allowed_excess(structure, sum(sizes))
 
-    def name_far(self, energy: np.ndarray, training: Training) -> None:
+    def name_far(self, energy: np.ndarray, training: TrainingOptions) -> None:
         """Warn of members that ended far above the others, where all were to reach a mode."""
         if training.num_steps and training.validation is None:
             name_far(self.owner, energy, self.allowed)
@@ -369,7 +368,7 @@ class Descent:
         """U of each member on all rows, nats; not finite where any of its values is not."""
 
         @jax.jit
-        def program(z: Values, arrays: list[Any]) -> jax.Array:
+        def program(z: Values, arrays: list[jax.Array]) -> jax.Array:
             return jax.vmap(marginal_of(self.model, self.static, arrays))(z)
 
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
@@ -395,9 +394,9 @@ class Descent:
         keys = None if key is None else jax.random.split(key, shape)
 
         @jax.jit
-        def program(z: Values, keys: jax.Array | None, arrays: list[Any]) -> Values:
-            around = marginal_of(self.model, self.static, arrays)
-            return jax.vmap(lambda pair: lax.map(lambda p: around.draw(*p), pair))((z, keys))
+        def program(z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
+            centered = marginal_of(self.model, self.static, arrays)
+            return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
 
         facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
         facts |= self.about | info

@@ -24,11 +24,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.finish import fit_modes, say_if_not_reached
-from numpyro_bnn.approximations.keywords import keyword_options
-from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.randomized_model import (
     draw_noise,
     gaussian_priors,
@@ -36,10 +36,23 @@ from numpyro_bnn.approximations.randomized_model import (
     perturbed,
 )
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.potential import Values
 
 
 def map_estimate(
-    model: Callable, key: jax.Array, *args: Any, num_starts: int = 1, **options: Any
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    num_starts: int = 1,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    batch_size: int | None = None,
+    tolerance: float = 1e-3,
+    validation: tuple | None = None,
+    patience: int = 5,
+    init_params: Values | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
 ) -> Draws:
     """The weights of highest posterior density: plain training with the prior as regulariser.
 
@@ -51,9 +64,19 @@ def map_estimate(
     :param args: its arguments.
     :param num_starts: starts of which the best is kept, by energy on all rows; by the likelihood
         of held-out rows it is each start's own parameters that are chosen.
-    :param options: the fields of :class:`numpyro_bnn.approximations.member_optimizer.Training`
-        (`optimizer`, `num_steps`, `batch_size`, `tolerance`, `validation`, `patience`, `init_params`,
-        `progress_bar`), and keyword arguments of the model.
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
+    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+        parameters at which these have the highest likelihood, looked at every 100 steps.
+    :param patience: with `validation`: stop when no member has improved in so many looks.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every member; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
     :return: one chain with one draw; ``stats["potential_energy"]`` is the energy in nats,
         precisions integrated out, and ``info["newton_decrement"]`` a list with how many nats the
         mode is away, where that was measured.
@@ -69,8 +92,12 @@ def map_estimate(
     ((1, 1), 1.5)
     """
     num_starts = check_whole("map_estimate", "num_starts", num_starts)
-    own = keyword_options(map_estimate)
-    descent, z, energy, found = _train("map_estimate", own, model, key, args, num_starts, options)
+    options = TrainingOptions(
+        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
+    ).checked(map_estimate, model, kwargs)
+    descent, z, energy, found = _train(
+        "map_estimate", model, key, args, kwargs, num_starts, options
+    )
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
@@ -83,7 +110,19 @@ def map_estimate(
 
 
 def deep_ensemble(
-    model: Callable, key: jax.Array, *args: Any, num_members: int = 5, **options: Any
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    num_members: int = 5,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    batch_size: int | None = None,
+    tolerance: float = 1e-3,
+    validation: tuple | None = None,
+    patience: int = 5,
+    init_params: Values | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
 ) -> Draws:
     """Modes found from independent prior draws, averaged as if they were posterior draws.
 
@@ -95,18 +134,46 @@ def deep_ensemble(
     :param key: random key.
     :param args: its arguments.
     :param num_members: number of members.
-    :param options: as in :func:`map_estimate`.
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
+    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+        parameters at which these have the highest likelihood, looked at every 100 steps.
+    :param patience: with `validation`: stop when no member has improved in so many looks.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every member; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_members = check_whole("deep_ensemble", "num_members", num_members)
-    own = keyword_options(deep_ensemble)
-    descent, z, energy, found = _train("deep_ensemble", own, model, key, args, num_members, options)
+    options = TrainingOptions(
+        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
+    ).checked(deep_ensemble, model, kwargs)
+    descent, z, energy, found = _train(
+        "deep_ensemble", model, key, args, kwargs, num_members, options
+    )
     return _as_chains(descent, z, energy, found)
 
 
 def randomized_map(
-    model: Callable, key: jax.Array, *args: Any, num_members: int = 5, **options: Any
+    model: Callable,
+    key: jax.Array,
+    *args: Any,
+    num_members: int = 5,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    batch_size: int | None = None,
+    tolerance: float = 1e-3,
+    validation: tuple | None = None,
+    patience: int = 5,
+    init_params: Values | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
 ) -> Draws:
     """Modes of randomised problems: targets and prior means are drawn anew for each member.
 
@@ -129,26 +196,38 @@ def randomized_map(
     :param key: random key.
     :param args: its arguments.
     :param num_members: number of members.
-    :param options: as in :func:`map_estimate`.
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
+    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+        parameters at which these have the highest likelihood, looked at every 100 steps.
+    :param patience: with `validation`: stop when no member has improved in so many looks.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every member; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member. Energies in its stats are of the problem
         that was not randomised.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
-    training, kwargs = Training.split(
-        "randomized_map", options, model, keyword_options(randomized_map)
-    )
-    descent = Descent("randomized_map", model, args, kwargs, training.batch_size)
-    known = known_noise(descent.whole.around)
+    options = TrainingOptions(
+        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
+    ).checked(randomized_map, model, kwargs)
+    descent = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
+    known = known_noise(descent.whole.centered)
     anchored = gaussian_priors(descent.whole)
     descent.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
     one = partial(draw_noise, marginal=descent.whole, anchored=anchored, known=known)
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
-    z, energy, found = fit_modes(descent, key_fit, num_members, training, noise)
+    z, energy, found = fit_modes(descent, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
-    descent.name_far(energy, training)
+    descent.name_far(energy, options)
     return _as_chains(descent, z, energy, found)
 
 
@@ -158,9 +237,7 @@ def _measured(found: np.ndarray) -> dict[str, list[float]]:
     return {"newton_decrement": np.where(known, found, np.inf).tolist()} if known.any() else {}
 
 
-def _as_chains(
-    descent: Descent, z: dict[str, jax.Array], energy: np.ndarray, found: np.ndarray
-) -> Draws:
+def _as_chains(descent: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray) -> Draws:
     """A chain with one draw for each member."""
     return descent.draws(
         {name: value[:, None] for name, value in z.items()},
@@ -172,17 +249,16 @@ def _as_chains(
 
 def _train(
     owner: str,
-    own: list[str],
     model: Callable,
     key: jax.Array,
     args: tuple,
+    kwargs: dict[str, Any],
     num_members: int,
-    options: dict[str, Any],
-) -> tuple[Descent, dict[str, jax.Array], np.ndarray, np.ndarray]:
+    options: TrainingOptions,
+) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:
     """Optimise members as `options` say, to their modes where that was asked for."""
-    training, kwargs = Training.split(owner, options, model, own)
-    descent = Descent(owner, model, args, kwargs, training.batch_size)
-    z, energy, found = fit_modes(descent, key, num_members, training)
+    descent = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
+    z, energy, found = fit_modes(descent, key, num_members, options)
     if owner != "map_estimate":  # which keeps the best only
-        descent.name_far(energy, training)
+        descent.name_far(energy, options)
     return descent, z, energy, found

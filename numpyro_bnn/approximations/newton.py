@@ -20,8 +20,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.curvature import Curvature, columns, products
-from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.potential.potential import Values
 
 # Weights up to which the matrix is factorised.
@@ -54,7 +55,7 @@ class Newton:
     """
 
     def __init__(
-        self, descent: Descent, example: Values, sites: Sequence[str] | None = None
+        self, descent: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
     ) -> None:
         one = {name: value[0] for name, value in example.items()}
         sites = sorted(one if sites is None else sites)
@@ -64,17 +65,17 @@ class Newton:
         self._descent = descent
         kind = _kind_for(descent, one)
 
-        def slopes(z: Values, noise: Any, arrays: list[Any]) -> tuple:
+        def slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
             potential = descent.rows(arrays, noise).potential
             at = {name: z[name] for name in sites}
             value, gradient = jax.value_and_grad(lambda some: potential(z | some))(at)
             return ravel_pytree(at)[0], value, ravel_pytree(gradient)[0]
 
-        def dense(z: Values, noise: Any, arrays: list[Any]) -> jax.Array:
+        def dense(z: Values, noise: PyTree, arrays: list[Any]) -> jax.Array:
             at, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
             return columns(times, at.size)
 
-        def solve(z: Values, noise: Any, right: jax.Array, arrays: list[Any]) -> jax.Array:
+        def solve(z: Values, noise: PyTree, right: jax.Array, arrays: list[Any]) -> jax.Array:
             _, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
             return jax.scipy.sparse.linalg.cg(times, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
@@ -82,7 +83,7 @@ class Newton:
         self._dense = jax.jit(dense)
         self._solve = jax.jit(solve)
 
-    def slopes(self, z: Values, noise: Any) -> Slopes:
+    def slopes(self, z: Values, noise: PyTree) -> Slopes:
         """Energies and gradients of all members."""
         found = self._slopes(z, noise, self._descent.arrays)
         self._descent.count(len(found[0]))
@@ -92,12 +93,12 @@ class Newton:
         """Values by site from (members, weights)."""
         return jax.vmap(self._unravel)(jnp.asarray(flat, self._dtype))
 
-    def decrements(self, z: Values, noise: Any = None) -> np.ndarray:
+    def decrements(self, z: Values, noise: PyTree = None) -> np.ndarray:
         """½ gᵀ G⁻¹ g of every member, nats."""
         gradient = self.slopes(z, noise).gradient
         return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
 
-    def solver(self, z: Values, noise: Any, member: int) -> Solve:
+    def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
         """What multiplies with G⁻¹ of one member.
 
         Costs as many products of G with a vector, of two to three gradients each, as there are
@@ -123,7 +124,7 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
     return found if found >= 0 else float("nan")
 
 
-def _kind_for(descent: Descent, z: Values) -> Curvature:
+def _kind_for(descent: MemberOptimizer, z: Values) -> Curvature:
     """The Gauss-Newton matrix wherever it is known."""
 
     def probe(z: Values) -> jax.Array:

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.marginal_energy import marginal_of
-from numpyro_bnn.approximations.member_optimizer import Descent, Training, check_tolerance
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.potential.potential import Values
 
 
@@ -59,28 +58,25 @@ def optimize(
     :raises ValueError: if a number is out of range, if the model has discrete latent sites, if
         it cannot be subsampled, or if the energy is not finite at the end.
     """
-    check_keywords("optimize", keyword_options(optimize), model, kwargs)
     num_chains = check_whole("optimize", "num_chains", num_chains)
-    num_steps = check_whole("optimize", "num_steps", num_steps, least=0)
-    check_tolerance("optimize", tolerance)
-    check_key("optimize", key)
-    training = Training(
+    options = TrainingOptions(
         optimizer,
         num_steps,
         batch_size,
         tolerance,
         init_params=init_params,
         progress_bar=progress_bar,
-    )
-    descent = Descent("optimize", model, args, kwargs, batch_size)
-    z, energy = descent.fit(key, num_chains, training)
+    ).checked(optimize, model, kwargs)
+    check_key("optimize", key)
+    descent = MemberOptimizer("optimize", model, args, kwargs, batch_size)
+    z, energy = descent.fit(key, num_chains, options)
     bad = [int(chain) for chain in jnp.flatnonzero(~jnp.isfinite(energy))]
     if bad:
         raise ValueError(
             f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for "
             "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
-    descent.name_far(energy, training)
+    descent.name_far(energy, options)
 
     @jax.jit
     def finish(z: Values, arrays: list[Any]) -> Values:

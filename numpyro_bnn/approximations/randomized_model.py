@@ -79,7 +79,7 @@ def known_noise(potential: Potential) -> frozenset[str]:
 
 def gaussian_priors(marginal: Marginal) -> list[str]:
     """Sites of a marginal energy whose prior is Gaussian."""
-    potential = marginal.around
+    potential = marginal.centered
     found: list[str] = []
 
     def visit(key: jax.Array) -> jax.Array:
@@ -104,7 +104,7 @@ def draw_noise(
     :param anchored: latent sites with Gaussian priors.
     :param known: observed sites with known Gaussian noise.
     """
-    structure = marginal.around.structure
+    structure = marginal.centered.structure
     noise = {}
     for i, name in enumerate([*anchored, *structure.observed]):
         site = structure.sites[name]

@@ -1,6 +1,6 @@
 """Posterior approximations from the iterates of stochastic gradient descent at a constant rate.
 
-Descent on U with independent minibatches and a rate r moves by z ← z - r g, where g is the gradient
+MemberOptimizer on U with independent minibatches and a rate r moves by z ← z - r g, where g is the gradient
 of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle: where U is
 quadratic with Hessian H its stationary covariance Σ solves, for small r,
 
@@ -15,8 +15,9 @@ theorem 1), lowered, where it must be, until r H has no eigenvalue above 1: beyo
 diverges.
 """
 
+import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +27,7 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.keywords import keyword_options
-from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
@@ -46,9 +46,17 @@ def constant_sgd(
     num_samples: int = 1000,
     num_members: int = 1,
     rate: Rate = "auto",
-    num_burnin: int = 1000,
+    num_warmup: int = 1000,
     thinning: int = 100,
-    **options: Any,
+    num_burnin: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    tolerance: float = 1e-3,
+    validation: tuple | None = None,
+    patience: int = 5,
+    init_params: Values | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
 ) -> Draws:
     """Iterates of stochastic gradient descent at a constant rate, as posterior draws.
 
@@ -68,22 +76,34 @@ def constant_sgd(
     :param num_members: independent runs.
     :param rate: of the energy in nats (for the mean loss over N rows times N), or ``"auto"``;
         see the module.
-    :param num_burnin: steps before the first draw.
+    :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
-    :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
+    :param num_burnin: the former name of `num_warmup`, for one more release.
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+        parameters at which these have the highest likelihood, looked at every 100 steps.
+    :param patience: with `validation`: stop when no member has improved in so many looks.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every member; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
     :return: a chain for each member; ``info["rate"]`` has the rate of each.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
     num_samples = check_whole("constant_sgd", "num_samples", num_samples)
-    num_burnin = check_whole("constant_sgd", "num_burnin", num_burnin, least=0)
+    check_whole("constant_sgd", "batch_size", batch_size)
+    options = TrainingOptions(
+        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
+    ).checked(constant_sgd, model, kwargs)
+    plan = _Plan(
+        num_members, num_samples, _warmup("constant_sgd", num_warmup, num_burnin), thinning, rate
+    )
     keys, descent, iterates, rates = _iterate(
-        "constant_sgd",
-        model,
-        key,
-        args,
-        (num_members, num_samples, num_burnin, thinning),
-        rate,
-        options | {"batch_size": batch_size},
+        "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
     )
     return descent.draws(iterates, keys, rate=rates)
 
@@ -98,9 +118,17 @@ def swag(
     num_snapshots: int = 40,
     rank: int = 20,
     rate: Rate = "auto",
-    num_burnin: int = 1000,
+    num_warmup: int = 1000,
     thinning: int = 100,
-    **options: Any,
+    num_burnin: int | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    num_steps: int = 5000,
+    tolerance: float = 1e-3,
+    validation: tuple | None = None,
+    patience: int = 5,
+    init_params: Values | None = None,
+    progress_bar: bool = True,
+    **kwargs: Any,
 ) -> Draws:
     """Gaussians around averaged weights: SWAG, and with several members multi-SWAG.
 
@@ -126,9 +154,21 @@ def swag(
     :param num_snapshots: iterates that a Gaussian is fitted to, K.
     :param rank: of the low-rank half; at most `num_snapshots`.
     :param rate: as in :func:`constant_sgd`.
-    :param num_burnin: steps between the optimum and the first snapshot.
+    :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
-    :param options: as in :func:`numpyro_bnn.map_estimate`, of the optimisation.
+    :param num_burnin: the former name of `num_warmup`, for one more release.
+    :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
+        schedule; default Adam with step 0.01.
+    :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
+    :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
+        fraction, the noise of minibatches allowed for; 0 takes every step.
+    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+        parameters at which these have the highest likelihood, looked at every 100 steps.
+    :param patience: with `validation`: stop when no member has improved in so many looks.
+    :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
+        same for every member; other sites begin at prior draws.
+    :param progress_bar: show the energy while it falls.
+    :param kwargs: keyword arguments of the model.
     :return: a chain for each member.
     :raises ValueError: if a number is out of range or no member stays finite.
     """
@@ -140,14 +180,15 @@ def swag(
             f"swag: rank={rank} needs as many snapshots, got num_snapshots={num_snapshots}. Take "
             "more snapshots or a lower rank."
         )
+    check_whole("swag", "batch_size", batch_size)
+    options = TrainingOptions(
+        optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
+    ).checked(swag, model, kwargs)
+    plan = _Plan(
+        num_members, num_snapshots, _warmup("swag", num_warmup, num_burnin), thinning, rate
+    )
     keys, descent, iterates, rates = _iterate(
-        "swag",
-        model,
-        key,
-        args,
-        (num_members, num_snapshots, num_burnin, thinning),
-        rate,
-        options | {"batch_size": batch_size},
+        "swag", model, key, args, kwargs, plan.checked("swag"), options
     )
     key_draws, key_precisions = jax.random.split(keys)
 
@@ -179,44 +220,78 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
     return drawn
 
 
+class _Plan(NamedTuple):
+    """Which iterates of descent at a constant rate are taken.
+
+    - **num_members** - independent runs
+    - **num_iterates** - of each, which are kept
+    - **num_warmup** - steps before the first of them
+    - **thinning** - steps to each
+    - **rate** - of the energy in nats, or ``"auto"``
+    """
+
+    num_members: int
+    num_iterates: int
+    num_warmup: int
+    thinning: int
+    rate: Rate
+
+    def checked(self, owner: str) -> "_Plan":
+        """The same plan with Python's own whole numbers.
+
+        :raises ValueError: if one is out of range.
+        """
+        rate = self.rate
+        if rate != "auto" and not (isinstance(rate, (int, float)) and 0 < rate < np.inf):
+            raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
+        return self._replace(
+            num_members=check_whole(owner, "num_members", self.num_members),
+            num_warmup=check_whole(owner, "num_warmup", self.num_warmup, least=0),
+            thinning=check_whole(owner, "thinning", self.thinning),
+        )
+
+
+def _warmup(owner: str, num_warmup: int, num_burnin: int | None) -> int:
+    """The steps of warm-up, whichever name they were given by."""
+    if num_burnin is None:
+        return num_warmup
+    warnings.warn(
+        f"{owner}: num_burnin={num_burnin} is now called num_warmup, and the next release no longer "
+        f"takes it. Write `num_warmup={num_burnin}`.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return num_burnin
+
+
 def _iterate(
     owner: str,
     model: Callable,
     key: jax.Array,
     args: tuple,
-    counts: tuple[int, int, int, int],
-    rate: Rate,
-    options: dict[str, Any],
-) -> tuple[jax.Array, Descent, Values, list[float]]:
+    kwargs: dict[str, Any],
+    plan: _Plan,
+    options: TrainingOptions,
+) -> tuple[jax.Array, MemberOptimizer, Values, list[float]]:
     """Optimise members, then collect iterates of each at a constant rate.
 
-    :param counts: members, iterates of each, steps before them, steps to each.
-    :return: an unused key, the descent, iterates (member, iterate, …) and rates.
+    :return: an unused key, the optimiser of the members, iterates (member, iterate, …) and rates.
     """
-    num_members, num_iterates, num_burnin, thinning = counts
-    num_members = check_whole(owner, "num_members", num_members)
-    num_burnin = check_whole(owner, "num_burnin", num_burnin, least=0)
-    thinning = check_whole(owner, "thinning", thinning)
-    if rate != "auto" and not (isinstance(rate, (int, float)) and 0 < rate < np.inf):
-        raise ValueError(f"{owner}: rate must be a positive number or 'auto', got {rate!r}.")
     check_key(owner, key)
-    check_whole(owner, "batch_size", options["batch_size"])
-    own = keyword_options(swag if owner == "swag" else constant_sgd)
-    training, kwargs = Training.split(owner, options, model, own)
     # Independent minibatches: those of one epoch cancel each other's noise.
-    descent = Descent(owner, model, args, kwargs, training.batch_size, "replacement")
+    descent = MemberOptimizer(owner, model, args, kwargs, options.batch_size, "replacement")
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
-    z, energy = descent.fit(key_fit, num_members, training)
-    descent.name_far(energy, training)
-    rates = _rates(descent, z, key_rate, rate)
+    z, energy = descent.fit(key_fit, plan.num_members, options)
+    descent.name_far(energy, options)
+    rates = _rates(descent, z, key_rate, plan.rate)
     members = descent.members(key_steps, z, rates)
     advance = descent.advance(_SCALED)
-    if num_burnin:
-        members, *_ = advance(members, num_burnin, None, descent.arrays)
+    if plan.num_warmup:
+        members, *_ = advance(members, plan.num_warmup, None, descent.arrays)
     kept = []
-    with tqdm(total=num_iterates, desc=owner, disable=not training.progress_bar) as bar:
-        for _ in range(num_iterates):
-            members, *_ = advance(members, thinning, None, descent.arrays)
+    with tqdm(total=plan.num_iterates, desc=owner, disable=not options.progress_bar) as bar:
+        for _ in range(plan.num_iterates):
+            members, *_ = advance(members, plan.thinning, None, descent.arrays)
             kept.append(members.z)
             bar.update()
     iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)
@@ -231,7 +306,7 @@ def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, j
 _SCALED = optax.GradientTransformation(lambda z: jnp.ones(()), _scaled)
 
 
-def _rates(descent: Descent, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
+def _rates(descent: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
     """The rate of every member."""
     num_members = len(next(iter(z.values())))
     if not isinstance(rate, str):
@@ -251,7 +326,7 @@ def _rates(descent: Descent, z: Values, key: jax.Array, rate: Rate) -> jax.Array
     return program(z, jax.random.split(key, num_members), descent.arrays)
 
 
-def _noise_trace(descent: Descent, rows: Rows, z: Values, key: jax.Array) -> jax.Array:
+def _noise_trace(descent: MemberOptimizer, rows: Rows, z: Values, key: jax.Array) -> jax.Array:
     """tr C: variance of the minibatch gradient around the full one, summed over components."""
     exact = rows.full(z)[1]
 

@@ -14,7 +14,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.targets import check_arguments
 
-# Steps between looks at the energy: few enough to stop in time, enough to hide the look.
+# Steps between two evaluations of the energy: few enough to stop in time, enough to hide their cost.
 BLOCK = 100
 
 
@@ -36,7 +36,7 @@ class Settling:
         self._means: list[np.ndarray] = []
         self._variances: list[np.ndarray] = []
 
-    def look(self, mean: np.ndarray, variance: np.ndarray) -> bool:
+    def add_block(self, mean: np.ndarray, variance: np.ndarray) -> bool:
         """Take the next block into account.
 
         :param mean: energy of each member in the block, nats.
@@ -81,10 +81,10 @@ class HeldOut:
 
         self._score = score
 
-    def look(self, z: Values) -> int:
+    def compare(self, z: Values) -> int:
         """Compare with the best so far.
 
-        :return: looks since any member improved.
+        :return: comparisons since any member improved.
         """
         score = self._score(z, self.arrays)
         if self.z is None or self.score is None:

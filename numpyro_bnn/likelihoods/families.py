@@ -21,6 +21,7 @@ from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._checks import check_positive
+from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.likelihoods.observe import (
     check_array,
@@ -147,15 +148,15 @@ def _outputs(noise: Noise, f: Any, y: Any, x: Any) -> int | None:
 
 
 def gaussian(
-    f: Any,
-    y: Any = None,
+    f: Outputs,
+    y: Values | None = None,
     *,
     noise: Noise,
-    x: Any = None,
+    x: PyTree = None,
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
-) -> Any:
+) -> jax.Array:
     """y ~ Normal(f, σ²), one σ for all rows, or one for each output.
 
     :param f: predictions of the shape of `y`, or the network, with `x`.
@@ -186,15 +187,15 @@ def gaussian(
 
 
 def heteroscedastic(
-    f: Any,
-    y: Any = None,
+    f: Outputs,
+    y: Values | None = None,
     *,
-    x: Any = None,
+    x: PyTree = None,
     link: Link = "softplus",
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
-) -> Any:
+) -> jax.Array:
     """y ~ Normal(f₀, link(f₁)²): the network gives the mean and the scale of each row.
 
     :param f: predictions (N, 2), or the network, with `x`.
@@ -220,16 +221,16 @@ def heteroscedastic(
 
 
 def student_t(
-    f: Any,
-    y: Any = None,
+    f: Outputs,
+    y: Values | None = None,
     *,
     noise: Noise,
     df: float | dist.Distribution = 4.0,
-    x: Any = None,
+    x: PyTree = None,
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
-) -> Any:
+) -> jax.Array:
     """y = f + σ t with `df` degrees of freedom: regression that outliers do not pull.
 
     :param f: predictions of the shape of `y`, or the network, with `x`.
@@ -264,8 +265,8 @@ def student_t(
 
 
 def categorical(
-    f: Any, y: Any = None, *, x: Any = None, name: str = "y", plate: str = "data"
-) -> Any:
+    f: Outputs, y: Values | None = None, *, x: PyTree = None, name: str = "y", plate: str = "data"
+) -> jax.Array:
     """y ~ Categorical(softmax(f)).
 
     :param f: logits (N, K), or the network, with `x`.
@@ -287,12 +288,14 @@ def categorical(
         return dist.Categorical(logits=f)
 
     if getattr(y, "dtype", None) == np.bool_:
-        y = y.astype(np.int32)
+        y = y.astype(np.int32)  # type: ignore[union-attr]
     target = y
     return observe("categorical", f, y, x, name, plate, likelihood, 1)
 
 
-def bernoulli(f: Any, y: Any = None, *, x: Any = None, name: str = "y", plate: str = "data") -> Any:
+def bernoulli(
+    f: Outputs, y: Values | None = None, *, x: PyTree = None, name: str = "y", plate: str = "data"
+) -> jax.Array:
     """y ~ Bernoulli(sigmoid(f)).
 
     :param f: logits (N,), or the network, with `x`.

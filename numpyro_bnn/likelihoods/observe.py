@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 
 
@@ -167,12 +168,12 @@ def observe(
     owner: str,
     f: Any,
     y: Any,
-    x: Any,
+    x: PyTree,
     name: str,
     plate: str,
     likelihood: Callable[[jax.Array, Any], Any],
     event_dim: int,
-) -> Any:
+) -> jax.Array:
     """Sample a target inside its plate, from predictions or from a network and its inputs.
 
     :param f: predictions (N, …), or, with `x`, a callable that makes them from rows of x.

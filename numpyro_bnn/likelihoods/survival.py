@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.likelihoods.observe import check_array, observe
 
 
@@ -33,7 +34,11 @@ class PiecewiseHazard(dist.Distribution):
     pytree_data_fields = ("log_hazard", "breaks")
 
     def __init__(
-        self, log_hazard: Any, breaks: Any = (), *, validate_args: bool | None = None
+        self,
+        log_hazard: jax.Array,
+        breaks: Values | tuple[float, ...] = (),
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         self.log_hazard = jnp.asarray(log_hazard)
         self.breaks = jnp.asarray(breaks, self.log_hazard.dtype)
@@ -103,14 +108,14 @@ class PiecewiseHazard(dist.Distribution):
 
 
 def survival(
-    f: Any,
-    y: Any = None,
+    f: Outputs,
+    y: Values | None = None,
     *,
     breaks: Sequence[float] = (),
-    x: Any = None,
+    x: PyTree = None,
     name: str = "y",
     plate: str = "data",
-) -> Any:
+) -> jax.Array:
     """Times until an event with log hazard f, constant in pieces; censored times are only lower bounds.
 
     :param f: log hazards (N,), or (N, pieces) with `breaks`; or the network, with `x`.

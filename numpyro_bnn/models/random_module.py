@@ -16,6 +16,7 @@ from flax import errors as flax_errors
 from flax import linen, nnx
 from numpyro.primitives import apply_stack
 
+from numpyro_bnn._text import call_of
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.base import as_prior
 from numpyro_bnn.priors.paths import Shapes, flatten_params, parameter_tree, site_name
@@ -56,6 +57,9 @@ class BoundModule:
     def __init__(self, apply: Callable, values: dict[str, Any]) -> None:
         self._apply = apply
         self._values = values
+
+    def __repr__(self) -> str:
+        return call_of(type(self).__name__, {}, (self._values,))
 
     @property
     def params(self) -> dict[Any, Any]:
@@ -128,7 +132,7 @@ def random_module(
 
 
 def _handled(name: str, apply: Callable) -> Callable:
-    """What handlers make of ``apply``: they may replace it, such as by linearising it."""
+    """The function that applies the network, after handlers had the chance to replace it."""
     message: dict[str, Any] = {"type": "network", "name": name, "apply": apply, "value": None}
 
     def result() -> Callable:
@@ -365,7 +369,7 @@ class _NNX(_Network):
 
 
 def _replace(state: Any, values: dict[str, Any]) -> Any:
-    """The same NNX state with other values, given by dotted path."""
+    """An NNX state of this structure with other values, given by dotted path."""
 
     def new(path: tuple, variable: Any) -> Any:
         return variable.replace(values[".".join(str(part) for part in path)])

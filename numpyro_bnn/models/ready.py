@@ -11,18 +11,22 @@ the posterior is the same, and ``Predictive`` gives the user's units.
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from flax import linen, nnx
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
+    Noise,
     bernoulli,
     categorical,
     gaussian,
@@ -31,6 +35,10 @@ from numpyro_bnn.likelihoods.families import (
 )
 from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.models.random_module import random_module
+from numpyro_bnn.priors.base import Prior
+
+Module: TypeAlias = linen.Module | nnx.Module
+PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 
 class Standardization(NamedTuple):
@@ -61,12 +69,25 @@ class ReadyModel:
     - **standardization** - None until the model has seen its training data
     """
 
-    def __init__(self, module: Any, prior: Any, kind: str, observe: Callable) -> None:
+    def __init__(
+        self,
+        module: Any,
+        prior: Any,
+        kind: str,
+        observe: Callable,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.module = module
         self.prior = prior
         self.kind = kind
         self.standardization: Standardization | None = None
         self._observe = observe
+        self.options = dict(options or {})
+
+    def __repr__(self) -> str:
+        units = self.standardization
+        seen = "no data yet" if units is None else f"units of {units.x_mean.size} inputs"
+        return f"<{call_of(self.kind, self.options, (self.module, self.prior))}, {seen}>"
 
     @property
     def shift(self) -> float | None:
@@ -75,7 +96,7 @@ class ReadyModel:
             return None
         return float(self.standardization.y_mean)
 
-    def learn(self, x: Any = None, y: Any = None, **_: Any) -> bool:
+    def learn(self, x: PyTree = None, y: Values | None = None, **_: Any) -> bool:
         """Take the units of the training data; called when a fit begins.
 
         :param x: inputs (N, D).
@@ -162,8 +183,8 @@ class ReadyModel:
             else value
             for name, value in given.items()
         }
-        placed = tuple(made[name] for name in ("x", "y")[: len(args)])
-        return (*placed, *args[2:]), {name: made[name] for name in kwargs}
+        positional = tuple(made[name] for name in ("x", "y")[: len(args)])
+        return (*positional, *args[2:]), {name: made[name] for name in kwargs}
 
     def _inputs(self, x: Any, units: Standardization) -> Prepared:
         column = Column("x", x)
@@ -188,7 +209,7 @@ class ReadyModel:
                 f"{units.x_mean.shape}."
             )
 
-    def __call__(self, x: Any, y: Any = None) -> Any:
+    def __call__(self, x: PyTree, y: Values | None = None) -> jax.Array:
         if self.standardization is None:
             self.learn(x, y)
         units = self.standardization
@@ -242,13 +263,13 @@ def _check_target(y: Any) -> None:
 
 
 def regression(
-    module: Any,
-    prior: Any,
-    x: Any = None,
-    y: Any = None,
+    module: Module,
+    prior: PriorLike,
+    x: PyTree = None,
+    y: Values | None = None,
     *,
     likelihood: Literal["gaussian", "heteroscedastic", "student_t"] = "gaussian",
-    noise: Any = None,
+    noise: Noise | None = None,
     df: float | dist.Distribution = 4.0,
     link: Literal["softplus", "exp"] = "softplus",
 ) -> ReadyModel:
@@ -287,12 +308,21 @@ def regression(
             return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
         return gaussian(outputs, y, x=x, noise=noise, units=units)
 
-    model = ReadyModel(module, prior, "regression", observe)
+    options: dict[str, Any] = {"likelihood": likelihood}
+    by_family: dict[str, dict[str, Any]] = {
+        "gaussian": {"noise": noise},
+        "student_t": {"noise": noise, "df": df},
+        "heteroscedastic": {"link": link},
+    }
+    options |= by_family[likelihood]
+    model = ReadyModel(module, prior, "regression", observe, options)
     model.learn(x, y)
     return model
 
 
-def classification(module: Any, prior: Any, x: Any = None, y: Any = None) -> ReadyModel:
+def classification(
+    module: Module, prior: PriorLike, x: PyTree = None, y: Values | None = None
+) -> ReadyModel:
     """A complete classification model ``model(x, y=None)`` with standardised inputs.
 
     :param module: a Flax module with one output a class, or a single one for two classes.

@@ -81,7 +81,7 @@ class Chunked:
 
 
 def chunked_kernel(kernel: MCMCKernel, chunk_size: int) -> MCMCKernel:
-    """The same kernel with its likelihood summed in chunks.
+    """A copy of a kernel whose likelihood is summed in chunks.
 
     :param kernel: HMC or NUTS over a model.
     :param chunk_size: rows at a time.

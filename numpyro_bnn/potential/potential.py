@@ -49,7 +49,7 @@ class _DefaultKey(Messenger):
 
 
 class _Taken(Messenger):
-    """Takes the rows of what passes through ``numpyro.subsample`` before the plate does.
+    """Handler that takes the rows of a minibatch out of the data that ``numpyro.subsample`` is given.
 
     :param take: ``take(values, axis)`` gives the rows.
     :param axis: of the plate.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-PyTree = Any
+from numpyro_bnn._types import PyTree
 
 
 class SummedOverRows(Protocol):

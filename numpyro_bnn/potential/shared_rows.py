@@ -46,10 +46,10 @@ def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
     inside = jax.sharding.get_abstract_mesh()
     mesh = _SHARING.get() if inside.empty else inside
 
-    def placed(array: jax.Array, *axes: str | None) -> jax.Array:
+    def on_devices(array: jax.Array, *axes: str | None) -> jax.Array:
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
         return lax.with_sharding_constraint(array, sharding)
 
     # Every device knows all numbers: their permutation in parts would be an exchange by itself.
-    rows = jnp.take(values, placed(indices), axis)
-    return placed(rows, *[None] * (axis % rows.ndim), DATA)
+    rows = jnp.take(values, on_devices(indices), axis)
+    return on_devices(rows, *[None] * (axis % rows.ndim), DATA)

@@ -21,7 +21,7 @@ from numpyro_bnn.priors.precision_levels import prior_means, typical_values
 
 
 def centered(potential: Potential) -> Potential:
-    """The same posterior over weights and precisions themselves."""
+    """The potential energy of the model in centred coordinates: of weights and precisions themselves."""
     model = parameterize(potential.model, "centered")
     return Potential(model, potential.args, potential.kwargs)
 
@@ -151,7 +151,7 @@ def shrink(name: str, value: jax.Array) -> jax.Array:
     return value * jnp.minimum(1.0, limit / spread)
 
 
-def gentle_draw(potential: Potential, rng_key: jax.Array) -> Values:
+def gentle_draw(potential: Potential, key: jax.Array) -> Values:
     """Prior draw, with kernels shrunk where the prior is wide and precisions at their means.
 
     Vague laws of precisions give draws many orders of magnitude apart, from where nothing is learnt.
@@ -159,16 +159,16 @@ def gentle_draw(potential: Potential, rng_key: jax.Array) -> Values:
     structure = potential.structure
     shapes = {name: structure.sites[name].shape for name in structure.latent}
     levels = {name: level for name, level in structure.levels.items() if name in shapes}
-    drawn = potential.prior_draw(rng_key, prior_means(levels, shapes))
+    drawn = potential.prior_draw(key, prior_means(levels, shapes))
     return {name: shrink(name, value) for name, value in drawn.items()}
 
 
-def gentle_start(potential: Potential, rng_key: jax.Array) -> Values:
-    """The same, unconstrained."""
-    return potential.unconstrain(gentle_draw(potential, rng_key))
+def gentle_start(potential: Potential, key: jax.Array) -> Values:
+    """A prior draw that :func:`gentle_draw` made smaller, in unconstrained coordinates."""
+    return potential.unconstrain(gentle_draw(potential, key))
 
 
-class Fit(NamedTuple):
+class BoundModel(NamedTuple):
     """A model on its training data.
 
     - **model** - the model

@@ -57,7 +57,7 @@ def _plates(site: Site, structure: Structure) -> str:
 
 
 def _together(*shapes: Shape) -> Shape | None:
-    """The shape of several that are broadcast together; None where they do not fit."""
+    """The shape to which several shapes broadcast; None where they do not fit."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:

@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.primitives import apply_stack
 
+from numpyro_bnn._text import Told
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 Rule = Callable[[str, Shape], dist.Distribution]
@@ -44,7 +45,7 @@ def is_parameter(site: Mapping[str, Any]) -> bool:
     return bool(site.get("infer", {}).get("parameter"))
 
 
-class Prior:
+class Prior(Told):
     """A rule ``(path, shape) -> Distribution`` over the parameters of a network."""
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
@@ -71,7 +72,10 @@ class Prior:
 
 
 class FromFunction(Prior):
-    """A prior given as a plain function ``(path, shape) -> Distribution``."""
+    """A prior given as a plain function ``(path, shape) -> Distribution``.
+
+    :param rule: that function, of a dotted parameter path and a shape.
+    """
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule

@@ -11,6 +11,8 @@ import jax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
+from numpyro_bnn._text import call_of
+
 Parameterization = Literal["noncentered", "centered", "collapsed"]
 PARAMETERIZATIONS = ("noncentered", "centered", "collapsed")
 
@@ -43,6 +45,9 @@ class parameterize(Messenger):
     def __init__(self, fn: Callable | None = None, parameterization: str = "noncentered") -> None:
         self.parameterization = _known(parameterization)
         super().__init__(fn)
+
+    def __repr__(self) -> str:
+        return call_of("parameterize", {}, (self.fn, self.parameterization))
 
     def _model(self) -> Any:
         """The model under this handler and further ones of the kind, which it overrules."""

@@ -21,6 +21,7 @@ import numpyro.distributions as dist
 from numpyro.primitives import apply_stack
 
 from numpyro_bnn._checks import check_positive
+from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, _known, _Standardized
@@ -28,11 +29,11 @@ from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
 from numpyro_bnn.priors.precision_levels import Array, Child, Level
 
-Groups = Literal["array", "layer"] | Callable[[str], str]
+GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
 
-class _Top(NamedTuple):
-    """What stands above all: a Gamma law, or a precision that is known.
+class _TopPrecision(NamedTuple):
+    """The prior of the group's own precision, the top of the hierarchy; or its known value.
 
     - **concentration** - None where the precision is known
     - **rate** - of the Gamma law
@@ -43,16 +44,16 @@ class _Top(NamedTuple):
     rate: float
     mean: float
 
-    def divided(self, divisor: float) -> "_Top":
-        """The same for weights whose variance is divided by a number."""
+    def divided(self, divisor: float) -> "_TopPrecision":
+        """The top of a hierarchy of weights whose variance is divided by a number."""
         return self._replace(rate=self.rate / divisor, mean=self.mean * divisor)
 
 
-def top_of(width: float, shape_number: float | None) -> _Top:
+def top_of(width: float, shape_number: float | None) -> _TopPrecision:
     """Gamma(a/2, a W²/2), or the precision 1/W² where there is no shape number."""
     if shape_number is None:
-        return _Top(None, 1.0, width**-2)
-    return _Top(shape_number / 2, shape_number * width**2 / 2, width**-2)
+        return _TopPrecision(None, 1.0, width**-2)
+    return _TopPrecision(shape_number / 2, shape_number * width**2 / 2, width**-2)
 
 
 class Hierarchical(Prior):
@@ -86,7 +87,7 @@ class Hierarchical(Prior):
         concentration: float = 1.0,
         rate: float = 1.0,
         parameterization: Parameterization = "noncentered",
-        groups: Groups = "array",
+        groups: GroupRule = "array",
     ) -> None:
         check_positive("Hierarchical", concentration=concentration, rate=rate)
         if not callable(groups) and groups not in ("array", "layer"):
@@ -94,12 +95,22 @@ class Hierarchical(Prior):
                 f"Hierarchical: groups must be 'array', 'layer' or a function from a path to the "
                 f"name of its group, got {groups!r}."
             )
-        self.top = _Top(float(concentration), float(rate), concentration / rate)
+        self.top = _TopPrecision(float(concentration), float(rate), concentration / rate)
         self.unit: float | None = None
         self.weight: float | None = None
         self.scale_by_fan_in = False
         self.groups = groups
         self.parameterization = _known(parameterization)
+
+    def __repr__(self) -> str:
+        top = {"concentration": self.top.concentration, "rate": self.top.rate}
+        if self.top.concentration is None:
+            top = {"precision": self.top.mean}
+        levels = {"unit": self.unit, "weight": self.weight}
+        levels |= {"scale_by_fan_in": self.scale_by_fan_in or None}
+        given = {name: value for name, value in levels.items() if value is not None}
+        rest = {"parameterization": self.parameterization, "groups": self.groups}
+        return call_of("Hierarchical", {**top, **given, **rest})
 
     @classmethod
     def width(
@@ -110,7 +121,7 @@ class Hierarchical(Prior):
         weight: float | None = None,
         scale_by_fan_in: bool = False,
         parameterization: Parameterization = "noncentered",
-        groups: Groups = "array",
+        groups: GroupRule = "array",
     ) -> "Hierarchical":
         """Neal's form: a width, and a shape number for each level that is there.
 

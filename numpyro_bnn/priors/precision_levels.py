@@ -103,12 +103,12 @@ class Level(NamedTuple):
         return self.rate
 
     def conditional(self, values: Values) -> Gamma:
-        """Its law given weights and the level above, where it is Gamma."""
+        """The law of the precision given weights and the level above, where it is Gamma."""
         shape, up, _ = self.law(values, {})
         return Gamma(shape, up)
 
     def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
-        """Shape, up and down of its law given all else.
+        """Shape, up and down of the generalised inverse Gaussian law of log τ given all else.
 
         :param values: of weights and of the precisions above and below.
         :param own: a precision for each entry of every t-distributed array.
@@ -159,7 +159,7 @@ class Level(NamedTuple):
         return jnp.exp(mode_of_log(*self.law(values, own)))
 
     def renamed(self, rename: Callable[[str], str]) -> "Level":
-        """The same level under other names of sites."""
+        """This level with its sites renamed."""
         return self._replace(
             site=rename(self.site),
             parent=None if self.parent is None else rename(self.parent),

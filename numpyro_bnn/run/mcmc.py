@@ -20,7 +20,7 @@ from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.starts import Fit
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import begin_fit, explain_tracing, refuse_equal_keys
 from numpyro_bnn.run.chain_states import Lanes
 from numpyro_bnn.run.devices import Placement
@@ -298,7 +298,7 @@ class MCMC(NumPyroMCMC):
         """Keep others out of the folders of this run for as long as it takes."""
         return nullcontext() if self._disk is None else self._disk.held(resumed)
 
-    def _look_at(self, args: tuple, kwargs: dict[str, Any]) -> Fit | None:
+    def _look_at(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
         """Let the model see its data, and refuse what cannot be right."""
         self._args, self._kwargs = args, kwargs
         if self.model is None:
@@ -311,7 +311,7 @@ class MCMC(NumPyroMCMC):
             self.sampler.take_batch_size(structure)
         refuse_subsampling(self.sampler, structure)
         refuse_discrete(self.sampler, structure)
-        fit = Fit(self.model, args, kwargs, structure)
+        fit = BoundModel(self.model, args, kwargs, structure)
         refuse_sites_of_host_rows(fit)
         return fit
 
@@ -323,7 +323,7 @@ class MCMC(NumPyroMCMC):
         return Watched(dict(zip(names, (self.sampler, self.postprocess_fn, self.record))))
 
     def _described(
-        self, fit: Fit | None, watched: Watched | None, left_out: Collection[str] = ()
+        self, fit: BoundModel | None, watched: Watched | None, left_out: Collection[str] = ()
     ) -> Described:
         """What decides the draws, beside the key and the starts."""
         assert self._disk is not None
@@ -366,7 +366,7 @@ class MCMC(NumPyroMCMC):
         rate = self.progress_rate or max(1, total // 20)
         return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
 
-    def _lanes(self, start: Start, plan: Plan, fit: Fit | None) -> Lanes:
+    def _lanes(self, start: Start, plan: Plan, fit: BoundModel | None) -> Lanes:
         """The chains, together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
         if isinstance(self._kernel, ParallelTempering):
@@ -390,7 +390,7 @@ class MCMC(NumPyroMCMC):
             set() if fit is None else fit.structure.row_counts,
         )
 
-    def _sample(self, start: Start, fit: Fit | None, resumed: bool) -> None:
+    def _sample(self, start: Start, fit: BoundModel | None, resumed: bool) -> None:
         """Run the chains, from their start or from where a checkpoint has them."""
         plan = self._plan()
         lanes = self._lanes(start, plan, fit)
@@ -440,7 +440,7 @@ class MCMC(NumPyroMCMC):
         sites = self._states[self._sample_field]
         return suspect_chains(sites, stats, self._last_state, self.thinning, batch_size is None)
 
-    def _place(self, lanes: Lanes, start: Start, fit: Fit | None, resumed: bool) -> Progress:
+    def _place(self, lanes: Lanes, start: Start, fit: BoundModel | None, resumed: bool) -> Progress:
         """Put the chains where they start, or where they were stored."""
         if resumed:
             assert self._disk is not None

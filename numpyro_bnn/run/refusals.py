@@ -11,7 +11,7 @@ from numpyro.infer.util import constrain_fn
 
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.starts import Fit
+from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
 
@@ -62,7 +62,7 @@ def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
         )
 
 
-def refuse_sites_of_host_rows(fit: Fit) -> None:
+def refuse_sites_of_host_rows(fit: BoundModel) -> None:
     """Refuse deterministic sites that only all rows, which are never together, could tell."""
     if not fit.structure.deterministic or not sources_in((fit.args, fit.kwargs)):
         return
@@ -85,7 +85,7 @@ def refuse_sites_of_host_rows(fit: Fit) -> None:
             )
 
 
-def check_energy(fit: Fit, energy: Any, z: Any) -> None:
+def check_energy(fit: BoundModel, energy: Any, z: Any) -> None:
     """Refuse starts without a finite potential energy.
 
     :param fit: the model on its data.

@@ -12,7 +12,7 @@ from numpyro.infer.util import ParamInfo
 
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.potential.starts import (
-    Fit,
+    BoundModel,
     _check_shapes,
     _sites_to_start,
     _start_shapes,
@@ -25,7 +25,9 @@ from numpyro_bnn.potential.starts import (
 from numpyro_bnn.priors.coordinates import parameterize
 
 
-def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains: int) -> Any:
+def starts_for(
+    kernel: MCMCKernel, fit: BoundModel | None, init_params: Any, num_chains: int
+) -> Any:
     """Starts for every chain, in the form that a kernel wants.
 
     :param kernel: any kernel.
@@ -55,7 +57,7 @@ def starts_for(kernel: MCMCKernel, fit: Fit | None, init_params: Any, num_chains
     return init_params
 
 
-def _translated(fit: Fit, given: dict, chains: tuple[int, ...]) -> dict:
+def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
     """Starts of all sites of the model in other coordinates, in its own.
 
     Collapsed coordinates have no value of the lowest precisions: :func:`complete` finds them.
@@ -73,7 +75,9 @@ def _translated(fit: Fit, given: dict, chains: tuple[int, ...]) -> dict:
     return given
 
 
-def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, chains: tuple[int, ...]) -> dict:
+def _all_sites(
+    kernel: MCMCKernel, fit: BoundModel, init_params: dict, chains: tuple[int, ...]
+) -> dict:
     # A kernel around another starts as that does.
     kernel = getattr(kernel, "kernel", kernel)
     structure = fit.structure
@@ -93,7 +97,7 @@ def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, chains: tuple[in
     return init_params
 
 
-def _constrain_blocks(kernel: Gibbs, fit: Fit, init_params: dict, batched: bool) -> dict:
+def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched: bool) -> dict:
     """NumPyro's Gibbs takes constrained starts for every block that is not HMC."""
     sites = prototype_trace(fit.model, jax.random.key(0), fit.args, fit.kwargs)
     by_hmc: set[str] = set()

@@ -24,7 +24,8 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import BAOAB, SGLD
+from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
+from numpyro_bnn.samplers.sgmcmc.named.overdamped import SGLD
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.workflow.method_table import Comparison, judged
 

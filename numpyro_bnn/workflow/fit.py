@@ -26,8 +26,8 @@ from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import BAOAB
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
+from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
 from numpyro_bnn.workflow.kernels_by_name import _STEPS_A_DRAW, DEFAULT, kernel_named
 
 # Rows above which a pass over all of them for every gradient costs more than it brings.

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
-from numpyro_bnn.samplers.sgmcmc.named.langevin_and_momentum import BAOAB, GGMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
+from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
 
 # Of samplers that take one gradient a step.
 _STEPS_A_DRAW = 100

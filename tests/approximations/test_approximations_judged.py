@@ -15,7 +15,7 @@ CALLS = {
     "deep_ensemble": ({"num_members": 3, "batch_size": 4}, (3, 1)),
     "randomized_map": ({"num_members": 3}, (3, 1)),
     "constant_sgd": (
-        {"num_samples": 4, "batch_size": 4, "num_burnin": 2, "thinning": 1, "rate": 1e-3},
+        {"num_samples": 4, "batch_size": 4, "num_warmup": 2, "thinning": 1, "rate": 1e-3},
         (1, 4),
     ),
     "swag": (
@@ -25,7 +25,7 @@ CALLS = {
             "num_snapshots": 3,
             "rank": 2,
             "batch_size": 4,
-            "num_burnin": 2,
+            "num_warmup": 2,
             "thinning": 1,
             "rate": 1e-3,
         },

@@ -15,7 +15,7 @@ from linear_gaussian import BIAS, KERNEL, NOISE, check_law, key, posterior
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations import curvature
-from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.models import network_handlers as linearization
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -89,7 +89,7 @@ def outliers(x, y=None):
 
 
 def point(model, *args):
-    descent = Descent("test", model, args, {})
+    descent = MemberOptimizer("test", model, args, {})
     z = {name: value * 0.7 for name, value in nets.weights(model, *args).items()}
     return descent, z, sorted(z)
 
@@ -151,7 +151,7 @@ def test_precisions_are_integrated_out_of_the_curvature(data):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 0.5), x[:1])
         bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
 
-    descent = Descent("test", model, data, {})
+    descent = MemberOptimizer("test", model, data, {})
     z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
 
     def energy(z):

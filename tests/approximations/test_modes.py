@@ -14,7 +14,7 @@ from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_law, key, posterio
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.approximations.member_optimizer import Descent
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 QUIET = {"progress_bar": False}
@@ -112,7 +112,7 @@ def test_the_energy_has_the_precisions_integrated_out(data):
 
 
 def test_precisions_of_samples_are_drawn_from_their_conditional(data):
-    descent = Descent("test", hierarchical, data, {})
+    descent = MemberOptimizer("test", hierarchical, data, {})
     z = {KERNEL: jnp.array([[0.4], [-0.7], [0.2]]), BIAS: jnp.array([0.3])}
     many = {name: jnp.broadcast_to(v, (1, 4000, *v.shape)) for name, v in z.items()}
     draws = descent.draws(many, key())
@@ -192,7 +192,7 @@ def test_validation_keeps_each_members_best_parameters(data):
 
 
 def test_a_member_that_failed_is_named_and_left_out(data):
-    descent = Descent("deep_ensemble", linear.model, data, {})
+    descent = MemberOptimizer("deep_ensemble", linear.model, data, {})
     z = {KERNEL: jnp.ones((3, 1, 3, 1)).at[1, 0, 2].set(jnp.nan), BIAS: jnp.zeros((3, 1, 1))}
     with pytest.warns(UserWarning, match=r"left out the members \[1\] of 3.*smaller learning"):
         draws = descent.draws(z, None, np.arange(3.0))

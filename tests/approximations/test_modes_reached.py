@@ -14,7 +14,7 @@ from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, key, posterior
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.finish import say_if_not_reached
-from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import allowed_excess, far_above, name_far
 from numpyro_bnn.approximations.newton import Newton, _inverse
 from numpyro_bnn.approximations.randomized_model import draw_noise, gaussian_priors, known_noise
@@ -56,8 +56,8 @@ def test_each_randomised_member_is_at_the_mode_of_its_own_problem(data):
     x, y = data
     draws = bnn.randomized_map(linear.model, key(), x, y, num_members=4, **QUIET)
     # The same noise again: targets y + σ ε, weights around anchors s a.
-    descent = Descent("randomized_map", linear.model, data, {})
-    known, anchored = known_noise(descent.whole.around), gaussian_priors(descent.whole)
+    descent = MemberOptimizer("randomized_map", linear.model, data, {})
+    known, anchored = known_noise(descent.whole.centered), gaussian_priors(descent.whole)
     rows, precision = np.c_[x, np.ones(len(x))], posterior(x, y)[1]
     for member, own in enumerate(jax.random.split(jax.random.split(key())[0], 4)):
         noise = draw_noise(own, descent.whole, anchored, known)
@@ -88,7 +88,7 @@ def test_the_decrement_has_precisions_integrated_out(data):
     x, y = (np.asarray(a, np.float64) for a in data)
     w, b = np.array([0.4, -0.7, 0.2]), 0.3
     z = {KERNEL: jnp.asarray(w)[None, :, None], BIAS: jnp.full((1, 1), b)}
-    descent = Descent("test", hierarchical, data, {})
+    descent = MemberOptimizer("test", hierarchical, data, {})
     rows = np.c_[np.ones(len(x)), x]
     at = np.r_[b, w]
     taus = [(2 + 1 / 2) / (0.5 + b**2 / 2), *[(2 + 3 / 2) / (0.5 + w @ w / 2)] * 3]
@@ -100,7 +100,7 @@ def test_the_decrement_has_precisions_integrated_out(data):
 
 def test_conjugate_gradients_find_the_same_number(data, monkeypatch):
     z = {KERNEL: jnp.ones((2, 3, 1)), BIAS: jnp.zeros((2, 1))}
-    newton = Newton(Descent("test", linear.model, data, {}), z)
+    newton = Newton(MemberOptimizer("test", linear.model, data, {}), z)
     exact = newton.decrements(z)
     monkeypatch.setattr("numpyro_bnn.approximations.newton.MOST_DENSE", 3)
     np.testing.assert_allclose(newton.decrements(z), exact, rtol=1e-2)
@@ -176,14 +176,14 @@ def test_a_member_far_above_is_told_from_modes_of_unequal_depth(members):
 
 
 def test_what_is_allowed_follows_the_data_and_the_parameters(data):
-    structure = Descent("test", linear.model, data, {}).whole.around.structure
+    structure = MemberOptimizer("test", linear.model, data, {}).whole.centered.structure
     assert allowed_excess(structure, 8) == pytest.approx(4 + 5 * 2 + 10)
     assert allowed_excess(structure, 10**6) == pytest.approx(40 + 5 * 40**0.5 + 10)
 
 
 def test_members_that_end_far_above_start_again(data, monkeypatch):
     """The first attempt leaves one of three at an energy from which it does not come back."""
-    descent = Descent("optimize", linear.model, data, {})
+    descent = MemberOptimizer("optimize", linear.model, data, {})
     begin, calls = descent.begin, []
 
     def bad(key, *rest):
@@ -192,7 +192,7 @@ def test_members_that_end_far_above_start_again(data, monkeypatch):
         return {n: v.at[1].set(1e6) for n, v in z.items()} if len(calls) == 1 else z
 
     monkeypatch.setattr(descent, "begin", bad)
-    _, energy = descent.fit(key(), 3, Training(num_steps=300, progress_bar=False))
+    _, energy = descent.fit(key(), 3, TrainingOptions(num_steps=300, progress_bar=False))
     assert len(calls) == 2
     assert np.ptp(energy) < 10
 
@@ -207,10 +207,12 @@ def test_noise_does_not_end_what_still_falls(noise, slope):
     settling = Settling(1e-3, epoch=500)
     for block in range(60):
         mean = 1000 - slope * block + noise * rng.normal(size=2)
-        assert not settling.look(mean, np.full(2, noise**2))
+        assert not settling.add_block(mean, np.full(2, noise**2))
     # Flat, it ends, noise or not.
     ends = Settling(1e-3, epoch=500)
-    looks = [ends.look(1000 + noise * rng.normal(size=2), np.full(2, noise**2)) for _ in range(600)]
+    looks = [
+        ends.add_block(1000 + noise * rng.normal(size=2), np.full(2, noise**2)) for _ in range(600)
+    ]
     assert any(looks)
     assert looks.index(True) + 1 >= 10
 

@@ -59,7 +59,7 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def iterates(data):
     return bnn.constant_sgd(
-        model, jax.random.key(0), *data, num_samples=20, num_burnin=200, thinning=40, **OPTIONS
+        model, jax.random.key(0), *data, num_samples=20, num_warmup=200, thinning=40, **OPTIONS
     )
 
 
@@ -97,7 +97,7 @@ def test_the_automatic_rate_is_the_one_of_the_theorem_or_the_stable_one(data, no
     noise = np.trace(np.cov(by_row.T, bias=True))
     stable = 1 / np.linalg.eigvalsh(hessian)[-1]
     start = {KERNEL: jnp.asarray(mode[:1, None]), BIAS: jnp.asarray(mode[1:])}
-    options = {"init_params": start, "num_steps": 0, "num_burnin": 0, "thinning": 1}
+    options = {"init_params": start, "num_steps": 0, "num_warmup": 0, "thinning": 1}
     draws = bnn.constant_sgd(
         model,
         jax.random.key(1),
@@ -112,6 +112,21 @@ def test_the_automatic_rate_is_the_one_of_the_theorem_or_the_stable_one(data, no
         within_errors(4 / found[:, None], noise)
     else:
         np.testing.assert_allclose(found, stable, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("function", "more"), [(bnn.constant_sgd, {}), (bnn.swag, {"rank": 2})])
+def test_the_former_word_for_warm_up_warns_and_does_the_same(data, function, more):
+    count = {"num_snapshots": 2} if more else {}
+    options = OPTIONS | more | count | {"num_samples": 2, "num_steps": 0, "thinning": 2}
+
+    def run(**warmup):
+        return function(model, jax.random.key(0), *data, **(options | warmup))
+
+    with pytest.warns(DeprecationWarning, match=r"num_burnin=3 is now .*`num_warmup=3`"):
+        former = run(num_burnin=3)
+    for name, value in run(num_warmup=3).items():
+        np.testing.assert_array_equal(former[name], value)
+    assert any(np.any(former[name] != value) for name, value in run(num_warmup=4).items())
 
 
 def test_swag_is_the_gaussian_of_its_snapshots():
@@ -145,7 +160,7 @@ def test_swag_halves_the_correlations_of_the_iterates(data):
         num_samples=20,
         num_snapshots=10,
         rank=10,
-        num_burnin=200,
+        num_warmup=200,
         thinning=100,
         **OPTIONS,
     )

@@ -197,7 +197,7 @@ def test_steps_are_those_of_the_study():
     assert float(after.position) == pytest.approx(0.3 + step**0.5 * m, rel=1e-5)
     # Without momentum the same update is SGLD, at twice the step.
     kernel = methods.kernel_of(methods.SAMPLERS["sgld"], lambda: None, 40_960, 80)
-    assert float(kernel._step_size(0)) == pytest.approx(2e-6, rel=1e-5)
+    assert float(kernel.step_size(0)) == pytest.approx(2e-6, rel=1e-5)
     langevin = Langevin().complete(
         DynamicsState(jnp.array(0.3)),
         jnp.array(gradient),
@@ -222,8 +222,8 @@ def test_a_cosine_begins_at_the_step_and_rmsprop_at_its_share():
     sizes = (40_960, 80)
     for name, peak in (("cyclical_sghmc", 3e-7), ("cyclical_sghmc_rmsprop", 3e-5 / 40_960)):
         kernel = methods.kernel_of(methods.SAMPLERS[name], lambda: None, *sizes)
-        assert float(kernel._step_size(0)) ** 2 == pytest.approx(peak, rel=1e-5)
-        half = float(kernel._step_size(25 * 512)) ** 2
+        assert float(kernel.step_size(0)) ** 2 == pytest.approx(peak, rel=1e-5)
+        half = float(kernel.step_size(25 * 512)) ** 2
         assert half == pytest.approx(peak / 2, rel=1e-4)
 
 

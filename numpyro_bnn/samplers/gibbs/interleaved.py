@@ -14,6 +14,8 @@ from numpyro.handlers import seed, trace
 from numpyro.infer.gibbs import CustomGibbs, DiscreteGibbs, Gibbs, with_conditioning
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._text import Told
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import own_coordinates
@@ -24,7 +26,7 @@ from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 
 
-class Interleaved(MCMCKernel):
+class Interleaved(Told, MCMCKernel):
     """A kernel over a model, and moves after each of its steps.
 
     :param kernel: HMC, NUTS or a kernel of this package over the model in centred or non-centred
@@ -53,7 +55,7 @@ class Interleaved(MCMCKernel):
     def default_fields(self) -> tuple[str, ...]:
         return fields_of(self.kernel)
 
-    def get_diagnostics_str(self, state: Any) -> str:
+    def get_diagnostics_str(self, state: PyTree) -> str:
         return self.kernel.get_diagnostics_str(state)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -63,10 +65,10 @@ class Interleaved(MCMCKernel):
         self,
         rng_key: jax.Array,
         num_warmup: int,
-        init_params: Any,
+        init_params: PyTree,
         model_args: tuple,
         model_kwargs: dict | None,
-    ) -> Any:
+    ) -> PyTree:
         state = self.kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
         self._check(Bound(self.model, model_args, model_kwargs), getattr(state, self.sample_field))
         self._sample_fn = self._sample_one
@@ -88,18 +90,18 @@ class Interleaved(MCMCKernel):
                 '`bnn.parameterize(model, "noncentered")` or "centered", or with `bnn.neal(model)`.'
             )
 
-    def sample(self, state: Any, model_args: tuple, model_kwargs: dict | None) -> Any:
+    def sample(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
         assert self._sample_fn is not None
         return self._sample_fn(state, model_args, model_kwargs)
 
-    def _sample_one(self, state: Any, args: tuple, kwargs: dict | None) -> Any:
+    def _sample_one(self, state: PyTree, args: tuple, kwargs: dict | None) -> PyTree:
         state = self.kernel.sample(state, args, kwargs)
         key, *keys = jax.random.split(state.rng_key, 1 + len(self.moves))
         bound = Bound(self.model, args, kwargs)
         values = centered_values(self.kernel, getattr(state, self.sample_field), bound)
         for key_move, move in zip(keys, self.moves):
             values = move(key_move, values, bound)
-        return placed(self.kernel, state._replace(rng_key=key), values, bound)
+        return state_at(self.kernel, state._replace(rng_key=key), values, bound)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sample_fn": None}
@@ -113,8 +115,8 @@ def centered_values(kernel: MCMCKernel, z: Values, bound: Bound) -> Values:
     return {name: own[name] for name in bound.latent}
 
 
-def placed(kernel: MCMCKernel, state: Any, values: Values, bound: Bound) -> Any:
-    """The state of a kernel at other values of its sites, with what it keeps computed anew."""
+def state_at(kernel: MCMCKernel, state: PyTree, values: Values, bound: Bound) -> PyTree:
+    """The state of a kernel moved to other values of its sites; energies and gradients are recomputed."""
     args, kwargs = bound.args, bound.kwargs
     if not isinstance(kernel, Gibbs):
         z = own_coordinates(Potential(kernel.model, args, kwargs), values)
@@ -130,15 +132,15 @@ def placed(kernel: MCMCKernel, state: Any, values: Values, bound: Bound) -> Any:
     return state._replace(z=merged, block_states=tuple(states))
 
 
-def _at(z: Values, state: Any, kernel: MCMCKernel) -> Any:
-    """A state at another position; a momentum does not depend on it, and stays."""
+def _at(z: Values, state: PyTree, kernel: MCMCKernel) -> PyTree:
+    """A state with another position and its own momentum."""
     if isinstance(state, SGMCMCState):
         return state._replace(dynamics=state.dynamics._replace(position=z))
     return state._replace(**{kernel.sample_field: z})
 
 
 def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:
-    """Values in the form in which a kernel keeps them."""
+    """Values of a kernel's sites as its state holds them: constrained for Gibbs, else unconstrained."""
     if isinstance(kernel, (PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
         return {name: values[name] for name in z}
     sites = bound.sites(values)

@@ -19,6 +19,7 @@ import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.util import log_density
 
+from numpyro_bnn._text import Told
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
@@ -28,7 +29,7 @@ from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model
 from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
 
 
-class Bound:
+class Bound(Told):
     """A model in centred coordinates with its data, as moves see it.
 
     :param model: a NumPyro model.
@@ -80,7 +81,7 @@ class Move(Protocol):
         """New constrained values of all latent sites."""
 
 
-class RidgeScaling:
+class RidgeScaling(Told):
     """A Metropolis step along (w, τ) → (s w, τ/s²), one for every hierarchical group.
 
     All weights below a top precision are multiplied by s, and all precisions between divided by
@@ -128,7 +129,7 @@ def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]
     return weights, [level.site for level in (top, *below)]
 
 
-class PrecisionRedraw:
+class PrecisionRedraw(Told):
     """Every precision of weights drawn anew, exactly, given the weights; costs no energy.
 
     After a kernel in non-centred coordinates, where weights follow their precision, this interweaves the
@@ -145,7 +146,7 @@ class PrecisionRedraw:
         return redrawn(key, bound.levels("PrecisionRedraw", values), values)
 
 
-class UnitRescaling:
+class UnitRescaling(Told):
     """Each hidden unit of a layer moved along its orbit: in-weights times s, out-weights over s.
 
     With relu units (or others with φ(s a) = s φ(a)) no prediction changes, so that the prior decides.

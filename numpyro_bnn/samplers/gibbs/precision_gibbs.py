@@ -18,6 +18,7 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
 
+from numpyro_bnn._text import Told
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.priors.coordinates import parameterize
@@ -48,7 +49,7 @@ def precision_sites(model_trace: dict[str, Any]) -> list[str]:
     return names
 
 
-class PrecisionGibbs(MCMCKernel):
+class PrecisionGibbs(Told, MCMCKernel):
     """Draws hierarchical precisions from their exact conditional laws, lowest level first.
 
     Those of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and of the noise where a
@@ -161,7 +162,7 @@ class PrecisionGibbs(MCMCKernel):
     def refresh(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
-        """Nothing is kept that depends on other sites."""
+        """The state as it is: it holds nothing that depends on sites of other blocks."""
         return state
 
     def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":

@@ -15,11 +15,11 @@ from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.priors.precision_levels import Level
 
 
-def redrawn(rng_key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
+def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
     """Constrained values with every precision of `levels` drawn given all else, lowest first."""
     values = dict(values)
-    for key, (name, level) in zip(jax.random.split(rng_key, len(levels)), levels.items()):
-        values[name] = level.draw(key, values).reshape(values[name].shape)
+    for key_level, (name, level) in zip(jax.random.split(key, len(levels)), levels.items()):
+        values[name] = level.draw(key_level, values).reshape(values[name].shape)
     return values
 
 
@@ -35,8 +35,8 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
     if not levels:
         return None
 
-    def redraw(rng_key: jax.Array, z: Values) -> Values:
-        values = redrawn(rng_key, levels, potential.constrain(z, deterministic=True))
+    def redraw(key: jax.Array, z: Values) -> Values:
+        values = redrawn(key, levels, potential.constrain(z, deterministic=True))
         # What is standardised in the model's own coordinates follows from these.
         return own_coordinates(potential, {name: values[name] for name in structure.latent})
 

@@ -1,18 +1,20 @@
 """Accept or reject: what makes a sampler exact at any step size.
 
-Three shapes of decision. :func:`propose` judges one step (MALA, random walk, SGLD with
-``accept=``); :func:`trajectory` judges several, by the change of the energy plus the work that
-the dynamics kept count of (GGMC, AMAGOLD, HMC);
-:func:`~numpyro_bnn.samplers.sgmcmc.accept_windows.windowed` does so by windows of states at both ends.
+A rule is an ingredient of a kernel: its :meth:`Metropolis.decide` makes a proposal and accepts or
+rejects it. :func:`propose` judges one step (MALA, random walk, SGLD with ``accept=``);
+:func:`trajectory` judges several, by the change of the energy plus the work that the dynamics kept
+count of (GGMC, AMAGOLD, HMC). :class:`~numpyro_bnn.samplers.sgmcmc.accept_windows.WindowedMetropolis`
+compares windows of states at both ends.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
@@ -24,8 +26,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.noise import normals_like
-
-PyTree = Any
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,50 @@ class Metropolis:
     :param exact: by the energy on all rows; otherwise by that of the minibatch that made the
         proposal, which is biased.
     :param caches_gradient: whether the gradient at the position is kept between proposals.
-    :param window: states at either end of a trajectory that are judged in place of the end itself;
-        see :mod:`~numpyro_bnn.samplers.sgmcmc.accept_windows`.
+    :param needs_all_rows: whether the decision is right for gradients on all rows only.
     """
 
     num_steps: int = 1
     exact: bool = True
     caches_gradient: bool = False
     trajectory_length: float | None = None
-    window: int = 1
+    needs_all_rows: bool = False
 
-    def draw_num_steps(self, rng_key: jax.Array, step_size: jax.Array) -> jax.Array:
+    def decide(self, begin: "ProposalInputs") -> "Decision":
+        """Make a proposal and accept or reject it."""
+        judge = trajectory if begin.method.tracks_work else propose
+        return judge(self, begin)
+
+    def draw_num_steps(self, key: jax.Array, step_size: Number) -> jax.Array:
         """The number of steps of one trajectory."""
         if self.trajectory_length is None:
             return jnp.asarray(self.num_steps)
         most = 2 * self.trajectory_length / step_size
-        steps = jnp.ceil(jax.random.uniform(rng_key) * most)
+        steps = jnp.ceil(jax.random.uniform(key) * most)
         return jnp.clip(steps, 1, self.num_steps).astype(int)
+
+
+class ProposalInputs(NamedTuple):
+    """What a decision begins with: where the chain is, and what moves it.
+
+    - **method** - dynamics that make the proposal
+    - **gradient** - estimator of the gradient
+    - **rows** - potential energy on all rows or some of them
+    - **state** - of the dynamics, before the proposal
+    - **energy** - U at its position, in nats
+    - **estimator** - state of the gradient estimator
+    - **settings** - step size, temperature, metric
+    - **key** - for the noise of the proposal and for the decision
+    """
+
+    method: Dynamics
+    gradient: Estimator
+    rows: Rows
+    state: DynamicsState
+    energy: jax.Array
+    estimator: PyTree
+    settings: Settings
+    key: jax.Array
 
 
 class Decision(NamedTuple):
@@ -70,7 +97,7 @@ class Decision(NamedTuple):
     """
 
     dynamics: DynamicsState
-    estimator: Any
+    estimator: PyTree
     energy: jax.Array
     gradient: PyTree
     accept_prob: jax.Array
@@ -78,46 +105,24 @@ class Decision(NamedTuple):
     num_steps: jax.Array | int = 1
 
 
-def propose(
-    rule: Metropolis,
-    method: Dynamics,
-    gradient: Estimator,
-    rows: Rows,
-    state: DynamicsState,
-    energy: jax.Array,
-    estimator: Any,
-    settings: Settings,
-    rng_key: jax.Array,
-) -> Decision:
+def propose(rule: Metropolis, begin: ProposalInputs) -> Decision:
     """One step, accepted or rejected.
 
     With minibatch gradients the same rows serve both ends, so that for these rows the proposal
     and its reverse are a pair of known densities, and the energy on all rows makes it exact.
-
-    :param energy: U at the position.
-    :return: the state after the decision.
     """
-    key_noise, key_accept = jax.random.split(rng_key)
+    method, gradient, rows, state, energy, estimator, settings, key = begin
+    key_noise, key_accept = jax.random.split(key)
     noises = normals_like(key_noise, method.num_noises, state.position)
     if not method.uses_gradient:
         end = method.complete(state, None, noises, settings)
         end_energy = rows.potential(end.position)
-        return _decide(
-            key_accept,
-            state,
-            end,
-            energy,
-            end_energy,
-            end_energy - energy,
-            None,
-            estimator,
-            settings,
-        )
+        return _decide(key_accept, begin, end, end_energy, end_energy - energy, None, estimator)
     if rule.caches_gradient:
         here, after = state.gradient, estimator
     else:
-        begin = gradient.estimate(rows, state.position, estimator)
-        here, after = begin.gradient, begin.state
+        first = gradient.estimate(rows, state.position, estimator)
+        here, after = first.gradient, first.state
     end = method.complete(state, here, noises, settings)
     there = gradient.estimate(rows, end.position, estimator)
     if rule.caches_gradient:
@@ -128,36 +133,20 @@ def propose(
             end_energy = rows.potential(end.position)
             change = end_energy - energy
         else:
-            change = there.value - begin.value
+            change = there.value - first.value
     work = langevin_work(state.position, here, end.position, there.gradient, settings)
-    return _decide(
-        key_accept, state, end, energy, end_energy, change + work, there.gradient, after, settings
-    )
+    return _decide(key_accept, begin, end, end_energy, change + work, there.gradient, after)
 
 
-def trajectory(
-    rule: Metropolis,
-    method: Dynamics,
-    gradient: Estimator,
-    rows: Rows,
-    state: DynamicsState,
-    energy: jax.Array,
-    estimator: Any,
-    settings: Settings,
-    rng_key: jax.Array,
-) -> Decision:
-    """Several steps, accepted or rejected together; a rejection reverses the momentum.
-
-    :param energy: U at the position.
-    :return: the state after the decision.
-    """
-    key_steps, key_accept, key_length = jax.random.split(rng_key, 3)
+def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
+    """Several steps, accepted or rejected together; a rejection reverses the momentum."""
+    method, gradient, rows, state, energy, estimator, settings, key = begin
+    key_steps, key_accept, key_length = jax.random.split(key, 3)
     count = rule.draw_num_steps(key_length, settings.step_size)
 
     def step(i: jax.Array, carry: tuple) -> tuple:
         state, estimator, *_ = carry
-        key = jax.random.fold_in(key_steps, i)
-        noises = normals_like(key, method.num_noises, state.position)
+        noises = normals_like(jax.random.fold_in(key_steps, i), method.num_noises, state.position)
         state = method.advance(state, noises, settings)
         estimate = gradient.estimate(rows, state.position, estimator)
         state = method.complete(state, estimate.gradient, noises, settings)
@@ -172,9 +161,7 @@ def trajectory(
     known = method.reuses_gradient and gradient.batch_size is None
     end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
     change = end_energy - energy + end.work
-    decision = _decide(
-        key_accept, state, end, energy, end_energy, change, last, estimator, settings
-    )
+    decision = _decide(key_accept, begin, end, end_energy, change, last, estimator)
     return decision._replace(num_steps=count)
 
 
@@ -184,17 +171,22 @@ def _as(old: jax.Array, new: jax.Array) -> jax.Array:
 
 def _decide(
     key: jax.Array,
-    start: DynamicsState,
+    begin: ProposalInputs,
     end: DynamicsState,
-    energy: jax.Array,
     end_energy: jax.Array,
     energy_error: jax.Array,
     gradient: PyTree,
-    estimator: Any,
-    settings: Settings,
+    estimator: PyTree,
 ) -> Decision:
-    log_accept = log_acceptance(energy_error, settings.temperature)
+    """Accept the end of a proposal with the probability that its energy error leaves it.
+
+    :param end_energy: U at the end, in nats.
+    :param energy_error: change of the total energy, in nats.
+    :param gradient: the last one; None for methods without.
+    :param estimator: state of the gradient estimator after the proposal.
+    """
+    log_accept = log_acceptance(energy_error, begin.settings.temperature)
     accept = jnp.log(jax.random.uniform(key, dtype=log_accept.dtype)) < log_accept
-    state = accept_or_reject(accept, end, start)
-    kept = jnp.where(accept, end_energy, energy)
+    state = accept_or_reject(accept, end, begin.state)
+    kept = jnp.where(accept, end_energy, begin.energy)
     return Decision(state, estimator, kept, gradient, jnp.exp(log_accept), accept)

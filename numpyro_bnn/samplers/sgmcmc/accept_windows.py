@@ -10,19 +10,15 @@ Source: R. M. Neal, *An improved acceptance procedure for the hybrid Monte Carlo
 Phys. 111 (1994).
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.accept import Decision, Metropolis
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Settings
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
-
-PyTree = Any
+from numpyro_bnn.samplers.sgmcmc.accept import Decision, Metropolis, ProposalInputs
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState
 
 
 class _Window(NamedTuple):
@@ -35,7 +31,7 @@ class _Window(NamedTuple):
     def add(
         self, key: jax.Array, inside: Any, log_weight: Any, energy: Any, state: DynamicsState
     ) -> "_Window":
-        """With one more state, if it is `inside`."""
+        """The window after one more state, which counts if it is `inside`."""
         log_weight = jnp.where(inside & jnp.isfinite(log_weight), log_weight, -jnp.inf)
         both = jnp.logaddexp(self.log_weight, log_weight)
         # While nothing has any weight the difference is not a number, and nothing is taken.
@@ -51,25 +47,27 @@ def _reversed(state: DynamicsState) -> DynamicsState:
     return state._replace(momentum=jax.tree.map(jnp.negative, state.momentum))
 
 
-def windowed(
-    rule: Metropolis,
-    method: Dynamics,
-    gradient: Estimator,
-    rows: Rows,
-    state: DynamicsState,
-    energy: jax.Array,
-    estimator: Any,
-    settings: Settings,
-    rng_key: jax.Array,
-) -> Decision:
-    """A trajectory without noise of its own, judged by its windows.
+@dataclass(frozen=True)
+class WindowedMetropolis(Metropolis):
+    """A rule that compares windows of states at both ends of a trajectory.
 
-    Costs `num_steps` gradients on all rows. A rejection reverses the momentum.
+    The dynamics must take no noise of their own. Costs `num_steps` gradients on all rows. A
+    rejection reverses the momentum.
 
-    :param energy: U at the position.
-    :return: the state after the decision; the gradient is that of its position.
+    :param window: states at either end; 1 is plain HMC.
     """
-    key_offset, key_back, key_ahead, key_accept = jax.random.split(rng_key, 4)
+
+    needs_all_rows: bool = True
+    window: int = 1
+
+    def decide(self, begin: ProposalInputs) -> Decision:
+        return _windowed(self, begin)
+
+
+def _windowed(rule: WindowedMetropolis, begin: ProposalInputs) -> Decision:
+    """The state after the decision; the gradient is that of its position."""
+    method, gradient, rows, state, energy, estimator, settings, key = begin
+    key_offset, key_back, key_ahead, key_accept = jax.random.split(key, 4)
     length, width = rule.num_steps, rule.window
     offset = jax.random.randint(key_offset, (), 0, width)
     start = state._replace(work=jnp.zeros_like(state.work))
@@ -86,8 +84,9 @@ def windowed(
     def back(i: jax.Array, carry: tuple) -> tuple:
         state, estimator, window = carry
         state, estimator, value, log_weight = moved(state, estimator)
-        key = jax.random.fold_in(key_back, i)
-        return state, estimator, window.add(key, True, log_weight, value, _reversed(state))
+        key_state = jax.random.fold_in(key_back, i)
+        window = window.add(key_state, True, log_weight, value, _reversed(state))
+        return state, estimator, window
 
     def ahead(i: jax.Array, carry: tuple) -> tuple:
         state, estimator, rejected, accepted = carry
@@ -98,8 +97,8 @@ def windowed(
         accepted = accepted.add(keys[1], place > length - width, log_weight, value, state)
         return state, estimator, rejected, accepted
 
-    begin = (_reversed(start), estimator, first)
-    _, estimator, rejected = lax.fori_loop(0, offset, back, begin)
+    carry = (_reversed(start), estimator, first)
+    _, estimator, rejected = lax.fori_loop(0, offset, back, carry)
     _, estimator, rejected, accepted = lax.fori_loop(
         0, length - offset, ahead, (start, estimator, rejected, none)
     )

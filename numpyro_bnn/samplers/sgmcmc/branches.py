@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
+from numpyro_bnn._types import PyTree
+
 
 @custom_vmap
 def any_chain(flag: jax.Array) -> jax.Array:
@@ -20,7 +22,7 @@ def _any_chain(axis_size: int, batched: list[bool], flag: jax.Array) -> tuple[ja
     return any_chain(jnp.any(flag)), False
 
 
-def where_needed(flag: Any, new: Callable[[], Any], old: Any) -> Any:
+def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyTree:
     """``new()`` where a flag is true and `old` elsewhere; `new` is run only if some chain needs it.
 
     Under ``jax.vmap`` a ``lax.cond`` pays for both branches at every step. What chains do
@@ -36,7 +38,7 @@ def where_needed(flag: Any, new: Callable[[], Any], old: Any) -> Any:
     return lax.cond(any_chain(jnp.asarray(flag)), selected, lambda: old)
 
 
-def chosen(flag: Any, new: Any, old: Any) -> Any:
+def chosen(flag: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`.
 
     A key is used up when a step was taken, whether what came of the step is kept or not.

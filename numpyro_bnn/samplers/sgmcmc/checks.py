@@ -1,17 +1,20 @@
 """What a kernel refuses before anything is traced: values out of range, ingredients that clash."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 
 
-def check_step_size(owner: str, step_size: Any) -> None:
+def check_step_size(owner: str, step_size: object) -> None:
     """:raises ValueError: for a word other than "auto", or a number that is not positive."""
     if isinstance(step_size, str) and step_size != "auto":
         raise ValueError(
@@ -24,7 +27,7 @@ def check_step_size(owner: str, step_size: Any) -> None:
         )
 
 
-def check_first_step(owner: str, step_size: Any) -> None:
+def check_first_step(owner: str, step_size: Schedule) -> None:
     """:raises ValueError: for a schedule that begins at 0, from which no friction follows."""
     first = step_size(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
@@ -34,7 +37,9 @@ def check_first_step(owner: str, step_size: Any) -> None:
         )
 
 
-def check_friction(owner: str, friction: Any, method: Dynamics, positive: bool = False) -> None:
+def check_friction(
+    owner: str, friction: float | None, method: Dynamics, positive: bool = False
+) -> None:
     """:raises ValueError: for a friction out of range, or for a method without momentum."""
     if friction is None:
         return
@@ -56,23 +61,23 @@ def check_friction(owner: str, friction: Any, method: Dynamics, positive: bool =
 
 
 def check_numbers(
-    owner: str, resample_momentum: Any, target_accept_prob: Any, method: Dynamics
+    owner: str, resample_momentum: object, target_accept_prob: float, method: Dynamics
 ) -> None:
     """:raises ValueError: for a number out of range, or one that the method has no use for."""
-    if resample_momentum is not None:
-        check_whole(owner, "resample_momentum", resample_momentum)
-        if not method.has_momentum:
-            raise ValueError(
-                f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
-                "Leave it out."
-            )
+    if resample_momentum is not None and not method.has_momentum:
+        raise ValueError(
+            f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
+            "Leave it out."
+        )
     if not (_is_number(target_accept_prob) and 0 < target_accept_prob < 1):
         raise ValueError(
             f"{owner}: target_accept_prob must be between 0 and 1, got {target_accept_prob!r}."
         )
 
 
-def check_gradient_noise(owner: str, gradient_noise: Any, method: Dynamics, rule: Any) -> None:
+def check_gradient_noise(
+    owner: str, gradient_noise: PyTree, method: Dynamics, rule: Metropolis | None
+) -> None:
     """:raises ValueError: where a known gradient noise cannot be taken off."""
     if _is_number(gradient_noise) and gradient_noise == 0:
         return
@@ -88,7 +93,11 @@ def check_gradient_noise(owner: str, gradient_noise: Any, method: Dynamics, rule
 
 
 def check_target(
-    owner: str, model: Any, potential_fn: Any, batch_size: int | None, gradient: Estimator
+    owner: str,
+    model: Callable | None,
+    potential_fn: Callable | None,
+    batch_size: int | None,
+    gradient: Estimator,
 ) -> None:
     """:raises ValueError: unless there is one target, and rows to take where they are wanted."""
     if (model is None) == (potential_fn is None):
@@ -110,8 +119,8 @@ def check_target(
         )
 
 
-def check_kinds(owner: str, gradient: Any, preconditioner: Any) -> None:
-    """:raises TypeError: for ingredients that are something else."""
+def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
+    """:raises TypeError: for ingredients that are no estimator or no preconditioner."""
     if not hasattr(gradient, "estimate"):
         raise TypeError(
             f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
@@ -131,14 +140,15 @@ def check_fit(
     preconditioner: Preconditioner,
     rule: Metropolis | None,
 ) -> None:
-    """:raises ValueError: for ingredients that are each right and wrong together."""
+    """:raises ValueError: for ingredients that do not fit each other."""
     if preconditioner.varies and (method.has_momentum or rule is not None):
         raise ValueError(
             f"{owner}: {preconditioner} goes on changing after warm-up, which only SGLD and PSGLD "
             "correct for. Freeze it (gamma_term=False)."
         )
     some_rows = gradient.batch_size is not None
-    if some_rows and (not method.uses_gradient or (rule is not None and rule.caches_gradient)):
+    of_all_rows = rule is not None and (rule.caches_gradient or rule.needs_all_rows)
+    if some_rows and (not method.uses_gradient or of_all_rows):
         raise ValueError(
             f"{owner}: it uses all rows, but gradient={gradient} takes {gradient.batch_size} of them. "
             'For minibatches with an exact correction use `SGLD(…, accept="full")` or `AMAGOLD`.'
@@ -157,8 +167,8 @@ def check_fit(
         )
 
 
-def check_all_rows(owner: str, batch_size: Any, gradient: Any) -> None:
-    """:raises ValueError: for a minibatch, to a method that is exact on all rows alone."""
+def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
+    """:raises ValueError: for a minibatch, where a method needs gradients on all rows."""
     if batch_size is None and getattr(gradient, "batch_size", None) is None:
         return
     given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
@@ -174,3 +184,13 @@ def _is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return not isinstance(value, (str, bool))
+
+
+def check_warm(owner: str, temperature: Schedule) -> None:
+    """:raises ValueError: for a temperature that begins at 0, where momenta of constant size are 0."""
+    first = temperature(0)
+    if not isinstance(first, jax.core.Tracer) and not first > 0:
+        raise ValueError(
+            f"{owner}: the temperature at count 0 is {first}, and a momentum of constant size needs one "
+            "above 0. For exploration at temperature 0 use BAOAB."
+        )

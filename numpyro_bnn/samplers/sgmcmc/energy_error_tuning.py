@@ -6,9 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
-from numpyro_bnn.samplers.sgmcmc.preconditioners import Moments
-from numpyro_bnn.samplers.sgmcmc.step_size import Adaptation
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.running_moments import Moments
+from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
 # Steps over which the mean of energy errors forgets: (n - 1)/(n + 1) with n = 150.
 _MEMORY = 149 / 151
@@ -25,7 +26,7 @@ _BLOCKS = 10
 _RESOLVED = 0.5
 
 
-class Learned(NamedTuple):
+class WarmupStatistics(NamedTuple):
     """Statistics of warm-up.
 
     - **weight**, **error** - decaying sums of weights, and of weighted squared energy errors in
@@ -69,23 +70,23 @@ class Decoherence:
         """Whether there is anything to do in warm-up."""
         return self.energy_variance is not None or self.finds_friction
 
-    def init(self, position: PyTree) -> Learned:
-        """Before the first step."""
+    def init(self, position: PyTree) -> WarmupStatistics:
+        """Statistics before the first step."""
         zero = jnp.zeros((), jnp.result_type(float))
         zeros = jax.tree.map(jnp.zeros_like, position)
-        return Learned(zero, zero, zeros, Moments.none(position), Moments.none(position))
+        return WarmupStatistics(zero, zero, zeros, Moments.none(position), Moments.none(position))
 
     def update(
         self,
-        adaptation: Adaptation,
+        tuned: StepTuning,
         energy_error: jax.Array,
         energy: jax.Array,
         position: PyTree,
         metrics: list[PyTree],
         i: jax.Array,
         num_warmup: int,
-    ) -> Adaptation:
-        """After one step of warm-up.
+    ) -> StepTuning:
+        """Step size, friction and statistics after one step of warm-up.
 
         :param energy_error: of the step, over the temperature; not finite is the worst.
         :param energy: U after the step, over the temperature.
@@ -98,35 +99,35 @@ class Decoherence:
             rounding = _ROUNDINGS * jnp.finfo(energy.dtype).eps * jnp.abs(energy)
             target = size(position) * self.energy_variance + rounding**2
             excess = energy_error**2 / target + 1e-8
-            adaptation = self._resized(adaptation, excess, position, metrics)
+            tuned = self._resized(tuned, excess, position, metrics)
         third = num_warmup // 3
         length = third // _BLOCKS
         if not self.finds_friction or length < 2:
-            return adaptation
+            return tuned
         at = i - (num_warmup - third)
-        learned = _with_draw(adaptation.averaging, position, at, third, length)
+        learned = _with_draw(tuned.averaging, position, at, third, length)
         inverse_mass = spread(metrics[1], position, "inverse_mass_matrix")
         variance = total(lambda w, v: v / w, inverse_mass, learned.draws.variance)
         seen = learned.draws.size > 1
         scale = jnp.sqrt(jnp.where(seen, variance, 1.0) / size(position))
-        chosen = jnp.where((at == -1) & seen, 1 / scale, adaptation.friction)
+        chosen = jnp.where((at == -1) & seen, 1 / scale, tuned.friction)
         steps = _autocorrelation_time(learned, length)
-        found = 1 / (_SHARE * adaptation.step_size * steps)
+        found = 1 / (_SHARE * tuned.step_size * steps)
         # A chain that is slower than its blocks looks as if it took one block.
         found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
         chosen = jnp.where(at + 1 == third, found, chosen)
-        friction = chosen.astype(adaptation.friction.dtype)
-        return adaptation._replace(averaging=learned, friction=friction)
+        friction = chosen.astype(tuned.friction.dtype)
+        return tuned._replace(averaging=learned, friction=friction)
 
     def _resized(
         self,
-        adaptation: Adaptation,
+        tuned: StepTuning,
         excess: jax.Array,
         position: PyTree,
         metrics: list[PyTree],
-    ) -> Adaptation:
+    ) -> StepTuning:
         """The step at which the squared energy error would be that of the target on average."""
-        learned, step_size = adaptation.averaging, adaptation.step_size
+        learned, step_size = tuned.averaging, tuned.step_size
         weight = jnp.exp(-0.5 * (jnp.log(excess) / (6 * _TRUST)) ** 2)
         finite = jnp.isfinite(excess)
         all_weights = _MEMORY * learned.weight + jnp.where(finite, weight, 0.0)
@@ -139,13 +140,17 @@ class Decoherence:
         units = total(lambda x, w, v: jnp.zeros_like(x) + jnp.log(v / w), position, before, after)
         new = learned._replace(weight=all_weights, error=errors * change**6)
         factor = change * jnp.exp(-0.5 * units / size(position))
-        return adaptation._replace(step_size=step_size * factor, averaging=new)
+        return tuned._replace(step_size=step_size * factor, averaging=new)
 
 
 def _with_draw(
-    learned: Learned, position: PyTree, at: jax.Array, third: int, length: int
-) -> Learned:
-    """With one more position, the `at`-th of the last third; negative in the one before."""
+    learned: WarmupStatistics, position: PyTree, at: jax.Array, third: int, length: int
+) -> WarmupStatistics:
+    """Statistics with one more position.
+
+    :param at: place of the position in the last third of warm-up; negative in the second third.
+    :param third: steps of a third.
+    :param length: steps of a block."""
     empty = jax.tree.map(jnp.zeros_like, learned.draws)
     draws = jax.tree.map(lambda zero, old: jnp.where(at == 0, zero, old), empty, learned.draws)
     block = jax.tree.map(jnp.add, learned.block, position)
@@ -166,8 +171,10 @@ def _with_draw(
     return learned._replace(block=block, blocks=blocks, draws=draws)
 
 
-def _autocorrelation_time(learned: Learned, length: int) -> jax.Array:
-    """Mean over parameters, in steps; at least 1, and what does not move counts as 1."""
+def _autocorrelation_time(learned: WarmupStatistics, length: int) -> jax.Array:
+    """Integrated autocorrelation time in steps, the mean over parameters.
+
+    It is at least 1; a parameter that does not move counts as 1."""
 
     def time(between: jax.Array, overall: jax.Array) -> jax.Array:
         moves = overall > 0

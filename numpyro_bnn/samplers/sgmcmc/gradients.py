@@ -7,21 +7,24 @@ likelihood of the B rows I counts N/B times and the prior once:
 - :func:`full`: every row, in one piece or in chunks of bounded memory;
 - :func:`minibatch`: g(θ; I);
 - :func:`control_variate`: g(θ; I) - g(θ̂; I) + ∇U(θ̂) around a fixed anchor θ̂;
-- :func:`svrg`: the same, with the anchor moved to where the chain is every so many steps.
+- :func:`svrg`: a control variate whose anchor moves to where the chain is every so many steps.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows, in_chunks
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 
-PyTree = Any
+__all__ = ["control_variate", "full", "minibatch", "svrg"]
+
 Order = Literal["permutation", "replacement", "blocks"]
 ORDERS = ("permutation", "replacement", "blocks")
 
@@ -36,7 +39,7 @@ class Estimate(NamedTuple):
 
     value: jax.Array
     gradient: PyTree
-    state: Any
+    state: PyTree
 
 
 class Estimator(Protocol):
@@ -63,13 +66,13 @@ class Estimator(Protocol):
     def follows_chain(self) -> bool:
         """Whether an estimate depends on where the chain has been."""
 
-    def init(self, potential: "Rows", position: PyTree, rng_key: jax.Array) -> Any:
+    def init(self, potential: "Rows", position: PyTree, key: jax.Array) -> PyTree:
         """The state before the first step."""
 
-    def estimate(self, potential: "Rows", position: PyTree, state: Any) -> Estimate:
+    def estimate(self, potential: "Rows", position: PyTree, state: PyTree) -> Estimate:
         """Value and gradient at a position."""
 
-    def refresh(self, potential: "Rows", state: Any) -> Any:
+    def refresh(self, potential: "Rows", state: PyTree) -> PyTree:
         """The state after the potential has changed (inside Gibbs)."""
 
 
@@ -81,11 +84,14 @@ class _Full:
     independent: ClassVar[bool] = True
     follows_chain: ClassVar[bool] = False
 
+    def __repr__(self) -> str:
+        return call_of("full", {"chunk_size": self.chunk_size})
+
     @property
     def needs_rows(self) -> bool:
         return self.chunk_size is not None
 
-    def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> None:
+    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> None:
         return None
 
     def refresh(self, potential: Rows, state: None) -> None:
@@ -101,7 +107,7 @@ def full(chunk_size: int | None = None) -> Estimator:
     """The exact gradient over all rows.
 
     :param chunk_size: rows at a time, for memory that does not grow with N; all at once where
-        None. The same to floating-point rounding.
+        None. The gradient is equal to floating-point rounding.
     :raises ValueError: if `chunk_size` is not a positive integer.
     """
     if chunk_size is not None:
@@ -152,7 +158,7 @@ def next_rows(
     return unit[0] * batch_size + jnp.arange(batch_size) if order == "blocks" else unit, after
 
 
-def shuffled(rng_key: jax.Array, place: jax.Array, size: int) -> jax.Array:
+def shuffled(key: jax.Array, place: jax.Array, size: int) -> jax.Array:
     """A keyed pseudo-random permutation of 0 … size - 1, evaluated at some places only.
 
     A four-round Feistel network over the next power of four, walked until it falls inside
@@ -161,13 +167,13 @@ def shuffled(rng_key: jax.Array, place: jax.Array, size: int) -> jax.Array:
     memory of N rows and no sort, which a permutation of all rows every epoch does, under
     ``jax.vmap`` even every step.
 
-    :param rng_key: decides the permutation.
+    :param key: decides the permutation.
     :param place: integers below `size`.
     :param size: number of rows, below 2³⁰.
     """
     half = max(1, (max(size - 1, 1).bit_length() + 1) // 2)
     mask = jnp.uint32((1 << half) - 1)
-    bits = jax.random.bits(rng_key, (5,), jnp.uint32)
+    bits = jax.random.bits(key, (5,), jnp.uint32)
 
     def rounds(value: jax.Array) -> jax.Array:
         left, right = value >> half, value & mask
@@ -194,14 +200,17 @@ class _Minibatch:
     needs_rows: ClassVar[bool] = True
     follows_chain: ClassVar[bool] = False
 
+    def __repr__(self) -> str:
+        return call_of("minibatch", vars(self))
+
     @property
     def independent(self) -> bool:
         return self.order == "replacement"
 
-    def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> BatchState:
+    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> BatchState:
         check_rows(self, potential)
         zero = jnp.zeros((), jnp.int32)
-        return BatchState(rng_key, zero, zero, zero)
+        return BatchState(key, zero, zero, zero)
 
     def refresh(self, potential: Rows, state: BatchState) -> BatchState:
         return state
@@ -281,6 +290,11 @@ class _ControlVariate:
     evaluations: ClassVar[int] = 2
     needs_rows: ClassVar[bool] = True
 
+    def __repr__(self) -> str:
+        own = {"anchor": self.anchor} if self.period is None else {"period": self.period}
+        given = {**vars(self.batches), **own, "chunk_size": self.chunk_size}
+        return call_of("control_variate" if self.period is None else "svrg", given)
+
     @property
     def batch_size(self) -> int:
         return self.batches.batch_size
@@ -297,9 +311,9 @@ class _ControlVariate:
         exact = _Full(self.chunk_size).estimate(potential, anchor, None)
         return AnchorState(batches, anchor, exact.value, exact.gradient)
 
-    def init(self, potential: Rows, position: PyTree, rng_key: jax.Array) -> AnchorState:
+    def init(self, potential: Rows, position: PyTree, key: jax.Array) -> AnchorState:
         anchor = position if self.anchor is None else self.anchor
-        return self._at(potential, anchor, self.batches.init(potential, position, rng_key))
+        return self._at(potential, anchor, self.batches.init(potential, position, key))
 
     def refresh(self, potential: Rows, state: AnchorState) -> AnchorState:
         return self._at(potential, state.anchor, state.batches)

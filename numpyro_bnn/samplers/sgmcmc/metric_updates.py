@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import rescaled
@@ -14,19 +14,17 @@ from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 
-PyTree = Any
-
 
 def learned_metric(
     metric: Preconditioner,
-    state: Any,
+    state: PyTree,
     num_rows: int,
     momentum: PyTree,
     gradient: PyTree,
     position: PyTree,
     warming: jax.Array,
     curvature: PyTree = None,
-) -> tuple[Any, PyTree]:
+) -> tuple[PyTree, PyTree]:
     """What a preconditioner makes of a gradient, and the momentum in the new metric.
 
     :param state: of the preconditioner.
@@ -44,16 +42,16 @@ def learned_metric(
     return learned, where_needed(warming, lambda: rescaled(momentum, before, after), momentum)
 
 
-def conditioned(metric: Preconditioner, state: Any, rows: Rows) -> Any:
+def conditioned(metric: Preconditioner, state: PyTree, rows: Rows) -> PyTree:
     """The state of a preconditioner given what Gibbs holds fixed."""
-    given = getattr(metric, "given", None)
-    return state if given is None else given(rows.potential, state)
+    update = getattr(metric, "after_gibbs", None)
+    return state if update is None else update(rows.potential, state)
 
 
 def reconditioned(
-    metric: Preconditioner, state: Any, rows: Rows, momentum: PyTree
-) -> tuple[Any, PyTree]:
-    """The same after Gibbs has changed that, and the momentum in the new metric."""
+    metric: Preconditioner, state: PyTree, rows: Rows, momentum: PyTree
+) -> tuple[PyTree, PyTree]:
+    """State and momentum of a preconditioner after Gibbs has changed what it holds fixed."""
     after = conditioned(metric, state, rows)
     if momentum is None or after is state:
         return after, momentum
@@ -62,7 +60,7 @@ def reconditioned(
 
 
 def hessian_product(
-    estimator: Estimator, rows: Rows, at: PyTree, state: Any, vector: PyTree
+    estimator: Estimator, rows: Rows, at: PyTree, state: PyTree, vector: PyTree
 ) -> PyTree:
     """The derivative of a gradient estimate in a direction."""
 

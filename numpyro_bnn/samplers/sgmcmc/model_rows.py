@@ -1,17 +1,15 @@
 """What a kernel samples, and where it begins."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import gentle_start
-
-PyTree = Any
 
 
 def rows_of(

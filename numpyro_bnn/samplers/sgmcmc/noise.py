@@ -7,20 +7,19 @@ single precision cost less than half. Bits, resolution and the inverse error fun
 are otherwise those of ``jax.random.normal``; other precisions use that.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
-PyTree = Any
+from numpyro_bnn._types import PyTree
 
 # Entries up to which leaves are drawn together.
 _SMALL = 1 << 16
 
 
-def normal_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
+def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
     """Standard normals like a pytree."""
     leaves, structure = jax.tree.flatten(tree)
     small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
@@ -28,12 +27,12 @@ def normal_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
     if len(small) > 1:
         # One generator for all of them, which compiles once and not for every leaf; the barrier
         # keeps the compiler from writing it into every use.
-        rng_key, key = jax.random.split(rng_key)
+        key, key_small = jax.random.split(key)
         sizes = [leaves[k].size for k in small]
-        joint = lax.optimization_barrier(normal(key, (sum(sizes),), jnp.float32))
+        joint = lax.optimization_barrier(normal(key_small, (sum(sizes),), jnp.float32))
         parts = jnp.split(joint, np.cumsum(sizes)[:-1])
         noise = {k: part.reshape(leaves[k].shape) for k, part in zip(small, parts)}
-    keys = jax.random.split(rng_key, len(leaves))
+    keys = jax.random.split(key, len(leaves))
     each = [
         noise[k] if k in noise else normal(keys[k], leaf.shape, leaf.dtype)
         for k, leaf in enumerate(leaves)
@@ -41,21 +40,21 @@ def normal_like(rng_key: jax.Array, tree: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, each)
 
 
-def normals_like(rng_key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]:
+def normals_like(key: jax.Array, count: int, tree: PyTree) -> tuple[PyTree, ...]:
     """Several independent vectors of standard normals."""
-    return tuple(normal_like(key, tree) for key in jax.random.split(rng_key, count))
+    return tuple(normal_like(k, tree) for k in jax.random.split(key, count))
 
 
-def normal(rng_key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """An array of independent standard normals.
 
-    :param rng_key: a key of JAX, not to be used again.
+    :param key: a key of JAX, not to be used again.
     :param shape: of the array.
     :param dtype: of the array; single precision is the fast path.
     """
     if dtype != jnp.float32:
-        return jax.random.normal(rng_key, shape, dtype)
-    bits = hashed_bits(jax.random.bits(rng_key, (2,), jnp.uint32), shape)
+        return jax.random.normal(key, shape, dtype)
+    bits = hashed_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
     # 23 bits, centred in their cells: never 0 or ±1, where the inverse is infinite.
     uniform = (bits >> 9).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
     return jnp.float32(2**0.5) * lax.erf_inv(uniform)

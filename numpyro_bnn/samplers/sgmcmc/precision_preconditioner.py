@@ -21,10 +21,11 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.priors.precision_levels import levels_of
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class _GivenPrecisions:
     varies = False
     needs_warmup = False
 
+    def __repr__(self) -> str:
+        return call_of("given_precisions", vars(self))
+
     def init(self, position: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.ones_like(jnp.asarray(x)), position)
 
@@ -42,7 +46,7 @@ class _GivenPrecisions:
         state: PyTree,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> PyTree:
         return state
@@ -53,7 +57,7 @@ class _GivenPrecisions:
     def divergence(self, state: PyTree) -> PyTree:
         return 0.0
 
-    def given(self, potential: Any, state: PyTree) -> PyTree:
+    def after_gibbs(self, potential: Any, state: PyTree) -> PyTree:
         if not isinstance(potential, Potential):
             raise ValueError(
                 "given_precisions: a potential function has no precisions to follow. Give the kernel a "

@@ -11,7 +11,7 @@ Each is an object with four functions::
 invariant, whatever it is, so that is the default everywhere. A metric that goes on changing with
 the position (``varies``) needs its divergence in the drift, :math:`\Gamma_i = \sum_j \partial_j
 M^{-1}_{ij}`, which only overdamped dynamics have a place for. One that depends on what Gibbs holds fixed has
-``given(potential, state)`` as well, its state after Gibbs has changed that.
+``after_gibbs(potential, state)`` as well, its state after Gibbs has changed that.
 """
 
 import math
@@ -23,11 +23,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import PyTree, map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
     given_precisions as given_precisions,
 )
+from numpyro_bnn.samplers.sgmcmc.running_moments import Moments
+
+__all__ = ["diagonal", "from_warmup", "given_precisions", "identity", "rmsprop"]
 
 
 class Preconditioner(Protocol):
@@ -41,27 +46,27 @@ class Preconditioner(Protocol):
     def needs_warmup(self) -> bool:
         """Whether it is the identity until warm-up has shown it something."""
 
-    def init(self, position: PyTree) -> Any:
+    def init(self, position: PyTree) -> PyTree:
         """The state before the first step."""
 
     def update(
         self,
-        state: Any,
+        state: PyTree,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
-    ) -> Any:
+    ) -> PyTree:
         """The state after one step, from the gradient (of U) at ``position``."""
 
-    def inverse_mass_matrix(self, state: Any) -> PyTree:
+    def inverse_mass_matrix(self, state: PyTree) -> PyTree:
         """A scalar, or a pytree like the position."""
 
-    def divergence(self, state: Any) -> PyTree:
+    def divergence(self, state: PyTree) -> PyTree:
         """A scalar 0, or a pytree like the position."""
 
 
-def _if(adapting: Any, update: Callable[[], Any], state: Any) -> Any:
+def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
     # A branch, not a selection: after warm-up a step must not pay for the statistics.
     return where_needed(adapting, update, state)
 
@@ -69,6 +74,11 @@ def _if(adapting: Any, update: Callable[[], Any], state: Any) -> Any:
 @dataclass(frozen=True)
 class _Fixed:
     value: Any
+
+    def __repr__(self) -> str:
+        if isinstance(self.value, float) and self.value == 1.0:
+            return "identity()"
+        return call_of("diagonal", {"inverse_mass_matrix": self.value})
 
     varies = False
     needs_warmup = False
@@ -92,7 +102,7 @@ class _Fixed:
         state: PyTree,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> PyTree:
         return state
@@ -151,6 +161,9 @@ class _RMSprop:
 
     needs_warmup = True
 
+    def __repr__(self) -> str:
+        return call_of("rmsprop", vars(self))
+
     @property
     def varies(self) -> bool:
         return self.gamma_term
@@ -166,7 +179,7 @@ class _RMSprop:
         state: RMSpropState,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> RMSpropState:
         if not self.gamma_term:
@@ -278,47 +291,6 @@ def rmsprop(
     return _RMSprop(decay, eps, gamma_term, data_size, per_layer)
 
 
-class Moments(NamedTuple):
-    """Welford's running mean and scatter of positions."""
-
-    size: jax.Array
-    mean: PyTree
-    scatter: PyTree  # sum of squared deviations from the mean
-
-    @classmethod
-    def none(cls, position: PyTree) -> "Moments":
-        """Of no position yet."""
-        zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
-        return cls(jnp.asarray(0), zeros, zeros)
-
-    @property
-    def variance(self) -> PyTree:
-        """By parameter; 0 of fewer than two positions."""
-        return map_like(lambda s: s / jnp.maximum(self.size - 1, 1), self.scatter)
-
-    def add(self, position: PyTree) -> "Moments":
-        """With one more."""
-        count = self.size + 1
-        change = jax.tree.map(jnp.subtract, position, self.mean)
-        mean = map_like(lambda m, d: m + d / count, self.mean, change)
-        scatter = map_like(lambda s, d, x, m: s + d * (x - m), self.scatter, change, position, mean)
-        return Moments(count, mean, scatter)
-
-    def variance_with(self, other: "Moments") -> PyTree:
-        """Of the positions of both together."""
-        n, m = self.size, other.size
-        both = jnp.maximum(n + m, 1)
-        # The quotient first: n m of a long warm-up is too large for 32 bits.
-        weight = n * (m / both)
-        return map_like(
-            lambda s, t, a, b: (s + t + (a - b) ** 2 * weight) / jnp.maximum(both - 1, 1),
-            self.scatter,
-            other.scatter,
-            self.mean,
-            other.mean,
-        )
-
-
 class WarmupState(NamedTuple):
     """State of :func:`from_warmup`: moments of the positions of two windows."""
 
@@ -336,6 +308,9 @@ class _FromWarmup:
     varies = False
     needs_warmup = True
 
+    def __repr__(self) -> str:
+        return call_of("from_warmup", vars(self))
+
     def init(self, position: PyTree) -> WarmupState:
         return WarmupState(Moments.none(position), Moments.none(position))
 
@@ -344,7 +319,7 @@ class _FromWarmup:
         state: WarmupState,
         gradient: PyTree,
         position: PyTree,
-        adapting: Any,
+        adapting: jax.Array,
         hessian_diagonal: PyTree = None,
     ) -> WarmupState:
         def fill() -> WarmupState:

@@ -10,14 +10,21 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import call_of, text_of
+from numpyro_bnn._types import Number
 
-Schedule = Callable[[Any], Any]
+__all__ = ["constant", "cyclical", "from_learning_rate", "polynomial"]
+
+Schedule = Callable[[Number], Number]
+State = TypeVar("State")
+Step = Callable[[State], State]
 
 
 def _positive(owner: str, name: str, value: Any) -> None:
@@ -26,6 +33,17 @@ def _positive(owner: str, name: str, value: Any) -> None:
             f"{owner}: {name} must be a finite number above 0, got {name}={value}. "
             f"Give a positive {name}."
         )
+
+
+@dataclass(frozen=True)
+class _Constant:
+    value: float
+
+    def __call__(self, count: Number) -> jax.Array:
+        return jnp.asarray(self.value, jnp.result_type(float))
+
+    def __repr__(self) -> str:
+        return text_of(self.value)
 
 
 def constant(value: float) -> Schedule:
@@ -39,7 +57,7 @@ def constant(value: float) -> Schedule:
             f"constant: value must be finite and not negative, got value={value}. "
             "Give a number, or a schedule for one that changes."
         )
-    return lambda count: jnp.asarray(value, jnp.result_type(float))
+    return _Constant(value)
 
 
 def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "") -> Schedule:
@@ -128,6 +146,19 @@ def _check_traced(label: str, schedule: Schedule) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Polynomial:
+    a: float
+    b: float
+    gamma: float
+
+    def __call__(self, count: Number) -> jax.Array:
+        return self.a * (self.b + jnp.asarray(count, jnp.result_type(float))) ** -self.gamma
+
+    def __repr__(self) -> str:
+        return call_of("polynomial", vars(self))
+
+
 def polynomial(a: float, b: float, gamma: float) -> Schedule:
     r""":math:`a (b + t)^{-\gamma}`, the decreasing step sizes under which SGLD is consistent.
 
@@ -157,7 +188,33 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
             f"polynomial: gamma must be in (0.5, 1], got gamma={gamma}: {lacking}. Choose e.g. "
             "gamma=0.55, or pass a schedule of Optax if that is intended."
         )
-    return lambda count: a * (b + jnp.asarray(count, jnp.result_type(float))) ** -gamma
+    return _Polynomial(a, b, gamma)
+
+
+class Pace(Protocol):
+    """How many steps a kernel takes from draw to draw."""
+
+    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        """Take the steps to the next draw.
+
+        :param step: one step.
+        :param state: before it.
+        :param count: steps since the end of warm-up.
+        :param warming: whether this is warm-up.
+        """
+
+
+@dataclass(frozen=True)
+class EveryStep:
+    """One step a draw."""
+
+    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        return step(state)
+
+
+def pace_of(*schedules: Schedule) -> Pace:
+    """The pace that schedules ask for: that of the first cyclical one, else one step a draw."""
+    return next((s for s in schedules if isinstance(s, Cyclical)), EveryStep())
 
 
 @dataclass(frozen=True)
@@ -171,7 +228,11 @@ class Cyclical:
     peak: float
     cycle_length: int
     exploration: float
-    transform: Callable[[Any], Any] | None = None
+    transform: Callable[[Number], Number] | None = None
+
+    def __repr__(self) -> str:
+        known = {k: v for k, v in vars(self).items() if v is not None}
+        return call_of("cyclical", known)
 
     @property
     def num_exploration(self) -> int:
@@ -183,23 +244,40 @@ class Cyclical:
         """Draws kept of each cycle."""
         return self.cycle_length - self.num_exploration
 
-    def __call__(self, count: Any) -> jax.Array:
+    def __call__(self, count: Number) -> jax.Array:
         phase = jnp.mod(jnp.asarray(count), self.cycle_length) / self.cycle_length
         value = 0.5 * self.peak * (1 + jnp.cos(jnp.pi * phase))
-        return value if self.transform is None else self.transform(value)
+        return value if self.transform is None else jnp.asarray(self.transform(value))
 
-    def is_sampling(self, count: Any) -> jax.Array:
+    def is_sampling(self, count: Number) -> jax.Array:
         """Whether the draw that step ``count`` makes is one to keep."""
         return jnp.mod(jnp.asarray(count), self.cycle_length) >= self.num_exploration
 
-    def num_steps(self, count: Any) -> jax.Array:
+    def num_steps(self, count: Number) -> jax.Array:
         """Steps to run from ``count`` so that the last one makes a draw to keep; at least 1."""
         place = jnp.mod(jnp.asarray(count), self.cycle_length)
         return jnp.maximum(self.num_exploration - place, 0) + 1
 
+    def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        """Take steps until one makes a draw to keep; one step in warm-up."""
+        steps = jnp.where(warming, 1, self.num_steps(count))
+        return lax.fori_loop(0, steps, lambda _, s: step(s), state)
+
     def temperature(self, temperature: float = 1.0) -> Schedule:
         """0 while exploring and ``temperature`` while sampling: exploration as optimisation."""
-        return lambda count: jnp.where(self.is_sampling(count), temperature, 0.0)
+        return _WhileSampling(self, temperature)
+
+
+@dataclass(frozen=True)
+class _WhileSampling:
+    cycle: Cyclical
+    temperature: float
+
+    def __call__(self, count: Number) -> jax.Array:
+        return jnp.where(self.cycle.is_sampling(count), self.temperature, 0.0)
+
+    def __repr__(self) -> str:
+        return f"{self.cycle!r}.temperature({self.temperature!r})"
 
 
 def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclical:
@@ -240,6 +318,27 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
     return schedule
 
 
+@dataclass(frozen=True)
+class _ToStepSize:
+    data_size: int
+    momentum: bool
+
+    def __call__(self, rate: Number) -> Number:
+        return jnp.sqrt(rate / self.data_size) if self.momentum else 2 * rate / self.data_size
+
+
+@dataclass(frozen=True)
+class _Converted:
+    rate: Schedule
+    convert: _ToStepSize
+
+    def __call__(self, count: Number) -> Any:
+        return self.convert(self.rate(count))
+
+    def __repr__(self) -> str:
+        return call_of("from_learning_rate", vars(self.convert), (self.rate,))
+
+
 def from_learning_rate(
     learning_rate: float | Schedule, data_size: int, *, momentum: bool
 ) -> Schedule:
@@ -258,9 +357,7 @@ def from_learning_rate(
     _positive("from_learning_rate", "data_size", data_size)
     rate = as_schedule(learning_rate, "learning_rate", "from_learning_rate")
 
-    def convert(value: Any) -> Any:
-        return jnp.sqrt(value / data_size) if momentum else 2 * value / data_size
-
+    convert = _ToStepSize(data_size, momentum)
     if isinstance(rate, Cyclical):
         return Cyclical(rate.peak, rate.cycle_length, rate.exploration, convert)
-    return lambda count: convert(rate(count))
+    return _Converted(rate, convert)

@@ -1,21 +1,21 @@
 """What a chain carries from step to step, and what it says about itself."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import chosen
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
-    PyTree,
     Settings,
     kinetic_temperatures,
     mean_over,
     means,
     total,
 )
-from numpyro_bnn.samplers.sgmcmc.step_size import Adaptation
+from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
 
 class SGMCMCState(NamedTuple):
@@ -32,13 +32,14 @@ class SGMCMCState(NamedTuple):
     - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
       over this phase; 1 for methods without
     - **num_steps** - steps of the last trajectory, each with one gradient; 1 without a trajectory
-    - **energy_error** - change of the total energy in the last step, which exact dynamics would
-      conserve, in nats; NaN for methods that keep no account of it
+    - **energy_error** - change of the total energy in the last step of unadjusted dynamics that
+      keep account of it, in nats; exact dynamics would conserve the energy. An estimate under
+      minibatches; NaN for all other methods
     - **grad_norm** - Euclidean norm of the last gradient
     - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
       momentum
     - **configurational_temperature** - θᵀ∇U / D, which should too
-    - **kinetic_temperatures**, **configurational_temperatures** - the same of each site
+    - **kinetic_temperatures**, **configurational_temperatures** - the same temperatures by site
     - **exploded_at** - call of `sample` at which the chain, or what a schedule gave it, became
       non-finite (a schedule: or negative) and the chain was frozen; -1 for a sound chain
     - **rng_key** - for the next step
@@ -47,9 +48,9 @@ class SGMCMCState(NamedTuple):
     i: jax.Array
     count: jax.Array  # type: ignore[assignment]
     dynamics: DynamicsState
-    estimator: Any
-    preconditioner: Any
-    adaptation: Adaptation
+    estimator: PyTree
+    preconditioner: PyTree
+    adaptation: StepTuning
     potential_energy: jax.Array
     step_size: jax.Array
     temperature: jax.Array
@@ -71,11 +72,11 @@ class SGMCMCState(NamedTuple):
         return self.dynamics.position
 
 
-def begun(
+def initial_state(
     dynamics: DynamicsState,
-    estimator: Any,
-    preconditioner: Any,
-    adaptation: Adaptation,
+    estimator: PyTree,
+    preconditioner: PyTree,
+    adaptation: StepTuning,
     rng_key: jax.Array,
 ) -> SGMCMCState:
     """The state before the first step; :func:`record` fills in what users look at."""
@@ -149,15 +150,23 @@ def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
     A step size or temperature that is negative or not finite counts as an explosion, because there
     is no sampler of that kind; the state shows it, so that the run can tell why it ended.
     """
-    given = jnp.stack([after.step_size, after.temperature])
-    possible = (jnp.isfinite(given) & (given >= 0)).all()
+    scheduled = jnp.stack([after.step_size, after.temperature])
+    possible = (jnp.isfinite(scheduled) & (scheduled >= 0)).all()
     finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(total(jnp.square, after.z))
-    going = before.exploded_at < 0
-    kept = chosen(possible & finite & going, after, before)
-    shown = going & ~possible
+    is_moving = before.exploded_at < 0
+    kept = chosen(possible & finite & is_moving, after, before)
+    shown = is_moving & ~possible
     return kept._replace(
         i=after.i,
         step_size=jnp.where(shown, after.step_size, kept.step_size),
         temperature=jnp.where(shown, after.temperature, kept.temperature),
-        exploded_at=jnp.where(going & ~(possible & finite), before.i, before.exploded_at),
+        exploded_at=jnp.where(is_moving & ~(possible & finite), before.i, before.exploded_at),
     )
+
+
+def with_energy_error(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
+    """The state after a step, with the step's change of the total energy, and no work yet."""
+    work = after.dynamics.work
+    dynamics = after.dynamics._replace(work=jnp.zeros_like(work))
+    error = after.potential_energy - before.potential_energy + work
+    return after._replace(dynamics=dynamics, energy_error=error.astype(before.energy_error.dtype))

@@ -6,19 +6,18 @@ and changes with the metric.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from numpyro.infer.hmc_util import dual_averaging
 
+from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalk
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
-
-PyTree = Any
 
 # Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
 _STABLE = 0.25
@@ -27,19 +26,20 @@ _POWER_STEPS = 20
 _MEMORY = 0.98
 
 
-class Adaptation(NamedTuple):
+class StepTuning(NamedTuple):
     """Step size and friction of a chain.
 
     - **step_size** - in use; what "auto" found
     - **friction** - per unit time
-    - **averaging** - state of dual averaging of the log step size
-    - **curvature** - largest eigenvalue of M⁻¹∇²U of late; NaN where it is not asked for
+    - **averaging** - what warm-up learns from: the state of dual averaging of the log step size, or
+      :class:`~numpyro_bnn.samplers.sgmcmc.energy_error_tuning.WarmupStatistics`
+    - **curvature** - largest eigenvalue of M⁻¹∇²U lately; NaN where it is not asked for
     - **direction** - its eigenvector, roughly, in units of √M⁻¹; None where it is not followed
     """
 
     step_size: jax.Array
     friction: jax.Array
-    averaging: Any
+    averaging: PyTree
     curvature: jax.Array
     direction: PyTree
 
@@ -49,10 +49,10 @@ def _norm(vector: PyTree) -> jax.Array:
 
 
 def _power_step(
-    product: Callable[[PyTree], PyTree], inverse_mass: PyTree, vector: PyTree
+    product: Callable[[PyTree], PyTree], inverse_mass_matrix: PyTree, vector: PyTree
 ) -> tuple[PyTree, jax.Array]:
     """One step of power iteration with √M⁻¹ ∇²U √M⁻¹: a unit vector, and how much it grew."""
-    root = jax.tree.map(jnp.sqrt, spread(inverse_mass, vector, "inverse_mass_matrix"))
+    root = jax.tree.map(jnp.sqrt, spread(inverse_mass_matrix, vector, "inverse_mass_matrix"))
     scaled = map_like(jnp.multiply, vector, root)
     image = map_like(jnp.multiply, product(scaled), root)
     grown = _norm(image)
@@ -63,69 +63,83 @@ def _power_step(
 
 
 def largest_curvature(
-    rows: Rows, position: PyTree, inverse_mass: PyTree, rng_key: jax.Array
+    rows: Rows, position: PyTree, inverse_mass_matrix: PyTree, key: jax.Array
 ) -> tuple[jax.Array, PyTree]:
     """Largest eigenvalue, in size, of M⁻¹∇²U at a position, by power iteration.
 
     Costs 20 Hessian-vector products on all rows, once.
 
-    :param inverse_mass: diagonal, a scalar or like the position.
-    :param rng_key: for the first vector.
+    :param inverse_mass_matrix: diagonal, a scalar or like the position.
+    :param key: for the first vector.
     :return: the eigenvalue, 1 where the potential is flat, and its vector.
     """
 
     def product(vector: PyTree) -> PyTree:
         return jax.jvp(jax.grad(rows.potential), (position,), (vector,))[1]
 
-    start = normal_like(rng_key, position)
+    start = normal_like(key, position)
     norm = _norm(start)
     carry = (map_like(lambda x: x / norm, start), norm)
     vector, grown = lax.fori_loop(
-        0, _POWER_STEPS, lambda _, c: _power_step(product, inverse_mass, c[0]), carry
+        0, _POWER_STEPS, lambda _, c: _power_step(product, inverse_mass_matrix, c[0]), carry
     )
     return jnp.where(grown > 0, grown, 1.0), vector
 
 
 def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> jax.Array:
     h = _STABLE * 2 / jnp.sqrt(curvature)
-    if isinstance(dynamics, RandomWalk):
+    if isinstance(dynamics, RandomWalkProposal):
         return h / jnp.sqrt(size(position))
     # SGLD's drift of epsilon/2 moves as far as a momentum method's step of h²/2.
     return h if dynamics.has_momentum else h**2
 
 
-def begin_adaptation(
-    rows: Rows,
-    position: PyTree,
-    inverse_mass: PyTree,
-    rng_key: jax.Array,
-    step_size: Any,
-    dynamics: Dynamics,
-    friction: float | None,
-    follow: bool,
-    lasting: bool,
-) -> Adaptation:
+class ChainStart(NamedTuple):
+    """Where a chain begins, as a first guess of its step size needs it.
+
+    - **rows** - the potential energy
+    - **position** - unconstrained
+    - **inverse_mass_matrix** - diagonal, a scalar or like the position
+    - **key** - for the first vector of a power iteration
+    - **step_size** - the one that was given; None for "auto"
+    - **dynamics** - the method
+    """
+
+    rows: Rows
+    position: PyTree
+    inverse_mass_matrix: PyTree
+    key: jax.Array
+    step_size: Number | None
+    dynamics: Dynamics
+
+
+def begin_tuning(
+    start: ChainStart, friction: float | None, follow: bool = False, lasting: bool = False
+) -> StepTuning:
     """The step size to begin with, and the friction that goes with it.
 
-    :param step_size: given one, or None for "auto".
+    :param start: where the chain begins.
     :param friction: given one, or None: 0.1 / step_size, a momentum that keeps nine tenths
         a step.
     :param follow: whether the step is to follow the curvature in warm-up.
     :param lasting: whether a momentum is to last for a unit of time at least, where no friction
         is given.
     """
+    step_size = start.step_size
     real = jnp.result_type(float)
     curvature, direction = jnp.full((), jnp.nan, real), None
     if step_size is None:
-        curvature, vector = largest_curvature(rows, position, inverse_mass, rng_key)
+        curvature, vector = largest_curvature(
+            start.rows, start.position, start.inverse_mass_matrix, start.key
+        )
         direction = vector if follow else None
-        step_size = _stable_step(dynamics, curvature, position)
+        step_size = _stable_step(start.dynamics, curvature, start.position)
     step_size = jnp.asarray(step_size, real)
     init, _ = dual_averaging()
     averaging = init(jnp.log(10 * step_size))
     by_step = 0.1 / step_size
     first = jnp.minimum(by_step, 1.0) if lasting else by_step
-    return Adaptation(
+    return StepTuning(
         step_size,
         jnp.asarray(first if friction is None else friction, real),
         averaging,
@@ -134,13 +148,13 @@ def begin_adaptation(
     )
 
 
-def followed(
-    adaptation: Adaptation,
+def follow_curvature(
+    tuned: StepTuning,
     product: Callable[[PyTree], PyTree],
-    inverse_mass: PyTree,
+    inverse_mass_matrix: PyTree,
     dynamics: Dynamics,
     by_step: bool,
-) -> Adaptation:
+) -> StepTuning:
     """The step size after one more look at the curvature, in the metric that now holds.
 
     A larger curvature counts at once, a smaller one after some fifty steps.
@@ -148,31 +162,31 @@ def followed(
     :param product: the Hessian of U, or of a minibatch's, times a vector.
     :param by_step: whether the friction goes with the step size, as 0.1 / step_size.
     """
-    direction, grown = _power_step(product, inverse_mass, adaptation.direction)
-    fading = _MEMORY * adaptation.curvature + (1 - _MEMORY) * grown
-    curvature = jnp.maximum(grown, fading).astype(adaptation.curvature.dtype)
-    step_size = _stable_step(dynamics, curvature, direction).astype(adaptation.step_size.dtype)
-    new = adaptation._replace(
+    direction, grown = _power_step(product, inverse_mass_matrix, tuned.direction)
+    fading = _MEMORY * tuned.curvature + (1 - _MEMORY) * grown
+    curvature = jnp.maximum(grown, fading).astype(tuned.curvature.dtype)
+    step_size = _stable_step(dynamics, curvature, direction).astype(tuned.step_size.dtype)
+    new = tuned._replace(
         step_size=step_size,
-        friction=0.1 / step_size if by_step else adaptation.friction,
+        friction=0.1 / step_size if by_step else tuned.friction,
         curvature=curvature,
         direction=direction,
     )
     # At a point where the energy is not finite there is nothing to learn.
     known = jnp.isfinite(curvature) & (curvature > 0)
-    return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, adaptation)
+    return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
 
 
-def adapted(
-    adaptation: Adaptation, accept_prob: jax.Array, target: float, warming: Any, last: Any
-) -> Adaptation:
+def follow_acceptance(
+    tuned: StepTuning, accept_prob: jax.Array, target: float, warming: jax.Array, last: jax.Array
+) -> StepTuning:
     """Dual averaging of the log step size during warm-up; its average from the last step on.
 
     Source: Hoffman and Gelman, *The No-U-Turn Sampler* (2014), section 3.2.
     """
     _, update = dual_averaging()
-    averaging = update(target - accept_prob, adaptation.averaging)
+    averaging = update(target - accept_prob, tuned.averaging)
     now, average = averaging[0], averaging[1]
     step_size = jnp.exp(jnp.where(last, average, now))
-    new = adaptation._replace(step_size=step_size, averaging=averaging)
-    return jax.tree.map(lambda a, b: jnp.where(warming, a, b), new, adaptation)
+    new = tuned._replace(step_size=step_size, averaging=averaging)
+    return jax.tree.map(lambda a, b: jnp.where(warming, a, b), new, tuned)

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpyro_bnn._types import Values
+
 # Batch means: so few that each is much longer than what the ladder remembers.
 _BATCHES = 20
 _FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
@@ -57,7 +59,7 @@ class Tempering(NamedTuple):
         return "\n".join(lines)
 
 
-def log_evidence_of(log_likelihoods: Any, likelihood_powers: Any) -> tuple[float, float]:
+def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple[float, float]:
     r"""log p(y) and its Monte Carlo error, from the draws of every rung.
 
     Stepping stones (Xie, Lewis, Fan, Kuo and Chen 2011, *Systematic Biology* 60(2), eq. 14):

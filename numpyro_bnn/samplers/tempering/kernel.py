@@ -17,27 +17,32 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.distributions import MaskedDistribution
-from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import HMC, init_to_uniform
+from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._text import Told
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.samplers.gibbs.precision_redraw import precision_redraw
 from numpyro_bnn.samplers.tempering.ladder import (
     first_ladder,
+    round_trips,
     swap_order,
     swap_probabilities,
-    travelled,
 )
-from numpyro_bnn.samplers.tempering.rung_kernels import Inner
+from numpyro_bnn.samplers.tempering.prior_draws import (
+    best_draws,
+    energies,
+    finite_or_before,
+    refuse_improper,
+)
+from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 from numpyro_bnn.samplers.tempering.warmup import (
-    Adaptation,
+    RungTuning,
+    after_sweep,
     begin_round,
-    learned,
     next_round,
     round_ends,
 )
@@ -49,8 +54,6 @@ _PILOT_RUNGS = 8
 _MOST_PILOT_RUNGS = 128
 _TOO_COARSE = 0.65
 _FEWEST_RUNGS = 3
-# Starts come from the best of so many prior draws a rung.
-_DRAWS_A_RUNG = 16
 _FIRST_STEP = 0.1
 
 
@@ -67,7 +70,7 @@ class TemperingState(NamedTuple):
     - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
     - **round_trips** - from the prior to the posterior and back, since warm-up
     - **heading** - which end the state on each rung comes from, see
-      :func:`~numpyro_bnn.samplers.tempering.ladder.travelled`
+      :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
     - **adaptation** - step sizes, metrics, and what they are learned from
     - **rng_key** - for the next sweep
     """
@@ -84,11 +87,11 @@ class TemperingState(NamedTuple):
     swap_probs: jax.Array
     round_trips: jax.Array
     heading: jax.Array
-    adaptation: Adaptation
+    adaptation: RungTuning
     rng_key: jax.Array
 
 
-class ParallelTempering(MCMCKernel):
+class ParallelTempering(Told, MCMCKernel):
     r"""Non-reversible parallel tempering from the prior to the posterior.
 
     Rung k targets p(θ) p(y | θ)^b_k, 0 = b_0 < … < b_K = 1. What is tempered is every observed site
@@ -145,7 +148,7 @@ class ParallelTempering(MCMCKernel):
         self._model = model
         self.kernel = kernel
         self.num_rungs = num_rungs
-        self._inner = Inner.of(kernel, model)
+        self._rung_kernel = RungKernel.of(kernel, model)
         self._num_warmup = 0
         # NumPyro initialises kernels without this attribute again on every run.
         self._sample_fn = self._sweep
@@ -168,11 +171,11 @@ class ParallelTempering(MCMCKernel):
         )
 
     def with_rungs_fixed(
-        self, rng_key: jax.Array, args: tuple, kwargs: dict[str, Any]
+        self, key: jax.Array, args: tuple, kwargs: dict[str, Any]
     ) -> "ParallelTempering":
         """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
 
-        :param rng_key: for the pilot, which is the same for the same key.
+        :param key: for the pilot, which is the same for the same key.
         :param args: arguments of the model.
         :param kwargs: keyword arguments of the model.
         """
@@ -181,7 +184,7 @@ class ParallelTempering(MCMCKernel):
         arguments = Arguments.split(args, kwargs)
         rungs = _PILOT_RUNGS
         while True:
-            rejections = _pilot(self._with(rungs), rng_key, arguments)
+            rejections = _pilot(self._with(rungs), key, arguments)
             if rejections.mean() < _TOO_COARSE or rungs >= _MOST_PILOT_RUNGS:
                 return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
             rungs *= 2
@@ -206,18 +209,18 @@ class ParallelTempering(MCMCKernel):
         self._check(num_warmup)
         self._num_warmup = num_warmup
         potential = Potential(self._model, model_args, model_kwargs)
-        _refuse_improper(potential)
+        refuse_improper(potential)
         num_rungs = int(self.num_rungs)
         key_start, rng_key = jax.random.split(rng_key)
         if init_params is None:
-            rungs = _best_draws(potential, key_start, num_rungs)
+            rungs = best_draws(potential, key_start, num_rungs)
         else:
             real = jnp.result_type(float)
             rungs = {
                 name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
                 for name, value in init_params.items()
             }
-        prior, likelihood = _energies(potential, rungs)
+        prior, likelihood = energies(potential, rungs)
         z = jax.tree.map(lambda leaf: leaf[-1], rungs)
         real = prior.dtype
         pairs, size = num_rungs - 1, ravel_pytree(z)[0].size
@@ -270,25 +273,25 @@ class ParallelTempering(MCMCKernel):
             return prior + power * likelihood
 
         keys = jax.random.split(key_moves, powers.size - 1)
-        moved = self._inner.move_all(
+        moved = self._rung_kernel.move_all(
             lambda power: partial(tempered, power),
-            *(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass),
+            *(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass_matrix),
         )
         positions = jax.vmap(unravel)(moved.position)
         redraw = precision_redraw(potential)
         if redraw is not None:
             keys = jax.random.split(key_redraw, powers.size - 1)
             redrawn = jax.vmap(redraw)(keys, positions)
-            positions = jax.vmap(_finite)(redrawn, positions)
+            positions = jax.vmap(finite_or_before)(redrawn, positions)
         first = potential.unconstrain(potential.prior_draw(key_prior))
-        first = _finite(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
+        first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
-        prior, likelihood = _energies(potential, rungs)
+        prior, likelihood = energies(potential, rungs)
         swap_probs = swap_probabilities(powers, likelihood)
         order = swap_order(swap_probs, key_swaps, state.i)
         # A trip that began in warm-up was on another ladder.
-        begun = jnp.where(state.i == self._num_warmup, 0, state.heading)
-        heading, trips = travelled(begun[order])
+        heading = jnp.where(state.i == self._num_warmup, 0, state.heading)
+        heading, trips = round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < self._num_warmup
         powers, adaptation = self._adapted(
@@ -313,19 +316,19 @@ class ParallelTempering(MCMCKernel):
 
     def _adapted(
         self, warming: jax.Array, state: TemperingState, *seen: jax.Array
-    ) -> tuple[jax.Array, Adaptation]:
-        """Ladder and adaptation after a sweep; the same after warm-up."""
+    ) -> tuple[jax.Array, RungTuning]:
+        """Ladder and tuning after a sweep; unchanged once warm-up is over."""
         swept = state.i + 1
         ends = jnp.asarray(round_ends(self._num_warmup))
 
-        def learn(powers: jax.Array, adaptation: Adaptation) -> tuple[jax.Array, Adaptation]:
-            target, last = self._inner.target_accept_prob, swept == self._num_warmup
-            adaptation = learned(adaptation, target, last, *seen)
+        def learn(powers: jax.Array, adaptation: RungTuning) -> tuple[jax.Array, RungTuning]:
+            target, last = self._rung_kernel.target_accept_prob, swept == self._num_warmup
+            adaptation = after_sweep(adaptation, target, last, *seen)
             over = jnp.any(swept == ends)
-            return lax.cond(over, next_round, lambda *same: same, powers, adaptation)
+            return lax.cond(over, next_round, lambda *unchanged: unchanged, powers, adaptation)
 
         known = (state.likelihood_powers, state.adaptation)
-        return lax.cond(warming, learn, lambda *same: same, *known)
+        return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         potential = Potential(self._model, model_args, model_kwargs)
@@ -337,76 +340,17 @@ class ParallelTempering(MCMCKernel):
         return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
 
-def _energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array]:
-    """Energies of prior and likelihood on every rung; a likelihood without a value is 0."""
-    prior, likelihood = jax.vmap(potential.energies)(rungs)
-    return prior, jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
-
-
-def _finite(drawn: Values, before: Values) -> Values:
-    """What was drawn, or what there was before where floating point does not hold it."""
-    fine = jnp.isfinite(ravel_pytree(drawn)[0]).all()
-    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), drawn, before)
-
-
-def _best_draws(potential: Potential, rng_key: jax.Array, num_rungs: int) -> Values:
-    """Prior draws of the highest likelihood, the highest for the posterior's rung."""
-    keys = jax.random.split(rng_key, _DRAWS_A_RUNG * num_rungs)
-    draws = jax.vmap(lambda key: potential.unconstrain(potential.prior_draw(key)))(keys)
-    prior, likelihood = _energies(potential, draws)
-    usable = jnp.isfinite(prior)
-    best = jnp.argsort(jnp.where(usable, likelihood, jnp.inf))[:num_rungs][::-1]
-    return jax.tree.map(lambda leaf: leaf[best], draws)
-
-
-def _pilot(kernel: ParallelTempering, rng_key: jax.Array, arguments: Arguments) -> jax.Array:
+def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> jax.Array:
     """Rejection of each pair at the end of a short warm-up."""
 
-    def sweeps(rng_key: jax.Array, arrays: list[Any]) -> TemperingState:
+    def sweeps(key: jax.Array, arrays: list[Any]) -> TemperingState:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        state = kernel.init(rng_key, _PILOT_SWEEPS, None, args, kwargs)
+        state = kernel.init(key, _PILOT_SWEEPS, None, args, kwargs)
 
         def sweep(_: int, state: TemperingState) -> TemperingState:
             return kernel.sample(state, args, kwargs)
 
         return lax.fori_loop(0, _PILOT_SWEEPS, sweep, state)
 
-    seen = jax.jit(sweeps)(rng_key, arguments.arrays).adaptation
+    seen = jax.jit(sweeps)(key, arguments.arrays).adaptation
     return seen.rejections / seen.sweeps
-
-
-def _refuse_improper(potential: Potential) -> None:
-    """Refuse latent sites whose prior is not what a draw from their distribution has.
-
-    :raises ValueError: naming them.
-    """
-    faults: dict[str, str] = {}
-
-    def value(site: dict[str, Any]) -> Any:
-        if site["type"] != "sample" or site["is_observed"]:
-            return None
-        name, distribution = site["name"], site["fn"]
-        while distribution is not None:
-            if isinstance(distribution, MaskedDistribution):
-                faults[name] = "masked"
-            distribution = getattr(distribution, "base_dist", None)
-        if site["scale"] is not None:
-            faults[name] = "scaled"
-        try:
-            return site["fn"](**site["kwargs"])
-        except NotImplementedError:
-            faults[name] = "improper"
-            return init_to_uniform(site)
-
-    def look(rng_key: jax.Array) -> jax.Array:
-        model = substitute(seed(potential.bound, rng_key), substitute_fn=value)
-        trace(model).get_trace(*potential.args, **potential.kwargs)
-        return rng_key
-
-    jax.eval_shape(look, jax.random.key(0))
-    if faults:
-        named = ", ".join(f"'{name}' ({fault})" for name, fault in faults.items())
-        raise ValueError(
-            f"ParallelTempering begins at the prior, and there is none to draw from at {named}. Give "
-            "these sites a proper distribution, without `mask` or `scale` around it."
-        )

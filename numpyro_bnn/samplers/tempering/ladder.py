@@ -65,27 +65,27 @@ def swap_probabilities(powers: jax.Array, energies: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
 
 
-def swap_order(probabilities: jax.Array, rng_key: jax.Array, sweep: jax.Array) -> jax.Array:
+def swap_order(probabilities: jax.Array, key: jax.Array, sweep: jax.Array) -> jax.Array:
     """Which state each rung has after a sweep's swaps.
 
     :param probabilities: of each pair.
-    :param rng_key: for the decisions.
+    :param key: for the decisions.
     :param sweep: its number; even pairs in even sweeps, odd pairs in odd ones.
     :return: index into the rungs before, (rung,).
     """
     pairs = probabilities.size
     proposed = jnp.arange(pairs) % 2 == sweep % 2
-    swapped = proposed & (jax.random.uniform(rng_key, (pairs,)) < probabilities)
+    swapped = proposed & (jax.random.uniform(key, (pairs,)) < probabilities)
     up, down = jnp.append(swapped, False), jnp.append(False, swapped)
     return jnp.arange(pairs + 1) + up - down
 
 
-def travelled(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
+def round_trips(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Where each state has last been of the two ends, and how many trips came to their end.
 
     :param heading: 0: at neither end yet, 1: last at the prior, 2: at the posterior since then,
         by rung.
-    :return: the same after looking at who is at an end now, and round trips (0 or 1).
+    :return: `heading` after the states at the two ends were marked, and round trips (0 or 1).
     """
     trips = (heading[0] == 2).astype(jnp.int32)
     heading = heading.at[0].set(1)

@@ -31,7 +31,7 @@ _LENGTH = 1.0
 _MOST_STEPS = 512
 # Rungs whose trajectories are short move up to so often in a sweep, for a share of what the longest
 # one costs: near the prior that is next to nothing, and it is there that states forget their modes.
-_MOST_TIMES = 8
+_MOST_TRAJECTORIES = 8
 _SHARE = 4
 
 
@@ -50,7 +50,7 @@ class Moved(NamedTuple):
     num_steps: jax.Array
 
 
-class Inner(NamedTuple):
+class RungKernel(NamedTuple):
     """What is taken from the kernel that moves each rung.
 
     - **target_accept_prob** - that step sizes are adapted to
@@ -67,7 +67,7 @@ class Inner(NamedTuple):
     random_length: Metropolis | None = None
 
     @classmethod
-    def of(cls, kernel: Any, model: Callable) -> "Inner":
+    def of(cls, kernel: Any, model: Callable) -> "RungKernel":
         """The settings of a kernel over `model`; of the classes HMC, NUTS and MAMS, our own.
 
         :raises TypeError: for other kernels.
@@ -91,23 +91,24 @@ class Inner(NamedTuple):
                 "ParallelTempering: kernel is over another model than the one that is tempered. Give "
                 "both the same function."
             )
-        target = kernel._target_accept_prob
         if isinstance(kernel, MAMS):
-            rule = kernel._metropolis
+            rule = kernel.metropolis
             assert rule is not None
+            target = kernel.target_accept_prob
             return cls(target, trajectory_length=rule.trajectory_length, random_length=rule)
         if kernel._dense_mass:
             raise ValueError(
                 "ParallelTempering: the metric of every rung is diagonal, got dense_mass="
                 f"{kernel._dense_mass!r}. Leave it out."
             )
+        target = kernel._target_accept_prob
         if isinstance(kernel, NUTS):
             depth = kernel._max_tree_depth
             return cls(target, max_tree_depth=max(depth) if isinstance(depth, tuple) else depth)
         return cls(target, kernel._num_steps, kernel._trajectory_length)
 
     @property
-    def of_a_length(self) -> bool:
+    def has_fixed_length(self) -> bool:
         """Whether a trajectory has a length, and takes the steps that a rung needs for it."""
         return self.num_steps is None and self.max_tree_depth is None
 
@@ -119,103 +120,108 @@ class Inner(NamedTuple):
         most = _MOST_STEPS if self.random_length is None else self.random_length.num_steps
         return jnp.clip(wanted, 1, most).astype(jnp.int32)
 
-    def times(self, step_size: jax.Array) -> jax.Array:
+    def trajectories_per_sweep(self, step_size: jax.Array) -> jax.Array:
         """Trajectories of each rung in a sweep (…, rung): more than one where they are cheap."""
-        if not self.of_a_length:
+        if not self.has_fixed_length:
             return jnp.ones(step_size.shape, jnp.int32)
         steps = self.steps(step_size)
-        return jnp.clip(steps.max(-1, keepdims=True) // (_SHARE * steps), 1, _MOST_TIMES)
+        return jnp.clip(steps.max(-1, keepdims=True) // (_SHARE * steps), 1, _MOST_TRAJECTORIES)
 
     def move_all(
         self,
         potential_of: Callable[[jax.Array], Callable[[jax.Array], jax.Array]],
         powers: jax.Array,
         positions: jax.Array,
-        rng_keys: jax.Array,
+        keys: jax.Array,
         step_size: jax.Array,
-        inverse_mass: jax.Array,
+        inverse_mass_matrix: jax.Array,
     ) -> Moved:
-        """One trajectory on every rung, or several, see :meth:`times`.
+        """One trajectory on every rung, or several, see :meth:`trajectories_per_sweep`.
 
         :param potential_of: U of a rung, from its likelihood power.
         :param powers: of the rungs.
         :param positions: where they are (rung, parameter).
-        :param rng_keys: one for each.
+        :param keys: one for each.
         :param step_size: of each, in units of its metric.
-        :param inverse_mass: of each, diagonal, like the positions.
+        :param inverse_mass_matrix: of each, diagonal, like the positions.
         """
-        times = self.times(step_size)
+        repeats = self.trajectories_per_sweep(step_size)
 
-        def one(power: jax.Array, times: jax.Array, *own: jax.Array) -> Moved:
-            return self._move_on(potential_of(power), times, *own)
+        def one(power: jax.Array, repeats: jax.Array, *own: jax.Array) -> Moved:
+            return self._move_on(potential_of(power), repeats, *own)
 
-        given = (powers, times, positions, rng_keys, step_size, inverse_mass)
+        by_rung = (powers, repeats, positions, keys, step_size, inverse_mass_matrix)
         if self.num_steps is not None or jax.default_backend() != "cpu":
-            return jax.vmap(one)(*given)
-        return lax.map(lambda rung: one(*rung), given)
+            return jax.vmap(one)(*by_rung)
+        return lax.map(lambda rung: one(*rung), by_rung)
 
     def _move_on(
         self,
         potential_fn: Callable,
-        times: jax.Array,
+        repeats: jax.Array,
         position: jax.Array,
-        rng_key: jax.Array,
+        key: jax.Array,
         step_size: jax.Array,
-        inverse_mass: jax.Array,
+        inverse_mass_matrix: jax.Array,
     ) -> Moved:
-        """So many trajectories, one after the other."""
-        if not self.of_a_length:
-            return self.move(potential_fn, position, rng_key, step_size, inverse_mass)
+        """As many trajectories as `repeats`, one after the other."""
+        if not self.has_fixed_length:
+            return self.move(potential_fn, position, key, step_size, inverse_mass_matrix)
 
         def more(i: int, so_far: Moved) -> Moved:
-            key = jax.random.fold_in(rng_key, i)
+            key_i = jax.random.fold_in(key, i)
             # Side by side with others that have trajectories left, those beyond cost a gradient.
             new = self.move(
-                potential_fn, so_far.position, key, step_size, inverse_mass, going=i < times
+                potential_fn,
+                so_far.position,
+                key_i,
+                step_size,
+                inverse_mass_matrix,
+                is_moving=i < repeats,
             )
             return Moved(
                 new.position,
-                so_far.accept_prob + new.accept_prob / times,
+                so_far.accept_prob + new.accept_prob / repeats,
                 so_far.diverging | new.diverging,
                 so_far.num_steps + new.num_steps,
             )
 
         none = (jnp.zeros((), position.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-        return lax.fori_loop(0, times, more, Moved(position, *none))
+        return lax.fori_loop(0, repeats, more, Moved(position, *none))
 
     def move(
         self,
         potential_fn: Callable[[jax.Array], jax.Array],
         position: jax.Array,
-        rng_key: jax.Array,
+        key: jax.Array,
         step_size: jax.Array,
-        inverse_mass: jax.Array,
-        going: jax.Array | bool = True,
+        inverse_mass_matrix: jax.Array,
+        is_moving: jax.Array | bool = True,
     ) -> Moved:
         """One trajectory; it leaves exp(-U) as it is.
 
         :param potential_fn: U, of a flat vector.
         :param position: where it begins.
-        :param rng_key: for momentum and decisions.
+        :param key: for momentum and decisions.
         :param step_size: in units of the metric.
-        :param inverse_mass: diagonal, like the position.
-        :param going: False for no steps at all, of HMC and MAMS.
+        :param inverse_mass_matrix: diagonal, like the position.
+        :param is_moving: False for no steps at all, of HMC and MAMS.
         """
-        key_momentum, key_step, key_choice = jax.random.split(rng_key, 3)
+        key_momentum, key_step, key_choice = jax.random.split(key, 3)
         noise = jax.random.normal(key_momentum, position.shape, position.dtype)
         if self.random_length is not None:
-            settings = Settings(step_size, inverse_mass_matrix=inverse_mass)
-            steps = going * self.random_length.draw_num_steps(key_step, step_size)
+            settings = Settings(step_size, inverse_mass_matrix=inverse_mass_matrix)
+            steps = is_moving * self.random_length.draw_num_steps(key_step, step_size)
             end, error = _isokinetic(potential_fn, position, noise, settings, steps)
             return _judged(position, end, error, steps, key_choice)
         begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
-        start = begin(position, noise / jnp.sqrt(inverse_mass))
+        start = begin(position, noise / jnp.sqrt(inverse_mass_matrix))
         if self.max_tree_depth is not None:
             tree = build_tree(
                 update,
                 euclidean_kinetic_energy,
                 start,
-                inverse_mass,
+                inverse_mass_matrix,
                 step_size,
                 key_choice,
                 _LARGEST_ERROR,
@@ -223,12 +229,13 @@ class Inner(NamedTuple):
             )
             accept_prob = tree.sum_accept_probs / tree.num_proposals
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
-        steps = going * self.steps(step_size)
+        steps = is_moving * self.steps(step_size)
         # What spreads the step spreads the length too: no rung comes back to where it was.
         step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
-        end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass, s), start)
+        end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass_matrix, s), start)
         before, after = (
-            s.potential_energy + euclidean_kinetic_energy(inverse_mass, s.r) for s in (start, end)
+            s.potential_energy + euclidean_kinetic_energy(inverse_mass_matrix, s.r)
+            for s in (start, end)
         )
         return _judged(position, end.z, after - before, steps, key_choice)
 
@@ -237,13 +244,13 @@ def _isokinetic(
     potential_fn: Callable, position: jax.Array, noise: jax.Array, settings: Settings, steps: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Where a trajectory of momenta of constant size ends, and its energy error."""
-    method, look = Isokinetic(friction=False), jax.value_and_grad(potential_fn)
-    energy, gradient = look(position)
+    method, evaluate = Isokinetic(friction=False), jax.value_and_grad(potential_fn)
+    energy, gradient = evaluate(position)
     start = method.init(position, noise, settings, gradient)._replace(gradient=gradient)
 
     def step(_: int, carry: tuple[DynamicsState, jax.Array]) -> tuple[DynamicsState, jax.Array]:
         state = method.advance(carry[0], (), settings)
-        value, gradient = look(state.position)
+        value, gradient = evaluate(state.position)
         return method.complete(state, gradient, (), settings), value
 
     end, value = lax.fori_loop(0, steps, step, (start, energy))
@@ -251,12 +258,12 @@ def _isokinetic(
 
 
 def _judged(
-    position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, rng_key: jax.Array
+    position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, key: jax.Array
 ) -> Moved:
     """The end of a trajectory, or where it began."""
     error = jnp.where(jnp.isnan(error), jnp.inf, error)
     accept_prob = jnp.exp(jnp.minimum(-error, 0.0))
-    accepted = jax.random.uniform(rng_key) < accept_prob
+    accepted = jax.random.uniform(key) < accept_prob
     return Moved(
         jnp.where(accepted, end, position),
         accept_prob,

@@ -1,11 +1,12 @@
 """What warm-up learns for each rung but the first: step size, diagonal metric, and the ladder."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from numpyro.infer.hmc_util import dual_averaging, welford_covariance
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.tempering.ladder import carried_over, equalized
 
 # Draws that the metric of a round weighs as much as, before the first of its own.
@@ -15,50 +16,50 @@ _begin_averaging, _average = dual_averaging()
 _begin_moments, _add_moments, _ = welford_covariance(diagonal=True)
 
 
-class Adaptation(NamedTuple):
+class RungTuning(NamedTuple):
     """What is known of each rung but the first.
 
     - **step_size** - in use (rung - 1,)
     - **averaging** - dual averaging of the log step sizes
-    - **inverse_mass** - diagonal metric (rung - 1, parameter)
+    - **inverse_mass_matrix** - diagonal metric (rung - 1, parameter)
     - **moments** - running mean and variance of the positions of this round
     - **rejections** - summed rejection probabilities of the pairs of this round (rung - 1,)
     - **sweeps** - sweeps in this round
     """
 
     step_size: jax.Array
-    averaging: Any
-    inverse_mass: jax.Array
-    moments: Any
+    averaging: PyTree
+    inverse_mass_matrix: jax.Array
+    moments: PyTree
     rejections: jax.Array
     sweeps: jax.Array
 
 
-def begin_round(step_size: jax.Array, inverse_mass: jax.Array) -> Adaptation:
+def begin_round(step_size: jax.Array, inverse_mass_matrix: jax.Array) -> RungTuning:
     """Nothing seen yet on these rungs.
 
     :param step_size: to begin with.
-    :param inverse_mass: in use for the whole round.
+    :param inverse_mass_matrix: in use for the whole round.
     """
-    rungs, size = inverse_mass.shape
-    return Adaptation(
+    rungs, size = inverse_mass_matrix.shape
+    return RungTuning(
         step_size=step_size,
         averaging=jax.vmap(_begin_averaging)(jnp.log(step_size)),
-        inverse_mass=inverse_mass,
+        inverse_mass_matrix=inverse_mass_matrix,
         moments=jax.vmap(lambda _: _begin_moments(size))(jnp.arange(rungs)),
-        rejections=jnp.zeros(rungs, inverse_mass.dtype),
+        rejections=jnp.zeros(rungs, inverse_mass_matrix.dtype),
         sweeps=jnp.zeros((), jnp.int32),
     )
 
 
-def learned(
-    adaptation: Adaptation,
+def after_sweep(
+    adaptation: RungTuning,
     target: float,
     last: jax.Array,
     positions: jax.Array,
     accept_probs: jax.Array,
     swap_probs: jax.Array,
-) -> Adaptation:
+) -> RungTuning:
     """What a sweep adds.
 
     :param target: acceptance that step sizes aim at.
@@ -79,7 +80,7 @@ def learned(
     )
 
 
-def next_round(powers: jax.Array, seen: Adaptation) -> tuple[jax.Array, Adaptation]:
+def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuning]:
     """The ladder of equal rejection, with metrics and step sizes for its rungs.
 
     :param powers: likelihood powers of the round that ends.
@@ -89,9 +90,9 @@ def next_round(powers: jax.Array, seen: Adaptation) -> tuple[jax.Array, Adaptati
     share = seen.sweeps / (seen.sweeps + _METRIC_WEIGHT)
     _, squares, count = seen.moments
     variance = squares / jnp.maximum(count - 1, 1)[:, None]
-    metric = share * variance + (1 - share) * seen.inverse_mass
-    metric = jnp.where(jnp.isfinite(metric) & (metric > 0), metric, seen.inverse_mass)
-    metric = carried_over(metric, powers[1:], new[1:]).astype(seen.inverse_mass.dtype)
+    metric = share * variance + (1 - share) * seen.inverse_mass_matrix
+    metric = jnp.where(jnp.isfinite(metric) & (metric > 0), metric, seen.inverse_mass_matrix)
+    metric = carried_over(metric, powers[1:], new[1:]).astype(seen.inverse_mass_matrix.dtype)
     log_step = carried_over(seen.averaging[1], powers[1:], new[1:])
     return new, begin_round(jnp.exp(log_step).astype(seen.step_size.dtype), metric)
 

@@ -16,9 +16,14 @@ from numpyro.diagnostics import effective_sample_size
 import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, preconditioners
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, RandomWalk
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
-from numpyro_bnn.samplers.sgmcmc.step_size import begin_adaptation, followed, largest_curvature
+from numpyro_bnn.samplers.sgmcmc.step_size import (
+    ChainStart,
+    begin_tuning,
+    follow_curvature,
+    largest_curvature,
+)
 
 
 class Net(nn.Module):
@@ -176,8 +181,8 @@ def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
     zero = jnp.zeros(3)
 
     def first(method, friction=None, lasting=False, rows=QUADRATIC):
-        key = jax.random.key(0)
-        return begin_adaptation(rows, zero, 1.0, key, None, method, friction, True, lasting)
+        start = ChainStart(rows, zero, 1.0, jax.random.key(0), None, method)
+        return begin_tuning(start, friction, follow=True, lasting=lasting)
 
     h = first(Splitting("BAOA"))
     np.testing.assert_allclose(h.step_size, 0.25 * 2 / 10, rtol=1e-4)
@@ -190,30 +195,31 @@ def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
     np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
     h = first(Splitting("BAOA"))
     np.testing.assert_allclose(first(Langevin()).step_size, h.step_size**2, rtol=1e-4)
-    walk = first(RandomWalk()).step_size
+    walk = first(RandomWalkProposal()).step_size
     np.testing.assert_allclose(walk, h.step_size / np.sqrt(3), rtol=1e-4)
 
 
 def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
     zero, method = jnp.zeros(3), Splitting("BAOA")
-    state = begin_adaptation(
-        QUADRATIC, zero, 1.0, jax.random.key(0), None, method, None, follow=True, lasting=False
-    )
+    start = ChainStart(QUADRATIC, zero, 1.0, jax.random.key(0), None, method)
+    state = begin_tuning(start, None, follow=True)
     first = float(state.step_size)
 
     def product(scale):
         return lambda vector: scale * HESSIAN @ vector
 
-    up = followed(state, product(9.0), 1.0, method, by_step=True)
+    up = follow_curvature(state, product(9.0), 1.0, method, by_step=True)
     np.testing.assert_allclose(up.step_size, first / 3, rtol=1e-4)
     np.testing.assert_allclose(up.friction * up.step_size, 0.1, rtol=1e-5)
-    assert followed(state, product(9.0), 1.0, method, by_step=False).friction == state.friction
-    down = followed(up, product(1.0), 1.0, method, by_step=True)
+    assert (
+        follow_curvature(state, product(9.0), 1.0, method, by_step=False).friction == state.friction
+    )
+    down = follow_curvature(up, product(1.0), 1.0, method, by_step=True)
     assert up.step_size < down.step_size < 1.02 * up.step_size
     for _ in range(600):
-        down = followed(down, product(1.0), 1.0, method, by_step=True)
+        down = follow_curvature(down, product(1.0), 1.0, method, by_step=True)
     np.testing.assert_allclose(down.step_size, first, rtol=1e-2)
-    lost = followed(state, product(jnp.nan), 1.0, method, by_step=True)
+    lost = follow_curvature(state, product(jnp.nan), 1.0, method, by_step=True)
     assert lost.step_size == state.step_size
 
 

@@ -22,7 +22,12 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     kinetic_temperatures,
     momentum_from,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalk, SemiImplicit
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import (
+    Amagold,
+    Langevin,
+    RandomWalkProposal,
+    SemiImplicit,
+)
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -324,7 +329,7 @@ def test_momenta_random_walk_and_divergence_have_their_scale():
     np.testing.assert_allclose(momentum["b"], np.sqrt(2.0 / 0.25))
     kinetic = kinetic_temperatures(momentum, {"a": 4.0, "b": 0.25})
     np.testing.assert_allclose([kinetic["a"], kinetic["b"]], 2.0)
-    walk = RandomWalk().complete(DynamicsState(zeros), None, (ones,), settings)
+    walk = RandomWalkProposal().complete(DynamicsState(zeros), None, (ones,), settings)
     np.testing.assert_allclose(walk.position["a"], 0.3 * 2.0)
     np.testing.assert_allclose(walk.position["b"], 0.3 * 0.5)
     # Drift of the divergence: epsilon T Gamma / 2.

@@ -11,7 +11,9 @@ from catalogue import BATCH, SIZE, data, model
 
 import numpyro_bnn as bnn
 from numpyro_bnn import MCMC, gradients, preconditioners, schedules
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin
+from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -56,7 +58,10 @@ VALUES = [
         lambda: bnn.BAOAB(model, step_size=0.1, friction=-2.0),
         "BAOAB: friction must not be neg.*-2.0",
     ),
-    (lambda: bnn.SGLD(model, step_size=0.1, friction=2.0), "SGLD: friction=2.0, but .*no momentum"),
+    (
+        lambda: bnn.SGMCMC(model, dynamics=Langevin(), step_size=0.1, friction=2.0),
+        "SGMCMC: friction=2.0, but .*no momentum",
+    ),
     (
         lambda: bnn.SGHMC(model, step_size=0.5, friction=4.0),
         r"SGHMC: friction \* step_size must be below 2, got 4.0 \* 0.5",
@@ -67,7 +72,7 @@ VALUES = [
     ),
     (lambda: bnn.SGHMC(model, step_size=0.1, resample_momentum=1.5), "resample_momentum .*got 1.5"),
     (
-        lambda: bnn.SGLD(model, step_size=0.1, resample_momentum=2),
+        lambda: bnn.SGMCMC(model, dynamics=Langevin(), step_size=0.1, resample_momentum=2),
         "resample_momentum=2, but this method has no momentum",
     ),
     (
@@ -80,8 +85,8 @@ VALUES = [
         "gradient_noise=1.0 is taken off .*without Metropolis",
     ),
     (
-        lambda: bnn.BAOAB(model, step_size=0.1, gradient_noise=2.0),
-        "BAOAB: gradient_noise=2.0 is tak",
+        lambda: bnn.SGMCMC(model, dynamics=Splitting("BAOA"), step_size=0.1, gradient_noise=2.0),
+        "SGMCMC: gradient_noise=2.0 is tak",
     ),
     # Minibatches.
     (lambda: bnn.SGLD(model, step_size=0.1, batch_size=0), "batch_size must be a positive .*got 0"),
@@ -91,15 +96,21 @@ VALUES = [
         lambda: bnn.SGLD(model, step_size=0.1, batch_size=3, gradient=gradients.minibatch(4)),
         "SGLD: batch_size=3, but gradient=.* has batch_size=4",
     ),
-    (lambda: bnn.MALA(model, step_size=0.1, batch_size=5), "MALA: batch_size=5, but MALA uses all"),
+    (lambda: bnn.MALA(model, step_size=0.1, batch_size=5), "MALA: batch_size=5, but it uses all"),
     (
         lambda: bnn.MALA(model, step_size=0.1, gradient=gradients.minibatch(5)),
-        r"MALA: it uses all rows, but gradient=.* takes 5",
+        r"MALA: gradient=.*5.*, but it uses all rows",
     ),
     (lambda: bnn.RandomWalk(model, step_size=0.1, batch_size=5), "RandomWalk: batch_size=5, but"),
     (
-        lambda: bnn.RandomWalk(model, step_size=0.1, gradient=gradients.minibatch(5)),
-        r"RandomWalk: it uses all rows, but gradient=.* takes 5",
+        lambda: bnn.SGMCMC(
+            model,
+            dynamics=Langevin(),
+            step_size=0.1,
+            metropolis=Metropolis(needs_all_rows=True),
+            gradient=gradients.minibatch(5),
+        ),
+        r"SGMCMC: it uses all rows, but gradient=.* takes 5",
     ),
     # Corrections that would not be exact.
     (

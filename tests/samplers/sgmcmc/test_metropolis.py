@@ -18,7 +18,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     langevin_work,
     log_acceptance,
 )
-from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalk
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 
@@ -248,7 +248,7 @@ def test_without_the_correction_those_draws_are_wrong():
 @pytest.mark.parametrize("method", ["mala", "random_walk"])
 def test_corrected_proposals_are_exact(method, temperature):
     settings = Settings(1.2, temperature, 1.5)
-    dynamics = Langevin() if method == "mala" else RandomWalk()
+    dynamics = Langevin() if method == "mala" else RandomWalkProposal()
 
     def transition(state, key):
         noise_key, accept_key = jax.random.split(key)

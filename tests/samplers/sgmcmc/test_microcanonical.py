@@ -16,7 +16,7 @@ from numpyro_bnn import MCMC, gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings, kick, kick_work
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic, on_sphere, turn
 from numpyro_bnn.samplers.sgmcmc.energy_error_tuning import Decoherence
-from numpyro_bnn.samplers.sgmcmc.step_size import Adaptation
+from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -210,7 +210,7 @@ def frictions(step_size, correlation, num_warmup=6000, size=300):
     rule = Decoherence(energy_variance=None, finds_friction=True)
     zero = jnp.zeros(())
     position = jax.random.normal(jax.random.key(1), (size,))
-    start = Adaptation(jnp.asarray(step_size), zero, rule.init(position), zero, None)
+    start = StepTuning(jnp.asarray(step_size), zero, rule.init(position), zero, None)
 
     @jax.jit
     def run(key):

@@ -138,7 +138,7 @@ def test_the_metric_is_prior_precision_plus_information():
     potential = bnn.potential_of(numpyro.handlers.condition(CENTERED, TAUS[0]), X, X[:, 0])
     metric = preconditioners.given_precisions(num_draws=4000)
     position = {"net/Dense_0.kernel": jnp.zeros((2, 1)), "net/Dense_0.bias": jnp.zeros(1)}
-    curvature = jax.tree.map(lambda v: 1 / v, metric.given(potential, metric.init(position)))
+    curvature = jax.tree.map(lambda v: 1 / v, metric.after_gibbs(potential, metric.init(position)))
     exact = {
         "net/Dense_0.kernel": 7.0 + (X**2).sum(0)[:, None] / SIGMA**2,
         "net/Dense_0.bias": jnp.asarray([0.2 + len(X) / SIGMA**2]),
@@ -158,7 +158,7 @@ def test_prior_draws_that_overflow_leave_the_metric_finite():
 
     potential = bnn.potential_of(model, X, jnp.ones(len(X)))
     metric = preconditioners.given_precisions(num_draws=4000)
-    given = metric.given(potential, metric.init({"b": jnp.zeros(())}))
+    given = metric.after_gibbs(potential, metric.init({"b": jnp.zeros(())}))
     # The square of a sum of n terms 1 - E has the mean n and a relative error below 3.
     assert 1 / float(given["b"]) == pytest.approx(1e-4 + len(X), rel=4 * 3 / np.sqrt(3000))
 
@@ -170,7 +170,7 @@ def test_momenta_follow_the_metric():
     ]
     metric = preconditioners.given_precisions()
     position = {"net/Dense_0.kernel": jnp.ones((2, 1)), "net/Dense_0.bias": jnp.ones(1)}
-    before = metric.given(potentials[0], metric.init(position))
+    before = metric.after_gibbs(potentials[0], metric.init(position))
     after, momentum = reconditioned(metric, before, Rows(potentials[1]), position)
     changed = jax.tree.map(lambda w, v: float(jnp.abs(jnp.log(w / v)).min()), before, after)
     assert min(changed.values()) > 0.01
@@ -219,7 +219,7 @@ def test_the_metric_follows_the_precisions_and_the_law_is_kept():
     ("call", "message"),
     [
         ({"num_steps": 10, "window": 6}, r"two windows of 6 states do not fit the 11 .* window=5"),
-        ({"persistence": 1.0}, r"persistence must be in \[0, 1\), got 1.0"),
+        ({"persistence": 1.0}, r"PersistentMomentum: persistence must be in \[0, 1\), got 1.0"),
         ({"batch_size": 4}, "uses all rows"),
         ({"num_steps": 0}, "num_steps"),
     ],

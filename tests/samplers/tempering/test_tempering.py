@@ -20,7 +20,7 @@ from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import log_evidence_of, tempering_of
-from numpyro_bnn.samplers.tempering.rung_kernels import Inner
+from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -180,21 +180,21 @@ def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
     for backend in ("cpu", "gpu"):
         with monkeypatch.context() as patch:
             patch.setattr(jax, "default_backend", lambda backend=backend: backend)
-            inner = Inner.of(kernel, two_modes)
+            inner = RungKernel.of(kernel, two_modes)
             found[backend] = inner.move_all(
                 lambda power: lambda z: power * jnp.sum(z**2), jnp.arange(1.0, 5.0), *given
             )
     jax.tree.map(lambda *both: np.testing.assert_allclose(*both, rtol=1e-5), *found.values())
     if type(kernel) is HMC:
         assert found["cpu"].num_steps.tolist() == [8 * 2, 8 * 10, 76, 512]
-        assert inner.times(step_size).tolist() == [8, 8, 1, 1]
+        assert inner.trajectories_per_sweep(step_size).tolist() == [8, 8, 1, 1]
 
 
 def test_a_rung_that_moves_often_keeps_its_law_and_forgets_where_it_was():
     """Eight short trajectories of a Gaussian beside a long one: draws again, and eight times forgotten."""
-    inner = Inner.of(HMC(two_modes, trajectory_length=0.5), two_modes)
+    inner = RungKernel.of(HMC(two_modes, trajectory_length=0.5), two_modes)
     step_size, keys = jnp.array([0.5, 0.01]), jax.random.split(jax.random.key(0), 20_000)
-    assert inner.times(step_size).tolist() == [8, 1]
+    assert inner.trajectories_per_sweep(step_size).tolist() == [8, 1]
     begin = jax.random.normal(jax.random.key(1), (len(keys), 2, 1))
 
     def sweep(z, key):
@@ -219,7 +219,7 @@ def test_a_rung_of_momenta_of_constant_size_keeps_its_law():
     """Draws of a Gaussian stay draws of it, whatever the metric and however crude the step."""
     scale = jnp.array([0.5, 1.0, 3.0])
     settings = {"trajectory_length": 2.0, "max_num_steps": 6, "target_accept_prob": 0.8}
-    inner = Inner.of(bnn.MAMS(two_modes, **settings), two_modes)
+    inner = RungKernel.of(bnn.MAMS(two_modes, **settings), two_modes)
     assert inner.target_accept_prob == 0.8
     assert inner.steps(jnp.array([0.1, 1.0])).tolist() == [6, 2]
     keys = jax.random.split(jax.random.key(0), 40_000)
@@ -280,10 +280,10 @@ def test_swaps_leave_the_product_of_all_rungs_as_it_is():
 
 def test_a_round_trip_is_to_the_posterior_and_back():
     # Where one state is, sweep by sweep, on three rungs; the others have been nowhere.
-    heading, trips, travelled = jnp.zeros(3, jnp.int32), [], jax.jit(ladder.travelled)
+    heading, trips, round_trips = jnp.zeros(3, jnp.int32), [], jax.jit(ladder.round_trips)
     for before, now in zip([1, 2, 1, 0, 1, 0, 1, 2, 1], [2, 1, 0, 1, 0, 1, 2, 1, 0]):
         moved = np.where(np.arange(3) == now, heading[before], 0)
-        heading, done = travelled(moved)
+        heading, done = round_trips(moved)
         trips.append(int(done))
     assert trips == [0, 0, 0, 0, 0, 0, 0, 0, 1]
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-PyTree = Any
+from numpyro_bnn._types import Number, PyTree
 
 
 class DynamicsState(NamedTuple):
@@ -50,15 +50,15 @@ class DynamicsState(NamedTuple):
 class Settings(NamedTuple):
     """What a step needs beside the state; numbers or arrays, all of them may be traced."""
 
-    step_size: Any
-    """``Langevin``: epsilon, the drift being epsilon/2. ``RandomWalk``: standard
+    step_size: Number
+    """``Langevin``: epsilon, the drift being epsilon/2. ``RandomWalkProposal``: standard
     deviation of the proposal. All others: a time step h. Learning rate lr on the mean loss of N
     rows: epsilon = 2 lr / N, h = sqrt(lr / N), so epsilon = 2 h^2."""
-    temperature: Any = 1.0
+    temperature: Number = 1.0
     """1 is the posterior, 0 is optimisation."""
     inverse_mass_matrix: PyTree = 1.0
     """Diagonal: a scalar, or a pytree like the position whose leaves broadcast against it."""
-    friction: Any = 0.0
+    friction: Number = 0.0
     """Per unit time."""
     gradient_noise: PyTree = 0.0
     """Estimated variance of the gradient of U, entry by entry (scalar or pytree), which
@@ -84,14 +84,14 @@ def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
     )
 
 
-def map_like(function: Callable[..., Any], tree: PyTree, *rest: PyTree) -> PyTree:
+def map_like(function: Callable[..., jax.Array], tree: PyTree, *rest: PyTree) -> PyTree:
     """``function`` leaf by leaf, each result in the type of the leaf of ``tree``."""
     # The cast keeps e.g. bfloat16 parameters what they are when a setting is float32: a scan
     # refuses a carry that changes its type.
     return jax.tree.map(lambda x, *r: jnp.asarray(function(x, *r)).astype(x.dtype), tree, *rest)
 
 
-def total(function: Callable[..., Any], *trees: PyTree) -> jax.Array:
+def total(function: Callable[..., jax.Array], *trees: PyTree) -> jax.Array:
     """The sum of ``function`` over all entries of all leaves."""
     terms = jax.tree.leaves(jax.tree.map(lambda *x: jnp.sum(function(*x)), *trees))
     return jnp.asarray(sum(terms), jnp.result_type(float))
@@ -135,7 +135,7 @@ def kinetic_temperatures(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTre
     return means(lambda p, w: w * p * p, momentum, inverse_mass)
 
 
-def means(function: Callable[..., Any], *trees: PyTree) -> PyTree:
+def means(function: Callable[..., jax.Array], *trees: PyTree) -> PyTree:
     """The mean of ``function`` over the entries of each leaf."""
     real = jnp.result_type(float)
     return jax.tree.map(lambda *x: jnp.mean(function(*x), dtype=real), *trees)
@@ -147,19 +147,19 @@ def mean_over(values: PyTree, tree: PyTree) -> jax.Array:
     return jnp.asarray(sum(jax.tree.leaves(weighted)) / size(tree))
 
 
-def drift(position: PyTree, momentum: PyTree, time: Any, settings: Settings) -> PyTree:
+def drift(position: PyTree, momentum: PyTree, time: Number, settings: Settings) -> PyTree:
     r"""The movement A: :math:`\theta + t M^{-1} p`."""
     inverse_mass = inverse_mass_like(settings, position)
     return map_like(lambda x, p, w: x + time * w * p, position, momentum, inverse_mass)
 
 
-def kick(momentum: PyTree, gradient: PyTree, time: Any) -> PyTree:
+def kick(momentum: PyTree, gradient: PyTree, time: Number) -> PyTree:
     r"""The movement B: :math:`p - t \nabla U`."""
     return map_like(lambda p, g: p - time * g, momentum, gradient)
 
 
 def kick_work(
-    before: PyTree, after: PyTree, gradient: PyTree, time: Any, settings: Settings
+    before: PyTree, after: PyTree, gradient: PyTree, time: Number, settings: Settings
 ) -> jax.Array:
     r""":math:`-\tfrac12 t\, g^\top M^{-1} (p + p')`.
 
@@ -173,7 +173,7 @@ def kick_work(
 
 
 def damp(
-    momentum: PyTree, noise: PyTree, time: Any, settings: Settings, thermostat: PyTree = None
+    momentum: PyTree, noise: PyTree, time: Number, settings: Settings, thermostat: PyTree = None
 ) -> PyTree:
     r"""The movement O: the exact solution of :math:`dp = -\zeta p\,dt + \sqrt{2 \gamma T M}\,dW`.
 
@@ -206,9 +206,9 @@ def damp(
 def regulate(
     thermostat: PyTree,
     momentum: PyTree,
-    time: Any,
+    time: Number,
     settings: Settings,
-    relaxation_rate: Any,
+    relaxation_rate: Number,
     per_parameter: bool,
 ) -> PyTree:
     r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
@@ -233,7 +233,7 @@ def regulate(
     return map_like(lambda z: z + factor * excess, thermostat)
 
 
-def log_acceptance(energy_error: Any, temperature: Any) -> jax.Array:
+def log_acceptance(energy_error: Number, temperature: Number) -> jax.Array:
     r""":math:`\min(0, -\Delta E / T)`, the log probability to accept.
 
     :param energy_error: change of U plus ``work``, in nats; not-a-number is never accepted.
@@ -245,7 +245,7 @@ def log_acceptance(energy_error: Any, temperature: Any) -> jax.Array:
     return jnp.where(jnp.isnan(error), -jnp.inf, jnp.where(temperature > 0, warm, cold))
 
 
-def accept_or_reject(accept: Any, end: DynamicsState, start: DynamicsState) -> DynamicsState:
+def accept_or_reject(accept: jax.Array, end: DynamicsState, start: DynamicsState) -> DynamicsState:
     """``end`` if accepted; else ``start`` with its momentum reversed. ``work`` begins again at 0.
 
     The reversal is what makes the target invariant when the momentum is only partly refreshed.

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
-    PyTree,
     Settings,
     drift,
     inverse_mass_like,
@@ -35,7 +35,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
 
 @dataclass(frozen=True)
 class Dynamics:
-    """What one kernel needs to drive any method.
+    """A method: how position and momentum move in one step.
 
     ``state = init(position, noise, settings)``, then for each step::
 
@@ -158,7 +158,7 @@ class Langevin(Dynamics):
 
 
 @dataclass(frozen=True)
-class RandomWalk(Dynamics):
+class RandomWalkProposal(Dynamics):
     r"""A symmetric proposal, :math:`\theta' = \theta + s \sqrt{M^{-1}} \xi`, s the step size.
 
     Free of gradients and of the temperature: accept by ``log_acceptance(U' - U, temperature)``.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
     DynamicsState,
-    PyTree,
     Settings,
     damp,
     drift,

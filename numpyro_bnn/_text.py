@@ -1,0 +1,88 @@
+"""Short texts of objects: what ``repr`` of kernels, priors, schedules and models is made of."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpyro.distributions import Distribution
+
+# Entries up to which an array is written out.
+_FEW = 4
+
+
+def text_of(value: Any) -> str:
+    """A setting in one line: functions by their name, large arrays by their shape."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return str(value.__name__)
+    if isinstance(value, functools.partial):
+        return f"partial({text_of(value.func)})"
+    if isinstance(value, Distribution):
+        named = {name: getattr(value, name, None) for name in type(value).arg_constraints}
+        return call_of(type(value).__name__, {k: v for k, v in named.items() if v is not None})
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{k!r}: {text_of(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        inside = ", ".join(text_of(item) for item in value)
+        if isinstance(value, list):
+            return f"[{inside}]"
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        if int(np.prod(value.shape)) > _FEW or not isinstance(value, (np.ndarray, np.generic)):
+            return f"array{tuple(value.shape)}"
+        return " ".join(str(np.asarray(value).tolist()).split())
+    if dataclasses.is_dataclass(value) and "\n" in repr(value):
+        return call_of(type(value).__name__, _of_module(value))
+    return " ".join(repr(value).split())
+
+
+def _of_module(module: Any) -> dict[str, Any]:
+    """Fields of a Flax module that its author declared."""
+    names = (f.name for f in dataclasses.fields(module) if f.name not in ("parent", "name"))
+    return {name: getattr(module, name) for name in names}
+
+
+def call_of(name: str, settings: Mapping[str, Any], first: Sequence[Any] = ()) -> str:
+    """``name(first, …, setting=value, …)``.
+
+    :param first: what is given without a name.
+    """
+    parts = [text_of(value) for value in first]
+    parts += [f"{key}={text_of(value)}" for key, value in settings.items()]
+    return f"{name}({', '.join(parts)})"
+
+
+def constructor_of(value: Any, leave_out: Sequence[str] = (), defaults: bool = True) -> str:
+    """The call of its class that makes an object like this one.
+
+    Arguments are read from the attributes of the same name, with or without an underscore before
+    it; one that has no default is written without its name.
+
+    :param leave_out: arguments that are not told.
+    :param defaults: whether those are told that have their default.
+    """
+    first, settings = [], {}
+    for name, parameter in inspect.signature(type(value)).parameters.items():
+        attribute = name if hasattr(value, name) else f"_{name}"
+        if name in leave_out or not hasattr(value, attribute):
+            continue
+        given = getattr(value, attribute)
+        if parameter.default is parameter.empty and parameter.kind is not parameter.KEYWORD_ONLY:
+            first.append(given)
+        elif defaults or not _same(given, parameter.default):
+            settings[name] = given
+    return call_of(type(value).__name__, settings, first)
+
+
+def _same(value: Any, default: Any) -> bool:
+    plain = (bool, int, float, str, type(None))
+    return value is default or (isinstance(value, plain) and bool(value == default))
+
+
+class Told:
+    """An object whose ``repr`` is the call that makes one like it."""
+
+    def __repr__(self) -> str:
+        return constructor_of(self)

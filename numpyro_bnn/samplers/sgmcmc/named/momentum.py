@@ -1,0 +1,315 @@
+"""Samplers with momentum: each a choice of ingredients for one kernel.
+
+Where no ``friction`` is given, SGHMC, BAOAB and SGNHT with ``step_size="auto"`` and all rows find
+it in warm-up, from the autocorrelation; elsewhere it is 0.1 / step_size, which bounds how much the
+noise of minibatches heats. A learning rate lr on the mean loss of N rows corresponds to a time step
+h = √(lr/N), so that ε = 2h² is the step of SGLD that moves as far.
+"""
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
+from numpyro_bnn.samplers.sgmcmc.checks import check_friction
+from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
+from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, minibatch
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
+from numpyro_bnn.samplers.sgmcmc.tuning import CurvatureTuning
+
+
+class SGHMC(SGMCMC):
+    """Stochastic-gradient Hamiltonian Monte Carlo with friction, momentum first.
+
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time, positive; 1 - γh is the momentum coefficient of SGD. See the module
+        for None.
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param plate: the data plate, where the model has several.
+    Source: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014), eq. (15).
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        gradient_noise: PyTree = 0.0,
+        resample_momentum: int | None = None,
+        plate: str | None = None,
+    ) -> None:
+        method = dynamics.SemiImplicit()
+        check_friction("SGHMC", friction, method, positive=True)
+        _bounded_loss(friction, step_size)
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=method,
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            gradient_noise=gradient_noise,
+            resample_momentum=resample_momentum,
+            tuning=CurvatureTuning(finds_friction=True),
+            plate=plate,
+        )
+
+
+class BAOAB(SGMCMC):
+    """Underdamped Langevin dynamics in the BAOAB splitting: the recommended default.
+
+    The position's law is exact on Gaussian targets at any stable step with full gradients, and
+    the bias is of second order otherwise. One gradient a step.
+
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h, stable below 2/√λ for the largest curvature λ of M⁻¹∇²U; a number,
+        which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time; see the module for None. Minibatch noise of variance V heats by
+        about hV/(2γM).
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param plate: the data plate, where the model has several.
+    Source: Leimkuhler and Matthews, *Rational construction of stochastic numerical methods for
+    molecular sampling* (2013), with the half kicks of neighbouring steps joined.
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        resample_momentum: int | None = None,
+        plate: str | None = None,
+    ) -> None:
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=Splitting("BAOA"),
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            tuning=CurvatureTuning(finds_friction=True),
+            plate=plate,
+        )
+
+
+class SGNHT(SGMCMC):
+    """Stochastic-gradient Nosé-Hoover thermostat: absorbs minibatch noise of unknown size.
+
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time, positive: where the thermostat begins, and the noise added. See
+        the module for None.
+    :param per_parameter: one thermostat a parameter in place of one for all.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param plate: the data plate, where the model has several.
+    Source: Ding et al., *Bayesian sampling using stochastic gradient thermostats* (2014), in the
+    splitting of Leimkuhler and Shang (2016).
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        per_parameter: bool = False,
+        resample_momentum: int | None = None,
+        plate: str | None = None,
+    ) -> None:
+        method = Splitting("BADODA", per_parameter=per_parameter)
+        check_friction("SGNHT", friction, method, positive=True)
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=method,
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            tuning=CurvatureTuning(finds_friction=True),
+            plate=plate,
+        )
+
+
+class GGMC(SGMCMC):
+    """Gradient-guided Monte Carlo: OBABO trajectories, accepted or rejected at intervals.
+
+    Exact at any step size. Its acceptance measures the discretisation error of the unadjusted
+    sampler. With a minibatch gradient the energy at both ends is still that of all rows.
+
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param num_steps: steps between decisions.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` independent rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time; 0.1 / step_size where None.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
+    Source: Garriga-Alonso and Fortuin, *Exact Langevin dynamics with stochastic gradients* (2021).
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        num_steps: int = 1,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        resample_momentum: int | None = None,
+        target_accept_prob: float = 0.8,
+        plate: str | None = None,
+    ) -> None:
+        rule = Metropolis(num_steps=check_whole("GGMC", "num_steps", num_steps))
+        gradient = _independent("GGMC", batch_size, gradient)
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=Splitting("OBABO", metropolis=True),
+            metropolis=rule,
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
+        )
+
+
+class AMAGOLD(SGMCMC):
+    """Amortised Metropolis-adjusted SGHMC: exact with minibatch gradients.
+
+    One evaluation of the energy on all rows every `num_steps` minibatch gradients corrects
+    both the discretisation and the minibatch noise.
+
+    :param model: a NumPyro model; minibatches need a plate around its observed sites.
+    :param potential_fn: a potential energy in place of a model, a function of the position.
+    :param step_size: time step h; a number, which is never adapted, a schedule, or ``"auto"``.
+    :param num_steps: steps between decisions; about N/B makes the correction cost as much as
+        the gradients.
+    :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
+    :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
+    :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
+        minibatch of `batch_size` independent rows, or all rows.
+    :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
+    :param friction: γ per unit time; 0.1 / step_size where None.
+    :param resample_momentum: draws between fresh momenta; never where None.
+    :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
+    :param plate: the data plate, where the model has several.
+    Source: Zhang, Cooper and De Sa, *AMAGOLD: amortized Metropolis adjustment for efficient
+    stochastic gradient MCMC* (2020), algorithm 2.
+    """
+
+    def __init__(
+        self,
+        model: Model = None,
+        potential_fn: Model = None,
+        *,
+        step_size: StepSize,
+        num_steps: int = 10,
+        batch_size: int | None = None,
+        temperature: float | Schedule = 1.0,
+        gradient: Estimator | None = None,
+        preconditioner: Preconditioner | None = None,
+        friction: float | None = None,
+        resample_momentum: int | None = None,
+        target_accept_prob: float = 0.65,
+        plate: str | None = None,
+    ) -> None:
+        rule = Metropolis(num_steps=check_whole("AMAGOLD", "num_steps", num_steps))
+        gradient = _independent("AMAGOLD", batch_size, gradient)
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=dynamics.Amagold(),
+            metropolis=rule,
+            step_size=step_size,
+            batch_size=batch_size,
+            temperature=temperature,
+            gradient=gradient,
+            preconditioner=preconditioner,
+            friction=friction,
+            resample_momentum=resample_momentum,
+            target_accept_prob=target_accept_prob,
+            plate=plate,
+        )
+
+
+def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
+    """:raises ValueError: for a friction so large that momenta would grow."""
+    if friction is None or not isinstance(step_size, (int, float)):
+        return
+    if friction * step_size >= 2:
+        raise ValueError(
+            f"SGHMC: friction * step_size must be below 2, got {friction} * {step_size}; momenta would "
+            "grow. Use a smaller friction, at most 1 / step_size."
+        )
+
+
+def _independent(
+    owner: str, batch_size: int | None, gradient: Estimator | None
+) -> Estimator | None:
+    """Minibatches that are as likely in the opposite order, unless the user chose otherwise."""
+    if gradient is None and batch_size is not None:
+        return minibatch(check_whole(owner, "batch_size", batch_size), order="replacement")
+    return gradient

@@ -1,0 +1,212 @@
+"""One step of a chain: how the ingredients of a kernel work together.
+
+:func:`unadjusted_step` advances the dynamics to where a gradient is wanted, asks for it, and
+completes the step. :func:`adjusted_step` leaves proposal and decision to a Metropolis rule. Both
+teach the preconditioner and the tuning in warm-up.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.samplers.sgmcmc.metric_updates import (
+    diagonal_by_probe,
+    hessian_product,
+    learned_metric,
+)
+from numpyro_bnn.samplers.sgmcmc.momentum_refresh import MomentumRefresh
+from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, record, with_energy_error
+from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
+from numpyro_bnn.samplers.sgmcmc.tuning import Tuning, TuningContext
+
+_OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational_temperatures")
+
+
+class Ingredients(NamedTuple):
+    """Everything that a step is made of.
+
+    - **dynamics**, **gradient**, **preconditioner**, **tuning** - see their modules
+    - **metropolis**, **refresh** - a rule to accept by and one to renew momenta by, or None
+    - **step_size**, **temperature** - schedules of the step count
+    - **auto** - whether the step size is that of the tuning and not of the schedule
+    - **friction** - per unit time, as given, or None
+    - **gradient_noise** - known variance of the gradient
+    - **num_warmup** - steps of warm-up
+    """
+
+    dynamics: Dynamics
+    gradient: Estimator
+    preconditioner: Preconditioner
+    tuning: Tuning
+    metropolis: Metropolis | None
+    refresh: MomentumRefresh | None
+    step_size: Schedule
+    temperature: Schedule
+    auto: bool
+    friction: float | None
+    gradient_noise: PyTree
+    num_warmup: int
+
+    @property
+    def context(self) -> TuningContext:
+        """What the tuning builds on."""
+        all_rows = self.gradient.batch_size is None
+        return TuningContext(
+            self.auto, self.friction, all_rows, self.num_warmup, self.dynamics, self.preconditioner
+        )
+
+    @property
+    def judges_all_rows(self) -> bool:
+        """Whether proposals are judged by the energy on all rows."""
+        return self.metropolis is not None and self.metropolis.exact
+
+    def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
+        """What the dynamics of a step are told.
+
+        :param count: steps since the end of warm-up.
+        :param metric: state of the preconditioner.
+        """
+        return Settings(
+            step_size=tuned.step_size if self.auto else self.step_size(count),
+            temperature=self.temperature(count),
+            inverse_mass_matrix=self.preconditioner.inverse_mass_matrix(metric),
+            friction=tuned.friction,
+            gradient_noise=self.gradient_noise,
+            divergence=self.preconditioner.divergence(metric),
+        )
+
+    def evaluate(
+        self, rows: Rows, z: PyTree, estimator: PyTree
+    ) -> tuple[jax.Array, PyTree, PyTree]:
+        """U, ∇U and the estimator's state at a position that the chain did not step to.
+
+        A gradient that the next step begins with is an estimate like all others: were it exact,
+        a trajectory would not be as likely backwards.
+        """
+        if not self.dynamics.uses_gradient:
+            return rows.potential(z), None, estimator
+        value, gradient, after = self.gradient.estimate(rows, z, estimator)
+        if self.gradient.batch_size is not None and self.judges_all_rows:
+            value = rows.potential(z)
+        return value, gradient, after if self.dynamics.reuses_gradient else estimator
+
+
+def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
+    """The state with a new momentum, where the kernel renews momenta."""
+    if parts.refresh is None:
+        return state
+    rng_key, key = jax.random.split(state.rng_key)
+    settings = parts.settings(state.count, state.adaptation, state.preconditioner)
+    dynamics = state.dynamics
+    noise = normal_like(key, dynamics.momentum)
+    momentum = parts.refresh(parts.dynamics, dynamics, noise, settings, state.i)
+    return state._replace(dynamics=dynamics._replace(momentum=momentum), rng_key=rng_key)
+
+
+def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
+    """A step of the dynamics, or a proposal that is accepted or rejected."""
+    step = unadjusted_step if parts.metropolis is None else adjusted_step
+    return step(parts, rows, state)
+
+
+def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
+    """Advance, estimate, complete."""
+    rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
+    warming = state.i < parts.num_warmup
+    noises = normals_like(key, parts.dynamics.num_noises, state.z)
+    settings = parts.settings(state.count, state.adaptation, state.preconditioner)
+    dynamics = parts.dynamics.advance(state.dynamics, noises, settings)
+    at = dynamics.position
+    estimate = parts.gradient.estimate(rows, at, state.estimator)
+    product = partial(hessian_product, parts.gradient, rows, at, state.estimator)
+    varies = parts.preconditioner.varies
+    learned, momentum = learned_metric(
+        parts.preconditioner,
+        state.preconditioner,
+        rows.size,
+        dynamics.momentum,
+        estimate.gradient,
+        at,
+        warming,
+        diagonal_by_probe(product, at, key_probe) if varies else None,
+    )
+    dynamics = dynamics._replace(momentum=momentum)
+    metric = parts.preconditioner.inverse_mass_matrix(learned)
+    tuned = parts.tuning.at_gradient(parts.context, state.adaptation, product, metric, warming)
+    settings = parts.settings(state.count, tuned, learned)
+    dynamics = parts.dynamics.complete(dynamics, estimate.gradient, noises, settings)
+    after = record(state, dynamics, estimate.value, estimate.gradient, at, settings)._replace(
+        estimator=estimate.state,
+        preconditioner=learned,
+        adaptation=tuned,
+        count=state.count + ~warming,
+        rng_key=rng_key,
+    )
+    if parts.dynamics.tracks_work:
+        after = with_energy_error(state, after)
+    return parts.tuning.after_step(parts.context, state, after)
+
+
+def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
+    """A proposal or a trajectory, accepted or rejected."""
+    assert parts.metropolis is not None
+    rng_key, key = jax.random.split(state.rng_key)
+    warming = state.i < parts.num_warmup
+    settings = parts.settings(state.count, state.adaptation, state.preconditioner)
+    result = parts.metropolis.decide(
+        ProposalInputs(
+            parts.dynamics,
+            parts.gradient,
+            rows,
+            state.dynamics,
+            state.potential_energy,
+            state.estimator,
+            settings,
+            key,
+        )
+    )
+    dynamics, gradient = result.dynamics, result.gradient
+    learned = state.preconditioner
+    if gradient is not None:
+        learned, momentum = learned_metric(
+            parts.preconditioner,
+            state.preconditioner,
+            rows.size,
+            dynamics.momentum,
+            gradient,
+            dynamics.position,
+            warming,
+        )
+        dynamics = dynamics._replace(momentum=momentum)
+    seen = jnp.where(warming, state.i, state.count) + 1
+    mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
+    after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
+    # After a rejection the last gradient is that of a place where the chain is not.
+    of_gradient = {
+        name: jax.tree.map(
+            partial(jnp.where, result.accepted), getattr(after, name), getattr(state, name)
+        )
+        for name in _OF_THE_GRADIENT
+    }
+    after = after._replace(
+        estimator=result.estimator,
+        preconditioner=learned,
+        accept_prob=result.accept_prob,
+        mean_accept_prob=mean,
+        num_steps=jnp.asarray(result.num_steps, jnp.int32),
+        count=state.count + ~warming,
+        rng_key=rng_key,
+        **of_gradient,
+    )
+    return parts.tuning.after_step(parts.context, state, after)

@@ -1,0 +1,246 @@
+"""What a chain learns in warm-up, beside its metric: step size and friction.
+
+A tuning is an ingredient of a kernel. It begins with a first guess (:meth:`Tuning.begin`), looks at
+every gradient (:meth:`Tuning.at_gradient`) and at every step that was taken
+(:meth:`Tuning.after_step`), and leaves everything alone once warm-up is over. Three are here:
+:class:`AcceptanceTuning` for Metropolis methods, :class:`CurvatureTuning` for all others, and
+:class:`EnergyErrorTuning` for microcanonical dynamics.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.samplers.sgmcmc.branches import chosen, where_needed
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.energy_error_tuning import Decoherence
+from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
+from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
+from numpyro_bnn.samplers.sgmcmc.step_size import (
+    ChainStart,
+    StepTuning,
+    begin_tuning,
+    follow_acceptance,
+    follow_curvature,
+)
+
+# Until warm-up knows better, momenta of microcanonical dynamics forget over a standard deviation of
+# every parameter. Much faster, and a chain would diffuse to where it should be instead of going there.
+_FIRST_FRICTION = 1.0
+
+
+class TuningContext(NamedTuple):
+    """What a tuning may build on: the user's choices and the other ingredients.
+
+    - **auto** - whether the step size is to be found
+    - **friction** - per unit time, as given; None where it is to be chosen
+    - **all_rows** - whether gradients are those of all rows
+    - **num_warmup** - steps of warm-up
+    - **dynamics**, **preconditioner** - of the kernel
+    """
+
+    auto: bool
+    friction: float | None
+    all_rows: bool
+    num_warmup: int
+    dynamics: Dynamics
+    preconditioner: Preconditioner
+
+
+class Tuning(Protocol):
+    """What a kernel asks of a tuning; see the module. All three functions are compiled."""
+
+    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        """Step size and friction of the first step, and what warm-up learns from."""
+
+    def at_gradient(
+        self,
+        context: TuningContext,
+        tuned: StepTuning,
+        product: Callable[[PyTree], PyTree],
+        inverse_mass_matrix: PyTree,
+        warming: jax.Array,
+    ) -> StepTuning:
+        """Look at a gradient of an unadjusted step, before the step is completed.
+
+        :param product: the Hessian of U, or of a minibatch's, times a vector.
+        :param inverse_mass_matrix: that now holds.
+        :param warming: whether this is warm-up.
+        """
+
+    def after_step(
+        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+    ) -> SGMCMCState:
+        """Look at a step or a decision: the state that the chain goes on from."""
+
+
+@dataclass(frozen=True)
+class AcceptanceTuning:
+    """The step size at which proposals are accepted as often as wanted, by dual averaging.
+
+    :param target_accept_prob: mean acceptance probability, between 0 and 1.
+    """
+
+    target_accept_prob: float = 0.65
+
+    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        return begin_tuning(start, context.friction)
+
+    def at_gradient(
+        self,
+        context: TuningContext,
+        tuned: StepTuning,
+        product: Callable[[PyTree], PyTree],
+        inverse_mass_matrix: PyTree,
+        warming: jax.Array,
+    ) -> StepTuning:
+        return tuned
+
+    def after_step(
+        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+    ) -> SGMCMCState:
+        if not context.auto:
+            return after
+        warming = before.i < context.num_warmup
+        last = before.i + 1 >= context.num_warmup
+        target = self.target_accept_prob
+        tuned = follow_acceptance(after.adaptation, after.accept_prob, target, warming, last)
+        return after._replace(adaptation=tuned)
+
+
+@dataclass(frozen=True)
+class CurvatureTuning:
+    """The step size follows the largest curvature, a Hessian-vector product a step.
+
+    :param finds_friction: whether the friction comes from the autocorrelation over the last third
+        of warm-up, where none is given, the step is found too and gradients are those of all rows.
+        Momenta that forget within ten steps, as 0.1 / step_size has it, diffuse: right with
+        minibatches, whose noise heats a momentum that lasts, and a waste of gradients without.
+    """
+
+    finds_friction: bool = False
+
+    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        friction = self._friction(context)
+        tuned = begin_tuning(start, context.friction, follow=True, lasting=friction.finds_friction)
+        return _with_statistics(friction, tuned, start.position)
+
+    def at_gradient(
+        self,
+        context: TuningContext,
+        tuned: StepTuning,
+        product: Callable[[PyTree], PyTree],
+        inverse_mass_matrix: PyTree,
+        warming: jax.Array,
+    ) -> StepTuning:
+        by_step = context.friction is None and not self._friction(context).finds_friction
+        return _at_curvature(context, tuned, product, inverse_mass_matrix, warming, by_step)
+
+    def after_step(
+        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+    ) -> SGMCMCState:
+        return _learned(self._friction(context), context, before, after, jnp.zeros(()))
+
+    def _friction(self, context: TuningContext) -> Decoherence:
+        is_open = context.friction is None and context.auto and context.all_rows
+        return Decoherence(energy_variance=None, finds_friction=self.finds_friction and is_open)
+
+
+@dataclass(frozen=True)
+class EnergyErrorTuning:
+    """The step size at which the energy errs as much as wanted; friction from the autocorrelation.
+
+    For dynamics that keep account of their work. With minibatches, whose noise hides the error of
+    the dynamics, the step follows the curvature. Steps of warm-up whose energy is not a number are
+    taken back: a first guess may be too large.
+
+    :param energy_variance: target of Var[ΔE]/D for a step, at temperature 1.
+    """
+
+    energy_variance: float
+
+    def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        friction = context.friction
+        if friction is None and context.auto:
+            friction = _FIRST_FRICTION
+        tuned = begin_tuning(start, friction, follow=not context.all_rows)
+        return _with_statistics(self._decoherence(context), tuned, start.position)
+
+    def at_gradient(
+        self,
+        context: TuningContext,
+        tuned: StepTuning,
+        product: Callable[[PyTree], PyTree],
+        inverse_mass_matrix: PyTree,
+        warming: jax.Array,
+    ) -> StepTuning:
+        return _at_curvature(context, tuned, product, inverse_mass_matrix, warming, by_step=False)
+
+    def after_step(
+        self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
+    ) -> SGMCMCState:
+        decoherence, error = self._decoherence(context), after.energy_error
+        if decoherence.learns:
+            lost = (before.i < context.num_warmup) & ~jnp.isfinite(error)
+            after = chosen(~lost, after, before._replace(adaptation=after.adaptation))
+        return _learned(decoherence, context, before, after, error / before.temperature)
+
+    def _decoherence(self, context: TuningContext) -> Decoherence:
+        by_error = context.auto and context.all_rows
+        return Decoherence(
+            energy_variance=self.energy_variance if by_error else None,
+            finds_friction=context.friction is None,
+        )
+
+
+def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> StepTuning:
+    """Room for the statistics of warm-up, where there is anything to learn from them."""
+    return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
+
+
+def _at_curvature(
+    context: TuningContext,
+    tuned: StepTuning,
+    product: Callable[[PyTree], PyTree],
+    inverse_mass_matrix: PyTree,
+    warming: jax.Array,
+    by_step: bool,
+) -> StepTuning:
+    """Follow the curvature in warm-up, where the chain began to."""
+    if tuned.direction is None:
+        return tuned
+
+    def follow() -> StepTuning:
+        return follow_curvature(tuned, product, inverse_mass_matrix, context.dynamics, by_step)
+
+    return where_needed(warming, follow, tuned)
+
+
+def _learned(
+    rule: Decoherence,
+    context: TuningContext,
+    before: SGMCMCState,
+    after: SGMCMCState,
+    energy_error: jax.Array,
+) -> SGMCMCState:
+    """What the energy error and the new position of a step of warm-up tell.
+
+    :param energy_error: over the temperature.
+    """
+    if not rule.learns:
+        return after
+
+    def learn() -> StepTuning:
+        metric = context.preconditioner.inverse_mass_matrix
+        metrics = [metric(before.preconditioner), metric(after.preconditioner)]
+        energy = after.potential_energy / before.temperature
+        return rule.update(
+            after.adaptation, energy_error, energy, after.z, metrics, before.i, context.num_warmup
+        )
+
+    warming = before.i < context.num_warmup
+    return after._replace(adaptation=where_needed(warming, learn, after.adaptation))

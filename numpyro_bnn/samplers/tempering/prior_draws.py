@@ -1,0 +1,74 @@
+"""Draws from the prior of a model: the first rung of the ladder, and where the others begin."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from numpyro.distributions import MaskedDistribution
+from numpyro.handlers import seed, substitute, trace
+from numpyro.infer import init_to_uniform
+
+from numpyro_bnn.potential.potential import Potential, Values
+
+# Starts come from the best of so many prior draws a rung.
+_DRAWS_A_RUNG = 16
+
+
+def energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array]:
+    """Energies of prior and likelihood on every rung; a likelihood without a value is 0."""
+    prior, likelihood = jax.vmap(potential.energies)(rungs)
+    return prior, jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
+
+
+def finite_or_before(drawn: Values, before: Values) -> Values:
+    """What was drawn, or what there was before where floating point does not hold it."""
+    fine = jnp.isfinite(ravel_pytree(drawn)[0]).all()
+    return jax.tree.map(lambda new, old: jnp.where(fine, new, old), drawn, before)
+
+
+def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
+    """Prior draws of the highest likelihood, the highest for the posterior's rung."""
+    keys = jax.random.split(key, _DRAWS_A_RUNG * num_rungs)
+    draws = jax.vmap(lambda k: potential.unconstrain(potential.prior_draw(k)))(keys)
+    prior, likelihood = energies(potential, draws)
+    usable = jnp.isfinite(prior)
+    best = jnp.argsort(jnp.where(usable, likelihood, jnp.inf))[:num_rungs][::-1]
+    return jax.tree.map(lambda leaf: leaf[best], draws)
+
+
+def refuse_improper(potential: Potential) -> None:
+    """Refuse latent sites whose prior is not what a draw from their distribution has.
+
+    :raises ValueError: naming them.
+    """
+    faults: dict[str, str] = {}
+
+    def value(site: dict[str, Any]) -> Any:
+        if site["type"] != "sample" or site["is_observed"]:
+            return None
+        name, distribution = site["name"], site["fn"]
+        while distribution is not None:
+            if isinstance(distribution, MaskedDistribution):
+                faults[name] = "masked"
+            distribution = getattr(distribution, "base_dist", None)
+        if site["scale"] is not None:
+            faults[name] = "scaled"
+        try:
+            return site["fn"](**site["kwargs"])
+        except NotImplementedError:
+            faults[name] = "improper"
+            return init_to_uniform(site)
+
+    def trace_model(key: jax.Array) -> jax.Array:
+        model = substitute(seed(potential.bound, key), substitute_fn=value)
+        trace(model).get_trace(*potential.args, **potential.kwargs)
+        return key
+
+    jax.eval_shape(trace_model, jax.random.key(0))
+    if faults:
+        named = ", ".join(f"'{name}' ({fault})" for name, fault in faults.items())
+        raise ValueError(
+            f"ParallelTempering begins at the prior, and there is none to draw from at {named}. Give "
+            "these sites a proper distribution, without `mask` or `scale` around it."
+        )

@@ -1,0 +1,135 @@
+"""A sampler that the package does not have is put together from outside, from the same ingredients."""
+
+import ast
+import inspect
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from catalogue import SAMPLERS
+
+import numpyro_bnn as bnn
+from numpyro_bnn import preconditioners
+from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
+from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import drift, kick
+from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
+from numpyro_bnn.samplers.sgmcmc.momentum_refresh import PersistentMomentum
+from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning
+
+
+# Twenty lines from here: HMC whose momenta persist (Horowitz 1991), with a metric from warm-up.
+class PersistentHMC(bnn.SGMCMC):
+    """Leapfrog trajectories of a fixed number of steps; part of each momentum is kept."""
+
+    def __init__(self, model=None, potential_fn=None, *, num_steps=5, persistence=0.5):
+        super().__init__(
+            model,
+            potential_fn,
+            dynamics=Splitting("BAB", metropolis=True),
+            step_size="auto",
+            preconditioner=preconditioners.from_warmup(),
+            friction=0.0,
+            metropolis=Metropolis(num_steps, needs_all_rows=True),
+            resample_momentum=PersistentMomentum(persistence),
+            tuning=AcceptanceTuning(0.9),
+        )
+
+
+SCALES = jnp.array([0.5, 2.0, 7.0])
+
+
+def energy(z):
+    return 0.5 * jnp.sum(((z - 1.0) / SCALES) ** 2)
+
+
+def run(kernel, num_warmup=600, num_samples=2000, num_chains=8):
+    mcmc = bnn.MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(1), init_params=jnp.ones((num_chains, 3)))
+    return mcmc
+
+
+def test_a_sampler_from_outside_has_the_law_of_its_target():
+    mcmc = run(PersistentHMC(potential_fn=energy))
+    z = np.asarray(mcmc.get_samples(group_by_chain=True), np.float64)
+    assert 0.8 < float(np.mean(mcmc.get_extra_fields()["accept_prob"])) < 0.97
+    for value, expected in ((z, 1.0), ((z - 1.0) ** 2, np.square(SCALES))):
+        by_chain = value.mean(1)
+        error = by_chain.std(0, ddof=1) / np.sqrt(len(by_chain))
+        assert np.all(np.abs(by_chain.mean(0) - expected) < 5 * error)
+
+
+class Damped(Dynamics):
+    """A method of one's own: kick, drift, and a momentum that is drawn afresh at every step."""
+
+    def complete(self, state, gradient, noises, settings):
+        momentum = jax.tree.map(lambda xi: jnp.sqrt(settings.temperature) * xi, noises[0])
+        momentum = kick(momentum, gradient, 0.5 * settings.step_size)
+        position = drift(state.position, momentum, settings.step_size, settings)
+        return state._replace(position=position, momentum=momentum)
+
+
+def test_dynamics_from_outside_run_without_any_of_ours():
+    # One leapfrog step from a fresh momentum is SGLD at epsilon = h²: covariance (H - h²/4 H²)⁻¹.
+    kernel = bnn.SGMCMC(potential_fn=energy, dynamics=Damped(), step_size=0.6)
+    z = np.asarray(run(kernel, 50).get_samples(group_by_chain=True), np.float64)
+    expected = np.square(SCALES) / (1 - 0.09 / np.square(SCALES))
+    found = ((z - 1.0) ** 2).mean(1)
+    error = found.std(0, ddof=1) / np.sqrt(len(found))
+    assert np.all(np.abs(found.mean(0) - expected) < 5 * error)
+
+
+class Halving:
+    """A tuning of one's own: the first guess of the curvature, halved once warm-up is over."""
+
+    def begin(self, context, start):
+        tuned = CurvatureTuning().begin(context, start)
+        return tuned._replace(direction=None)
+
+    def at_gradient(self, context, tuned, product, inverse_mass_matrix, warming):
+        return tuned
+
+    def after_step(self, context, before, after):
+        over = before.i + 1 == context.num_warmup
+        tuned = after.adaptation
+        step_size = jnp.where(over, tuned.step_size / 2, tuned.step_size)
+        return after._replace(adaptation=tuned._replace(step_size=step_size))
+
+
+def test_a_tuning_from_outside_sets_the_step():
+    def steps(tuning):
+        kernel = bnn.SGMCMC(
+            potential_fn=energy, dynamics=Splitting("BAOA"), step_size="auto", tuning=tuning
+        )
+        return run(kernel, 10, 3, 2).get_extra_fields()["step_size"]
+
+    found = steps(Halving())
+    np.testing.assert_allclose(found, 0.25 * 2 * 0.5 / 2, rtol=1e-3)
+
+
+NAMED = sorted({kernel for kernel, _ in SAMPLERS.values()}, key=lambda kernel: kernel.__name__)
+
+
+@pytest.mark.parametrize("kernel", NAMED, ids=lambda kernel: kernel.__name__)
+def test_a_named_sampler_is_ingredients_and_a_docstring(kernel):
+    assert kernel.__mro__[1] is bnn.SGMCMC
+    members = {name for name, value in vars(kernel).items() if callable(value)}
+    assert members == {"__init__"}
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kernel.__init__))).body
+    lines = definition.body[-1].end_lineno - definition.body[0].lineno + 1
+    assert lines <= 25, f"the body of {kernel.__name__} has {lines} lines"
+    stored = [
+        node
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    ]
+    assert not stored, f"{kernel.__name__} sets attributes after construction"

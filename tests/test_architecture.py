@@ -31,7 +31,10 @@ ALLOWED = {
     "posterior": "_checks data distributions likelihoods potential samplers storage",
     "samplers.tempering": "_checks potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks data distributions models posterior potential samplers.sgmcmc storage",
-    "diagnostics": "data diagnostics.convergence posterior priors samplers samplers.tempering storage",
+    "diagnostics": (
+        "data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
+        "samplers.tempering storage"
+    ),
     "run": "_checks data potential priors samplers samplers.sgmcmc samplers.tempering storage",
     "workflow": (
         "_checks approximations data diagnostics diagnostics.convergence posterior potential "
@@ -51,10 +54,13 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        compare_runs copies distinct_functions hidden_units temperatures
+        compare_runs copies distinct_functions hidden_units temperatures verdict_names
         sampler_stats
         report
+        judged
+        words
         verdict
+        from_arrays
         diagnose
     """,
     "diagnostics.convergence": """

@@ -29,7 +29,7 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     rhat,
     summarize,
 )
-from numpyro_bnn.diagnostics.diagnose import diagnose, diagnose_draws
+from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.distinct_functions import (
     ChainAgreement,
     DistinctFunctions,
@@ -38,6 +38,7 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
+from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import HiddenLayer, align, find_hidden_layers
 from numpyro_bnn.diagnostics.report import Relabelling, Report, Space
 

@@ -1,4 +1,4 @@
-"""A report on convergence: the numbers of each space, the verdict, and how it is shown."""
+"""A report on a run: the numbers of each space, the verdict, and how it is shown."""
 
 import html
 import textwrap
@@ -10,7 +10,11 @@ import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion, label_of
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
+from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 _WIDTH = 88
 _MOST_GROUPS = 12
@@ -179,26 +183,36 @@ class Report:
     :param predictions: the same of the predictions at the given inputs.
     :param precisions: the same of sites whose names end in "precision".
     :param log_joint: the same of the log joint density.
-    :param verdict: `"converged"`: weights and predictions keep the limits on R-hat and ESS;
-        `"predictions_converged"`: predictions do and weights do not; `"not_converged"`;
+    :param verdict: `"within_tolerance"`: chains agree and averages are known as well as was asked;
+        `"within_tolerance_on_average"`: all but the worst rows are; `"run_longer"`; `"chains_disagree"`;
         `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN or infinities.
     :param sentences: the explanation, sentence by sentence.
     :param num_chains: chains.
     :param num_draws: draws a chain.
-    :param rhat_limit: the largest R-hat allowed.
+    :param rhat_limit: what the worst R-hat of so many predictions of chains that agree stays below, at
+        their median effective size; NaN where nothing was judged.
     :param sampler: what the sampler recorded about itself.
     :param chains: which chains predict alike, where the predictions do not keep the limits.
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
     :param suspect: chains that never moved, or whose moves mostly failed: number to reason.
+    :param headline: the numbers that carry the verdict, in words.
+    :param monte_carlo_error: how far averages over the draws may be off; None for draws that are
+        invalid or too few.
+    :param agreement: the test of whether chains differ by more than their own errors; None likewise.
+    :param tolerance: what was accepted.
+    :param needed: how many times as many draws bring all within tolerance: at most 1 where all is,
+        infinite where nothing moves, NaN where more draws are not what is missing. Where chains
+        disagree it counts on chains that cross.
+    :param needed_by: what asks for most.
     """
 
     weights: Space
     predictions: Space
     precisions: Space
     log_joint: Space
-    verdict: str
+    verdict: Verdict
     sentences: tuple[str, ...]
     num_chains: int
     num_draws: int
@@ -209,6 +223,12 @@ class Report:
     second: SecondOpinion | None = None
     relabelling: Relabelling | None = None
     suspect: Mapping[int, str] = field(default_factory=dict)
+    headline: str = ""
+    monte_carlo_error: MonteCarloError | None = field(default=None, repr=False)
+    agreement: Agreement | None = field(default=None, repr=False)
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    needed: float = float("nan")
+    needed_by: str = ""
 
     @property
     def explanation(self) -> str:
@@ -277,7 +297,7 @@ class Report:
         name_width = min(34, max([len(label) + 2 * (not whole) for label, whole, _ in rows] + [12]))
         above = " " * name_width + "".join(f"{c:>{n * _CELL}}" for c, n in _ABOVE)
         head = " " * name_width + "".join(f"{c:>{_CELL}}" for c in _COLUMNS)
-        lines = [f"Verdict: {self.verdict.replace('_', ' ')}"]
+        lines = textwrap.wrap(f"Verdict: {self.verdict.words}: {self.headline}", _WIDTH)
         lines += [*textwrap.wrap(self._facts(), _WIDTH), "", above, head, "─" * len(head)]
         for label, whole, numbers in rows:
             label = label if whole else "  " + label
@@ -304,7 +324,7 @@ class Report:
             name = f"<{tag}>{html.escape(label)}</{tag}>"
             body.append(f'<tr><td style="text-align:left">{name}</td>{cells}</tr>')
         return (
-            f"<div><b>Verdict: {self.verdict.replace('_', ' ')}</b><br>{self._facts()}"
+            f"<div><b>Verdict: {self.verdict.words}</b> ({html.escape(self.headline)})<br>{self._facts()}"
             f"<table><thead><tr>{above}</tr><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
             f'<p style="max-width:48em">{html.escape(self.explanation)}</p></div>'
         )
@@ -329,7 +349,7 @@ class Report:
         )
 
     def plot(self, axes: Any = None) -> Any:
-        """Histograms of R-hat, weights beside predictions, with the limit.
+        """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
 
         :param axes: two Matplotlib axes; default: a new figure.
         :return: the axes.
@@ -346,13 +366,16 @@ class Report:
         for ax, space, values in zip(axes, spaces, finite):
             ax.set_title(space.name)
             ax.set_xlabel("R-hat")
-            ax.axvline(self.rhat_limit, color="0.5", linestyle="--", label=f"{self.rhat_limit:g}")
+            if np.isfinite(self.rhat_limit):
+                label = f"{self.rhat_limit:.3f}"
+                ax.axvline(self.rhat_limit, color="0.5", linestyle="--", label=label)
             if values.size:
                 ax.hist(values, bins=bins, color=_COLOURS[space.name])
             else:
                 ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
         axes[0].set_ylabel("scalars")
-        axes[0].legend(title="limit", frameon=False)
+        if np.isfinite(self.rhat_limit):
+            axes[0].legend(title="limit", frameon=False)
         return axes
 
 

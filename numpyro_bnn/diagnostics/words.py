@@ -7,7 +7,7 @@ from numpyro_bnn.diagnostics.judged import Judged
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import percent
 
-NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # Rows and scalars that are named.
 _NAMED = 5
 _APART = {
@@ -191,7 +191,7 @@ def _groups(found: Judged, what: str) -> list[str]:
     if all(len(group) == 1 for group in groups) and len(groups) > 2:
         lead = f"Every chain tells its own story{where}"
     else:
-        count = NUMBERS[len(groups)] if len(groups) < len(NUMBERS) else str(len(groups))
+        count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
         names = " | ".join(", ".join(map(str, group)) for group in groups)
         lead = f"{count} groups of chains ({names}) differ{where}"
     said = [f"{lead} ({_chance(found)}; {_farthest(found, what)})."]

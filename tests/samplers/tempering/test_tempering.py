@@ -391,10 +391,10 @@ def stats_of(evidence, trips, draws=200, seed=0):
 
 
 def test_no_verdict_without_round_trips_or_where_evidence_parts():
-    draws = np.random.default_rng(0).normal(size=(2, 400, 3))
+    draws = np.random.default_rng(0).normal(size=(2, 2000, 3))
 
     def judged(evidence, trips, second=None):
-        stats = stats_of(evidence, trips, 400)
+        stats = stats_of(evidence, trips, 2000)
         other = None if second is None else {"predictions": draws, "sample_stats": second}
         return bnn.diagnostics.diagnose_draws({"w": draws}, draws, sample_stats=stats, second=other)
 
@@ -403,6 +403,9 @@ def test_no_verdict_without_round_trips_or_where_evidence_parts():
     assert "log evidence 3.45 ± 0.00 · 11 round trips · barrier 0.4" in str(fine)
     idle = judged([3.0, 3.0], [4, 0])
     assert idle.verdict == "run_longer"
+    # How many draws mend it nobody knows.
+    assert np.isnan(idle.needed)
+    assert idle.needed_by == "round trips and evidence of the ladder"
     assert idle.sentences[0].startswith("No verdict: chain 1 made no round trip")
     assert judged([3.0, 3.0], [0, 0]).sentences[0].startswith("No verdict: 2 chains made no")
     parted = judged([3.0, 4.2], [5, 5])

@@ -93,5 +93,5 @@ def test_a_run_is_told_of_its_copies():
             numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
     values = draws_with({2: 0}, (3, 200)).astype(np.float32)
-    report = bnn.diagnose(bnn.draws.Draws({"w": values}, model), jnp.arange(1.0, 5.0))
+    report = bnn.diagnose(bnn.Draws({"w": values}, model), jnp.arange(1.0, 5.0))
     assert "chain 2 of chain 0" in report.explanation

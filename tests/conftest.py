@@ -8,6 +8,7 @@ os.environ["XLA_FLAGS"] = (
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from pathlib import Path
 import arviz  # noqa: F401
 import jax
 import pytest
+
+# Kernels and data that tests of several rooms share, whichever room is run alone.
+for _room in ("run", "storage"):
+    sys.path.append(str(Path(__file__).resolve().parent / _room))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

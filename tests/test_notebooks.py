@@ -99,7 +99,7 @@ def test_a_name_that_is_not_public_is_found():
     assert missing_names(tree) == [
         "numpyro_bnn.hmc",
         "numpyro_bnn.nothing",
-        "numpyro_bnn.priors.independent.Cauchy",
+        "numpyro_bnn.priors.Cauchy",
     ]
 
 

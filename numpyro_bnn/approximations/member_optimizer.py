@@ -198,14 +198,16 @@ class Descent:
                 rows = self.rows(arrays, noise)
                 key_rows, key = jax.random.split(key)
 
-                def candidate(numbered: tuple) -> tuple[Values, jax.Array]:
+                def candidate(numbered: tuple) -> Values:
                     i, key = numbered
-                    z = around.begin(key, given, i % 2 == 1)
-                    batches = self.estimator.init(rows, z, key_rows)
-                    return z, self.estimator.estimate(rows, z, batches).value
+                    return around.begin(key, given, i % 2 == 1)
 
                 keys = jax.random.split(key, _CANDIDATES)
-                drawn, energy = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
+                drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
+                # The same rows for all of them.
+                first = jax.tree.map(lambda leaf: leaf[0], drawn)
+                batches = self.estimator.init(rows, first, key_rows)
+                energy = lax.map(lambda z: self.estimator.estimate(rows, z, batches).value, drawn)
                 best = jnp.argmin(jnp.where(jnp.isfinite(energy), energy, jnp.inf))
                 return jax.tree.map(lambda leaf: leaf[best], drawn)
 

@@ -137,11 +137,12 @@ def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: A
     if not lost.any():
         return
     index = _first(lost)
+    varies = "is constant there" if scale[index] == 1 else f"varies by {scale[index]:.3g}"
     is_double = epsilon[index] <= _epsilon(np.float64)
     name = "float64" if is_double else next(n for n, eps in _FLOATS if eps == epsilon[index])
     raise ValueError(
         f"{owner}: {column.at(index)} lies around {mean[index]:.10g}, where the steps of {name} are "
-        f"{step[index]:.3g}, and varies by {scale[index]:.3g}: its values are lost to rounding. "
+        f"{step[index]:.3g}, and {varies}: its values are lost to rounding. "
         + (
             "Subtract an offset before it is rounded, or leave the column out."
             if is_double

@@ -6,6 +6,9 @@ at the end of a model; whole models are :func:`numpyro_bnn.regression` and
 all of them share.
 """
 
+from importlib import import_module
+from typing import Any
+
 from numpyro_bnn.likelihoods.families import (
     Precision,
     bernoulli,
@@ -25,3 +28,12 @@ __all__ = [
     "student_t",
     "survival",
 ]
+
+# Ready models are built on likelihoods, so that they are found only when somebody asks for them.
+_READY = ("ReadyModel", "Standardization", "classification", "regression")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _READY:
+        return getattr(import_module("numpyro_bnn.models.ready"), name)
+    raise AttributeError(f"module 'numpyro_bnn.likelihoods' has no attribute {name!r}")

@@ -105,7 +105,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
 def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
     """Refuse an observed site of a user's model whose values cannot be classes of its law.
 
-    JAX would count a class of -1 from the end, and answer one beyond the last with NaN.
+    JAX answers a class out of range with NaN, and one that is no whole number with an error of its own.
 
     :param site: name of the site.
     :param law: its distribution, of any kind; only categorical and Bernoulli ones are looked at.

@@ -78,7 +78,10 @@ def _all_sites(kernel: MCMCKernel, fit: Fit, init_params: dict, chains: tuple[in
     kernel = getattr(kernel, "kernel", kernel)
     structure = fit.structure
     batched = bool(chains)
-    if structure.levels and not set(init_params) <= set(structure.latent):
+    # A collapsed model has no levels, and may be given starts of other coordinates all the same; a
+    # model with discrete sites has no energy to translate by.
+    discrete = any(structure.sites[name].discrete for name in structure.latent)
+    if not discrete and not set(init_params) <= set(structure.latent):
         init_params = _translated(fit, init_params, chains)
     if structure.levels and set(init_params) != set(structure.latent):
         init_params = complete(fit.potential, init_params, chains)

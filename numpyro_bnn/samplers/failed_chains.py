@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.util import find_stack_level
 
+_BY_SCHEDULE = "its schedule"
+
 
 def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
     """Why chains failed, by chain.
@@ -31,6 +33,10 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
     """
     reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
     advice = "Use a smaller step size, or start from `bnn.optimize`."
+    if any(why.startswith(_BY_SCHEDULE) for why in failed.values()):
+        advice = (
+            "Correct the schedule: what it gives must be finite and not negative at every count."
+        )
     if len(failed) == num_chains:
         raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
     warnings.warn(
@@ -54,7 +60,7 @@ def _cause(state: Any, chain: Any) -> str:
     for field, name in (("step_size", "step size"), ("temperature", "temperature")):
         value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
         if not (np.isfinite(value) and value >= 0):
-            return f"its schedule, which must be corrected, gave the {name} {value:.4g}"
+            return f"{_BY_SCHEDULE} gave the {name} {value:.4g}"
     return "exploded"
 
 

@@ -147,7 +147,8 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
         failing = (part.acceptance < limit) & (part.steps >= _FEWEST)
         chance = (1 - np.clip(part.acceptance, 0, 1)) ** part.steps
     # A mean that is not a number says nothing of the chance.
-    doubted = (hot.sum(1) > 1) & (failing | ~(chance >= _CHANCE))
+    # Of many chains the luckiest may have stayed where it was.
+    doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
     for chain in np.flatnonzero(still | failing).tolist():
         reasons = []

@@ -167,6 +167,7 @@ class Checkpoint:
             "extra_fields": start.extra_fields,
             "start": {"form": form, "kinds": kinds, "shapes": _shapes(plain)},
         }
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._draft.write_text(json.dumps(content, indent=1))
         with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
             writer.save(self.directory / "start", _named(plain), force=True)

@@ -102,9 +102,12 @@ def state_of(value: Any) -> dict[str, Any]:
         raise TypeError("it is written to")
     if isinstance(value, NumPyroMCMC):
         return _constructed_from(value) | {"draws": value._states}
-    if isinstance(value, MCMCKernel) or hasattr(kind, "forget"):
+    homes = [home_of(base.__module__) for base in kind.__mro__]
+    # Ready models learn the units of their data, and can forget them.
+    ready = "numpyro_bnn" in homes and hasattr(kind, "forget")
+    if ready or isinstance(value, MCMCKernel):
         return _constructed_from(value)
-    if "flax" not in [home_of(base.__module__) for base in kind.__mro__]:
+    if "flax" not in homes:
         return _reduced(value)
     if dataclasses.is_dataclass(value):
         # Linen modules know their parent, which says nothing of them.

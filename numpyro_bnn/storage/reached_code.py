@@ -24,7 +24,7 @@ _MISSING = object()
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _AROUND = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-_OWN = str(Path(__file__).parent)
+_OWN = str(Path(__file__).parents[1])
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 
 

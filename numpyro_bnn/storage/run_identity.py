@@ -93,7 +93,10 @@ class _Walk:
         while waiting:
             name, value = waiting.popleft()
             if name not in self._leave_out:
-                parts = self._fact(name, value)
+                try:
+                    parts = self._fact(name, value)
+                except Exception as error:  # objects may raise anything when they are looked at
+                    parts = self._unknown(name, _why(value, error))
                 waiting.extend((f"{name}.{key}", parts[key]) for key in sorted(parts))
 
     def _fact(self, name: str, value: Any) -> Mapping[str, Any]:
@@ -179,14 +182,13 @@ class _Walk:
         if (inside := wrapped_parts(value)) is not None:
             self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
             return inside
-        try:
-            state = state_of(value)
-        except Exception as error:  # of whatever kind an object may raise that cannot be copied
-            return self._unknown(
-                name, f"is a {kind.__qualname__}, which has no value to compare ({error})"
-            )
+        state = state_of(value)
         self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
         return state | ({"class": kind} if is_own_class(kind) else {})
+
+
+def _why(value: Any, error: Exception) -> str:
+    return f"is a {type(value).__qualname__}, which has no value to compare ({error})"
 
 
 def _shortened(text: str) -> str:

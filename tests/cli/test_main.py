@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import warnings
 
 import numpy as np
@@ -46,11 +47,14 @@ def regression(quick_compile, tmp_path_factory):
 
 
 def _assert_reported(output, printed, figure):
-    for words in ("MAP", "deep ensemble of 2", "posterior average", "too short", "15 test rows"):
+    for words in ("MAP", "deep ensemble of 2", "posterior average", "15 test rows"):
         assert words in printed
+    # Twenty draws are too few, and where a temperature shows that chains have not arrived that comes first.
+    verdict = re.search("Verdict: (too short|not converged)", printed)
+    assert verdict
     report = (output / "report.md").read_text(encoding="utf-8")
     assert "| posterior average |" in report
-    assert "**Verdict: too_short.**" in report
+    assert f"**Verdict: {verdict[1].replace(' ', '_')}.**" in report
     for name in (figure, "rhat.png", "trace.png"):
         assert f"({name})" in report
         assert (output / name).stat().st_size > 5_000

@@ -10,6 +10,7 @@ import pytest
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.sampler_stats import read, warnings_of
+from numpyro_bnn.posterior.draws import draws_of
 
 SHAPES = {"a": (), "b": (3, 4)}
 
@@ -34,7 +35,7 @@ def stats_of(temperature):
     )
     start = {name: jnp.zeros((4, *shape)) for name, shape in SHAPES.items()}
     mcmc.run(jax.random.key(0), init_params=start)
-    return bnn.diagnostics.draws_of(mcmc).stats
+    return draws_of(mcmc).stats
 
 
 @pytest.mark.parametrize("temperature", [0.25, 2.0])

@@ -309,7 +309,7 @@ def test_a_hierarchical_model_under_scope_keeps_its_groups(x):
     assert structure.groups["a/net/Dense_0.bias.precision"].members == ("a/net/Dense_0.bias",)
     weights = nets.weights(bnn.parameterize(scoped, "centered"), x)
     given = {k: v for k, v in weights.items() if k not in structure.groups}
-    complete = jax.jit(lambda w: start.complete(bnn.potential_of(scoped, x), w, batched=False))
+    complete = jax.jit(lambda w: start.complete(bnn.potential_of(scoped, x), w, ()))
     values = complete(given)
     site = "a/net/Dense_0.kernel"
     shape, rate = 1 + 8 / 2, 1 + np.sum(given[site] ** 2) / 2

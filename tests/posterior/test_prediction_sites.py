@@ -70,7 +70,9 @@ def test_a_deterministic_site_is_computed_from_the_inputs(prior, rows):
 
 def test_diagnose_and_average_see_the_new_rows_after_a_run():
     model = recording(PRIORS["normal"])
-    mcmc = bnn.MCMC(HMC(model), num_warmup=2, num_samples=4, num_chains=2, progress_bar=False)
+    # Small steps, which none of the few draws rejects.
+    kernel = HMC(model, step_size=1e-3, num_steps=3, trajectory_length=None, adapt_step_size=False)
+    mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=4, num_chains=2, progress_bar=False)
     mcmc.run(KEY, X, Y)
     given = {k: v for k, v in mcmc.get_samples().items() if "/" in k}
     expected = Predictive(model, given, return_sites=["f"])(KEY, NEW)["f"]

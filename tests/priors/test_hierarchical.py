@@ -372,7 +372,7 @@ def test_weights_alone_start_every_coordinate_with_precisions_in_the_middle_of_t
     found = {}
     for parameterization in ("centered", "noncentered", "collapsed"):
         potential = bnn.potential_of(model_of(TWO, parameterization))
-        z = jax.jit(lambda w, p=potential: complete(p, w, batched=False))(WEIGHTS)
+        z = jax.jit(lambda w, p=potential: complete(p, w, ()))(WEIGHTS)
         assert set(z) == set(potential.structure.latent)
         found[parameterization] = jax.jit(lambda z, p=potential: p.constrain(z, True))(z)
     for values in found.values():

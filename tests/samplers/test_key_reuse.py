@@ -1,11 +1,13 @@
 """No random key is used twice: by JAX's own checker, and where that looks away by the draws.
 
-The checker follows keys through the traced program of a sampler, so that nothing is compiled. It
-does not compare the numbers that are folded into a key, nor two elements of one array of keys.
+The checker follows keys through the traced program of a sampler, so that nothing is compiled. To it
+folding a number into a key is no use of that key, and it does not know which elements of an array of
+keys are equal: those are found by a ledger of the keys of programs that run eagerly.
 """
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -13,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from key_ledger import Ledger
 from numpyro.infer import HMC, NUTS, CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
-from numpyro_bnn.approximations.member_optimizer import Descent
-from numpyro_bnn.moves import Interleaved, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.approximations.member_optimizer import Descent, Training
+from numpyro_bnn.moves import Bound, Interleaved, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 
 sys.path.insert(0, str(Path(__file__).parent / "sgmcmc"))
@@ -28,8 +32,11 @@ import test_contract
 checker = pytest.importorskip("jax.experimental.key_reuse._core")
 
 
-def network(x, y=None):
-    net = bnn.random_module("net", bnn.MLP([3], 1), priors.Hierarchical(), x[:1])
+PRIOR = priors.Hierarchical()
+
+
+def network(x, y=None, prior=PRIOR):
+    net = bnn.random_module("net", bnn.MLP([3], 1), prior, x[:1])
     noise = bnn.likelihoods.Precision()
     bnn.likelihoods.gaussian(lambda x: net(x)[:, 0], y, x=x, noise=noise)
 
@@ -101,7 +108,13 @@ def check(kernel, arguments, init=None):
     checker.check_key_reuse(run, key if init else jax.eval_shape(begin, key))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+FAST = {"NUTS", "Neal's Gibbs", "Gibbs of minibatches", "moves", "tempering by MAMS"}
+SLOW = set(COMPOSED) - FAST
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in KERNELS]
+)
 def test_no_kernel_uses_a_key_twice(name):
     make, arguments = KERNELS[name]
     check(make(), arguments())
@@ -133,50 +146,101 @@ def correlations(columns):
 
 
 def test_vectors_of_noise_are_independent_of_each_other_and_of_the_next_step():
-    """Numbers that are folded into a key, and elements of an array of keys, no checker compares.
+    """Small leaves, which are drawn together, large ones and those of half precision.
 
-    Of 2000 numbers a correlation above 0.12 has a chance below 1e-6."""
+    Of 1000 numbers a correlation above 0.16 has a chance below 1e-6."""
     tree = {"a": jnp.zeros(1000), "b": jnp.zeros(1000), "c": jnp.zeros((2, 500))}
+    tree |= dict.fromkeys(("half", "half too"), jnp.zeros(1000, jnp.float16))
     keys = jax.random.split(jax.random.key(0), 2)
     parts = [*normals_like(keys[0], 2, tree), normal_like(keys[1], tree)]
     assert correlations([leaf for part in parts for leaf in jax.tree.leaves(part)]) < 0.16
+    large = normal_like(keys[0], [jnp.zeros((1 << 16) + 1)] * 2)  # too large to be drawn together
+    assert correlations(large) < 0.02
+
+
+START = {"weights": jnp.array([0.3, 0.1]), "scale": jnp.array(-0.5)}
+
+
+def followed(kernel, arguments, num_steps=2):
+    """The uses of keys in a few steps, the first one of warm-up, run eagerly."""
+    key = jax.random.key(3)
+    ledger = Ledger(key)
+    with jax.disable_jit():
+        with ledger:
+            state = kernel.init(key, 1, START, arguments, {})
+        for leaf in jax.tree.leaves(getattr(state, "estimator", None)):
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                ledger.orders.add(ledger.name(leaf))
+        with ledger:
+            for _ in range(num_steps):
+                state = kernel.sample(state, arguments, {})
+    assert len(ledger.used) > 5
+    return ledger.faults
+
+
+@pytest.mark.parametrize("name", catalogue.SAMPLERS)
+def test_no_sampler_comes_to_the_same_key_twice(name):
+    """By whatever way: also by a number folded in twice, or one key for a row of them."""
+    assert not followed(catalogue.make(name), catalogue.data())
+
+
+def test_no_rung_moves_by_the_key_of_another():
+    hmc = HMC(catalogue.model, num_steps=1, trajectory_length=None)
+    kernel = bnn.ParallelTempering(catalogue.model, hmc, num_rungs=3)
+    assert not followed(kernel, catalogue.data(), 1)
+
+
+# Two arrays in a group, each weight with a precision of its own.
+SINGLE = priors.Hierarchical.width(0.5, group=1.0, weight=3.0, groups="layer")
 
 
 @pytest.mark.parametrize(
-    "name", ["SGLD", "SGHMC", "BAOAB full in chunks", "GGMC exact", "MAMS exact"]
+    ("move", "model"),
+    [*((move, network) for move in moves()), (PrecisionRedraw(), partial(network, prior=SINGLE))],
+    ids=["RidgeScaling", "PrecisionRedraw", "UnitRescaling", "PrecisionRedraw of single weights"],
 )
-def test_no_two_steps_of_a_sampler_have_the_same_noise(name, monkeypatch):
-    """On a flat target a step is its noise: those of 8 steps, of 3 chains, are all different."""
-    kernel, arguments = catalogue.SAMPLERS[name]
-    kept = {k: v for k, v in arguments.items() if k not in ("batch_size", "gradient")}
-    sampler = kernel(potential_fn=lambda z: 0.0 * jnp.sum(z), **kept)
-
-    def steps(key):
-        state = sampler.init(key, 0, jnp.zeros(400), (), {})
-        step = lambda s, _: 2 * (sampler.sample(s, (), {}),)  # noqa: E731
-        return jax.lax.scan(step, state, None, 8)[1]
-
-    states = jax.jit(jax.vmap(steps))(jax.random.split(jax.random.key(1), 3))
-    moment = states.dynamics.momentum
-    moves = np.diff(states.z, axis=1) if moment is None else np.asarray(moment)
-    if moment is not None and name not in ("MAMS exact",):
-        # What is left of the momentum before is no noise of this step.
-        before, after = moves[:, :-1], moves[:, 1:]
-        share = (before * after).sum(-1, keepdims=True) / (before**2).sum(-1, keepdims=True)
-        moves = after - share * before
-    assert correlations(moves.reshape(-1, 400)) < 0.35
+def test_no_move_comes_to_the_same_key_twice(move, model):
+    key = jax.random.key(3)
+    bound = Bound(model, rows(), {})
+    sites = structure_of(bnn.parameterize(model, "centered"), rows(), {}).sites
+    values = {name: jnp.ones(sites[name].shape) for name in bound.latent}
+    with jax.disable_jit(), Ledger(key) as ledger:
+        move(key, values, bound)
+    assert len(ledger.used) > 2
+    assert not ledger.faults
 
 
-def test_members_of_an_ensemble_begin_and_go_on_apart():
+def test_members_of_an_ensemble_have_keys_of_their_own(monkeypatch):
+    # Candidates of one member are compared on the same rows, drawn by the same key on purpose.
+    monkeypatch.setattr("numpyro_bnn.approximations.member_optimizer._CANDIDATES", 1)
     descent = Descent("test", network, rows(), {}, batch_size=2)
-    z = descent.begin(jax.random.key(0), 3, None)
-    assert (
-        correlations([np.concatenate([np.ravel(v[i]) for v in z.values()]) for i in range(3)])
-        < 0.99
-    )
-    moments = jax.vmap(optax.adam(0.1).init)(z)
-    keys = descent.members(jax.random.key(0), z, moments).batches.rng_key
-    assert len({bytes(k) for k in np.asarray(jax.random.key_data(keys))}) == 3
+    key_start, key_rows = jax.random.split(jax.random.key(3))
+    with Ledger(key_start) as ledger, jax.disable_jit():
+        z = descent.begin(key_start, 3, None)
+    assert not ledger.faults
+    flat = [np.concatenate([np.ravel(v[i]) for v in z.values()]) for i in range(3)]
+    assert correlations(flat) < 0.99
+    batches = descent.members(key_rows, z, jax.vmap(optax.adam(0.1).init)(z)).batches
+    assert len(set(Ledger.names(batches.rng_key))) == 3
+
+
+def test_a_fit_gives_its_starts_and_its_minibatches_two_keys(monkeypatch):
+    given = []
+
+    def noting(name, true):
+        def noted(self, key, *rest):
+            given.append((name, Ledger.name(key)))
+            return true(self, key, *rest)
+
+        return noted
+
+    for name in ("begin", "members"):
+        monkeypatch.setattr(Descent, name, noting(name, getattr(Descent, name)))
+    key = jax.random.key(0)
+    training = Training(num_steps=0, batch_size=2, progress_bar=False)
+    Descent("test", network, rows(), {}, batch_size=2).fit(key, 2, training)
+    assert [name for name, _ in given] == ["begin", "members"]
+    assert len({Ledger.name(key), *(name for _, name in given)}) == 3
 
 
 def test_a_fit_uses_no_key_twice():
@@ -185,9 +249,10 @@ def test_a_fit_uses_no_key_twice():
 
     def fit(key):
         key_start, key_rows, key_draws = jax.random.split(key, 3)
-        z = descent.begin(key_start, 2, None)
+        # Starts as `begin` draws them; there candidates of one member share a key of rows on purpose.
+        z = jax.vmap(lambda k: descent.whole.begin(k, {}))(jax.random.split(key_start, 2))
         members = descent.members(key_rows, z, jax.vmap(optax.adam(0.1).init)(z))
-        members, _ = descent.advance(optax.adam(0.1))(members, 2, None, descent.arrays)
+        members, *_ = descent.advance(optax.adam(0.1))(members, 2, None, descent.arrays)
         around = descent.whole
         return jax.vmap(around.draw)(members.z, jax.random.split(key_draws, 2))
 

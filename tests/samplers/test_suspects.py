@@ -12,6 +12,7 @@ from numpyro.infer import HMC, NUTS, BarkerMH
 from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
+from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.samplers.suspects import never_moved, suspect_chains
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -237,7 +238,7 @@ def test_a_run_of_suspects_alone_is_invalid():
 
 def test_draws_carry_them_everywhere(stuck, tmp_path):
     why = stuck.suspect
-    assert bnn.draws.draws_of(stuck).suspect == why
+    assert draws_of(stuck).suspect == why
     assert bnn.load(bnn.save(stuck, tmp_path / "run"), model).suspect == why
     idata, said = warned(lambda: bnn.to_inference_data(stuck, X, Y))
     assert len(said) == 1

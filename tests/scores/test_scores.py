@@ -384,7 +384,11 @@ BAD_INPUTS = [
         ValueError,
         r"\(1, 2, 3, 3\) for a target of shape \(3, 1\)",
     ),
-    (lambda: scores.reliability(PROBS, [0, 1], 0), ValueError, "at least 1, got 0"),
+    (
+        lambda: scores.reliability(PROBS, [0, 1], 0),
+        ValueError,
+        "num_bins must be a positive integer, got 0",
+    ),
     (lambda: scores.agreement(PROBS, PROBS[:1]), ValueError, r"\(2, 2\) and \(1, 2\)"),
     (lambda: scores.wasserstein(PROBS, PROBS[:, :1]), ValueError, "Predict at the same inputs"),
     (lambda: scores.wasserstein(PROBS, PROBS, event_dim=2), ValueError, "got 2"),

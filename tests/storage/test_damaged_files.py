@@ -172,7 +172,7 @@ def test_a_spoiled_file_is_named_and_nothing_else_is_lost(spoiled, stored, tmp_p
         for attempt in (_resumed, _loaded):
             found, said = _outcome(attempt, folder)
             if found is not None:
-                np.testing.assert_array_equal(found, np.repeat(STARTS[:, None], 9, 1))
+                np.testing.assert_array_equal(found, STARTS[:, None] + 0.5 * np.arange(3, 3 + 9))
                 continue
             refused += 1
             assert re.search(OURS, said, re.DOTALL), (name, attempt, said)
@@ -234,7 +234,7 @@ def test_going_back_a_step_gives_the_same_draws(stored, tmp_path):
     with pytest.raises(ValueError, match="remove the folder 11 to go back to it"):
         sampler(folder).resume()
     shutil.rmtree(folder / "steps" / "11")
-    np.testing.assert_array_equal(_resumed(folder), np.repeat(STARTS[:, None], 9, 1))
+    np.testing.assert_array_equal(_resumed(folder), STARTS[:, None] + 0.5 * np.arange(3, 3 + 9))
 
 
 def test_a_run_does_not_go_on_over_damaged_draws(stored, tmp_path):

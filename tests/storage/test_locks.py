@@ -119,7 +119,9 @@ def test_two_runs_on_one_folder_do_not_mix(where, tmp_path, monkeypatch):
     run(mcmc)
     assert len(said) == 2
     assert f"in use by process {os.getpid()}" in said[0]
-    np.testing.assert_array_equal(mcmc.get_samples(True), np.repeat(STARTS[:, None], 9, 1))
+    np.testing.assert_array_equal(
+        mcmc.get_samples(True), STARTS[:, None] + 0.5 * np.arange(3, 3 + 9)
+    )
     assert not [name for name in os.listdir(folder) if name.startswith(".numpyro_bnn.")]
 
 
@@ -127,6 +129,7 @@ def test_two_processes_that_run_at_once_leave_one_whole_run(tmp_path, monkeypatc
     program = """
 import sys
 sys.path.insert(0, sys.argv[2])
+sys.path += [sys.argv[2] + "/../run", sys.argv[2] + "/.."]
 from test_locks import run, sampler
 mcmc = sampler(checkpoint=sys.argv[1])
 print("ready", flush=True)
@@ -158,7 +161,9 @@ run(mcmc)
     again = sampler(checkpoint=tmp_path / "run")
     again.resume()
     for found in (mcmc, again):
-        np.testing.assert_array_equal(found.get_samples(True), np.repeat(STARTS[:, None], 9, 1))
+        np.testing.assert_array_equal(
+            found.get_samples(True), STARTS[:, None] + 0.5 * np.arange(3, 3 + 9)
+        )
 
 
 def test_the_lock_goes_with_the_run_however_it_ends(tmp_path, monkeypatch):

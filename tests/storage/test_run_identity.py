@@ -96,7 +96,7 @@ def test_constants_of_the_file_are_facts(monkeypatch):
 
 def test_other_processes_agree():
     program = (
-        "import test_fingerprint as t; from numpyro_bnn.storage.run_identity import describe;"
+        "import test_run_identity as t; from numpyro_bnn.storage.run_identity import describe;"
         "print(sorted((n, k, v) for n, m in t.MAKES.items() for k, v in describe('', m()).items()))"
     )
     said = set()

@@ -63,7 +63,7 @@ VALUES = [
     ),
     (
         lambda: bnn.SGHMC(model, step_size=0.1, resample_momentum=0),
-        "resample_momentum must be a positive number of draws, got 0",
+        "resample_momentum must be a positive integer, got 0",
     ),
     (lambda: bnn.SGHMC(model, step_size=0.1, resample_momentum=1.5), "resample_momentum .*got 1.5"),
     (

@@ -65,7 +65,9 @@ def test_a_schedule_that_turns_ends_the_chain_and_says_where(name, what, bad):
     kernel = catalogue.make(name, **{what: turning(good, bad)})
     told = what.replace("_", " ")
     number = "nan" if np.isnan(bad) else f"{bad:.4g}"
-    message = f"gave the {told} {number} at step {WARMUP + TURNS}, warm-up included"
+    message = (
+        f"its schedule gave the {told} {number} at step {WARMUP + TURNS}, .*Correct the schedule"
+    )
     with pytest.raises(RuntimeError, match=message):
         run(kernel)
 

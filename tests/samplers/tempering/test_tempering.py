@@ -455,7 +455,10 @@ def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(TypeError, match="expected a NumPyro model, got None"):
         tempering(None)
     for number in (1, 2.5, True, "many"):
-        with pytest.raises(ValueError, match=f"'auto' or a whole number from 2, got {number!r}"):
+        with pytest.raises(
+            ValueError,
+            match=f"num_rungs .'auto' or a number. must be an integer of at least 2, got {number!r}",
+        ):
             tempering(two_modes, num_rungs=number)
     with pytest.raises(TypeError, match="kernel must be HMC, NUTS or MAMS, or one of them"):
         tempering(two_modes, kernel=bnn.MALA(two_modes, step_size=0.1))

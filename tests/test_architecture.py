@@ -54,7 +54,7 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        compare_runs copies distinct_functions hidden_units temperatures verdict_names
+        compare_runs copies distinct_functions given_draws hidden_units temperatures verdict_names
         sampler_stats
         report
         judged

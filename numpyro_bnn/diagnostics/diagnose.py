@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.diagnostics.from_arrays import Arrays, diagnose_draws, is_precision
+from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
+from numpyro_bnn.diagnostics.given_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report

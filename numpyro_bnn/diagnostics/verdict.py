@@ -30,7 +30,7 @@ _UNKNOWN = float("nan")
 
 
 class Evidence(NamedTuple):
-    """All that a verdict rests on; see the fields of `Report`.
+    """All that a verdict rests on; see the fields of `Report`. A space that was not given is empty.
 
     `judged` is None for draws that are invalid or too few; `what` is judged: `"predictions"`, or
     `"weights"` where nothing else was given.
@@ -205,12 +205,12 @@ def _apart_from_the_verdict(evidence: Evidence) -> list[str]:
     parts = [
         f"{name}: worst R-hat {_rhat(space.max_rhat)}, at least {space.min_ess:,.0f} effective draws"
         for name, space in evidence.spaces.items()
-        if name != "predictions" and space.num_constant < space.num_scalars
+        if space and name != "predictions" and space.num_constant < space.num_scalars
     ]
     if not parts:
         return []
     why = ""
-    if "weights" in evidence.spaces:
+    if evidence.spaces["weights"]:
         why = "; hidden units can be relabelled without changing a prediction"
     return [f"Reported apart, and no part of the verdict ({'; '.join(parts)}){why}."]
 

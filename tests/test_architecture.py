@@ -26,7 +26,7 @@ ALLOWED = {
     "potential": "_checks data likelihoods priors",
     "samplers.sgmcmc": "_checks distributions potential priors",
     "storage": "data potential priors samplers",
-    "plots": "potential samplers.sgmcmc scores",
+    "plots": "diagnostics.convergence diagnostics.monte_carlo potential samplers.sgmcmc scores",
     "samplers.gibbs": "distributions potential priors samplers samplers.sgmcmc",
     "posterior": "_checks data distributions likelihoods potential samplers storage",
     "samplers.tempering": "_checks potential samplers.gibbs samplers.sgmcmc",
@@ -54,8 +54,9 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        compare_runs copies distinct_functions given_draws hidden_units temperatures verdict_names
-        sampler_stats
+        compare_runs copies distinct_functions given_draws hidden_units report_numbers temperatures
+        verdict_names
+        sampler_stats spaces
         report
         judged
         words

@@ -35,8 +35,9 @@ from numpyro_bnn.diagnostics.given_draws import (
 )
 from numpyro_bnn.diagnostics.judged import Judged, judged, weights_to_judge
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Numbers, Relabelling, Report, Space
+from numpyro_bnn.diagnostics.report import Relabelling, Report
 from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.spaces import Numbers, Space
 from numpyro_bnn.diagnostics.verdict import Evidence, judge, with_copies
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of

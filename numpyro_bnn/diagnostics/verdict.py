@@ -15,8 +15,9 @@ from typing import NamedTuple
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.judged import Judged
-from numpyro_bnn.diagnostics.report import Relabelling, Report, Space
+from numpyro_bnn.diagnostics.report import Relabelling, Report
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, percent, warnings_of
+from numpyro_bnn.diagnostics.spaces import Space
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.diagnostics.words import headline, listed, sentences
 from numpyro_bnn.samplers.suspects import named

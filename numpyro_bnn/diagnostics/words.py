@@ -168,8 +168,9 @@ def _chains(found: Judged, what: str) -> list[str]:
     if slow:
         first = next(iter(slow))
         index = np.argwhere(agrees.left_out[first])[0]
+        count = sum(slow.values())
         said.append(
-            f"{sum(slow.values()):,} {what} move too slowly for that test (such as "
+            f"{count:,} of {found.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that test (such as "
             f"{label_of(first, tuple(index))})."
         )
     return said

@@ -170,8 +170,8 @@ def _chains(found: Judged, what: str) -> list[str]:
         index = np.argwhere(agrees.left_out[first])[0]
         count = sum(slow.values())
         said.append(
-            f"{count:,} of {found.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that test (such as "
-            f"{label_of(first, tuple(index))})."
+            f"{count:,} of {found.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that "
+            f"test (such as {label_of(first, tuple(index))})."
         )
     return said
 

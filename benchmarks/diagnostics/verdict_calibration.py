@@ -237,6 +237,12 @@ def summarized(rows):
     return table
 
 
+def short_of(row):
+    """By how many of its errors a cell's coverage is below 90 %: its runs times independent scalars."""
+    numbers = row["within"] * row["runs"] * min(row["scalars"], FACTORS)
+    return (0.9 - row["covered"]) / np.sqrt(0.9 * 0.1 / numbers)
+
+
 def findings(rows):
     null = [row for row in rows if row["part"] == "null"]
     p, error, runs = share(null, "disagree")
@@ -250,6 +256,10 @@ def findings(rows):
     told = [row for row in null if row["within"] > 0]
     low = [r for r in told if r["covered"] < 0.88]
     yield f"In {len(low)} of {len(told)} cells fewer than 88 % of scalars are within 1.645 errors."
+    beyond = [sum(short_of(row) > errors for row in told) for errors in (2, 3)]
+    yield (
+        f"In {beyond[0]} the share is below 90 % by more than two of its errors, in {beyond[1]} by three."
+    )
     ratios = [row["stated"] / row["actual"] for row in told]
     if ratios:
         yield f"Stated over actual error by cell: {min(ratios):.2f} to {max(ratios):.2f}."

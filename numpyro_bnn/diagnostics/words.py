@@ -10,6 +10,8 @@ from numpyro_bnn.diagnostics.sampler_stats import percent
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # Rows and scalars that are named.
 _NAMED = 5
+# Chains that are worth grouping by their starts where they are too short to be compared one by one.
+_MANY = 16
 _APART = {
     "total_variation": "of total variation",
     "relative": "predictive standard deviations",
@@ -150,10 +152,16 @@ def _chains(found: Judged, what: str) -> list[str]:
     """Whether the chains tell the same story."""
     agrees = found.agreement
     if not agrees.tested:
-        return [
+        said = [
             f"Whether {_who(found)} agree cannot be tested yet: it takes four batches of "
             f"{agrees.batch_length} draws a chain."
         ]
+        if len(agrees.members) >= _MANY:
+            said.append(
+                "Of so many chains groups can start at one point each, and then be compared however short "
+                "they are: nested_rhat with nested_rhat_limit."
+            )
+        return said
     said = []
     if agrees.disagree(found.tolerance):
         said += _groups(found, what)

@@ -104,6 +104,19 @@ def test_slow_chains_are_not_compared_and_say_when_they_can_be(rng):
     assert "cannot be tested yet" in report.explanation
 
 
+@pytest.mark.parametrize(("chains", "said"), [(8, False), (16, True)])
+def test_many_chains_too_short_to_compare_are_told_of_groups_of_starts(rng, chains, said):
+    report = diagnose_draws(None, stationary(rng, (chains, 120, 5), 0.9))
+    assert not report.agreement.tested
+    assert report.verdict == "run_longer"
+    assert ("nested_rhat with nested_rhat_limit" in report.explanation) == said
+
+
+def test_a_log_likelihood_alone_is_nothing_to_judge(rng):
+    with pytest.raises(ValueError, match="got neither weights nor predictions nor a log joint"):
+        diagnose_draws(log_likelihood=rng.normal(size=(4, 200, 3)))
+
+
 def test_draws_that_never_move_are_not_known_however_many():
     # The log joint moves: the chains are no copies of each other.
     joint = np.arange(600.0).reshape(2, 300)

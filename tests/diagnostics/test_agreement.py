@@ -182,7 +182,8 @@ def test_few_scalars_and_many_are_seen(rng, name, scale):
     # In one run of forty chance parts the others too.
     assert np.count_nonzero(few.members == few.members[2]) == 1
     assert few.differs[name].reshape(-1)[:4].all()
-    assert few.differs[name].sum() < 8
+    # The others depend on each other: in one run of twenty chance takes several along.
+    assert few.differs[name].sum() < 20
     many = found(0.5, 200)
     assert many.disagree(Tolerance())
     assert many.p_median < 0.01

@@ -285,14 +285,15 @@ def draw(rows):
     left.set(xscale="log", xlabel="draws a chain", ylabel="share of stationary runs convicted")
     left.legend(frameon=False, fontsize=8)
     power = [row for row in rows if row["part"] == "power" and row["correlation"] == 0.5]
-    power = [row for row in power if row["draws"] == power[0]["draws"]]
+    shortest = min(row["draws"] for row in power)
+    power = [row for row in power if row["draws"] == shortest]
     places = np.arange(len(power))
     for k, (column, label, _) in enumerate(styles[:3]):
         right.barh(places + 0.27 * (k - 1), [row[column] for row in power], 0.25, label=label)
     right.set_yticks(places, [row["case"] for row in power], fontsize=7)
     right.invert_yaxis()
     right.set(xlabel="share of runs convicted, 4 chains, autocorrelation 0.5", xlim=(0, 1.02))
-    right.legend(frameon=False, fontsize=8, loc="lower right")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
     return figure
 
 

@@ -215,10 +215,16 @@ class Report:
 
     def numbers(self) -> ReportNumbers:
         """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""
-        said = {"verdict": str(self.verdict), "headline": self.headline}
-        said |= {"explanation": self.explanation, "needed_by": self.needed_by}
-        counts = {"needed": self.needed, "num_chains": self.num_chains, "num_draws": self.num_draws}
-        return numbers_of(said | counts, self.tolerance, self.monte_carlo_error, self.agreement)
+        said: dict[str, str | float | int] = {
+            "verdict": str(self.verdict),
+            "headline": self.headline,
+            "explanation": self.explanation,
+            "needed": self.needed,
+            "needed_by": self.needed_by,
+            "num_chains": self.num_chains,
+            "num_draws": self.num_draws,
+        }
+        return numbers_of(said, self.tolerance, self.monte_carlo_error, self.agreement)
 
     def plot(self, axes: Any = None) -> Any:
         """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.

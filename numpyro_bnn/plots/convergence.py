@@ -117,11 +117,10 @@ def plot_agreement(
     distance = apart[unit].mean(axis=-1)[np.ix_(order, order)]
     limit = _limit(accepted, unit)
     ax = axes_or_new(ax, (5.4, 4.4))
-    image = ax.imshow(
-        distance, cmap="cividis", vmin=0, vmax=max(2 * limit, 2 * chance, distance.max())
-    )
+    brightest = max(2 * limit, 2 * chance, float(np.max(distance)))
+    image = ax.imshow(distance, cmap="cividis", vmin=0, vmax=brightest)
     if len(order) <= _MOST_WRITTEN:
-        _written(ax, distance, 0.5 * image.norm.vmax)
+        _written(ax, distance, 0.5 * brightest)
     for edge in np.flatnonzero(np.diff(found.members[order])) + 0.5:
         ax.axhline(edge, color="white", linewidth=3)
         ax.axvline(edge, color="white", linewidth=3)

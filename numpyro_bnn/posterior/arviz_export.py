@@ -66,9 +66,9 @@ def to_inference_data(
     - ``predictions``: the same for each name in `predict`, as ``test.y``, ``test.probs``, …, over
       ``test.row``; their inputs in ``predictions_constant_data``.
     - ``report``, where `report` is given: the Monte Carlo error of each row that was judged
-      (``total_variation`` or ``relative`` over ``judged_row``) and the group of each chain
-      (``chain_group``); verdict, tolerance and single numbers as attributes. ``posterior`` has the
-      verdict among its attributes too.
+      (``total_variation`` or ``relative`` over ``judged_row``), the group of each chain
+      (``chain_group``) and how many times as many draws are ``needed``; verdict, tolerance and
+      single numbers as attributes. ``posterior`` has the verdict among its attributes too.
 
     Memory: the result, which for R rows takes ``chains × draws × R`` numbers for the log
     likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous

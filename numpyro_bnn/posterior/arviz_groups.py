@@ -198,7 +198,8 @@ class Groups:
             # Chains that were copies of others were judged once, and have no number of their own.
             if len(chains) == self.draws.num_chains:
                 self.add("report", name, ["chain"], chains)
-        self.variables.setdefault("report", {})
+        # ArviZ 0.23 drops a group without any variable, and its attributes with it.
+        self.add("report", "needed", [], numbers.attributes["needed"])
         # Numbers of Python: NumPy's are not taken by every format.
         plain = {k: np.asarray(value).item() for k, value in numbers.attributes.items()}
         self.attrs["report"] = plain

@@ -308,11 +308,12 @@ def test_a_report_without_errors_travels_too() -> None:
     short = diagnose_draws(None, np.random.default_rng(0).normal(size=(1, 20, 3)))
     idata = bnn.to_inference_data(draws, log_likelihood=False, report=short)
     assert idata["report"].attrs["verdict"] == "too_short"
-    assert not idata["report"].data_vars
+    assert list(idata["report"].data_vars) == ["needed"]
+    assert float(idata["report"]["needed"]) == short.needed
     # The halves of one chain stand for chains, and are none.
     halves = judged_draws(1)[1]
     idata = bnn.to_inference_data(draws, log_likelihood=False, report=halves)
-    assert list(idata["report"].data_vars) == ["relative"]
+    assert list(idata["report"].data_vars) == ["relative", "needed"]
 
 
 def read_netcdf(path: Any) -> Any:

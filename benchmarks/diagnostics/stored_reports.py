@@ -106,9 +106,6 @@ def blocks(given):
     every = rows(given)
     if every:
         found["verdicts"] = table(every)
-    disagree = [row for row in every if row["verdict"] == "chains disagree"]
-    if disagree:
-        found["disagreement"] = f"```text\n{disagree[-1]['report']}\n```"
     return found
 
 

@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
 import numpyro_bnn as bnn
-from benchmarks._shared.study import Study, parser, without
+from benchmarks._shared.study import Study, parser
 
 NUM_CHAINS = 4
 TABLES = {"breast cancer": (load_breast_cancer, 10), "digits": (load_digits, 16)}
@@ -90,7 +90,6 @@ def main(argv=None):
     cells.sort(key=lambda cell: SAMPLERS.index(cell["sampler_name"]))
     study.run(cells, functools.partial(compute, given.size))
     rows = sorted(study.rows, key=lambda row: (row["data"], row["sampler_name"]))
-    study.table(without(rows, "report"))
     texts = [
         f"{row['data']}, {row['sampler_name']}: {row['seconds']:.0f} s, log score {row['log score']:.4f}, "
         f"error {row['error']:.4f}\n\n{row['report']}\n"

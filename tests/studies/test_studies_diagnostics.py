@@ -23,7 +23,7 @@ def test_the_report_is_cut_out_of_what_the_main_job_prints():
 
 def test_all_that_is_stored_has_its_place_on_a_page():
     given = parser("doc", toy=False).parse_args([])
-    names = [*stored_reports.JOBS, "verdicts", "disagreement"]
+    names = [*stored_reports.JOBS, "verdicts"]
     pages = [path.read_text(encoding="utf-8") for path in stored_reports.PAGES]
     for name in names:
         marked = [page for page in pages if f"<!-- {name}: made by python -m" in page]

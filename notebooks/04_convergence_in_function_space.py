@@ -146,9 +146,10 @@ for name, case in cases.items():
     print(f"fewest effective draws {case.predictions.min_ess:.0f}")
 
 # %% [markdown]
-# Whatever the first verdict is, say it with the result. A worst R-hat a little above the limit
-# with hundreds of effective draws calls for more draws. One far above it says that chains predict
-# different things, as in the case that was cut short:
+# Whatever the first verdict is, say it with the result. *Run longer* comes with how many times as
+# many draws it takes (`report.needed`). *Chains disagree* says that they predict different things, and
+# more draws help only chains that cross from one story to the other. What is said of the case that
+# was cut short:
 
 # %%
 print(cases["cut short"].explanation)

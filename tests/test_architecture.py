@@ -26,12 +26,15 @@ ALLOWED = {
     "potential": "_checks _types data likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types distributions potential priors",
     "storage": "data potential priors samplers",
-    "plots": "potential samplers.sgmcmc scores",
+    "plots": "diagnostics.convergence diagnostics.monte_carlo potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types distributions potential priors samplers samplers.sgmcmc",
     "posterior": "_checks data distributions likelihoods potential samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
-    "diagnostics": "data diagnostics.convergence posterior priors samplers samplers.tempering storage",
+    "diagnostics": (
+        "data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
+        "samplers.tempering storage"
+    ),
     "run": "_checks data potential priors samplers samplers.sgmcmc samplers.tempering storage",
     "workflow": (
         "_checks approximations data diagnostics diagnostics.convergence posterior potential "
@@ -51,10 +54,14 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        compare_runs copies distinct_functions hidden_units temperatures
-        sampler_stats
+        compare_runs copies distinct_functions given_draws hidden_units report_numbers temperatures
+        verdict_names
+        sampler_stats spaces
         report
+        judged
+        words
         verdict
+        from_arrays
         diagnose
     """,
     "diagnostics.convergence": """

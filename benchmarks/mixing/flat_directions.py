@@ -168,7 +168,7 @@ def cell(table: str, width: int, activation: str, size: Row, folder) -> Iterator
         "worst R-hat": float(report.predictions.max_rhat),
         "median R-hat": float(np.nanmedian(report.predictions.rhat)),
         "least ESS": float(report.predictions.min_ess),
-        "converged": "yes" if report.verdict in ("converged", "predictions_converged") else "no",
+        "converged": "yes" if report.predictions.within(1.01, 400) else "no",
         "distinct chains": report.distinct.between if report.distinct else "",
         "functions in a chain": report.distinct.within if report.distinct else "",
         **collapsed(draws, split.x, activation),

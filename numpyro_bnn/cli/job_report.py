@@ -85,6 +85,7 @@ def write(outcome: Outcome, folder: Path) -> list[Path]:
         table.x[outcome.train],
         table.y[outcome.train],
         predict={"test": table.x[outcome.test]},
+        report=outcome.report,
     )
     idata.to_netcdf(str(posterior), engine="h5netcdf")
     report = folder / "report.md"

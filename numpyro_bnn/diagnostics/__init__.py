@@ -1,9 +1,12 @@
-"""Can a run be believed? R-hat and ESS in weight and function space, and a verdict in words.
+"""Can a run be believed? How precisely averages are known, whether chains agree, and a verdict in words.
 
-The weights of a Bayesian neural network do not mix and its predictions may. So the same
-statistics are computed on both, and what is asked of a run is that its *predictions* converge;
+The weights of a Bayesian neural network do not mix and its predictions may. So what is asked of a
+run is that the averages of its *predictions* are known and that its chains agree about them;
 :func:`diagnose` says so of a run, :func:`diagnose_draws` from arrays. Below are the numerics:
 
+- :func:`monte_carlo_error`, :func:`mean_errors`: how far averages are from those of an infinite run;
+- :func:`agreement`: whether chains differ by more than their own errors;
+- :func:`rhat_limit`, :func:`nested_rhat_limit`: what the worst R-hat of so many scalars stays below;
 - :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: of all
   scalars at once, equal to ArviZ's;
 - :func:`variance_parts`, :func:`chain_agreement`, :func:`distinct_functions`: what lies between
@@ -29,7 +32,8 @@ from numpyro_bnn.diagnostics.convergence.rhat import (
     rhat,
     summarize,
 )
-from numpyro_bnn.diagnostics.diagnose import diagnose, diagnose_draws
+from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
+from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.distinct_functions import (
     ChainAgreement,
     DistinctFunctions,
@@ -38,21 +42,34 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
+from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import HiddenLayer, align, find_hidden_layers
-from numpyro_bnn.diagnostics.report import Relabelling, Report, Space
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Relabelling, Report
+from numpyro_bnn.diagnostics.spaces import Space
+from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 __all__ = [
+    "Agreement",
     "ChainAgreement",
     "Disagreement",
     "DistinctFunctions",
     "HiddenLayer",
+    "MeanErrors",
+    "MonteCarloError",
     "Parting",
     "Relabelling",
     "Report",
     "SecondOpinion",
     "Space",
     "Summary",
+    "Tolerance",
     "VarianceParts",
+    "Verdict",
+    "agreement",
     "align",
     "chain_agreement",
     "compare_draws",
@@ -64,8 +81,12 @@ __all__ = [
     "ess",
     "find_hidden_layers",
     "mcse_mean",
+    "mean_errors",
+    "monte_carlo_error",
     "nested_rhat",
+    "nested_rhat_limit",
     "rhat",
+    "rhat_limit",
     "summarize",
     "variance_parts",
 ]

@@ -1,4 +1,4 @@
-"""A report on convergence: the numbers of each space, the verdict, and how it is shown."""
+"""A report on a run: the numbers of each space, the verdict, and how it is shown."""
 
 import html
 import textwrap
@@ -8,9 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion, label_of
+from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report_numbers import ReportNumbers, numbers_of
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
+from numpyro_bnn.diagnostics.spaces import Space
+from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 _WIDTH = 88
 _MOST_GROUPS = 12
@@ -19,143 +25,6 @@ _ABOVE = (("", 1), ("R-hat", 2), ("bulk ESS", 2), ("tail ESS", 1))
 _CELL = 9
 # Colours that all kinds of colour vision tell apart (Okabe & Ito 2008).
 _COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
-
-
-class Worst(NamedTuple):
-    """One scalar: `site` with its index, its R-hat and its bulk ESS."""
-
-    site: str
-    rhat: float
-    ess: float
-
-
-def _summary(function: Any, values: np.ndarray) -> float:
-    """`function` over what is not NaN; NaN when nothing is left."""
-    values = values[~np.isnan(values)]
-    return float(function(values)) if values.size else float("nan")
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """R-hat and ESS of some scalars.
-
-    Constant scalars have no R-hat and are left out of every summary; so are scalars that hold
-    NaN or infinities.
-
-    :param name: a site, or a space.
-    :param rhat: R-hat of each scalar.
-    :param ess: bulk ESS of each scalar.
-    :param ess_tail: tail ESS of each scalar.
-    """
-
-    name: str
-    rhat: np.ndarray
-    ess: np.ndarray
-    ess_tail: np.ndarray
-
-    @property
-    def num_scalars(self) -> int:
-        """Scalars, constant and bad ones included."""
-        return self.rhat.size
-
-    @property
-    def num_constant(self) -> int:
-        """Scalars that have one value in all chains and draws."""
-        return int((np.isnan(self.rhat) & ~np.isnan(self.ess)).sum())
-
-    @property
-    def num_bad(self) -> int:
-        """Scalars with NaN or infinities, or too few draws for an ESS."""
-        return int(np.isnan(self.ess).sum())
-
-    @property
-    def max_rhat(self) -> float:
-        """Largest R-hat."""
-        return _summary(np.max, self.rhat)
-
-    @property
-    def median_rhat(self) -> float:
-        """Median R-hat."""
-        return _summary(np.median, self.rhat)
-
-    @property
-    def min_ess(self) -> float:
-        """Smallest bulk ESS, all chains together."""
-        return _summary(np.min, self._moving(self.ess))
-
-    @property
-    def median_ess(self) -> float:
-        """Median bulk ESS."""
-        return _summary(np.median, self._moving(self.ess))
-
-    @property
-    def min_tail_ess(self) -> float:
-        """Smallest tail ESS."""
-        return _summary(np.min, self._moving(self.ess_tail))
-
-    def _moving(self, values: np.ndarray) -> np.ndarray:
-        return values[~np.isnan(self.rhat)]
-
-    def row(self) -> tuple[float, ...]:
-        """The numbers of a table's row, in the order of its columns."""
-        return (
-            self.num_scalars,
-            self.max_rhat,
-            self.median_rhat,
-            self.min_ess,
-            self.median_ess,
-            self.min_tail_ess,
-        )
-
-
-@dataclass(frozen=True)
-class Space(Numbers):
-    """All scalars of one kind: weights, predictions, precisions or the log joint.
-
-    :param groups: the numbers of each site, shaped as the site.
-    """
-
-    groups: tuple[Numbers, ...] = ()
-
-    @classmethod
-    def of(cls, name: str, groups: list[Numbers]) -> "Space":
-        """A space from its sites."""
-
-        def joined(values: list[np.ndarray]) -> np.ndarray:
-            return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
-
-        return cls(
-            name,
-            joined([g.rhat for g in groups]),
-            joined([g.ess for g in groups]),
-            joined([g.ess_tail for g in groups]),
-            tuple(groups),
-        )
-
-    def __bool__(self) -> bool:
-        return bool(self.groups)
-
-    def within(self, rhat_limit: float, ess_limit: float) -> bool:
-        """Whether every scalar keeps both limits; one that is constant throughout does not."""
-        return bool(self.max_rhat <= rhat_limit and self.min_ess >= ess_limit)
-
-    def worst(self, num: int = 5) -> list[Worst]:
-        """The scalars of largest R-hat.
-
-        :param num: how many.
-        :return: site with index, R-hat and bulk ESS, the worst first.
-        """
-        # NaN (constant or bad) sorts last.
-        order = np.argsort(-np.where(np.isnan(self.rhat), -1.0, self.rhat), kind="stable")
-        starts = np.cumsum([0, *(g.num_scalars for g in self.groups)])
-        found = []
-        for flat in order[:num]:
-            k = int(np.searchsorted(starts, flat, side="right")) - 1
-            group = self.groups[k]
-            index = np.unravel_index(int(flat - starts[k]), group.rhat.shape)
-            site = label_of(group.name, index)
-            found.append(Worst(site, float(self.rhat[flat]), float(self.ess[flat])))
-        return found
 
 
 class Relabelling(NamedTuple):
@@ -179,26 +48,36 @@ class Report:
     :param predictions: the same of the predictions at the given inputs.
     :param precisions: the same of sites whose names end in "precision".
     :param log_joint: the same of the log joint density.
-    :param verdict: `"converged"`: weights and predictions keep the limits on R-hat and ESS;
-        `"predictions_converged"`: predictions do and weights do not; `"not_converged"`;
+    :param verdict: `"within_tolerance"`: chains agree and averages are known as well as was asked;
+        `"within_tolerance_on_average"`: all but the worst rows are; `"run_longer"`; `"chains_disagree"`;
         `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN or infinities.
     :param sentences: the explanation, sentence by sentence.
     :param num_chains: chains.
     :param num_draws: draws a chain.
-    :param rhat_limit: the largest R-hat allowed.
+    :param rhat_limit: what the worst R-hat of so many predictions of chains that agree stays below, at
+        their median effective size; NaN where nothing was judged.
     :param sampler: what the sampler recorded about itself.
     :param chains: which chains predict alike, where the predictions do not keep the limits.
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
     :param suspect: chains that never moved, or whose moves mostly failed: number to reason.
+    :param headline: the numbers that carry the verdict, in words.
+    :param monte_carlo_error: how far averages over the draws may be off; None for draws that are
+        invalid or too few.
+    :param agreement: the test of whether chains differ by more than their own errors; None likewise.
+    :param tolerance: what was accepted.
+    :param needed: how many times as many draws bring all within tolerance: at most 1 where all is,
+        infinite where nothing moves, NaN where more draws are not what is missing. Where chains
+        disagree it counts on chains that cross.
+    :param needed_by: what asks for most.
     """
 
     weights: Space
     predictions: Space
     precisions: Space
     log_joint: Space
-    verdict: str
+    verdict: Verdict
     sentences: tuple[str, ...]
     num_chains: int
     num_draws: int
@@ -209,6 +88,12 @@ class Report:
     second: SecondOpinion | None = None
     relabelling: Relabelling | None = None
     suspect: Mapping[int, str] = field(default_factory=dict)
+    headline: str = ""
+    monte_carlo_error: MonteCarloError | None = field(default=None, repr=False)
+    agreement: Agreement | None = field(default=None, repr=False)
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    needed: float = float("nan")
+    needed_by: str = ""
 
     @property
     def explanation(self) -> str:
@@ -277,7 +162,7 @@ class Report:
         name_width = min(34, max([len(label) + 2 * (not whole) for label, whole, _ in rows] + [12]))
         above = " " * name_width + "".join(f"{c:>{n * _CELL}}" for c, n in _ABOVE)
         head = " " * name_width + "".join(f"{c:>{_CELL}}" for c in _COLUMNS)
-        lines = [f"Verdict: {self.verdict.replace('_', ' ')}"]
+        lines = textwrap.wrap(f"Verdict: {self.verdict.words}: {self.headline}", _WIDTH)
         lines += [*textwrap.wrap(self._facts(), _WIDTH), "", above, head, "─" * len(head)]
         for label, whole, numbers in rows:
             label = label if whole else "  " + label
@@ -304,7 +189,7 @@ class Report:
             name = f"<{tag}>{html.escape(label)}</{tag}>"
             body.append(f'<tr><td style="text-align:left">{name}</td>{cells}</tr>')
         return (
-            f"<div><b>Verdict: {self.verdict.replace('_', ' ')}</b><br>{self._facts()}"
+            f"<div><b>Verdict: {self.verdict.words}</b> ({html.escape(self.headline)})<br>{self._facts()}"
             f"<table><thead><tr>{above}</tr><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
             f'<p style="max-width:48em">{html.escape(self.explanation)}</p></div>'
         )
@@ -328,8 +213,21 @@ class Report:
             ]
         )
 
+    def numbers(self) -> ReportNumbers:
+        """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""
+        said: dict[str, str | float | int] = {
+            "verdict": str(self.verdict),
+            "headline": self.headline,
+            "explanation": self.explanation,
+            "needed": self.needed,
+            "needed_by": self.needed_by,
+            "num_chains": self.num_chains,
+            "num_draws": self.num_draws,
+        }
+        return numbers_of(said, self.tolerance, self.monte_carlo_error, self.agreement)
+
     def plot(self, axes: Any = None) -> Any:
-        """Histograms of R-hat, weights beside predictions, with the limit.
+        """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
 
         :param axes: two Matplotlib axes; default: a new figure.
         :return: the axes.
@@ -346,13 +244,16 @@ class Report:
         for ax, space, values in zip(axes, spaces, finite):
             ax.set_title(space.name)
             ax.set_xlabel("R-hat")
-            ax.axvline(self.rhat_limit, color="0.5", linestyle="--", label=f"{self.rhat_limit:g}")
+            if np.isfinite(self.rhat_limit):
+                label = f"{self.rhat_limit:.3f}"
+                ax.axvline(self.rhat_limit, color="0.5", linestyle="--", label=label)
             if values.size:
                 ax.hist(values, bins=bins, color=_COLOURS[space.name])
             else:
                 ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
         axes[0].set_ylabel("scalars")
-        axes[0].legend(title="limit", frameon=False)
+        if np.isfinite(self.rhat_limit):
+            axes[0].legend(title="limit", frameon=False)
         return axes
 
 

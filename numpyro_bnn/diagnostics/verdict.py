@@ -1,56 +1,51 @@
-"""From numbers to a verdict and to words.
+"""From what was measured to a verdict and to words.
 
-Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) >
-the limits on R-hat and ESS. "converged" asks for every space that was given; for
-"predictions_converged" the predictions suffice, since the weights of a network can be relabelled
-without changing a prediction. Parallel tempering that made no round trip, or whose log evidence
-differs between replicas or between two runs, is "not converged" whatever the draws say. So are a run
-with suspect chains, and one at a temperature far from what was asked for; too few draws never hide
-that. A run of suspect chains alone is "invalid".
+Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
+that disagree > the tolerance. Predictions are judged, and weights are reported apart: they can be
+relabelled without changing a prediction. Only where nothing else was given are they judged themselves.
+Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
+two runs, is "run longer" at best, and so is a run at a temperature far from what was asked for. A run
+with suspect chains disagrees, however few its draws; one of suspect chains alone is invalid.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
-from numpyro_bnn.diagnostics.report import Relabelling, Report, Space
+from numpyro_bnn.diagnostics.judged import Judged
+from numpyro_bnn.diagnostics.report import Relabelling, Report
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats, percent, warnings_of
+from numpyro_bnn.diagnostics.spaces import Space
+from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.words import headline, listed, sentences
 from numpyro_bnn.samplers.suspects import named
 from numpyro_bnn.samplers.tempering.evidence import Tempering, doubts
 
-_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # The share of inputs at which the halves of the chains must differ to be called a drift.
 _DRIFT = 0.05
 # Distinct functions are a continuous count; below this it is sampling of finitely many draws.
 _DISTINCT = 1.2
-
-
-class Limits(NamedTuple):
-    """What convergence asks for.
-
-    :param rhat: largest R-hat of the worst scalar.
-    :param ess: smallest bulk ESS of the worst scalar, all chains together.
-    :param min_draws: draws a chain below which nothing is judged.
-    """
-
-    rhat: float = 1.01
-    ess: float = 400.0
-    min_draws: int = 100
+_UNKNOWN = float("nan")
 
 
 class Evidence(NamedTuple):
-    """All that a verdict rests on; see the fields of `Report`."""
+    """All that a verdict rests on; see the fields of `Report`. A space that was not given is empty.
+
+    `judged` is None for draws that are invalid or too few; `what` is judged: `"predictions"`, or
+    `"weights"` where nothing else was given.
+    """
 
     spaces: Mapping[str, Space]
     num_chains: int
     num_draws: int
+    min_draws: int
     sampler: SamplerStats
     bad_chains: Mapping[int, tuple[int, str]]
-    verdict_without: str | None
+    verdict_without: Verdict | None
+    judged: Judged | None
+    what: str
     stuck: tuple[int, ...]
     chains: Disagreement | None
     distinct: DistinctFunctions | None
@@ -59,49 +54,78 @@ class Evidence(NamedTuple):
     second_tempering: Tempering | None = None
 
 
-def judge(evidence: Evidence, limits: Limits) -> tuple[str, tuple[str, ...]]:
+class Judgement(NamedTuple):
+    """The fields of a report that say what its numbers mean."""
+
+    verdict: Verdict
+    headline: str
+    needed: float
+    needed_by: str
+    sentences: tuple[str, ...]
+
+
+def judge(evidence: Evidence) -> Judgement:
     """The verdict, and its explanation sentence by sentence.
 
     :param evidence: numbers of each space and what else is known.
-    :param limits: what convergence asks for.
-    :return: one of the five verdicts, and sentences with the sampler's own troubles first.
+    :return: one of the six verdicts, and sentences with the sampler's own troubles first.
     """
-    said = warnings_of(evidence.sampler)
-    verdict = numbers = _verdict(evidence, limits)
-    ladder = evidence.sampler.tempering
-    if ladder is not None and verdict not in ("invalid", "too_short"):
-        unproved = doubts(ladder, evidence.second_tempering)
-        if unproved:
-            verdict = "not_converged"
-            said = [*unproved, "What follows is what the draws alone would say.", *said]
-    if verdict == "invalid":
-        said += _invalid(evidence)
-    elif verdict == "too_short":
-        said += _too_short(evidence, limits)
+    if evidence.bad_chains:
+        found = _not_judged("invalid", _invalid(evidence), evidence)
+    elif evidence.judged is None:
+        found = _not_judged("too_short", _too_short(evidence), evidence)
     else:
-        said += _limits_kept(numbers, evidence, limits)
-        said += _relabelled(evidence)
-        said += _what_chains_do(evidence)
-        # Only kernels that take steps by a discretisation keep temperatures.
-        if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
-            said.append(_UNCORRECTED)
-    if evidence.num_chains == 1:
-        said.append(
-            "One chain only: its R-hat compares its two halves, and one chain cannot see other "
-            "modes; run at least four."
-        )
+        found = _no_better(_measured(evidence, evidence.judged), evidence)
+    said = [*found.sentences]
     if evidence.second is not None:
         said.append(_second_opinion(evidence.second))
-    return _no_better(verdict, evidence), tuple(said)
+    if evidence.num_chains == 1:
+        said.insert(0, _ONE_CHAIN)
+    return found._replace(sentences=tuple(said))
 
 
-def _no_better(verdict: str, evidence: Evidence) -> str:
-    """The verdict, where the temperatures show what the draws do not."""
-    heat = evidence.sampler.heat
-    if verdict == "invalid":
-        return verdict
-    wrong = heat.step_is_zero or heat.far_off
-    return "not_converged" if wrong or (verdict == "too_short" and heat.comments()) else verdict
+def _not_judged(verdict: str, said: list[str], evidence: Evidence) -> Judgement:
+    said = warnings_of(evidence.sampler) + said
+    if verdict == "too_short":
+        needed = evidence.min_draws / max(1, evidence.num_draws)
+        line = f"{evidence.num_draws} draws a chain, {evidence.min_draws} are the least"
+        return Judgement(Verdict(verdict), line, needed, "draws a chain", tuple(said))
+    bad = evidence.bad_chains
+    line = f"NaN or infinite draws in {len(bad)} of {evidence.num_chains} chains"
+    return Judgement(Verdict(verdict), line, _UNKNOWN, "finite draws", tuple(said))
+
+
+def _measured(evidence: Evidence, found: Judged) -> Judgement:
+    said = warnings_of(evidence.sampler) + sentences(found, evidence.what)
+    if evidence.what == "weights":
+        said.append(_NO_PREDICTIONS)
+    said += _apart_from_the_verdict(evidence)
+    said += _relabelled(evidence)
+    said += _what_chains_do(evidence)
+    # Only kernels that take steps by a discretisation keep temperatures.
+    if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
+        said.append(_UNCORRECTED if evidence.second is None else _UNCORRECTED_SECOND)
+    return Judgement(found.verdict, headline(found, evidence.what), *found.needed, tuple(said))
+
+
+def _no_better(found: Judgement, evidence: Evidence) -> Judgement:
+    """At best `run_longer`, where a ladder or the temperatures show what the draws do not."""
+    heat, ladder = evidence.sampler.heat, evidence.sampler.tempering
+    unproved = [] if ladder is None else doubts(ladder, evidence.second_tempering)
+    if unproved:
+        lead = (*unproved, "What follows is what the draws alone would say.")
+        found = found._replace(sentences=(*lead, *found.sentences))
+        why = "round trips and evidence of the ladder"
+    elif heat.step_is_zero or heat.far_off:
+        why = "the temperature of the sampler"
+    else:
+        return found
+    verdict = found.verdict.at_best("run_longer")
+    if verdict.startswith("run"):
+        # How many draws mend that nobody knows.
+        line = f"by {why}; {found.headline}"
+        found = found._replace(verdict=verdict, needed=_UNKNOWN, needed_by=why, headline=line)
+    return found
 
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
@@ -112,7 +136,7 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
     :param num_chains: chains among the draws.
     """
     if len(suspect) < num_chains:
-        verdict = "invalid" if report.verdict == "invalid" else "not_converged"
+        verdict = "invalid" if report.verdict.startswith("invalid") else "chains_disagree"
         said = (
             "They count as disagreeing with the others: leave them out, or run again from optimised "
             "weights or with another step size."
@@ -121,8 +145,15 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
         verdict = "invalid"
         said = "No chain is left to judge: change the step size, or start from optimised weights."
     lead = f"Suspect: {named(suspect)}. {said} What follows is what the draws alone would say."
-    sentences = (lead, *report.sentences)
-    return replace(report, verdict=verdict, suspect=dict(suspect), sentences=sentences)
+    return replace(
+        report,
+        verdict=Verdict(verdict),
+        headline=f"{len(suspect)} of {num_chains} chains suspect; {report.headline}",
+        needed=_UNKNOWN,
+        needed_by="chains that move",
+        suspect=dict(suspect),
+        sentences=(lead, *report.sentences),
+    )
 
 
 def with_copies(report: Report, said: str) -> Report:
@@ -131,26 +162,19 @@ def with_copies(report: Report, said: str) -> Report:
     :param report: on the chains that differ.
     :param said: which are copies.
     """
-    verdict = report.verdict
-    if report.num_chains == 1 and verdict in ("converged", "predictions_converged"):
-        # Several were asked for, and there is nothing to compare the one with.
-        verdict = "not_converged"
-        said += " One chain is nothing to compare. What follows is what it alone would say."
-    return replace(report, verdict=verdict, sentences=(said, *report.sentences))
-
-
-def _verdict(evidence: Evidence, limits: Limits) -> str:
-    if evidence.bad_chains:
-        return "invalid"
-    if evidence.num_draws < limits.min_draws:
-        return "too_short"
-    kept = {name: space.within(limits.rhat, limits.ess) for name, space in evidence.spaces.items()}
-    if kept.get("predictions"):
-        # Without any weights nothing is known about them.
-        return "converged" if "weights" in kept and all(kept.values()) else "predictions_converged"
-    if "predictions" not in kept and all(kept.values()):
-        return "converged"
-    return "not_converged"
+    verdict = report.verdict.at_best("run_longer")
+    if report.num_chains > 1 or verdict is report.verdict:
+        return replace(report, sentences=(said, *report.sentences))
+    # Several were asked for, and there is nothing to compare the one with.
+    said += " One chain is nothing to compare. What follows is what it alone would say."
+    return replace(
+        report,
+        verdict=verdict,
+        headline=f"all chains are copies of one; {report.headline}",
+        needed=_UNKNOWN,
+        needed_by="chains that differ",
+        sentences=(said, *report.sentences),
+    )
 
 
 def _invalid(evidence: Evidence) -> list[str]:
@@ -160,85 +184,40 @@ def _invalid(evidence: Evidence) -> list[str]:
         said.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
     if len(bad) == evidence.num_chains:
         return [*said, "No chain is left: lower the step size, or start from optimised weights."]
-    names = _listed(sorted(bad))
+    names = listed(sorted(bad))
     if evidence.verdict_without is not None:
-        verdict = evidence.verdict_without.replace("_", " ")
+        verdict = evidence.verdict_without.words
         chain = "chains" if len(bad) > 1 else "chain"
         said.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
     return said
 
 
-def _too_short(evidence: Evidence, limits: Limits) -> list[str]:
+def _too_short(evidence: Evidence) -> list[str]:
     return [
-        f"{evidence.num_draws} draws a chain are too few to judge (at least {limits.min_draws}): "
-        f"R-hat and ESS are themselves too uncertain; run longer, 1000 draws are usual."
+        f"{evidence.num_draws} draws a chain are too few to judge (at least {evidence.min_draws}): "
+        f"their errors are themselves too uncertain; run longer, 1000 draws are usual."
     ]
 
 
-def _numbers(space: Space) -> str:
-    return f"worst R-hat {_rhat(space.max_rhat)}, at least {space.min_ess:,.0f} effective draws"
+def _apart_from_the_verdict(evidence: Evidence) -> list[str]:
+    """Weights, precisions and log joint, which are reported and do not count."""
+    if evidence.what == "weights":
+        return []
+    parts = [
+        f"{name}: worst R-hat {_rhat(space.max_rhat)}, at least {space.min_ess:,.0f} effective draws"
+        for name, space in evidence.spaces.items()
+        if space and name != "predictions" and space.num_constant < space.num_scalars
+    ]
+    if not parts:
+        return []
+    why = ""
+    if evidence.spaces["weights"]:
+        why = "; hidden units can be relabelled without changing a prediction"
+    return [f"Reported apart, and no part of the verdict ({'; '.join(parts)}){why}."]
 
 
 def _rhat(value: float) -> str:
     return f"{value:.3f}" if value < 1.1 else f"{value:.3g}"
-
-
-def _shortfall(space: Space, limits: Limits) -> str:
-    """What is wrong with a space that does not keep the limits."""
-    if space.num_constant == space.num_scalars:
-        return "every draw of every chain is the same"
-    worst = space.worst(1)[0]
-    if space.max_rhat <= limits.rhat:
-        return (
-            f"R-hat is fine ({_rhat(space.max_rhat)}), but the worst has {space.min_ess:,.0f} "
-            f"effective draws of the {limits.ess:,.0f} needed; run about "
-            f"{limits.ess / space.min_ess:.1f} times as long"
-        )
-    return (
-        f"worst R-hat {_rhat(space.max_rhat)} at {worst.site}, limit {limits.rhat:g}; smallest "
-        f"ESS {space.min_ess:,.0f}"
-    )
-
-
-def _limits_kept(verdict: str, evidence: Evidence, limits: Limits) -> list[str]:
-    spaces = evidence.spaces
-    functions = spaces.get("predictions")
-    others = {name: space for name, space in spaces.items() if name != "predictions"}
-    failing = {n: s for n, s in others.items() if not s.within(limits.rhat, limits.ess)}
-    if verdict == "converged" and functions is not None:
-        held = "; ".join(f"{name}: {_numbers(space)}" for name, space in spaces.items())
-        return [f"Everything has converged ({held})."]
-    if verdict == "converged":
-        held = "; ".join(f"{name}: {_numbers(space)}" for name, space in others.items())
-        return [f"{_listed(others).capitalize()} have converged ({held}).", _NO_PREDICTIONS]
-    if verdict == "predictions_converged" and functions is not None:
-        lead = f"Predictions have converged ({_numbers(functions)})"
-        if "weights" not in others:
-            lead += "; no weights were given"
-        said = []
-        if "weights" in failing:
-            said.append(
-                f"{lead}, weights have not ({_shortfall(failing.pop('weights'), limits)}) and for "
-                f"a network need not: hidden units can be relabelled without changing a "
-                f"prediction."
-            )
-        else:
-            said.append(f"{lead}.")
-        return said + [
-            f"The {name} has not converged ({_shortfall(space, limits)})."
-            if name == "log joint"
-            else f"{name.capitalize()} have not converged ({_shortfall(space, limits)})."
-            for name, space in failing.items()
-        ]
-    if functions is None:
-        failed = "; ".join(
-            f"{name}: {_shortfall(space, limits)}" for name, space in failing.items()
-        )
-        return [f"Not converged ({failed}).", _NO_PREDICTIONS]
-    said = [f"Predictions have not converged: {_shortfall(functions, limits)}."]
-    if others and not failing:
-        said.append(f"{_listed(others).capitalize()} keep the limits, which is not enough.")
-    return said
 
 
 def _relabelled(evidence: Evidence) -> list[str]:
@@ -260,58 +239,42 @@ def _relabelled(evidence: Evidence) -> list[str]:
 _HARDLY_LESS = 0.9
 _UNCORRECTED = (
     "No step was accepted or rejected: the bias of the step size is in all chains alike, and no R-hat "
-    "can show it; compare with a smaller step, or with NUTS (second_opinion)."
+    "and no number above can show it; measure it with NUTS (second_opinion), or with a run of half the "
+    "step: diagnose(run, x, second=other)."
+)
+_UNCORRECTED_SECOND = (
+    "No step was accepted or rejected: the bias of the step size is in all chains alike, and is at most "
+    "what the averages of the second run are away, if that one has none."
 )
 _NO_PREDICTIONS = (
     "No predictions were given, and the weights of a network do not say whether its functions "
-    "have converged; give inputs to predict at."
+    "are known; give inputs to predict at."
+)
+_ONE_CHAIN = (
+    "One chain only: other modes cannot be seen from it, and its two halves stand for chains; run at "
+    "least four."
 )
 
 
 def _what_chains_do(evidence: Evidence) -> list[str]:
-    """Which chains are stuck, which disagree and where, and whether they drift."""
+    """Which chains are stuck, how many distinct ones there are, and whether they drift."""
     found, stuck = evidence.chains, evidence.stuck
     said = []
     if stuck and len(stuck) < evidence.num_chains:
         many = len(stuck) > 1
         said.append(
-            f"Chain{'s' * many} {_listed(stuck)} {'do' if many else 'does'} not move: leave "
+            f"Chain{'s' * many} {listed(stuck)} {'do' if many else 'does'} not move: leave "
             f"{'them' if many else 'it'} out, or start again from optimised weights with a "
             f"smaller step."
         )
     if found is None:
         return said
-    moving = [c for c in range(evidence.num_chains) if c not in stuck]
-    labels = np.unique(found.groups[moving])
-    if len(labels) > 1:
-        groups = [[c for c in moving if found.groups[c] == label] for label in labels]
-        across = np.mean(
-            [
-                found.share[c, d]
-                for c in moving
-                for d in moving
-                if found.groups[c] != found.groups[d]
-            ]
+    distinct = evidence.distinct
+    if distinct is not None and evidence.num_chains > 1 and distinct.between > _DISTINCT:
+        said.append(
+            f"By what they predict, the {evidence.num_chains} chains count as "
+            f"{distinct.between:.1f} distinct ones."
         )
-        share = percent(float(across))
-        advice = (
-            "not one posterior yet; run longer, or average across chains knowing that their "
-            "weights are arbitrary."
-        )
-        if all(len(group) == 1 for group in groups) and len(groups) > 2:
-            said.append(f"Any two chains predict differently at {share} of inputs: {advice}")
-        else:
-            count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
-            named = " | ".join(", ".join(map(str, group)) for group in groups)
-            said.append(
-                f"{count} groups of chains ({named}) predict differently at {share} of inputs: "
-                f"{advice}"
-            )
-        if evidence.distinct is not None and evidence.distinct.between > _DISTINCT:
-            said.append(
-                f"By what they predict, the {evidence.num_chains} chains count as "
-                f"{evidence.distinct.between:.1f} distinct ones."
-            )
     if found.drift > _DRIFT:
         said.append(
             f"The chains drift: their first and second halves predict differently at "
@@ -331,10 +294,5 @@ def _second_opinion(second: SecondOpinion) -> str:
         f"A second run parts from this one in {second.num_parted:,} of {second.num_compared:,} "
         f"means and quantiles (worst: {worst.quantity} of {worst.site}, {worst.first:.4g} here "
         f"and {worst.second:.4g} there, {worst.errors:.3g} joint Monte Carlo errors): at least one "
-        f"of them has missed something that its own R-hat cannot show."
+        f"of them has missed something that its own chains cannot show."
     )
-
-
-def _listed(names: object) -> str:
-    words = [str(name) for name in names]  # type: ignore[attr-defined]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -80,8 +80,11 @@ def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
     share = min(0.5, points / (72 * ax.get_window_extent().height / ax.figure.dpi))
     for each in ax.figure.axes:
         if each.bbox.bounds == ax.bbox.bounds:
-            bottom, top = each.get_ylim()
-            each.set_ylim(bottom, bottom + (top - bottom) / (1 - share))
+            # So many times as high as it looks, which on a logarithmic axis is another number.
+            scale = each.yaxis.get_transform()
+            low, high = scale.transform(np.array(each.get_ylim(), np.float64))
+            top = scale.inverted().transform(np.array([low + (high - low) / (1 - share)]))[0]
+            each.set_ylim(top=float(top))
 
 
 def label_axes(ax: Axes, x: str, y: str) -> None:

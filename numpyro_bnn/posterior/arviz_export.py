@@ -47,6 +47,7 @@ def to_inference_data(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
+    report: Any = None,
 ) -> Any:
     """Everything about a run as one ArviZ object.
 
@@ -64,6 +65,10 @@ def to_inference_data(
       standard deviation of the noise), in units of the target.
     - ``predictions``: the same for each name in `predict`, as ``test.y``, ``test.probs``, …, over
       ``test.row``; their inputs in ``predictions_constant_data``.
+    - ``report``, where `report` is given: the Monte Carlo error of each row that was judged
+      (``total_variation`` or ``relative`` over ``judged_row``), the group of each chain
+      (``chain_group``) and how many times as many draws are ``needed``; verdict, tolerance and
+      single numbers as attributes. ``posterior`` has the verdict among its attributes too.
 
     Memory: the result, which for R rows takes ``chains × draws × R`` numbers for the log
     likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous
@@ -82,11 +87,16 @@ def to_inference_data(
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
+    :param report: what :func:`~numpyro_bnn.diagnose` said of this run.
     :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
-    :raises TypeError: if `run` or `predict` is something else.
+    :raises TypeError: if `run`, `predict` or `report` is something else.
     """
+    if report is not None and not callable(getattr(report, "numbers", None)):
+        raise TypeError(
+            f"to_inference_data: report must be what bnn.diagnose returned, got {type(report).__name__}."
+        )
     if predict is not None and not isinstance(predict, Mapping):
         raise TypeError(
             f"to_inference_data: predict must map names to inputs, such as {{'test': x_test}}, got "
@@ -133,6 +143,8 @@ def to_inference_data(
         own_key = jax.random.fold_in(key, index + 1)
         groups.add_predictions("predictions", f"{name}.", inputs, targets, own_key, batch_size)
         groups.add_inputs("predictions_constant_data", f"{name}.", inputs)
+    if report is not None:
+        groups.add_report(report.numbers())
     datasets = groups.datasets()
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")

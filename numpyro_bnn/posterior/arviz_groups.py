@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,22 @@ class Training(NamedTuple):
     observed: dict[str, np.ndarray]
 
 
+class ReportNumbers(Protocol):
+    """What a report measured; see :mod:`numpyro_bnn.diagnostics.report_numbers`."""
+
+    @property
+    def attributes(self) -> Mapping[str, str | float | int]:
+        """Texts and numbers by name, the verdict among them."""
+
+    @property
+    def by_row(self) -> Mapping[str, np.ndarray]:
+        """Arrays over the rows that were judged."""
+
+    @property
+    def by_chain(self) -> Mapping[str, np.ndarray]:
+        """Arrays over chains."""
+
+
 class Groups:
     """The groups as they grow."""
 
@@ -54,7 +70,7 @@ class Groups:
         self.coords = coords
         self.sampled = {"chain": chains, "draw": np.arange(draws.num_draws)}
         self.variables: dict[str, dict[str, xr.Variable]] = {}
-        self.attrs: dict[str, dict[str, str]] = {}
+        self.attrs: dict[str, dict[str, Any]] = {}
         unknown = [site for site in dims if site not in draws]
         if unknown:
             raise ValueError(
@@ -174,6 +190,20 @@ class Groups:
     def add_observed(self, training: Training) -> None:
         for name, value in training.observed.items():
             self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
+
+    def add_report(self, numbers: ReportNumbers) -> None:
+        for name, rows in numbers.by_row.items():
+            self.add("report", name, ["judged_row"], rows)
+        for name, chains in numbers.by_chain.items():
+            # Chains that were copies of others were judged once, and have no number of their own.
+            if len(chains) == self.draws.num_chains:
+                self.add("report", name, ["chain"], chains)
+        # ArviZ 0.23 drops a group without any variable, and its attributes with it.
+        self.add("report", "needed", [], numbers.attributes["needed"])
+        # Numbers of Python: NumPy's are not taken by every format.
+        plain = {k: np.asarray(value).item() for k, value in numbers.attributes.items()}
+        self.attrs["report"] = plain
+        self.attrs.setdefault("posterior", {})["verdict"] = plain["verdict"]
 
     def datasets(self) -> dict[str, xr.Dataset]:
         """The finished groups by name, their axes labelled."""

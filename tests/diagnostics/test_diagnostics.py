@@ -256,70 +256,83 @@ def situation(name, rng):
 
 
 # What is said, and in which order: the first is at the beginning.
+WITHIN = "within_tolerance"
 SITUATIONS = {
-    "independent": ("converged", ["Everything has converged", "log joint"]),
-    "relabelled": (
-        "predictions_converged",
-        ["Predictions have converged", "weights have not", "need not", "relabelled"],
-    ),
+    "independent": (WITHIN, ["The chains agree (p = ", "Reported apart", "log joint"]),
+    "relabelled": (WITHIN, ["The chains agree", "no part of the verdict", "relabelled"]),
     "one mode a chain in weights, classes alike": (
-        "predictions_converged",
-        ["weights have not", "net/Dense_0.kernel["],
+        WITHIN,
+        [
+            "class probabilities",
+            "of total variation",
+            "no part of the verdict",
+            "weights: worst R-hat",
+        ],
     ),
     "two groups": (
-        "not_converged",
+        "chains_disagree",
         [
-            "Predictions have not converged: worst R-hat",
-            "at mean[",
-            "Two groups of chains (0, 2 | 1, 3) predict differently at 14 % of inputs",
+            "Two groups of chains (0, 2 | 1, 3) differ at 14 % of inputs, such as mean[0]",
+            "accepted",
             "not one posterior yet",
+            "ParallelTempering",
+            "stack",
         ],
     ),
     "every chain apart": (
-        "not_converged",
-        ["Any two chains predict differently at 100 % of inputs"],
+        "chains_disagree",
+        ["Every chain tells its own story at 100 % of inputs"],
     ),
-    "one stuck": ("not_converged", ["Predictions have not", "Chain 2 does not move"]),
-    "all stuck": ("not_converged", ["every draw of every chain is the same"]),
+    "one stuck": ("chains_disagree", ["groups of chains (0, 1, 3 | 2)", "Chain 2 does not move"]),
+    "all stuck": (
+        "run_longer",
+        ["Copies", "One chain only", "every draw of every chain is the same"],
+    ),
     "one NaN chain": (
         "invalid",
-        ["Chain 1 holds NaN", "from draw 137 on (predictions", "Leave out chain 1", "converged"],
+        ["Chain 1 holds NaN", "137 on (predictions", "Leave out chain 1", "within tolerance"],
     ),
     "infinite weight": ("invalid", ["Chain 3", "from draw 499 on (weights 'net/Dense_0.kernel')"]),
     "all NaN": ("invalid", ["Chain 0", "Chain 3", "No chain is left"]),
     "too short": ("too_short", ["99 draws a chain are too few", "at least 100"]),
     "NaN and too short": ("invalid", ["Chain 0 holds NaN", "too short"]),
     "three draws": ("too_short", ["3 draws a chain are too few"]),
-    "one chain": ("converged", ["Everything", "One chain only", "cannot see other modes"]),
-    "trend": ("not_converged", ["The chains drift", "at 100 % of inputs"]),
+    "one chain": (
+        WITHIN,
+        ["One chain only: other modes cannot be seen", "halves of the one chain"],
+    ),
+    "trend": ("run_longer", ["cannot be tested yet", "The chains drift", "at 100 % of inputs"]),
     "few effective draws": (
-        "not_converged",
-        ["R-hat is fine", "effective draws of the 400 needed", "times as long"],
+        "run_longer",
+        ["cannot be tested yet", "fewer than 50 effective draws", "times as many draws (set by"],
     ),
-    "other scale": ("not_converged", ["worst R-hat"]),
-    "precision apart": ("predictions_converged", ["Predictions have", "Precisions have not"]),
-    "log joint apart": ("predictions_converged", ["The log joint has not converged"]),
-    "weights alone": ("converged", ["Weights and precisions have converged", "No predictions"]),
-    "weights alone, relabelled": ("not_converged", ["Not converged (weights", "No predictions"]),
-    "weights alone, one stuck": ("not_converged", ["No predictions", "Chain 2 does not move"]),
-    "predictions alone": ("predictions_converged", ["no weights were given"]),
-    "predictions and log joint": ("predictions_converged", ["no weights were given"]),
-    "some inputs constant": ("converged", ["Everything"]),
+    "other scale": (WITHIN, ["The chains agree", "R-hat of 50 of 50", "spreads may not"]),
+    "precision apart": (WITHIN, ["The chains agree", "precisions: worst R-hat 1.5"]),
+    "log joint apart": (WITHIN, ["The chains agree", "log joint: worst R-hat 2.8"]),
+    "weights alone": (WITHIN, ["The chains agree (p = 0.52 over all weights)", "No predictions"]),
+    "weights alone, relabelled": ("chains_disagree", ["Every chain tells", "No predictions"]),
+    "weights alone, one stuck": ("chains_disagree", ["No predictions", "Chain 2 does not move"]),
+    "predictions alone": (WITHIN, ["The chains agree"]),
+    "predictions and log joint": (WITHIN, ["The chains agree", "Reported apart", "log joint"]),
+    "some inputs constant": (WITHIN, ["The chains agree"]),
     "divergences": (
-        "converged",
-        ["transitions diverged (20 %)", "no R-hat can show", "Everything"],
+        WITHIN,
+        ["transitions diverged (20 %)", "no R-hat can show", "The chains agree"],
     ),
-    "saturated trees": ("converged", ["ended at the largest tree (50 %)", "Everything"]),
-    "low acceptance": ("converged", ["Chain 1 accepts 2 %", "Everything"]),
-    "low E-BFMI": ("converged", ["E-BFMI of chain", "Everything"]),
-    "second opinion agrees": ("converged", ["Everything", "A second run agrees in all 204"]),
+    "saturated trees": (WITHIN, ["ended at the largest tree (50 %)", "The chains agree"]),
+    "low acceptance": (WITHIN, ["Chain 1 accepts 2 %", "The chains agree"]),
+    "low E-BFMI": (WITHIN, ["E-BFMI of chain", "The chains agree"]),
+    "second opinion agrees": (
+        WITHIN,
+        ["The chains agree", "Averages of a second run are 0.0", "A second run agrees in all 204"],
+    ),
     "second opinion parts": (
-        "converged",
+        WITHIN,
         [
-            "Everything",
+            "The chains agree",
             "A second run parts from this one",
             "predictions[0]",
-            "R-hat cannot show",
+            "own chains cannot show",
         ],
     ),
 }
@@ -335,7 +348,9 @@ def test_verdict_and_explanation_of_a_constructed_situation(rng, name):
     for phrase in phrases:
         assert phrase in report.explanation[place:], report.explanation
         place = report.explanation.index(phrase, place)
-    # Each can be shown, and says the verdict.
+    # Each can be shown, and says the verdict and what carries it first.
+    assert str(report).startswith(f"Verdict: {report.verdict.words}: ")
+    assert report.headline
     assert verdict.replace("_", " ") in str(report)
     assert verdict.replace("_", " ") in report._repr_html_()
     assert len(report.to_dataframe()) == sum(len(space.groups) for space in report.spaces)
@@ -452,7 +467,7 @@ def test_plot_draws_every_rhat_beside_the_limit(rng):
     left, right = report.plot()
     assert sum(p.get_height() for p in left.patches) == 12
     assert sum(p.get_height() for p in right.patches) == 2 * INPUTS
-    assert left.lines[0].get_xdata()[0] == right.lines[0].get_xdata()[0] == 1.01
+    assert left.lines[0].get_xdata()[0] == right.lines[0].get_xdata()[0] == report.rhat_limit
     empty = diagnose_draws(**situation("all stuck", rng)).plot(matplotlib.pyplot.subplots(1, 2)[1])
     assert not empty[0].patches
     matplotlib.pyplot.close("all")

@@ -196,7 +196,7 @@ def relabelled_chains(chains=4, draws=400):
 def test_a_report_tells_relabelling_from_the_rest():
     draws = relabelled_chains()
     report = bnn.diagnose(draws, X)
-    assert report.verdict == "predictions_converged"
+    assert report.verdict == "within_tolerance"
     assert report.weights.max_rhat > 2
     assert report.relabelling.space.max_rhat < 1.01
     assert report.relabelling.before > 0.9
@@ -211,7 +211,7 @@ def test_modes_that_are_no_relabelling_stay_apart():
     values = dict(draws) | {d(1, "bias"): draws[d(1, "bias")] + np.arange(4.0)[:, None, None]}
     values[d(1, "bias")][..., 1:] = draws[d(1, "bias")][..., 1:]
     report = bnn.diagnose(Draws(values, draws.model), X)
-    assert report.verdict == "not_converged"
+    assert report.verdict == "chains_disagree"
     assert report.relabelling.space.max_rhat > 2
     matched = align(Draws(values, draws.model), find_hidden_layers(draws, X))
     again = bnn.diagnose(Draws(matched, draws.model), X)

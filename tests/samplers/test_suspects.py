@@ -222,7 +222,7 @@ def test_predictions_averages_and_scores_warn_once_and_keep_them(stuck):
 def test_a_diagnosis_counts_them_as_disagreeing(stuck):
     report, said = warned(lambda: bnn.diagnose(stuck, X))
     assert said == []
-    assert report.verdict == "not_converged"
+    assert report.verdict == "chains_disagree"
     assert report.sentences[0].startswith("Suspect: chain 1: all draws are the same")
     assert "1 suspect" in str(report)
 

@@ -182,7 +182,8 @@ def monte_carlo_error(
     guessed = row_distances(guesses, units)
     values: dict[str, Any] = {}
     by_row: dict[str, np.ndarray] = {}
-    ignorant = np.zeros(next(iter(arrays.values())).shape[2], bool)
+    # What is the same at all inputs may stand there once.
+    ignorant = np.zeros(max(x.shape[2] for x in arrays.values()), bool)
     for key, rows in row_distances({n: each.error for n, each in errors.items()}, units).items():
         scale = _MEAN_ABSOLUTE if key == "total_variation" else 1.0
         unknown = ~(scale * guessed[key] <= _NEGLIGIBLE[key])
@@ -218,11 +219,13 @@ def _worst(rows: np.ndarray) -> float:
 
 def _needed_to_know(errors: Mapping[str, MeanErrors], unknown: np.ndarray) -> float:
     """How many times as many draws the unknown rows ask for; at most 1 without any."""
-    slowest = [each.needed.reshape(len(unknown), -1).max(axis=1) for each in errors.values()]
+    slowest: np.ndarray = np.zeros(len(unknown))
+    for each in errors.values():
+        slowest = np.maximum(slowest, each.needed.reshape(len(each.needed), -1).max(axis=1))
     if unknown.any():
-        return float(np.max(slowest, axis=0)[unknown].max())
+        return float(slowest[unknown].max())
     # Known rows may hold scalars that are slow and do not matter.
-    return min(1.0, float(np.max(slowest)))
+    return min(1.0, float(slowest.max()))
 
 
 def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:

@@ -1,0 +1,315 @@
+"""The report on arrays of draws: :func:`diagnose_draws`.
+
+In this order: what was given is checked, chains that are copies are taken out, R-hat and ESS are
+formed, broken chains are found, and what is left is measured and judged.
+"""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpyro.util import find_stack_level
+
+from numpyro_bnn.diagnostics.compare_runs import (
+    Disagreement,
+    SecondOpinion,
+    compare_draws,
+    disagreement,
+    stuck_chains,
+)
+from numpyro_bnn.diagnostics.convergence.rhat import summarize
+from numpyro_bnn.diagnostics.copies import copies_of, said_of, without_copies
+from numpyro_bnn.diagnostics.distinct_functions import (
+    DistinctFunctions,
+    distinct_functions,
+    variance_parts,
+)
+from numpyro_bnn.diagnostics.given_draws import (
+    Arrays,
+    GivenDraws,
+    bad_chains,
+    given_draws,
+    is_precision,
+    named_arrays,
+)
+from numpyro_bnn.diagnostics.judged import Judged, judged, weights_to_judge
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Relabelling, Report
+from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.spaces import Numbers, Space
+from numpyro_bnn.diagnostics.verdict import Evidence, judge, with_copies
+from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
+
+# Draws without which there is no error at all: those of the halves of one chain.
+_FEWEST = 8
+
+
+def diagnose_draws(
+    weights: Any = None,
+    predictions: Any = None,
+    *,
+    log_likelihood: Any = None,
+    tolerance: Tolerance | None = None,
+    aligned: Any = None,
+    log_joint: Any = None,
+    sample_stats: Mapping[str, Any] | None = None,
+    second: Any = None,
+    min_draws: int = 100,
+    rhat_limit: float | None = None,
+    ess_limit: float | None = None,
+) -> Report:
+    """Judge a run from its draws: how precisely are averages known, and do the chains agree?
+
+    Chains disagree when a permutation test of all predictions together says so (p < 0.01) and their
+    averages are farther apart than the tolerance; otherwise the Monte Carlo errors of the averages are
+    compared with it. Weights, precisions (sites whose names end in "precision") and the log joint are
+    reported apart, and judged only where there are no predictions. Chains that equal each other bit
+    for bit count once, and the report says so.
+
+    :param weights: name to draws `(chain, draw, ...)`.
+    :param predictions: name to `(chain, draw, input, ...)`, one such array, or predictions with
+        `"probs"` or `"mean"` and `"scale"`.
+    :param log_likelihood: log density or probability of the targets under each draw,
+        `(chain, draw, input)` in nats: ``predictions.log_prob(y)``. With it the error of the log score
+        enters the verdict.
+    :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
+    :param aligned: the weights after :func:`align`, to tell relabelling from the rest.
+    :param log_joint: log joint density `(chain, draw)` in nats.
+    :param sample_stats: what the sampler recorded, `(chain, draw)` each, under NumPyro's or
+        ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
+        `max_num_steps`, or `tree_saturated`.
+    :param second: `(weights, predictions)` of another run of the same model, or a mapping with
+        those keys and `"sample_stats"`: precisions and predictions are compared with it in joint
+        Monte Carlo errors, and the log evidence of two runs of parallel tempering.
+    :param min_draws: draws a chain below which nothing is judged.
+    :param rhat_limit: has no meaning any more, and warns.
+    :param ess_limit: has no meaning any more, and warns.
+    :return: numbers, verdict and explanation; constants have no R-hat and are left out.
+    :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
+        without an axis of inputs.
+    :raises TypeError: for a `second` that is no pair, or a tolerance that is none.
+
+    >>> draws = np.random.default_rng(0).normal(size=(4, 1000, 3))
+    >>> diagnose_draws({"w": draws}, draws).verdict
+    'within_tolerance'
+    """
+    accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
+    given = given_draws(weights, predictions, log_joint, log_likelihood, aligned)
+    beside = _Beside(accepted, max(_FEWEST, min_draws), sample_stats, second)
+    copies = copies_of(given.by_label.values())
+    if not copies:
+        return _report_on(given, beside)
+    chains = given.shape[0]
+    kept = given.of_chains(lambda arrays: without_copies(arrays, copies, chains))
+    stats = without_copies(sample_stats, copies, chains)
+    report = _report_on(kept, beside._replace(sample_stats=stats))
+    return with_copies(report, said_of(copies, chains))
+
+
+class _Beside(NamedTuple):
+    """What a report takes into account beside the draws; see the arguments of `diagnose_draws`."""
+
+    tolerance: Tolerance
+    min_draws: int
+    sample_stats: Mapping[str, Any] | None = None
+    second: Any = None
+
+
+def _report_on(given: GivenDraws, beside: _Beside) -> Report:
+    """The report on chains that are no copies of each other."""
+    evidence = _evidence(given, beside)
+    spaces, found = evidence.spaces, evidence.judged
+    return Report(
+        weights=spaces["weights"],
+        predictions=spaces["predictions"],
+        precisions=spaces["precisions"],
+        log_joint=spaces["log joint"],
+        num_chains=evidence.num_chains,
+        num_draws=evidence.num_draws,
+        rhat_limit=float("nan") if found is None else found.rhat_limit,
+        sampler=evidence.sampler,
+        chains=evidence.chains,
+        distinct=evidence.distinct,
+        second=evidence.second,
+        relabelling=evidence.relabelling,
+        monte_carlo_error=None if found is None else found.error,
+        agreement=None if found is None else found.agreement,
+        tolerance=beside.tolerance,
+        **judge(evidence)._asdict(),
+    )
+
+
+def _evidence(given: GivenDraws, beside: _Beside) -> Evidence:
+    """Everything that is measured."""
+    chains, draws = given.shape
+    once = {name: _once(array) for name, array in given.predictions.items()}
+    spaces = {
+        "weights": _space("weights", given.weights),
+        "precisions": _space("precisions", given.precisions),
+        "log joint": _space("log joint", given.log_joint),
+        "predictions": _space("predictions", once),
+    }
+    bad = _broken(given, spaces)
+    judgeable = not bad and draws >= beside.min_draws
+    opinion, theirs = _second(given, beside.second) if judgeable else (None, {})
+    found = _judged(given, once, spaces, beside.tolerance, theirs) if judgeable else None
+    parted, stuck = _parted(given, found)
+    return Evidence(
+        spaces=spaces,
+        num_chains=chains,
+        num_draws=draws,
+        min_draws=beside.min_draws,
+        sampler=read(beside.sample_stats, (chains, draws)),
+        bad_chains=bad,
+        verdict_without=_verdict_without(bad, given, beside),
+        judged=found,
+        what="predictions" if given.predictions else "weights",
+        stuck=stuck,
+        chains=parted,
+        distinct=_distinct(given.predictions) if judgeable else None,
+        second=opinion,
+        relabelling=_relabelling(given) if judgeable and given.aligned else None,
+        second_tempering=_second_tempering(beside.second),
+    )
+
+
+def _tolerance(given: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
+    """The tolerance that is meant, after a word on limits that are gone."""
+    gone = [name for name, value in old.items() if value is not None]
+    if gone:
+        warnings.warn(
+            f"diagnose_draws: {' and '.join(gone)} no longer take part in the verdict, and go with the next "
+            f"release. Say what Monte Carlo error is accepted: tolerance=bnn.Tolerance(...).",
+            DeprecationWarning,
+            stacklevel=find_stack_level(),
+        )
+    if given is not None and not isinstance(given, Tolerance):
+        raise TypeError(
+            f"diagnose: tolerance must be a bnn.Tolerance, got {type(given).__name__}. Write "
+            f"bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)."
+        )
+    return Tolerance() if given is None else given
+
+
+def _space(name: str, arrays: Arrays) -> Space:
+    return Space.of(name, [Numbers(site, *summarize(array)) for site, array in arrays.items()])
+
+
+def _once(functions: np.ndarray) -> np.ndarray:
+    """`(chain, draw, input)`, or its first input where all are the same: one noise is one function."""
+    first = functions[:, :, :1]
+    # A single draw shows most that differ.
+    if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
+        return first if (functions == first).all() else functions
+    return functions
+
+
+def _broken(given: GivenDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
+    """Chains with NaN or infinities; every draw is looked at only where there is a sign of one."""
+    # An ESS is NaN for a bad scalar and for fewer than 4 draws.
+    doubtful = any(space.num_bad for space in spaces.values())
+    scored = given.scored
+    if doubtful or (scored is not None and np.isnan(scored.min())):
+        return bad_chains(given)
+    return {}
+
+
+def _verdict_without(bad: Mapping[int, Any], given: GivenDraws, beside: _Beside) -> Verdict | None:
+    """The verdict on the chains that are finite, where only some are."""
+    if not 0 < len(bad) < given.shape[0]:
+        return None
+    alone = beside._replace(sample_stats=None, second=None)
+    return _report_on(given.without(bad), alone).verdict
+
+
+def _judged(
+    given: GivenDraws,
+    once: Arrays,
+    spaces: Mapping[str, Space],
+    tolerance: Tolerance,
+    theirs: Arrays,
+) -> Judged:
+    """Errors and agreement of the predictions, or of the weights where there are none."""
+    if once:
+        space = spaces["predictions"]
+        return judged(once, given.scored, tolerance, space=space, second=theirs or None)
+    everything = given.weights | given.precisions | given.log_joint
+    return judged(weights_to_judge(everything), given.scored, tolerance)
+
+
+def _parted(given: GivenDraws, found: Judged | None) -> tuple[Disagreement | None, tuple[int, ...]]:
+    """Which chains predict alike, and which do not move, where all is not well."""
+    if found is None or found.verdict.startswith("within"):
+        return None, ()
+    if given.predictions:
+        parted = disagreement(given.predictions)
+        return parted, parted.stuck
+    weights = given.weights | given.precisions
+    return None, _stuck(weights) if weights else ()
+
+
+def _stuck(weights: Arrays) -> tuple[int, ...]:
+    """Chains whose weights do not move, judged on some weights of each site."""
+    sds = []
+    for array in weights.values():
+        flat = array.reshape(*array.shape[:2], -1)
+        some = flat[:, :, :: -(-flat.shape[2] // 200)]
+        sds.append(some.std(axis=1, dtype=np.float64))
+    return stuck_chains(sds)
+
+
+def _second(given: GivenDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
+    """The comparison with another run, and its predictions."""
+    if second is None:
+        return None, {}
+    if not (given.precisions or given.predictions):
+        raise ValueError(
+            "diagnose_draws: second has nothing to be compared with: got weights alone, whose "
+            "labelling is arbitrary. Pass the predictions of both runs at the same inputs."
+        )
+    precisions, predictions = _theirs(second)
+    ours = {**given.precisions, **given.predictions}
+    return compare_draws(ours, precisions | predictions), predictions
+
+
+def _second_tempering(second: Any) -> Tempering | None:
+    if isinstance(second, Mapping) and "sample_stats" in second:
+        return tempering_of(second["sample_stats"])
+    return None
+
+
+def _theirs(second: Any) -> tuple[Arrays, Arrays]:
+    """Precisions and predictions of another run."""
+    if isinstance(second, Mapping):
+        second = (second.get("weights"), second.get("predictions"))
+    if not isinstance(second, tuple | list) or len(second) != 2:
+        raise TypeError(
+            f"diagnose_draws: second must be a pair (weights, predictions) or a mapping with "
+            f"those keys, got {type(second).__name__}. Either of the two may be None."
+        )
+    arrays = named_arrays("second weights", second[0], "weights")
+    # Single weights of two runs cannot be compared, for want of a common labelling.
+    precise = {name: array for name, array in arrays.items() if is_precision(name)}
+    return precise, named_arrays("second predictions", second[1], "predictions")
+
+
+def _relabelling(given: GivenDraws) -> Relabelling:
+    """The weights after alignment, and the variance between chains before and after."""
+
+    def share(arrays: Arrays) -> float:
+        parts = [variance_parts(array) for array in arrays.values()]
+        between = sum(float(part.between.sum()) for part in parts)
+        return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
+
+    return Relabelling(
+        _space("weights, aligned", given.aligned), share(given.weights), share(given.aligned)
+    )
+
+
+def _distinct(functions: Arrays) -> DistinctFunctions | None:
+    """Effective number of functions, where the predictions say how noisy labels are."""
+    if "probs" in functions or {"mean", "scale"} <= set(functions):
+        return distinct_functions(functions)
+    return None

@@ -1,0 +1,179 @@
+"""The draws of one run as they are given, checked and sorted by what they are."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.convergence.blocks import checked
+
+Arrays = dict[str, np.ndarray]
+
+
+def is_precision(name: str) -> bool:
+    """Whether a site is reported among the precisions and not among the weights."""
+    return name.endswith("precision")
+
+
+class GivenDraws(NamedTuple):
+    """All arrays of one run; chains and draws are the same in all of them.
+
+    - **weights** - name to `(chain, draw, ...)`
+    - **precisions** - likewise, of the sites whose names end in "precision"
+    - **log_joint** - `(chain, draw)`, or nothing
+    - **predictions** - name to `(chain, draw, input, ...)`
+    - **log_likelihood** - `(chain, draw, input)` under one name, or nothing
+    - **aligned** - the weights after their hidden units were matched
+    """
+
+    weights: Arrays
+    precisions: Arrays
+    log_joint: Arrays
+    predictions: Arrays
+    log_likelihood: Arrays
+    aligned: Arrays
+
+    @property
+    def by_label(self) -> Arrays:
+        """Every array but the aligned ones, under the names that errors and reports call it by."""
+        sites = self.weights | self.precisions
+        labelled = {f"weights {name!r}": array for name, array in sites.items()} | self.log_joint
+        labelled |= {f"predictions {name!r}": array for name, array in self.predictions.items()}
+        return labelled | self.log_likelihood
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Chains and draws."""
+        chains, draws = next(iter(self.by_label.values())).shape[:2]
+        return chains, draws
+
+    @property
+    def scored(self) -> np.ndarray | None:
+        """The log likelihood as an array, where it was given."""
+        return next(iter(self.log_likelihood.values()), None)
+
+    def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "GivenDraws":
+        """The same of some chains.
+
+        :param kept: leaves out the other chains of every array.
+        """
+        return GivenDraws(*(kept(arrays) for arrays in self))
+
+    def without(self, chains: Mapping[int, Any]) -> "GivenDraws":
+        """The same without these chains."""
+        kept = [chain for chain in range(self.shape[0]) if chain not in chains]
+        return self.of_chains(lambda arrays: {name: x[kept] for name, x in arrays.items()})
+
+
+def given_draws(
+    weights: Any, predictions: Any, log_joint: Any, log_likelihood: Any, aligned: Any
+) -> GivenDraws:
+    """Check what :func:`diagnose_draws` was given; see its arguments.
+
+    :raises ValueError: without any draws, for chains or draws that differ in number, or arrays
+        without the axes that they need.
+    """
+    sites = named_arrays("weights", weights, "weights")
+    plain = {name: array for name, array in sites.items() if not is_precision(name)}
+    given = GivenDraws(
+        weights=plain,
+        precisions={name: array for name, array in sites.items() if name not in plain},
+        log_joint=named_arrays("log_joint", log_joint, "log joint"),
+        predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
+        log_likelihood=_scored(log_likelihood),
+        aligned=_checked_aligned(aligned, plain),
+    )
+    if not any((given.weights, given.precisions, given.log_joint, given.predictions)):
+        raise ValueError(
+            "diagnose_draws: got neither weights nor predictions nor a log joint. Pass weights "
+            "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
+        )
+    _refuse_other_shapes(given.by_label)
+    return given
+
+
+def named_arrays(what: str, given: Any, default: str) -> Arrays:
+    """Mapping, predictions or single array as checked arrays by name; None is empty."""
+    values = getattr(given, "values", None)
+    given = values if isinstance(values, Mapping) else given
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        given = {default: given}
+    arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in given.items()}
+    return {name: array for name, array in arrays.items() if array.size}
+
+
+def _refuse_other_shapes(arrays: Arrays) -> None:
+    """All arrays have the chains and draws of the first."""
+    first, shape = next((name, array.shape[:2]) for name, array in arrays.items())
+    for name, array in arrays.items():
+        if array.shape[:2] != shape:
+            raise ValueError(
+                f"diagnose_draws: all arrays need the same chains and draws, got {shape} in "
+                f"{first!r} and {array.shape[:2]} in {name!r}. Take all from one run, after the "
+                f"same thinning."
+            )
+
+
+def _with_inputs(functions: Arrays) -> Arrays:
+    """Predictions, all with an axis of the same inputs."""
+    for name, array in functions.items():
+        if array.ndim < 3:
+            raise ValueError(
+                f"diagnose_draws: predictions {name!r} need axes (chain, draw, input, ...), got "
+                f"shape {array.shape}. Pass a log joint as log_joint, weights as weights."
+            )
+    inputs = {name: array.shape[2] for name, array in functions.items()}
+    if len(set(inputs.values())) > 1:
+        raise ValueError(
+            f"diagnose_draws: all predictions must be at the same inputs, got {inputs} of them. Judge "
+            f"predictions at other inputs in a call of their own."
+        )
+    return functions
+
+
+def _scored(log_likelihood: Any) -> Arrays:
+    if log_likelihood is None:
+        return {}
+    given = checked("diagnose_draws: log_likelihood", log_likelihood)
+    if given.ndim != 3:
+        raise ValueError(
+            f"diagnose_draws: log_likelihood needs axes (chain, draw, input), got shape {given.shape}. "
+            f"Pass what predictions.log_prob(y) returns."
+        )
+    return {"log likelihood": given}
+
+
+def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
+    named = named_arrays("aligned", aligned, "weights")
+    matched = {name: array for name, array in named.items() if not is_precision(name)}
+    if matched and {n: a.shape for n, a in matched.items()} != {
+        n: a.shape for n, a in plain.items()
+    }:
+        raise ValueError(
+            f"diagnose_draws: aligned must hold the same sites and shapes as weights, got "
+            f"{sorted(matched)} beside {sorted(plain)}. Give what diagnostics.align(weights, "
+            f"layers) returns."
+        )
+    return matched
+
+
+def bad_chains(given: GivenDraws) -> dict[int, tuple[int, str]]:
+    """First draw and site of NaN or infinities in each chain that has any.
+
+    A draw may give a target no probability at all: a log likelihood of -inf is no broken draw.
+    """
+    arrays = given.by_label | {
+        name: np.maximum(x, np.finfo(x.dtype).min) for name, x in given.log_likelihood.items()
+    }
+    found: dict[int, tuple[int, str]] = {}
+    for site, array in arrays.items():
+        for chain, draws in enumerate(array):
+            # The extremes of a chain are finite when all of it is, and need no flags beside it.
+            if np.isfinite(draws.min()) and np.isfinite(draws.max()):
+                continue
+            flat = draws.reshape(len(draws), -1)
+            first = next(t for t, row in enumerate(flat) if not np.isfinite(row).all())
+            found[chain] = min(found.get(chain, (first, site)), (first, site))
+    return found

@@ -1,0 +1,59 @@
+"""What a report measured, as plain numbers and arrays that go into files."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+
+# The fields that are single numbers; one that is None does not apply and is left out.
+_ERRORS = ("total_variation", "total_variation_99", "relative", "relative_99", "log_score", "log_score_bias",
+           "log_score_rows", "decisions_open", "num_unknown")  # fmt: skip
+_AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches", "total_variation",
+              "total_variation_99", "relative", "relative_99")  # fmt: skip
+
+
+class ReportNumbers(NamedTuple):
+    """A report for a file.
+
+    - **attributes** - texts and numbers by name, such as `"verdict"` and
+      `"monte_carlo_error_total_variation"`
+    - **by_row** - Monte Carlo errors of every row that was judged, `(input,)`: `"total_variation"`,
+      `"relative"`
+    - **by_chain** - `"chain_group"`, the number of the group of each chain; empty where the halves of
+      one chain stood for chains, or nothing was judged
+    """
+
+    attributes: Mapping[str, str | float | int]
+    by_row: Mapping[str, np.ndarray]
+    by_chain: Mapping[str, np.ndarray]
+
+
+def numbers_of(
+    said: Mapping[str, str | float | int],
+    tolerance: Tolerance,
+    error: MonteCarloError | None,
+    agreement: Agreement | None,
+) -> ReportNumbers:
+    """Gather the numbers of a report.
+
+    :param said: verdict and words, which come first.
+    :param tolerance: what was accepted.
+    :param error: Monte Carlo errors; None for draws that were not judged.
+    :param agreement: the test of the chains; None likewise.
+    """
+    attributes = dict(said) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
+    for lead, names, found in (
+        ("monte_carlo_error", _ERRORS, error),
+        ("agreement", _AGREEMENT, agreement),
+    ):
+        values = {name: getattr(found, name, None) for name in names}
+        attributes |= {f"{lead}_{name}": v for name, v in values.items() if v is not None}
+    by_chain = {}
+    if agreement is not None and not agreement.halves:
+        by_chain["chain_group"] = agreement.members
+    return ReportNumbers(attributes, {} if error is None else error.by_row, by_chain)

@@ -1,0 +1,145 @@
+"""R-hat and ESS of all scalars of one kind: weights, predictions, precisions or the log joint."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.compare_runs import label_of
+
+
+class Worst(NamedTuple):
+    """One scalar: `site` with its index, its R-hat and its bulk ESS."""
+
+    site: str
+    rhat: float
+    ess: float
+
+
+def _summary(function: Any, values: np.ndarray) -> float:
+    """`function` over what is not NaN; NaN when nothing is left."""
+    values = values[~np.isnan(values)]
+    return float(function(values)) if values.size else float("nan")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """R-hat and ESS of some scalars.
+
+    Constant scalars have no R-hat and are left out of every summary; so are scalars that hold
+    NaN or infinities.
+
+    :param name: a site, or a space.
+    :param rhat: R-hat of each scalar.
+    :param ess: bulk ESS of each scalar.
+    :param ess_tail: tail ESS of each scalar.
+    """
+
+    name: str
+    rhat: np.ndarray
+    ess: np.ndarray
+    ess_tail: np.ndarray
+
+    @property
+    def num_scalars(self) -> int:
+        """Scalars, constant and bad ones included."""
+        return self.rhat.size
+
+    @property
+    def num_constant(self) -> int:
+        """Scalars that have one value in all chains and draws."""
+        return int((np.isnan(self.rhat) & ~np.isnan(self.ess)).sum())
+
+    @property
+    def num_bad(self) -> int:
+        """Scalars with NaN or infinities, or too few draws for an ESS."""
+        return int(np.isnan(self.ess).sum())
+
+    @property
+    def max_rhat(self) -> float:
+        """Largest R-hat."""
+        return _summary(np.max, self.rhat)
+
+    @property
+    def median_rhat(self) -> float:
+        """Median R-hat."""
+        return _summary(np.median, self.rhat)
+
+    @property
+    def min_ess(self) -> float:
+        """Smallest bulk ESS, all chains together."""
+        return _summary(np.min, self._moving(self.ess))
+
+    @property
+    def median_ess(self) -> float:
+        """Median bulk ESS."""
+        return _summary(np.median, self._moving(self.ess))
+
+    @property
+    def min_tail_ess(self) -> float:
+        """Smallest tail ESS."""
+        return _summary(np.min, self._moving(self.ess_tail))
+
+    def _moving(self, values: np.ndarray) -> np.ndarray:
+        return values[~np.isnan(self.rhat)]
+
+    def row(self) -> tuple[float, ...]:
+        """The numbers of a table's row, in the order of its columns."""
+        return (
+            self.num_scalars,
+            self.max_rhat,
+            self.median_rhat,
+            self.min_ess,
+            self.median_ess,
+            self.min_tail_ess,
+        )
+
+
+@dataclass(frozen=True)
+class Space(Numbers):
+    """All scalars of one kind: weights, predictions, precisions or the log joint.
+
+    :param groups: the numbers of each site, shaped as the site.
+    """
+
+    groups: tuple[Numbers, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, groups: list[Numbers]) -> "Space":
+        """A space from its sites."""
+
+        def joined(values: list[np.ndarray]) -> np.ndarray:
+            return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
+
+        return cls(
+            name,
+            joined([g.rhat for g in groups]),
+            joined([g.ess for g in groups]),
+            joined([g.ess_tail for g in groups]),
+            tuple(groups),
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def within(self, rhat_limit: float, ess_limit: float) -> bool:
+        """Whether every scalar keeps both limits; one that is constant throughout does not."""
+        return bool(self.max_rhat <= rhat_limit and self.min_ess >= ess_limit)
+
+    def worst(self, num: int = 5) -> list[Worst]:
+        """The scalars of largest R-hat.
+
+        :param num: how many.
+        :return: site with index, R-hat and bulk ESS, the worst first.
+        """
+        # NaN (constant or bad) sorts last.
+        order = np.argsort(-np.where(np.isnan(self.rhat), -1.0, self.rhat), kind="stable")
+        starts = np.cumsum([0, *(g.num_scalars for g in self.groups)])
+        found = []
+        for flat in order[:num]:
+            k = int(np.searchsorted(starts, flat, side="right")) - 1
+            group = self.groups[k]
+            index = np.unravel_index(int(flat - starts[k]), group.rhat.shape)
+            site = label_of(group.name, index)
+            found.append(Worst(site, float(self.rhat[flat]), float(self.ess[flat])))
+        return found

@@ -1,0 +1,53 @@
+"""The six verdicts, and what the three names of the first release mean today."""
+
+import warnings
+
+from numpyro.util import find_stack_level
+
+# What was called converged: both asked for limits on R-hat and effective draws.
+_WITHIN = frozenset({"within_tolerance"})
+_OLD = {
+    "converged": _WITHIN,
+    "predictions_converged": _WITHIN,
+    "not_converged": frozenset({"within_tolerance_on_average", "run_longer", "chains_disagree"}),
+}
+
+
+class Verdict(str):
+    """A verdict: a plain string, but for comparisons with a name that is gone.
+
+    One of `"within_tolerance"`, `"within_tolerance_on_average"`, `"run_longer"`, `"chains_disagree"`,
+    `"too_short"` and `"invalid"`. Compared by `==`, `!=` or `in` a tuple or list with `"converged"`,
+    `"predictions_converged"` or `"not_converged"` it answers what comes nearest and warns, for one more
+    release: the first two mean within tolerance, the third everything else that could be judged.
+    Sets and keys of dicts know the new names alone.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        meant = _OLD.get(other) if type(other) is str else None
+        if meant is None:
+            return str.__eq__(self, other)
+        warnings.warn(
+            f"report.verdict was compared with {other!r}, which is no verdict any more; this one is "
+            f"{str(self)!r}. Compare with {' or '.join(map(repr, sorted(meant)))} instead.",
+            DeprecationWarning,
+            stacklevel=find_stack_level(),
+        )
+        return str(self) in meant
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    # Defining == takes the hash away.
+    __hash__ = str.__hash__
+
+    @property
+    def words(self) -> str:
+        """As it is written in a sentence."""
+        return self.replace("_", " ")
+
+    def at_best(self, worst: str) -> "Verdict":
+        """This one, or `worst` in place of one that is within tolerance."""
+        return Verdict(worst) if self.startswith("within_tolerance") else self

@@ -1,0 +1,259 @@
+"""The verdict in a line, and what carries it in sentences."""
+
+import numpy as np
+
+from numpyro_bnn.diagnostics.compare_runs import label_of
+from numpyro_bnn.diagnostics.judged import Judged
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
+from numpyro_bnn.diagnostics.sampler_stats import percent
+
+_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+# Rows and scalars that are named.
+_NAMED = 5
+# Chains that are worth grouping by their starts where they are too short to be compared one by one.
+_MANY = 16
+_APART = {
+    "total_variation": "of total variation",
+    "relative": "predictive standard deviations",
+}
+
+
+def headline(found: Judged, what: str) -> str:
+    """The two numbers that carry the verdict.
+
+    :param found: what was measured.
+    :param what: is judged, such as "predictions".
+    """
+    verdict = found.verdict
+    if verdict.startswith("chains"):
+        return f"{_farthest(found, what)}; {_chance(found)}"
+    if found.nothing_moves:
+        return "every draw of every chain is the same"
+    checks = found.error.checks(found.tolerance)
+    carried = _check(max(checks, key=lambda check: check.needed), what)
+    if verdict.startswith("within"):
+        return f"{carried}; {_who(found)} agree ({_chance(found)})"
+    said = "not compared yet" if not found.agreement.tested else f"agree ({_chance(found)})"
+    return f"{carried}; {_who(found)} {said}; {times(found.needed[0])}"
+
+
+def sentences(found: Judged, what: str) -> list[str]:
+    """What was measured: chains, errors, what to do, and R-hat.
+
+    :param found: what was measured.
+    :param what: is judged, such as "predictions".
+    """
+    if found.nothing_moves:
+        return ["Nothing is known from them: every draw of every chain is the same."]
+    said = _chains(found, what) + _errors(found, what)
+    verdict = found.verdict
+    if verdict.startswith("within_tolerance_on"):
+        said.append(_worst_rows(found))
+    needed, by = found.needed
+    if needed > 1 and not verdict.startswith("chains"):
+        said.append(f"To bring all within tolerance takes {times(needed)} (set by {by}).")
+    if found.num_above is not None and np.isfinite(found.rhat_limit):
+        said.append(
+            f"R-hat of {found.num_above:,} of {found.num_scalars:,} {what} is above the limit that "
+            f"belongs to so many (about {found.rhat_limit:.3f})"
+            + (
+                "; where averages agree, spreads may not."
+                if found.num_above and verdict.startswith("within")
+                else "."
+            )
+        )
+    for unit, (mean, worst) in found.apart.items():
+        said.append(
+            f"Averages of a second run are {mean:.2g} {_APART[unit]} away (mean of rows; {worst:.2g} in "
+            f"the worst): what the bias of either comes to, and both Monte Carlo errors."
+        )
+    return said
+
+
+def times(needed: float) -> str:
+    """So many times as many draws, in words."""
+    if not np.isfinite(needed):
+        return "more draws than can be foretold"
+    return (
+        f"about {needed:.1f} times as many draws" if needed < 10 else f"{needed:.0f} times as many"
+    )
+
+
+def listed(names: object) -> str:
+    """`a, b and c`."""
+    words = [str(name) for name in names]  # type: ignore[attr-defined]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _who(found: Judged) -> str:
+    return "halves of the one chain" if found.agreement.halves else "chains"
+
+
+def _chance(found: Judged) -> str:
+    return f"p = {found.agreement.p:.2g}"
+
+
+def _check(check: Check, what: str) -> str:
+    value = f"{check.value:.2g}" if np.isfinite(check.value) else "not known yet"
+    name = check.what.removesuffix(" (unknown)")
+    # Weights, judged for want of predictions, are measured in standard deviations of their draws.
+    name = name if what == "predictions" else name.replace("predictive sd", "sd")
+    return f"{name} {value} ({check.limit:.2g} accepted)"
+
+
+def _errors(found: Judged, what: str) -> list[str]:
+    """How far the averages may be off, in the units of each."""
+    error, tolerance = found.error, found.tolerance
+    said = []
+    if error.total_variation is not None:
+        said.append(
+            f"Averaged class probabilities err by {_size(error.total_variation, 'of total variation')} "
+            f"({tolerance.total_variation:g} accepted), in the worst rows by "
+            f"{_size(error.total_variation_99)} ({tolerance.total_variation_99:g}); at "
+            f"{percent(error.decisions_open or 0.0)} of rows the decision is open."
+        )
+    if error.relative is not None:
+        said.append(
+            f"Averaged {what} err by {_size(error.relative, _unit('relative', what))} "
+            f"({tolerance.relative_mean:g} accepted), in the worst rows by "
+            f"{_size(error.relative_99)} ({tolerance.relative:g})."
+        )
+    if error.log_score is not None:
+        rows = error.log_score_rows or 0.0
+        said.append(
+            f"The log score errs by {_size(error.log_score, 'nats')} "
+            f"({tolerance.log_score_limit(rows):.2g} accepted), beside {rows:.2g} from the number of "
+            f"rows; finite draws lower it by {-(error.log_score_bias or 0.0):.2g}."
+        )
+    if found.num_impossible:
+        said.append(
+            f"The log score was left out: no draw gives the targets of {found.num_impossible:,} of "
+            f"{len(next(iter(error.by_row.values()))):,} rows any probability."
+        )
+    if error.num_unknown and not error.within(tolerance):
+        said.append(
+            f"{error.num_unknown:,} of {found.num_scalars:,} {what} have fewer than 50 effective draws, "
+            f"or five batches a chain: their errors are not known."
+        )
+    return said
+
+
+def _size(value: float | None, unit: str = "") -> str:
+    if value is None or not np.isfinite(value):
+        return "an unknown amount"
+    return f"{value:.2g} {unit}".rstrip()
+
+
+def _unit(name: str, what: str) -> str:
+    return _APART[name] if what == "predictions" else "standard deviations"
+
+
+def _chains(found: Judged, what: str) -> list[str]:
+    """Whether the chains tell the same story."""
+    agrees = found.agreement
+    if not agrees.tested:
+        said = [
+            f"Whether {_who(found)} agree cannot be tested yet: it takes four batches of "
+            f"{agrees.batch_length} draws a chain."
+        ]
+        if len(agrees.members) >= _MANY:
+            said.append(
+                "Of so many chains groups can start at one point each, and then be compared however short "
+                "they are: nested_rhat with nested_rhat_limit."
+            )
+        return said
+    said = []
+    if agrees.disagree(found.tolerance):
+        said += _groups(found, what)
+    elif agrees.p < 0.01:
+        said.append(
+            f"The {_who(found)} differ by more than chance explains ({_chance(found)}) but by less than "
+            f"what is accepted."
+        )
+    else:
+        said.append(f"The {_who(found)} agree ({_chance(found)} over all {what}).")
+    slow = {name: int(flags.sum()) for name, flags in agrees.left_out.items() if flags.any()}
+    if slow:
+        first = next(iter(slow))
+        index = np.argwhere(agrees.left_out[first])[0]
+        count = sum(slow.values())
+        said.append(
+            f"{count:,} of {found.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that "
+            f"test (such as {label_of(first, tuple(index))})."
+        )
+    return said
+
+
+def _groups(found: Judged, what: str) -> list[str]:
+    agrees = found.agreement
+    if agrees.halves:
+        return [
+            f"The halves of the chain differ ({_chance(found)}; {_farthest(found, what)}): it drifts, or has "
+            f"crossed into another mode; discard the beginning and run longer."
+        ]
+    where, share = "", _share_of_rows(found)
+    if share:
+        name = next(name for name, flags in agrees.differs.items() if flags.any())
+        label = label_of(name, tuple(np.argwhere(agrees.differs[name])[0]))
+        where = f" at {percent(share)} of inputs, such as {label}" if what == "predictions" else ""
+    groups = [np.flatnonzero(agrees.members == g).tolist() for g in range(agrees.groups)]
+    if all(len(group) == 1 for group in groups) and len(groups) > 2:
+        lead = f"Every chain tells its own story{where}"
+    else:
+        count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
+        names = " | ".join(", ".join(map(str, group)) for group in groups)
+        lead = f"{count} groups of chains ({names}) differ{where}"
+    said = [f"{lead} ({_chance(found)}; {_farthest(found, what)})."]
+    if found.scores:
+        best = int(np.argmax(found.scores))
+        scores = ", ".join(f"{score:.4g}" for score in found.scores)
+        said.append(
+            f"By log score group {best + 1} ({', '.join(map(str, groups[best]))}) predicts best: {scores} "
+            f"nats in the order of the groups."
+        )
+    said.append(
+        "This is not one posterior yet. More draws help only chains that cross: temper "
+        "(ParallelTempering), or weight chains by rows held out (stack)."
+    )
+    return said
+
+
+def _share_of_rows(found: Judged) -> float:
+    """Share of rows at which any scalar differs by itself."""
+    differs = [f.reshape(len(f), -1).any(axis=1) for f in found.agreement.differs.values()]
+    if not differs:
+        return 0.0
+    rows = np.zeros(max(map(len, differs)), bool)
+    for each in differs:
+        rows = rows | each
+    return float(rows.mean())
+
+
+def _farthest(found: Judged, what: str) -> str:
+    """How far the averages of the two most different chains are apart, and what is accepted."""
+    agrees, tolerance = found.agreement, found.tolerance
+    unit, limit, worst = "total_variation", tolerance.total_variation, tolerance.total_variation_99
+    if agrees.total_variation is None:
+        unit, limit, worst = "relative", tolerance.relative_mean, tolerance.relative
+    mean, extreme = getattr(agrees, unit), getattr(agrees, f"{unit}_99")
+    if mean > limit:
+        return f"averages up to {mean:.2g} {_unit(unit, what)} apart ({limit:.2g} accepted)"
+    return f"averages up to {extreme:.2g} {_unit(unit, what)} apart in the worst rows ({worst:.2g} accepted)"
+
+
+def _worst_rows(found: Judged) -> str:
+    """The rows that err by more than is accepted of the worst."""
+    limits = {
+        "total_variation": found.tolerance.total_variation_99,
+        "relative": found.tolerance.relative,
+    }
+    parts = []
+    for unit, rows in found.error.by_row.items():
+        beyond = np.flatnonzero(rows > limits[unit])
+        if beyond.size:
+            worst = beyond[np.argsort(-rows[beyond], kind="stable")][:_NAMED]
+            parts.append(
+                f"{beyond.size:,} of {rows.size:,} rows err by more than {limits[unit]:.2g} "
+                f"{_APART[unit]} (worst: {listed(worst)})"
+            )
+    return f"Good on average, but {' and '.join(parts)}."

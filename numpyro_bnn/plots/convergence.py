@@ -1,0 +1,193 @@
+"""Pictures of what a verdict rests on: Monte Carlo errors, and how far chains are apart."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
+from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.plots.style import axes_or_new, color_at, foreground, label_axes, legend_above
+
+_UNITS = {
+    "total_variation": "total variation",
+    "relative": "predictive sd",
+}
+# Draws a chain of the shortest part that is looked at, and how far ahead the forecast goes.
+_SHORTEST = 25
+_FARTHEST = 100.0
+# Chains up to which the numbers are written into the picture.
+_MOST_WRITTEN = 8
+
+
+def plot_monte_carlo_error(
+    predictions: Any,
+    *,
+    tolerance: Tolerance | None = None,
+    num_points: int = 10,
+    ax: Axes | None = None,
+) -> Axes:
+    """Monte Carlo error of averaged predictions against the number of draws, and the forecast.
+
+    The error of the first draws of every chain, of more, and of all; on from there it falls with
+    the square root of the number of draws, up to where both limits of the tolerance are met.
+
+    :param predictions: what :func:`~numpyro_bnn.predict` returns, or a mapping of names to draws
+        `(chain, draw, input, ...)`.
+    :param tolerance: what is accepted, the dashed lines; default ``Tolerance()``.
+    :param num_points: numbers of draws that are looked at.
+    :param ax: axes to draw on.
+    :return: the axes; both are logarithmic.
+    :raises ValueError: where no error is known, not even of all draws.
+    """
+    values = _arrays("plot_monte_carlo_error", predictions)
+    accepted = Tolerance() if tolerance is None else tolerance
+    draws = next(iter(values.values())).shape[1]
+    sizes = np.unique(np.geomspace(min(_SHORTEST, draws), draws, num_points).round().astype(int))
+    found = [monte_carlo_error({n: x[:, :size] for n, x in values.items()}) for size in sizes]
+    unit = "relative" if found[-1].total_variation is None else "total_variation"
+    needed, _ = found[-1].needed(accepted)
+    series = {
+        "mean of rows": (unit, _limit(accepted, unit)),
+        "99 % quantile of rows": (f"{unit}_99", _limit(accepted, f"{unit}_99")),
+    }
+    known = {
+        label: np.array([getattr(each, field) for each in found])
+        for label, (field, _) in series.items()
+    }
+    if not all(np.isfinite(errors[-1]) for errors in known.values()):
+        raise ValueError(
+            f"plot_monte_carlo_error: the errors of {draws} draws a chain are not known, for want of "
+            f"effective draws. Run longer: {needed:.3g} times as many draws tell."
+        )
+    ax = axes_or_new(ax, (6.8, 4.0))
+    end = draws * min(max(needed, 1.0), _FARTHEST)
+    for index, (label, (_, limit)) in enumerate(series.items()):
+        color, errors = color_at(ax, index), known[label]
+        ax.plot(sizes, errors, "so"[index] + "-", color=color, markersize=4, label=label)
+        ax.axhline(
+            limit, color=color, linestyle="--", linewidth=1.1, label=f"accepted: {limit:.2g}"
+        )
+        if end > draws:
+            ahead = np.array([draws, end])
+            ax.plot(ahead, errors[-1] * np.sqrt(draws / ahead), ":", color=color, linewidth=1.6)
+    if end > draws:
+        ax.axvline(end, color=foreground(ax), linewidth=1.0, linestyle=":", label=_forecast(needed))
+    _logarithmic(ax, float(sizes[np.isfinite(list(known.values())).all(axis=0)][0]), end)
+    label_axes(ax, "draws a chain", f"Monte Carlo error ({_UNITS[unit]})")
+    legend_above(ax, columns=2)
+    return ax
+
+
+def plot_agreement(
+    predictions: Any, *, tolerance: Tolerance | None = None, ax: Axes | None = None
+) -> Axes:
+    """How far the averages of each two chains are apart, chains that agree side by side.
+
+    Beside the colours stands what is accepted, and what chains of one law are apart by chance.
+
+    :param predictions: what :func:`~numpyro_bnn.predict` returns, or a mapping of names to draws
+        `(chain, draw, input, ...)`; of one chain the halves are compared.
+    :param tolerance: what is accepted; default ``Tolerance()``.
+    :param ax: axes to draw on.
+    :return: the axes, whose title says what the test of all predictions together says; the colour bar
+        beside it is another.
+    :raises ValueError: for predictions without axes of chains, draws and inputs.
+    """
+    values = _arrays("plot_agreement", predictions)
+    accepted = Tolerance() if tolerance is None else tolerance
+    errors = {name: mean_errors(x) for name, x in values.items()}
+    found = agreement(values, errors=errors, tolerance=accepted)
+    means = {name: each.chain_means for name, each in errors.items()}
+    units = units_of(values, errors)
+    apart = row_distances({name: mean[:, None] - mean for name, mean in means.items()}, units)
+    unit = "total_variation" if "total_variation" in apart else "relative"
+    # A normal difference of two chains' averages, each less certain than that of all by the root of
+    # their number, has the mean absolute value sqrt(2 / pi) of its standard deviation.
+    factor = np.sqrt(2 / np.pi) * np.sqrt(2 * len(found.members))
+    within = row_distances({name: each.within for name, each in errors.items()}, units)[unit]
+    chance = float(factor * within.mean())
+    order = np.argsort(found.members, kind="stable")
+    distance = apart[unit].mean(axis=-1)[np.ix_(order, order)]
+    limit = _limit(accepted, unit)
+    ax = axes_or_new(ax, (5.4, 4.4))
+    brightest = max(2 * limit, 2 * chance, float(np.max(distance)))
+    image = ax.imshow(distance, cmap="cividis", vmin=0, vmax=brightest)
+    if len(order) <= _MOST_WRITTEN:
+        _written(ax, distance, 0.5 * brightest)
+    for edge in np.flatnonzero(np.diff(found.members[order])) + 0.5:
+        ax.axhline(edge, color="white", linewidth=3)
+        ax.axvline(edge, color="white", linewidth=3)
+    bar = ax.figure.colorbar(image, ax=ax)
+    bar.set_label(f"distance of averages ({_UNITS[unit]})\nline: accepted; dots: by chance")
+    bar.ax.axhline(limit, color="white", linewidth=2)
+    bar.ax.axhline(chance, color="white", linewidth=2, linestyle=":")
+    ax.set_xticks(range(len(order)), order)
+    ax.set_yticks(range(len(order)), order)
+    name = "half of the chain" if found.halves else "chain"
+    label_axes(ax, name, name)
+    ax.set_title(_said(found, accepted), fontsize="medium")
+    return ax
+
+
+def _arrays(owner: str, predictions: Any) -> dict[str, np.ndarray]:
+    values = getattr(predictions, "values", None)
+    values = values if isinstance(values, Mapping) else predictions
+    arrays = values if isinstance(values, Mapping) else {"values": values}
+    found = {str(name): checked(f"{owner}: {name!r}", x) for name, x in arrays.items()}
+    if not found or any(x.ndim < 3 for x in found.values()):
+        shapes = {name: x.shape for name, x in found.items()}
+        raise ValueError(
+            f"{owner}: expected predictions with axes (chain, draw, input, ...), got {shapes}. Pass "
+            f"what bnn.predict(...) returns."
+        )
+    return found
+
+
+def _limit(tolerance: Tolerance, field: str) -> float:
+    return {
+        "total_variation": tolerance.total_variation,
+        "total_variation_99": tolerance.total_variation_99,
+        "relative": tolerance.relative_mean,
+        "relative_99": tolerance.relative,
+    }[field]
+
+
+def _forecast(needed: float) -> str:
+    if needed > _FARTHEST:
+        return f"more than {_FARTHEST:.0f} times as many draws"
+    return f"all within: {needed:.1f} times as many draws"
+
+
+def _logarithmic(ax: Axes, first: float, last: float) -> None:
+    """Both axes logarithmic, with ticks at 1, 2 and 5 times powers of ten."""
+    ax.set(xscale="log", yscale="log", xlim=(0.9 * first, 1.15 * last))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}" if v >= 1 else f"{v:.1g}"))
+
+
+def _written(ax: Axes, distance: np.ndarray, dark: float) -> None:
+    """The number of each pair that is not one chain twice."""
+    for (row, column), value in np.ndenumerate(distance):
+        if row != column:
+            color = "white" if value < dark else "black"
+            ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
+
+
+def _said(found: Any, tolerance: Tolerance) -> str:
+    who = "halves" if found.halves else "chains"
+    if not found.tested:
+        return f"too few draws to test whether {who} agree"
+    if found.disagree(tolerance):
+        return f"{who} disagree: {found.groups} groups (p = {found.p:.2g})"
+    return (
+        f"{who} agree (p = {found.p:.2g})" if found.p >= 0.01 else f"{who} differ within tolerance"
+    )

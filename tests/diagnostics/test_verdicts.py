@@ -1,0 +1,357 @@
+"""Every verdict, what comes before what, how much longer, and the names that are gone."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from scipy.signal import lfilter
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import diagnose_draws
+from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
+from numpyro_bnn.diagnostics.verdict import with_suspects
+from numpyro_bnn.diagnostics.verdict_names import Verdict
+
+TOLERANCE = bnn.Tolerance()
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def stationary(rng, shape, rho=0.33):
+    """AR(1) chains of unit variance, `(chain, draw, input)`."""
+    x = rng.standard_normal(shape)
+    x[:, 1:] *= np.sqrt(1 - rho**2)
+    return lfilter([1.0], [1.0, -rho], x, axis=1)
+
+
+def classes(x, scale=0.3):
+    p = 1 / (1 + np.exp(-scale * x))
+    return {"probs": np.stack([p, 1 - p], axis=-1)}
+
+
+def gaussian(x):
+    """A mean that varies by a tenth of the noise, which is the same at all rows."""
+    return {"mean": 0.1 * x, "scale": np.ones_like(x)}
+
+
+KINDS = {"array": lambda x: x, "classes": classes, "gaussian": gaussian}
+
+
+# --- each verdict ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stationary_chains_that_are_long_enough_are_within_tolerance(rng, kind):
+    report = diagnose_draws(None, KINDS[kind](stationary(rng, (4, 1000, 20))))
+    assert report.verdict == "within_tolerance", str(report)
+    assert report.needed <= 1
+    assert report.agreement.groups == 1
+    assert report.agreement.p_max > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chains_at_different_places_disagree(rng, kind):
+    x = stationary(rng, (4, 600, 20))
+    x[2] += 1.5
+    report = diagnose_draws(None, KINDS[kind](x))
+    assert report.verdict == "chains_disagree", str(report)
+    assert report.agreement.groups == 2
+    np.testing.assert_array_equal(report.agreement.members, [0, 0, 1, 0])
+    assert "(0, 1, 3 | 2)" in report.explanation
+    assert "ParallelTempering" in report.explanation
+
+
+@pytest.mark.parametrize("kind", ["array", "classes"])
+def test_few_draws_of_chains_that_agree_ask_for_more_by_the_square(rng, kind):
+    x = KINDS[kind](stationary(rng, (4, 150, 40), 0.5) * 3)
+    report = diagnose_draws(None, x)
+    assert report.verdict == "run_longer", str(report)
+    error, what = report.monte_carlo_error.needed(TOLERANCE)
+    assert (report.needed, report.needed_by) == (error, what)
+    assert report.needed > 1
+    assert "times as many draws" in report.headline
+    # A tolerance that is wider by the root of it is just met.
+    factor = 1.001 * report.needed**0.5
+    wider = bnn.Tolerance(0.01 * factor, 0.1 * factor, 0.005 * factor)
+    assert diagnose_draws(None, x, tolerance=wider).verdict == "within_tolerance"
+
+
+def test_worst_rows_are_named(rng):
+    x = stationary(rng, (4, 600, 200), 0.0)
+    # Slow rows: their average is known less well, by the root of their autocorrelation time.
+    x[:, :, [17, 90, 91]] = stationary(rng, (4, 600, 3), 0.94)
+    report = diagnose_draws(None, x)
+    assert report.verdict == "within_tolerance_on_average", str(report)
+    assert report.needed > 1
+    assert report.needed_by == "error in predictive sd of the worst rows"
+    rows = report.monte_carlo_error.by_row["relative"]
+    assert f"{(rows > 0.1).sum()} of 200 rows err by more than 0.1" in report.explanation
+    assert set(np.flatnonzero(rows > 0.1)) <= {17, 90, 91}
+
+
+def test_slow_chains_are_not_compared_and_say_when_they_can_be(rng):
+    report = diagnose_draws(None, stationary(rng, (4, 400, 10), 0.97))
+    assert report.verdict == "run_longer"
+    assert not report.agreement.tested
+    assert report.needed == max(
+        report.agreement.needed, report.monte_carlo_error.needed(TOLERANCE)[0]
+    )
+    assert report.needed > 1
+    assert "cannot be tested yet" in report.explanation
+
+
+@pytest.mark.parametrize(("chains", "said"), [(8, False), (16, True)])
+def test_many_chains_too_short_to_compare_are_told_of_groups_of_starts(rng, chains, said):
+    report = diagnose_draws(None, stationary(rng, (chains, 120, 5), 0.9))
+    assert not report.agreement.tested
+    assert report.verdict == "run_longer"
+    assert ("nested_rhat with nested_rhat_limit" in report.explanation) == said
+
+
+def test_a_log_likelihood_alone_is_nothing_to_judge(rng):
+    with pytest.raises(ValueError, match="got neither weights nor predictions nor a log joint"):
+        diagnose_draws(log_likelihood=rng.normal(size=(4, 200, 3)))
+
+
+def test_draws_that_never_move_are_not_known_however_many():
+    # The log joint moves: the chains are no copies of each other.
+    joint = np.arange(600.0).reshape(2, 300)
+    report = diagnose_draws(None, np.ones((2, 300, 5)), log_joint=joint)
+    assert report.verdict == "run_longer"
+    assert report.needed == np.inf
+    assert report.needed_by == "nothing moves"
+
+
+def test_stationary_chains_pass_whatever_their_number_of_scalars(rng):
+    report = diagnose_draws(None, stationary(rng, (4, 300, 4500)))
+    assert report.verdict != "chains_disagree", str(report)
+    # By the rule of before they would not have.
+    assert report.predictions.max_rhat > 1.01
+    assert report.rhat_limit > report.predictions.max_rhat - 0.005
+    assert report.agreement.p > 0.01
+
+
+# --- what comes before what ------------------------------------------------------------------
+
+
+def troubled(rng, draws, nan, apart):
+    x = stationary(rng, (4, draws, 10))
+    x[0] += 3.0 * apart
+    if nan:
+        x[1, -1, 3] = np.nan
+    return x
+
+
+@pytest.mark.parametrize(
+    ("draws", "nan", "apart", "verdict"),
+    [
+        (1000, False, False, "within_tolerance"),
+        (1000, False, True, "chains_disagree"),
+        (99, False, True, "too_short"),
+        (1000, True, True, "invalid"),
+        (99, True, True, "invalid"),
+        (2, True, False, "invalid"),
+    ],
+)
+def test_invalid_before_too_short_before_disagreement_before_tolerance(
+    rng, draws, nan, apart, verdict
+):
+    report = diagnose_draws(None, troubled(rng, draws, nan, apart))
+    assert report.verdict == verdict
+    judged = verdict not in ("invalid", "too_short")
+    assert (report.monte_carlo_error is not None) == judged
+    assert (report.agreement is not None) == judged
+    # A wide tolerance makes nothing valid or long.
+    wide = diagnose_draws(None, troubled(rng, draws, nan, apart), tolerance=bnn.Tolerance(1, 1e3))
+    assert wide.verdict == (verdict if not judged else "within_tolerance")
+
+
+def test_too_few_draws_need_the_least_number():
+    report = diagnose_draws(None, np.random.default_rng(0).normal(size=(4, 40, 3)))
+    assert (report.verdict, report.needed) == ("too_short", 2.5)
+    assert np.isnan(diagnose_draws(None, np.full((2, 200, 3), np.nan)).needed)
+
+
+def test_weights_never_enter(rng):
+    x = stationary(rng, (4, 1000, 20))
+    alone = diagnose_draws(None, x)
+    w = rng.normal(size=(4, 1000, 5)) + 10 * np.arange(4)[:, None, None]
+    beside = diagnose_draws({"w": w, "w.precision": np.exp(w)}, x, log_joint=w[..., 0])
+    assert beside.verdict == alone.verdict == "within_tolerance"
+    assert beside.headline == alone.headline
+    assert beside.weights.max_rhat > 2
+    assert "no part of the verdict" in beside.explanation
+
+
+def test_without_predictions_weights_are_judged_and_it_is_said(rng):
+    w = {"a": rng.normal(size=(4, 500, 3, 4)), "b": rng.normal(size=(4, 500))}
+    report = diagnose_draws(w)
+    assert report.verdict == "within_tolerance"
+    assert "No predictions were given" in report.explanation
+    w["b"] = w["b"] + np.arange(4)[:, None]
+    assert diagnose_draws(w).verdict == "chains_disagree"
+
+
+# --- the log score ---------------------------------------------------------------------------
+
+
+def test_the_log_score_enters_where_targets_are_given(rng):
+    x = stationary(rng, (4, 1000, 20))
+    # One factor of all rows, as wide as the log scores allow.
+    common = stationary(rng, (4, 1000, 1))
+    log_likelihood = -1.0 + 0.01 * x + 0.4 * common
+    without = diagnose_draws(None, x)
+    report = diagnose_draws(None, x, log_likelihood=log_likelihood)
+    assert without.monte_carlo_error.log_score is None
+    assert without.verdict == "within_tolerance"
+    assert report.verdict == "run_longer"
+    assert report.needed_by == "log score"
+    assert "The log score errs by" in report.explanation
+
+
+def test_the_group_that_scores_better_is_named(rng):
+    x = stationary(rng, (4, 600, 20))
+    x[[1, 3]] += 2
+    report = diagnose_draws(None, x, log_likelihood=-0.5 * x**2)
+    assert report.verdict == "chains_disagree"
+    assert "By log score group 1 (0, 2) predicts best" in report.explanation
+
+
+def test_a_target_without_any_probability_has_no_error_and_nan_is_invalid(rng):
+    x = stationary(rng, (4, 1000, 5))
+    score = np.full(x.shape, -1.0)
+    score[1, 3, 2] = -np.inf
+    assert diagnose_draws(None, x, log_likelihood=score).monte_carlo_error.log_score is not None
+    score[:, :, 2] = -np.inf
+    report = diagnose_draws(None, x, log_likelihood=score)
+    assert report.monte_carlo_error.log_score is None
+    assert "no draw gives the targets of 1 of 5 rows any probability" in report.explanation
+    score[2, 7, 0] = np.nan
+    report = diagnose_draws(None, x, log_likelihood=score)
+    assert report.verdict == "invalid"
+    assert "Chain 2 holds NaN or infinite values from draw 7 on (log likelihood)" in (
+        report.explanation
+    )
+    assert "Leave out chain 2; the others alone get the verdict: within tolerance" in (
+        report.explanation
+    )
+
+
+# --- one chain, suspects, bias ---------------------------------------------------------------
+
+
+def test_the_halves_of_one_chain_stand_for_chains(rng):
+    x = stationary(rng, (1, 4000, 10))
+    report = diagnose_draws(None, x)
+    assert report.verdict == "within_tolerance"
+    assert report.sentences[0].startswith("One chain only: other modes cannot be seen")
+    assert report.agreement.halves
+    x[:, 2000:] += 1
+    report = diagnose_draws(None, x)
+    assert report.verdict == "chains_disagree"
+    assert "The halves of the chain differ" in report.explanation
+
+
+@pytest.mark.parametrize("draws", [50, 1000])
+@pytest.mark.parametrize(
+    ("suspect", "verdict"), [({1: "stuck"}, "chains_disagree"), (dict.fromkeys(range(4)), "invalid")]
+)  # fmt: skip
+def test_suspects_count_as_disagreeing_or_invalid(rng, draws, suspect, verdict):
+    plain = diagnose_draws(None, stationary(rng, (4, draws, 5)))
+    suspect = {chain: why or "stuck" for chain, why in suspect.items()}
+    report = with_suspects(plain, suspect, 4)
+    assert report.verdict == verdict
+    assert isinstance(report.verdict, Verdict)
+    assert np.isnan(report.needed)
+    assert f"Verdict: {verdict.replace('_', ' ')}: {len(suspect)} of 4 chains suspect" in str(
+        report
+    )
+
+
+def test_the_bias_of_a_kernel_without_correction_is_measured_by_a_second_run(rng):
+    x = stationary(rng, (4, 1000, 10), 0.0)
+    stats = {"configurational_temperature": 1 + 0.05 * rng.normal(size=(4, 1000))}
+    alone = diagnose_draws(None, x, sample_stats=stats)
+    assert "No step was accepted or rejected" in alone.explanation
+    assert "second_opinion" in alone.explanation
+    other = stationary(rng, (4, 1000, 10), 0.0) + 0.5
+    beside = diagnose_draws(None, x, sample_stats=stats, second=(None, other))
+    apart = (np.abs(other.mean((0, 1)) - x.mean((0, 1))) / mean_errors(x).sd).mean()
+    said = f"Averages of a second run are {apart:.2g} predictive standard deviations away"
+    assert said in beside.explanation
+
+
+def test_an_array_that_is_the_same_at_all_rows_counts_once(rng):
+    x = stationary(rng, (4, 600, 30))
+    noise = np.exp(0.1 * stationary(rng, (4, 600, 1), 0.5))
+    values = {"scale": np.broadcast_to(noise, x.shape), "mean": x}
+    for order in (values, dict(reversed(values.items()))):
+        report = diagnose_draws(None, order)
+        assert report.predictions.num_scalars == 31
+        assert report.monte_carlo_error.by_row["relative"].shape == (30,)
+
+
+# --- names and arguments ---------------------------------------------------------------------
+
+OLD = {
+    "within_tolerance": {"converged", "predictions_converged"},
+    "within_tolerance_on_average": {"not_converged"},
+    "run_longer": {"not_converged"},
+    "chains_disagree": {"not_converged"},
+    "too_short": set(),
+    "invalid": set(),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("old", ["converged", "predictions_converged", "not_converged"])
+def test_old_names_answer_for_one_release_and_warn(name, old):
+    verdict = Verdict(name)
+    for compare in (
+        lambda: verdict == old,
+        lambda: old == verdict,
+        lambda: verdict in (old,),
+        lambda: verdict in [old],
+    ):
+        with pytest.warns(DeprecationWarning, match=f"compared with '{old}'.*this one is '{name}'"):
+            assert compare() == (old in OLD[name])
+    with pytest.warns(DeprecationWarning, match="instead"):
+        assert (verdict != old) == (old not in OLD[name])
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_verdict_is_a_string_otherwise(name):
+    verdict = Verdict(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert verdict == name == verdict
+        assert verdict != "something"
+        assert verdict in OLD
+        assert verdict != 3
+        assert pickle.loads(pickle.dumps(verdict)) == verdict
+        assert f"{verdict}" == name
+        assert repr(verdict) == repr(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tolerance": 0.01}, TypeError, "must be a bnn.Tolerance, got float"),
+        ({"log_likelihood": np.zeros((2, 200))}, ValueError, r"got shape \(2, 200\)"),
+        ({"log_likelihood": np.zeros((2, 100, 3))}, ValueError, r"\(2, 100\) in 'log likelihood'"),
+    ],
+)
+def test_a_mistake_gets_an_error_that_names_it(rng, options, error, message):
+    with pytest.raises(error, match=message):
+        diagnose_draws(None, rng.normal(size=(2, 200, 3)), **options)
+
+
+def test_limits_that_are_gone_warn(rng):
+    x = rng.normal(size=(2, 200, 3))
+    with pytest.warns(DeprecationWarning, match="rhat_limit and ess_limit no longer take part"):
+        report = diagnose_draws(None, x, rhat_limit=1.5, ess_limit=3)
+    assert report.verdict == diagnose_draws(None, x).verdict

@@ -154,8 +154,8 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         f"{len(table.classes) or 1} (tanh), prior: {options.prior}. "
         f"Sampler: {type(outcome.mcmc.sampler).__name__}, "
         f"{options.num_chains} chains of "
-        f"{outcome.mcmc.num_warmup} steps of warm-up and {options.num_samples} draws, "
-        f"{outcome.mcmc.thinning} steps each, seed {options.seed}.",
+        f"{outcome.mcmc.num_warmup} steps of warm-up and draws of {outcome.mcmc.thinning} steps each, "
+        f"seed {options.seed}. {outcome.mcmc.stopped}",
         "",
         "## Scores on the test rows",
         "",

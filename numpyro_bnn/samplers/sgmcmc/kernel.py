@@ -94,6 +94,8 @@ class SGMCMC(MCMCKernel):
     _lasting = False
     # Whether it is right on minibatches.
     _takes_minibatches = True
+    # Rows are read where they are, see run/kernel_protocol.py.
+    takes_host_rows = True
 
     def __init__(
         self,

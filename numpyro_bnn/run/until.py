@@ -81,8 +81,11 @@ class Stopped(NamedTuple):
 
     @property
     def is_early(self) -> bool:
-        """Whether the run ended for another reason than knowing enough, or the time that was given."""
-        return self.reason not in (WITHIN, "max_minutes")
+        """Whether the run ended otherwise than it was told to, for a reason to be warned of.
+
+        Of chains that do not move or are not finite every run warns.
+        """
+        return self.reason in (MODES, "interrupted")
 
     @property
     def report(self) -> Report | None:

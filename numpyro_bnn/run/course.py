@@ -111,14 +111,14 @@ class Course(NamedTuple):
         self,
         done: Progress,
         bars: ProgressBars,
-        ends: Callable[[bool], bool],
+        ends: Callable[[int], bool],
         draws: int | None = None,
     ) -> Progress:
         """Take the steps that are left, or those up to an interruption.
 
         :param done: what was taken before.
         :param bars: show it.
-        :param ends: asked after every piece whether to end there; told whether it was warm-up.
+        :param ends: asked after every piece whether to end there; told the number of draws so far.
         :param draws: up to so many of each chain; default: those of the plan.
         """
         steps, count = done
@@ -127,7 +127,7 @@ class Course(NamedTuple):
             self.lanes.advance(piece, bars.update)
             steps += piece.total
             count += 0 if piece.warmup else piece.draws
-            over = self.processes.agreed(ends(piece.warmup))
+            over = self.processes.agreed(ends(count))
             may_end = self.kept is None or piece.whole or self.kept.takes_parts
             if self.kept is not None and (piece.whole or (over and may_end)):
                 self.kept.take(self.lanes, piece, Progress(steps, count))
@@ -149,8 +149,9 @@ class Course(NamedTuple):
         def late() -> bool:
             return judge.max_seconds is not None and time.monotonic() - began > judge.max_seconds
 
-        def ends(warmup: bool) -> bool:
-            return interrupted() or (not warmup and late())
+        def ends(count: int) -> bool:
+            # Fewer draws than a chunk would say nothing.
+            return interrupted() or (count >= self.plan.chunk and late())
 
         bars.say(judge.line)
         for count in self.plan.looks():

@@ -270,8 +270,8 @@ class MCMC(NumPyroMCMC):
         :param at: inputs and targets ``(x, y)`` at which predictions are to be known, such as test
             rows; y may be None, and then nothing is asked of the log score.
         :param until: the Monte Carlo error that is accepted; default ``bnn.Tolerance()``.
-        :param max_minutes: of sampling and looking, compilation included; at least some draws are
-            taken. Without it the run goes on until it is known.
+        :param max_minutes: of sampling and looking, compilation included; half of the draws of
+            the first look are taken all the same. Without it the run goes on until it is known.
         :param extra_fields: see :meth:`run`.
         :param init_params: see :meth:`run`.
         :param kwargs: keyword arguments of the model.

@@ -135,7 +135,7 @@ class Sampling:
             finish_before_interrupt(self.disk is not None) as interrupted,
         ):
             if self.judge is None:
-                done = course.advance(done, bars, lambda warmup: interrupted())
+                done = course.advance(done, bars, lambda count: interrupted())
             else:
                 done = course.in_stages(done, bars, interrupted, self.judge)
         if done.steps < self.plan.total and not done.draws:

@@ -197,12 +197,12 @@ def test_halves_that_differ_are_seen_and_others_are_not():
 
 
 def test_time_ends_a_run_between_looks():
-    mcmc = sampler(thinning=10, num_samples=20_000, progress_rate=100)
+    mcmc = sampler(thinning=10, num_samples=400, progress_rate=10)
     stopped = until(mcmc, max_minutes=1e-4)
     assert stopped.reason == "max_minutes"
-    # The first piece after warm-up, and a look at it all the same.
-    assert stopped.draws == 10
-    assert [look.draws for look in stopped.looks] == [10]
+    # Half of the first look's forty, and a look at them all the same.
+    assert stopped.draws == 20
+    assert [look.draws for look in stopped.looks] == [20]
     assert stopped.report.verdict == "too_short"
     assert "To be within tolerance would take about" in str(stopped)
 

@@ -156,7 +156,9 @@ def test_a_pytree_of_inputs():
 
 def test_a_fit_goes_on_until_it_is_known():
     accepted = bnn.Tolerance(relative=0.3, log_score=0.1)
-    result = fitted("nuts", num_samples=100, until=accepted, x_test=X, y_test=Y, max_minutes=5.0)
+    options = {"num_chains": 2, "num_warmup": 150, "num_samples": 100, "progress_bar": False}
+    options |= {"until": accepted, "max_minutes": 5.0, "x_test": X, "y_test": Y}
+    result = bnn.fit(linear_gaussian.model, X, Y, kernel="nuts", **options)
     assert result.mcmc.stopped.reason == "within tolerance"
     assert result.report.verdict == "within_tolerance"
     assert result.report.tolerance is accepted

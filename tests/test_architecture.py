@@ -35,12 +35,16 @@ ALLOWED = {
         "data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
         "samplers.tempering storage"
     ),
-    "run": "_checks data potential priors samplers samplers.sgmcmc samplers.tempering storage",
-    "workflow": (
-        "_checks approximations data diagnostics diagnostics.convergence posterior potential "
-        "run samplers samplers.sgmcmc scores"
+    # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
+    "run": (
+        "_checks data diagnostics diagnostics.monte_carlo posterior potential priors samplers "
+        "samplers.tempering storage"
     ),
-    "cli": "data models plots posterior priors run scores storage workflow",
+    "workflow": (
+        "_checks approximations data diagnostics diagnostics.convergence diagnostics.monte_carlo "
+        "posterior potential run samplers samplers.sgmcmc scores"
+    ),
+    "cli": "data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
@@ -75,6 +79,7 @@ ROWS = {
         mean_errors
         prediction_units
         agreement monte_carlo_error
+        beginning
     """,
     "posterior": """
         draws
@@ -96,10 +101,12 @@ ROWS = {
         hierarchical independent
     """,
     "run": """
-        devices interrupts plan refusals starts
-        programs
+        devices identity interrupts kernel_protocol plan starts
+        programs refusals
         chain_states
         progress recorder
+        course
+        sampling until
         mcmc
     """,
     "samplers.sgmcmc": """

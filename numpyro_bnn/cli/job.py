@@ -13,6 +13,7 @@ import numpy as np
 
 from numpyro_bnn import scores
 from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
@@ -42,7 +43,9 @@ class Options(NamedTuple):
     - **prior** - a key of :data:`PRIORS`
     - **kernel** - a key of :data:`numpyro_bnn.workflow.kernels_by_name.KERNELS`; where None what
       :func:`~numpyro_bnn.workflow.fit.fit` takes, and for a comparison NUTS
-    - **num_chains**, **num_warmup**, **num_samples** - of the sampler, in draws
+    - **num_chains**, **num_warmup**, **num_samples** - of the sampler, in draws; a fit is looked at
+      after `num_samples` for the first time
+    - **max_minutes** - that a fit may take
     - **settings** - of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
     - **seed** - of everything random
@@ -54,6 +57,7 @@ class Options(NamedTuple):
     num_chains: int = 4
     num_warmup: int = 200
     num_samples: int = 300
+    max_minutes: float = 3.0
     settings: Mapping[str, Any] = {}
     test_fraction: float = 0.25
     seed: int = 0
@@ -123,6 +127,9 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         num_warmup=options.num_warmup,
         num_samples=options.num_samples,
         x_test=x_test,
+        y_test=y_test,
+        until=Tolerance(),
+        max_minutes=options.max_minutes,
         progress_bar=progress_bar,
         **options.settings,
     )

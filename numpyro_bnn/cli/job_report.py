@@ -103,11 +103,12 @@ def _figures(outcome: Outcome, folder: Path) -> dict[str, Path]:
         figure.savefig(paths[title], dpi=120, bbox_inches="tight")
 
     with mpl.rc_context({"backend": "agg"}):
-        figure = Figure(figsize=(7, 3.6))
-        plots.plot_rhat(
-            outcome.report.weights.rhat, outcome.report.predictions.rhat, ax=figure.subplots()
-        )
-        save("R-hat of weights and of predictions", "rhat.png", figure)
+        # An interrupted run may hold too few draws for any R-hat.
+        spaces = (outcome.report.weights.rhat, outcome.report.predictions.rhat)
+        if all(np.isfinite(rhat).any() for rhat in spaces):
+            figure = Figure(figsize=(7, 3.6))
+            plots.plot_rhat(*spaces, ax=figure.subplots())
+            save("R-hat of weights and of predictions", "rhat.png", figure)
         figure = Figure(figsize=(6, 4))
         if outcome.table.task == "classification":
             plots.plot_reliability(predictions.probs, y, ax=figure.subplots())
@@ -155,8 +156,8 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         f"{len(table.classes) or 1} (tanh), prior: {options.prior}. "
         f"Sampler: {type(outcome.mcmc.sampler).__name__}, "
         f"{options.num_chains} chains of "
-        f"{outcome.mcmc.num_warmup} steps of warm-up and {options.num_samples} draws, "
-        f"{outcome.mcmc.thinning} steps each, seed {options.seed}.",
+        f"{outcome.mcmc.num_warmup} steps of warm-up and draws of {outcome.mcmc.thinning} steps each, "
+        f"seed {options.seed}. {outcome.mcmc.stopped}",
         "",
         "## Scores on the test rows",
         "",

@@ -1,6 +1,7 @@
 """The command line: ``python -m numpyro_bnn [compare] [digits | diabetes | FILE.csv …]``."""
 
 import argparse
+import math
 import os
 import sys
 from pathlib import Path
@@ -56,7 +57,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--chains", type=_positive, default=4, metavar="N", help="default: 4")
     add("--warmup", type=_positive, default=200, metavar="N", help="draws of warm-up; default: 200")
-    add("--samples", type=_positive, default=300, metavar="N", help="draws a chain; default: 300")
+    add(
+        "--samples",
+        type=_positive,
+        default=300,
+        metavar="N",
+        help="draws a chain; of a fit those at the first look, which more follow; default: 300",
+    )
+    add(
+        "--minutes",
+        type=_minutes,
+        default=3.0,
+        metavar="M",
+        help="a fit ends when predictions are known within tolerance, or after so many; default: 3",
+    )
     add(
         "--max-tree-depth",
         type=_positive,
@@ -87,6 +101,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return value
+
+
+def _minutes(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
     return value
 
 
@@ -139,6 +160,7 @@ def main(argv: list[str] | None = None) -> int:
             num_chains=parsed.chains,
             num_warmup=parsed.warmup,
             num_samples=parsed.samples,
+            max_minutes=parsed.minutes,
             settings={} if depth is None else {"max_tree_depth": depth},
             test_fraction=parsed.test_fraction,
             seed=parsed.seed,
@@ -164,6 +186,7 @@ def main(argv: list[str] | None = None) -> int:
     for row in outcome.scores:
         rich_table.add_row(*job_report.cells(row))
     console.print(rich_table)
+    console.print(str(outcome.mcmc.stopped), markup=False, highlight=False, soft_wrap=True)
     console.print(str(outcome.report), markup=False, highlight=False, soft_wrap=True)
     try:
         files = job_report.write(outcome, parsed.output)

@@ -89,12 +89,12 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
         if run._states is None:
             raise ValueError(f"{owner}: the MCMC has no draws yet; call `run` first.")
         samples = run.get_samples(group_by_chain=True)
-        stats = _by_site(run.get_extra_fields(group_by_chain=True))
+        stats = stats_by_site(run.get_extra_fields(group_by_chain=True))
         info = {
             "kernel": type(run.sampler).__name__,
             "num_warmup": run.num_warmup,
             "thinning": run.thinning,
-            "max_num_steps": _max_num_steps(run.sampler),
+            "max_num_steps": max_num_steps_of(run.sampler),
         }
         # Of what is no MCMC of this package nothing is known.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
@@ -109,7 +109,7 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
     )
 
 
-def _by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
+def stats_by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
     """What a kernel records of each site, as one array a site: ``"name[site]"``."""
     flat: dict[str, Any] = {}
     for name, value in stats.items():
@@ -120,7 +120,8 @@ def _by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _max_num_steps(sampler: Any) -> int | None:
+def max_num_steps_of(sampler: Any) -> int | None:
+    """The most steps that a trajectory of NUTS takes after warm-up; None for other kernels."""
     depth = getattr(sampler, "_max_tree_depth", None)
     if type(sampler).__name__ != "NUTS" or depth is None:
         return None

@@ -193,70 +193,113 @@ def predict(
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    batch_size = check_whole("predict", "batch_size", batch_size)
     if isinstance(samples, Draws):
         check_columns("predict", "x", samples.info.get("columns", []), x)
-    table, ((x,), _) = x, as_arrays(model, (x,), {})
-    rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
-    if len(rows) != 1 or rows & {(), (0,)}:
-        raise ValueError(
-            f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
-        )
-    ((size,),) = rows
-    given, ((x,), _) = x, prepared(model, (table,), {})
-    head = jax.tree.map(lambda leaf: leaf[: min(size, batch_size)], x)
-    model = all_rows(model)
-    structure = structure_at(model, head)
-    target = target_of(structure, samples, site)
-    check_same_rows(structure, samples, target, given, fitted)
-    grouped = draws_for(model, structure, samples, target, x, batch_size)
-    latent = [n for n in structure.latent if n != target and n not in grouped]
-    from_prior = any(structure.sites[name].plates for name in latent)
-    program = jax.jit(partial(_over_draws, model, target), static_argnums=4)
-    lead = np.shape(next(iter(grouped.values())))[:2]
-    blocks = _blocks_of_draws(grouped)
-    shift = getattr(innermost(model), "shift", None)
+    return Predictor(model, x, batch_size=batch_size, site=site, fitted=fitted)(samples)
 
-    def computed(what: str, extra: Any) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
-        for drawn in blocks:
+
+class Predictor:
+    """Predictions of one model at fixed inputs, of draws that come in blocks.
+
+    Its program is compiled once for blocks of one shape.
+
+    :param model: the model, called as ``model(x)``.
+    :param x: inputs, an array or a pytree of arrays with rows first.
+    :param batch_size: rows at a time.
+    :param site: what to predict, see :func:`predict`.
+    :param fitted: the inputs of the fit, where they are known.
+    :raises ValueError: if inputs have no rows.
+    :raises TypeError: if the model needs more than x.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        x: Any,
+        *,
+        batch_size: int = 1000,
+        site: str | None = None,
+        fitted: Any = None,
+    ) -> None:
+        self.batch_size = check_whole("predict", "batch_size", batch_size)
+        table, ((x,), _) = x, as_arrays(model, (x,), {})
+        rows = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(x)}
+        if len(rows) != 1 or rows & {(), (0,)}:
+            raise ValueError(
+                f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
+            )
+        ((self.size,),) = rows
+        self._given, ((self.x,), _) = x, prepared(model, (table,), {})
+        self._fitted, self._site = fitted, site
+        self.model = all_rows(model)
+        self.shift = getattr(innermost(model), "shift", None)
+        head = jax.tree.map(lambda leaf: leaf[: min(self.size, self.batch_size)], self.x)
+        self.structure = structure_at(self.model, head)
+        self._programs: dict[str, Callable] = {}
+
+    def __call__(self, samples: Mapping[str, Any], first: int = 0) -> Predictions:
+        """Predictions of some draws.
+
+        :param samples: draws of the model by site, (draw, …) or (chain, draw, …).
+        :param first: number of the first draw, in the run that they are a block of.
+        :raises ValueError: if the target cannot be told, or draws do not fit the inputs.
+        """
+        target = target_of(self.structure, samples, self._site)
+        check_same_rows(self.structure, samples, target, self._given, self._fitted)
+        grouped = draws_for(self.model, self.structure, samples, target, self.x, self.batch_size)
+        if target not in self._programs:
+            program = partial(_over_draws, self.model, target)
+            self._programs[target] = jax.jit(program, static_argnums=4)
+        evaluate = partial(self._evaluate, target, grouped, first)
+        suspect = samples.suspect if isinstance(samples, Draws) else {}
+        values = evaluate("parameters", None)
+        predictions = Predictions(values, evaluate, self.shift, suspect)
+        predictions.warn_of_suspects("predict")
+        return predictions
+
+    def _computed(
+        self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
+    ) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
+        """What the program finds, some draws at some rows at a time."""
+        lead = np.shape(next(iter(grouped.values())))[:2]
+        latent = [n for n in self.structure.latent if n != target and n not in grouped]
+        from_prior = any(self.structure.sites[name].plates for name in latent)
+        for drawn in _blocks_of_draws(grouped):
             flat = {k: jnp.asarray(_flat(v[:, drawn])) for k, v in grouped.items()}
-            for begin in range(0, size, batch_size):
-                rows = slice(begin, begin + batch_size)
-                part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], x)
+            for begin in range(0, self.size, self.batch_size):
+                rows = slice(begin, begin + self.batch_size)
+                part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], self.x)
                 own = None
                 if from_prior:
-                    keys = jax.random.split(jax.random.fold_in(jax.random.key(0), begin), lead)
-                    own = _flat(keys[:, drawn])
+                    key = jax.random.fold_in(jax.random.key(0), begin)
+                    key = jax.random.fold_in(key, first) if first else key
+                    own = _flat(jax.random.split(key, lead)[:, drawn])
                 more = extra[rows] if what == "log_prob" else extra
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
                     more = _flat(keys[:, drawn])
-                yield drawn, rows, program(flat, part, more, own, what)
+                yield drawn, rows, self._programs[target](flat, part, more, own, what)
 
-    def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
-        if target in structure.deterministic and what != "parameters":
+    def _evaluate(
+        self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
+    ) -> dict[str, np.ndarray]:
+        if target in self.structure.deterministic and what != "parameters":
             raise ValueError(
                 f"{what}: '{target}' is computed and has no noise, so that it is no target. Predict "
                 "a site of `numpyro.sample` for that."
             )
+        lead = np.shape(next(iter(grouped.values())))[:2]
         made: dict[str, np.ndarray] = {}
-        for drawn, rows, found in _one_ahead(computed(what, extra)):
+        for drawn, rows, found in _one_ahead(self._computed(target, grouped, first, what, extra)):
             for name, values in found.items():
                 own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
+                # In float64: a mean beside which float32 would round the prediction away.
+                in_units = self.shift is not None and name in ("mean", "sample")
                 if name not in made:
-                    kind = np.float64 if in_units(name) else own.dtype
-                    made[name] = np.empty((*lead, size, *own.shape[3:]), kind)
-                made[name][:, drawn, rows] = own + np.float64(shift) if in_units(name) else own
+                    kind = np.float64 if in_units else own.dtype
+                    made[name] = np.empty((*lead, self.size, *own.shape[3:]), kind)
+                made[name][:, drawn, rows] = own + np.float64(self.shift) if in_units else own
         return made
-
-    def in_units(name: str) -> bool:
-        # In float64: a mean beside which float32 would round the prediction away.
-        return shift is not None and name in ("mean", "sample")
-
-    suspect = samples.suspect if isinstance(samples, Draws) else {}
-    predictions = Predictions(evaluate("parameters", None), evaluate, shift, suspect)
-    predictions.warn_of_suspects("predict")
-    return predictions
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:

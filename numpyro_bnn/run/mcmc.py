@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,38 +16,35 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import begin_fit, explain_tracing, refuse_equal_keys
+from numpyro_bnn.potential.structure import explain_tracing, refuse_equal_keys
 from numpyro_bnn.run.chain_states import Lanes
 from numpyro_bnn.run.devices import Placement
-from numpyro_bnn.run.interrupts import finish_before_interrupt
+from numpyro_bnn.run.identity import Identity
+from numpyro_bnn.run.kernel_protocol import after_pilot, evidence_of, is_cold
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.programs import Programs
-from numpyro_bnn.run.progress import explain_memory, progress_bars
-from numpyro_bnn.run.recorder import Disk, Recorder
-from numpyro_bnn.run.refusals import (
-    check_energy,
-    refuse_discrete,
-    refuse_host_rows,
-    refuse_sites_of_host_rows,
-    refuse_subsampling,
-)
+from numpyro_bnn.run.progress import explain_memory
+from numpyro_bnn.run.recorder import Disk
+from numpyro_bnn.run.refusals import check_extra_fields, seen_by
+from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.run.starts import starts_for
-from numpyro_bnn.samplers.failed_chains import failed_chains, first_bad_draws, warn_of_failed
+from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
 from numpyro_bnn.samplers.fields import fields_of
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run
-from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
-from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
-from numpyro_bnn.storage.changed_by_model import Watched
-from numpyro_bnn.storage.checkpoints import Progress, Start, check_accept
+from numpyro_bnn.samplers.tempering.evidence import Tempering
+from numpyro_bnn.storage.checkpoints import Start, check_accept
 from numpyro_bnn.storage.processes import Processes
-from numpyro_bnn.storage.run_identity import Described, describe_all, environment
+from numpyro_bnn.storage.run_identity import Described
 from numpyro_bnn.storage.stored_array import StoredArray
+
+if TYPE_CHECKING:
+    # Judging brings Numba, which takes a second to import: only runs that are judged wait for it.
+    from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+    from numpyro_bnn.run.until import Stopped, UntilKnown
 
 
 class MCMC(NumPyroMCMC):
@@ -70,6 +67,8 @@ class MCMC(NumPyroMCMC):
       names it (:attr:`left_out`); if no chain is left, `run` raises.
     - A chain that never moves, accepts hardly anything or mostly diverges is kept, with a warning
       that names it, and named again wherever its draws are used (:attr:`suspect`: number to reason).
+    - :meth:`run_until` goes on until the averages of predictions are known (:attr:`stopped` says why
+      it ended).
     - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
     - `init_params` may have a leading axis of one for a single chain, and may give only the
       weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
@@ -165,6 +164,7 @@ class MCMC(NumPyroMCMC):
         self.left_out: dict[int, str] = {}
         self.suspect: dict[int, str] = {}
         self.columns: list[str] = []
+        self.stopped: Stopped | None = None
         self._programs: dict[tuple, Programs] = {}
         self._processes = Processes(self._placement.spans_processes)
         self._disk = Disk.given(checkpoint, checkpoint_every, draws, draws_dtype, self._processes)
@@ -180,11 +180,12 @@ class MCMC(NumPyroMCMC):
     @property
     def tempering(self) -> Tempering:
         """Swap rates, barrier, round trips and log evidence of :class:`ParallelTempering`."""
-        found = None if self._states is None else tempering_of(self.get_extra_fields(True))
+        known = self._states is not None
+        found = evidence_of(self.sampler, self.get_extra_fields(True)) if known else None
         if found is None:
             raise AttributeError(
                 f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
-                f"{type(self.sampler).__name__}{' before `run`' if self._states is None else ''}."
+                f"{type(self.sampler).__name__}{'' if known else ' before `run`'}."
             )
         return found
 
@@ -222,16 +223,15 @@ class MCMC(NumPyroMCMC):
             finite, or if two chains have the same key.
         :raises RuntimeError: if every chain becomes non-finite.
         """
-        if not isinstance(extra_fields, (tuple, list)):
-            raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
-        if _is_under_jax_transform() or self.sampler.is_ensemble_kernel:
+        check_extra_fields(extra_fields)
+        if self._is_numpyros_own:
             if self._disk is not None or self.record is not None or self.chunk_size is not None:
                 raise ValueError(
                     "MCMC: checkpoint=, draws=, record= and chunk_size= are not for runs inside a JAX "
                     f"transformation or ensemble kernels, and this is {type(self.sampler).__name__}. "
                     "Call `run` outside of transformations, with another kernel."
                 )
-            fit = self._look_at(args, kwargs)
+            fit = self._see(args, kwargs)
             init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
             phase = self._collection_params["phase"]
             super().run(
@@ -241,25 +241,97 @@ class MCMC(NumPyroMCMC):
                 self.suspect = self._find_suspects(phase)
                 warn_of_run(self.suspect, self.num_chains)
             return
+        self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params)
+
+    def run_until(
+        self,
+        rng_key: jax.Array,
+        *args: Any,
+        at: Any = None,
+        until: "Tolerance | None" = None,
+        max_minutes: float | None = None,
+        extra_fields: tuple[str, ...] | list[str] = (),
+        init_params: Any = None,
+        **kwargs: Any,
+    ) -> "Stopped":
+        """Run the chains until the averages of their predictions are known.
+
+        The run is looked at after `num_samples` steps, and each time there are half as many more. It
+        stops when two looks in a row find all averages within the tolerance and the chains in
+        agreement; when they disagree although each by itself is within the tolerance (``"modes:
+        temper"``, with a warning); when chains do not move; or when time is over. A first part of the
+        draws is dropped while halves of the rest differ. The draws are those of :meth:`run` with as
+        many, bit for bit, and nothing is compiled between looks. Ctrl-C keeps the draws so far. With
+        `checkpoint` the run is continued by :meth:`resume`, which needs none of these arguments but
+        the data; its time begins anew.
+
+        Predictions of all draws so far are held in memory: chains × draws × rows of `at`.
+
+        :param rng_key: one key, or one a chain.
+        :param args: arguments of the model.
+        :param at: inputs and targets ``(x, y)`` at which predictions are to be known, such as test
+            rows; y may be None, and then nothing is asked of the log score.
+        :param until: the Monte Carlo error that is accepted; default ``bnn.Tolerance()``.
+        :param max_minutes: of sampling and looking, compilation included; half of the draws of
+            the first look are taken all the same. Without it the run goes on until it is known.
+        :param extra_fields: see :meth:`run`.
+        :param init_params: see :meth:`run`.
+        :param kwargs: keyword arguments of the model.
+        :return: why it stopped, and what was seen at each look; also :attr:`stopped`.
+        :raises ValueError: if `at` is missing or does not fit the model, for a time that is not
+            positive, for `record`, and as :meth:`run` does.
+        :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
+        """
+        check_extra_fields(extra_fields)
+        check_key("MCMC.run_until", rng_key, self.num_chains)
+        if self.model is None or self.record is not None or self._is_numpyros_own:
+            raise ValueError(
+                f"run_until: predictions need a kernel over a model, draws of all its sites and chains "
+                f"of their own, and this is {type(self.sampler).__name__}"
+                f"{' with record=' if self.record is not None else ''}. Use `run`, and judge by "
+                "`bnn.diagnose`."
+            )
+        from numpyro_bnn.run.until import UntilKnown
+
+        def judged() -> UntilKnown:
+            fitted = self._args[0] if self._args else None
+            return UntilKnown(self.sampler, until, at, max_minutes, fitted)
+
+        self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, judged)
+        assert self.stopped is not None
+        return self.stopped
+
+    def _begin(
+        self,
+        rng_key: jax.Array,
+        args: tuple,
+        kwargs: dict[str, Any],
+        extra_fields: tuple[str, ...],
+        init_params: Any,
+        judged: Callable[[], "UntilKnown"] | None = None,
+    ) -> None:
+        """Run from the start, for a fixed number of draws or until a judge says enough."""
         check_key("MCMC.run", rng_key, self.num_chains)
-        if not is_prng_key(rng_key) and not _is_cold(self.sampler, self.num_samples):
+        if not is_prng_key(rng_key) and not is_cold(self.sampler, self.num_samples):
             refuse_equal_keys("MCMC.run", rng_key)
-        watched = self._watched()
-        fit = self._look_at(args, kwargs)
+        identity = self._identity()
+        fit = self._see(args, kwargs)
         init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
         if init_params is None and fit is None and self._warmup_state is not None:
             # Kernels over a potential learn the form of a position from a start.
             init_params = getattr(self._warmup_state, self._sample_field)
-        keys = rng_key
-        if self.num_chains > 1 and is_prng_key(rng_key):
-            keys = jax.random.split(rng_key, self.num_chains)
-        start = Start(keys, init_params, tuple(extra_fields))
+        several = self.num_chains > 1 and is_prng_key(rng_key)
+        keys = jax.random.split(rng_key, self.num_chains) if several else rng_key
+        judge = None if judged is None else judged()
+        start = Start(keys, init_params, extra_fields)
+        if judge is not None:
+            start = start._replace(until=judge.settings, at=judge.at)
         if self._disk is not None:
             self._refuse_parts()
         with self._on_disk(resumed=False), explain_tracing(), explain_memory():
             if self._disk is not None:
-                self._disk.begin(start, lambda: self._described(fit, watched))
-            self._sample(start, fit, resumed=False)
+                self._disk.begin(start, lambda: self._described(identity, fit))
+            self._sample(start, fit, False, judge)
 
     def resume(self, *args: Any, accept: Collection[str] = (), **kwargs: Any) -> None:
         """Continue the run whose checkpoint there is, to the draws that it would have given.
@@ -286,64 +358,57 @@ class MCMC(NumPyroMCMC):
             )
         self._refuse_parts()
         accept = check_accept(accept)
-        watched = self._watched()
-        fit = self._look_at(args, kwargs)
+        identity = self._identity()
+        fit = self._see(args, kwargs)
         with self._on_disk(resumed=True), explain_tracing(), explain_memory():
             start = self._disk.read_start(
-                lambda names: self._described(fit, watched, names), accept
+                lambda names: self._described(identity, fit, names), accept
             )
-            self._sample(start, fit, resumed=True)
+            self._sample(start, fit, True, self._stored_judge(start))
 
     def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
         """Keep others out of the folders of this run for as long as it takes."""
         return nullcontext() if self._disk is None else self._disk.held(resumed)
 
-    def _look_at(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
-        """Let the model see its data, and refuse what cannot be right."""
-        self._args, self._kwargs = args, kwargs
-        if self.model is None:
-            return None
-        self.columns = column_names(args[0]) if args else []
-        self._args, self._kwargs = as_arrays(self.model, args, kwargs)
-        refuse_host_rows(self.sampler, self.chunk_size is not None, (args, kwargs))
-        args, kwargs, structure = begin_fit(self.model, args, kwargs)
-        if isinstance(self.sampler, SGMCMC):
-            self.sampler.take_batch_size(structure)
-        refuse_subsampling(self.sampler, structure)
-        refuse_discrete(self.sampler, structure)
-        fit = BoundModel(self.model, args, kwargs, structure)
-        refuse_sites_of_host_rows(fit)
-        return fit
+    @property
+    def _is_numpyros_own(self) -> bool:
+        """Whether NumPyro's own `run` does the work: inside transformations, and for ensembles."""
+        return _is_under_jax_transform() or self.sampler.is_ensemble_kernel
 
-    def _watched(self) -> Watched | None:
+    def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
+        """Let the model see its data, and refuse what cannot be right."""
+        seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
+        self._args, self._kwargs = seen.args, seen.kwargs
+        self.columns = column_names(args[0]) if args else []
+        return seen.fit
+
+    def _identity(self) -> Identity | None:
         """What decides the draws and may change while the model is looked at."""
         if self._disk is None or self._disk.checkpoint is None:
             return None
-        names = ("kernel", "postprocess_fn", "record")
-        return Watched(dict(zip(names, (self.sampler, self.postprocess_fn, self.record))))
-
-    def _described(
-        self, fit: BoundModel | None, watched: Watched | None, left_out: Collection[str] = ()
-    ) -> Described:
-        """What decides the draws, beside the key and the starts."""
-        assert self._disk is not None
-        assert watched is not None
         own = ["num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size"]
         mesh = self._placement.mesh
-        settings = {name: getattr(self, name) for name in own} | {
-            "sites": {}
-            if fit is None
-            else {n: str(s.shape) for n, s in fit.structure.sites.items()},
-            "checkpoint_every": self._disk.every,
-            "draws": None if self._disk.draws is None else self._disk.draws.name,
-            "draws_dtype": self._disk.dtype,
-            "mesh": None if mesh is None else dict(mesh.shape),
-            "data": [self._args, self._kwargs],
-        }
-        given = describe_all(settings, left_out)
-        found = watched.after(left_out)
-        facts = given.facts | found.facts | environment()
-        return Described(facts, given.unknown | found.unknown)
+        settings = {name: getattr(self, name) for name in own} | self._disk.settings
+        settings["mesh"] = None if mesh is None else dict(mesh.shape)
+        names = ("kernel", "postprocess_fn", "record")
+        return Identity(
+            settings, dict(zip(names, (self.sampler, self.postprocess_fn, self.record)))
+        )
+
+    def _described(
+        self, identity: Identity | None, fit: BoundModel | None, left_out: Collection[str] = ()
+    ) -> Described:
+        """What decides the draws, beside the key and the starts."""
+        assert identity is not None
+        return identity.described([self._args, self._kwargs], fit, left_out)
+
+    def _stored_judge(self, start: Start) -> "UntilKnown | None":
+        """Who says when a stored run is long enough; None for one of fixed length."""
+        if start.until is None:
+            return None
+        from numpyro_bnn.run.until import stored_judge
+
+        return stored_judge(self.sampler, start, self._args)
 
     def _refuse_parts(self) -> None:
         plan = self._collection_params
@@ -366,19 +431,14 @@ class MCMC(NumPyroMCMC):
         rate = self.progress_rate or max(1, total // 20)
         return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
 
-    def _lanes(self, start: Start, plan: Plan, fit: BoundModel | None) -> Lanes:
+    def _lanes(self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool) -> Lanes:
         """The chains, together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
-        if isinstance(self._kernel, ParallelTempering):
-            # A number beyond those of the keys that chains split from theirs.
-            key = jax.random.fold_in(
-                start.keys if is_prng_key(start.keys) else start.keys[0], 2**31 - 1
-            )
-            self._kernel = self._kernel.with_rungs_fixed(key, args, kwargs)
+        self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
         arguments = Arguments.split(args, kwargs)
         one_by_one = self.chain_method == "sequential" and self.num_chains > 1
         given = self._collection_params["collection_size"]
-        size = plan.chunk if plan.every or given is None else given // self.thinning
+        size = plan.chunk if plan.every or in_stages or given is None else given // self.thinning
         programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
         return Lanes(
             programs,
@@ -390,46 +450,52 @@ class MCMC(NumPyroMCMC):
             set() if fit is None else fit.structure.row_counts,
         )
 
-    def _sample(self, start: Start, fit: BoundModel | None, resumed: bool) -> None:
+    def _sample(
+        self, start: Start, fit: BoundModel | None, resumed: bool, judge: "UntilKnown | None" = None
+    ) -> None:
         """Run the chains, from their start or from where a checkpoint has them."""
-        plan = self._plan()
-        lanes = self._lanes(start, plan, fit)
-        if self._disk is None:
-            done = self._place(lanes, start, fit, resumed)
-            done = self._advance(lanes, plan, done, None)
-            collected = lanes.draws(done.draws)
-            bad = first_bad_draws(collected[self._sample_field])
-        else:
-            with self._disk.withdrawn_if_refused(resumed):
-                done = self._place(lanes, start, fit, resumed)
-                like = lanes.abstract_draws()
-                recorder = self._disk.recorder(like, self._sample_field, plan, done, resumed)
-            try:
-                done = self._advance(lanes, plan, done, recorder)
-                recorder.leave_out(lanes.stacked)
-            finally:
-                recorder.close()
-            leaves: list[Any] = list(recorder.draws())
-            if self._disk.draws is None:
-                leaves = [jnp.asarray(np.asarray(leaf)) for leaf in leaves]
-            collected = jax.tree.unflatten(jax.tree.structure(like), leaves)
-            bad = recorder.store.first_bad
+        plan = self._plan() if judge is None else self._plan().in_stages()
+        lanes = self._lanes(start, plan, fit, judge is not None)
+        # What another process samples cannot be looked at from here.
+        shown = self.progress_bar and not self._processes.several
+        sampling = Sampling(
+            kernel=self.sampler,
+            sample_field=self._sample_field,
+            start=start,
+            fit=fit,
+            lanes=lanes,
+            plan=plan,
+            disk=self._disk,
+            processes=self._processes,
+            num_bars=self.num_chains if shown else 0,
+            warmed_up=self._warmup_state,
+            judge=judge,
+        )
+        found = sampling.run(resumed)
         self._last_state = lanes.stacked
-        self._states = collected
+        self._states = found.draws
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self._leave_out_failed(bad)
+        self._leave_out_failed(found.bad)
         self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
-        if done.draws < plan.draws:
-            more = " Go on with `mcmc.resume(…)`." if self._disk and self._disk.checkpoint else ""
-            warnings.warn(
-                f"Interrupted: kept {done.draws} of {plan.draws} draws of each chain.{more}",
-                stacklevel=find_stack_level(),
-            )
+        self.stopped = None if judge is None else judge.stopped(found.num_draws)
+        self._warn_of_end(found.num_draws, plan)
         if self.suspect and self._disk is not None:
             self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
+
+    def _warn_of_end(self, num_draws: int, plan: Plan) -> None:
+        """Say that a run was interrupted, or that more draws would not have helped."""
+        if self.stopped is None:
+            early = num_draws < plan.draws
+            text = f"Interrupted: kept {num_draws} of {plan.draws} draws of each chain."
+        else:
+            early = self.stopped.is_early
+            text = str(self.stopped)
+        if early:
+            more = " Go on with `mcmc.resume(…)`." if self._disk and self._disk.checkpoint else ""
+            warnings.warn(f"{text}{more}", stacklevel=find_stack_level())
 
     def _find_suspects(self, phase: str | None) -> dict[int, str]:
         """Chains that never moved or whose moves failed; in warm-up a chain may."""
@@ -439,50 +505,6 @@ class MCMC(NumPyroMCMC):
         batch_size = getattr(getattr(self.sampler, "gradient", None), "batch_size", None)
         sites = self._states[self._sample_field]
         return suspect_chains(sites, stats, self._last_state, self.thinning, batch_size is None)
-
-    def _place(self, lanes: Lanes, start: Start, fit: BoundModel | None, resumed: bool) -> Progress:
-        """Put the chains where they start, or where they were stored."""
-        if resumed:
-            assert self._disk is not None
-            stored = self._disk.load(lanes.abstract())
-            if stored is not None:
-                lanes.continue_from(stored[0])
-                return stored[1]
-        if self._warmup_state is not None:
-            lanes.continue_from(self._warmup_state._replace(rng_key=start.keys))
-            return Progress(0, 0)
-        lanes.start()
-        states = lanes.stacked
-        if fit is not None and hasattr(states, "potential_energy"):
-            check_energy(fit, states.potential_energy, getattr(states, self._sample_field))
-        return Progress(0, 0)
-
-    def _advance(
-        self, lanes: Lanes, plan: Plan, done: Progress, recorder: Recorder | None
-    ) -> Progress:
-        """Take the steps that are left, or those up to an interruption."""
-        steps, draws = done
-        # What another process samples cannot be looked at from here.
-        shown = self.progress_bar and not self._processes.several
-        chains = self.num_chains if shown else 0
-        lanes.fresh_buffers()
-        with (
-            progress_bars(self.sampler, chains, plan.total, steps) as update,
-            finish_before_interrupt(recorder is not None) as interrupted,
-        ):
-            for piece in plan.pieces(steps):
-                lanes.advance(piece, update)
-                steps += piece.total
-                draws += 0 if piece.warmup else piece.draws
-                if recorder is not None and piece.whole:
-                    recorder.take(lanes, piece, Progress(steps, draws))
-                if self._processes.agreed(interrupted()) and (recorder is None or piece.whole):
-                    break
-            if recorder is not None:
-                recorder.wait()
-        if steps < plan.total and not draws:
-            raise KeyboardInterrupt("during warm-up, before the first draw that is kept")
-        return Progress(steps, draws)
 
     def _leave_out_failed(self, bad: dict[int, int]) -> None:
         """Drop chains with non-finite draws: they must never be averaged in."""
@@ -536,8 +558,3 @@ class MCMC(NumPyroMCMC):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_programs": {}}
-
-
-def _is_cold(sampler: MCMCKernel, num_steps: int) -> bool:
-    """Whether chains only descend, so that those of one start and one key may well be equal."""
-    return isinstance(sampler, SGMCMC) and sampler.is_cold(num_steps)

@@ -52,6 +52,23 @@ class Plan(NamedTuple):
             return self.draws
         return max(1, min(self.draws, self.every // self.thinning))
 
+    def in_stages(self) -> "Plan":
+        """The same for a run that is looked at again and again: `draws` is then the first look's.
+
+        Chunks are half of it or smaller, and all of one size.
+        """
+        every = -(-self.draws // 2) * self.thinning
+        every = every if self.every is None else min(every, self.every)
+        return self._replace(every=every, rate=min(self.rate, every))
+
+    def looks(self) -> Iterator[int]:
+        """Numbers of draws at which to look: whole chunks, each time half as many more."""
+        chunk = self.chunk
+        count = -(-self.draws // chunk) * chunk
+        while True:
+            yield count
+            count = -(-3 * count // (2 * chunk)) * chunk
+
     def pieces(self, done: int = 0) -> Iterator[Piece]:
         """The pieces after the first `done` steps, which end a chunk."""
         every = self.every or max(1, self.warmup)

@@ -1,6 +1,6 @@
 """What a user sees while chains run: progress bars, and advice when memory runs out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,31 +27,56 @@ def explain_memory() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def progress_bars(
-    kernel: MCMCKernel, num_chains: int, total: int, done: int
-) -> Iterator[Callable[[range, int, Any], None]]:
-    """Progress bars, one a chain; yields ``update(chains, steps, state of these chains)``.
+class ProgressBars:
+    """Progress bars, one a chain, and a line of text below them.
 
     :param kernel: says how its chains are doing.
     :param num_chains: number of bars; none where 0.
     :param total: steps of the whole run.
     :param done: steps taken before.
     """
-    if not num_chains or total == 0:
-        yield lambda chains, steps, state: None
-        return
-    places = range(num_chains)
-    bars = [tqdm(total=total, initial=done, desc=f"chain {c}", position=c) for c in places]
 
-    def update(chains: range, steps: int, state: Any) -> None:
-        for c in chains:
+    def __init__(self, kernel: MCMCKernel, num_chains: int, total: int, done: int) -> None:
+        self._kernel = kernel
+        self._bars = [
+            tqdm(total=total, initial=done, desc=f"chain {c}", position=c)
+            for c in range(num_chains)
+        ]
+        self._text: Any = None
+
+    def update(self, chains: range, steps: int, state: Any) -> None:
+        """Some chains, of which this is the state, have taken steps."""
+        for c in chains if self._bars else ():
             own = state if len(chains) == 1 else chain_of(state, c)
-            bars[c].set_postfix_str(kernel.get_diagnostics_str(own), refresh=False)
-            bars[c].update(steps)
+            self._bars[c].set_postfix_str(self._kernel.get_diagnostics_str(own), refresh=False)
+            self._bars[c].update(steps)
 
-    try:
-        yield update
-    finally:
-        for bar in bars:
+    def extend(self, total: int) -> None:
+        """The run is longer than it was said to be."""
+        for bar in self._bars:
+            bar.total = total
+            bar.refresh()
+
+    def say(self, text: str) -> None:
+        """Show a line of text below the bars, in place of the last one."""
+        if not self._bars:
+            return
+        if self._text is None:
+            self._text = tqdm(bar_format="{desc}", position=len(self._bars))
+        self._text.set_description_str(text)
+
+    def close(self) -> None:
+        for bar in (*self._bars, *([] if self._text is None else [self._text])):
             bar.close()
+
+
+@contextmanager
+def progress_bars(
+    kernel: MCMCKernel, num_chains: int, total: int, done: int
+) -> Iterator[ProgressBars]:
+    """Progress bars that are closed at the end, see :class:`ProgressBars`."""
+    bars = ProgressBars(kernel, num_chains if total else 0, total, done)
+    try:
+        yield bars
+    finally:
+        bars.close()

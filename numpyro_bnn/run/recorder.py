@@ -70,6 +70,12 @@ class Disk(NamedTuple):
         return cls(paths[0], every, paths[1], dtype, processes, locks)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """What the form of the stored draws follows from, by name."""
+        draws = None if self.draws is None else self.draws.name
+        return {"checkpoint_every": self.every, "draws": draws, "draws_dtype": self.dtype}
+
+    @property
     def store(self) -> DrawStore:
         path = self._checkpoint.store_path if self.draws is None else self.draws
         return DrawStore(path, self.check_locks)
@@ -180,7 +186,10 @@ class Disk(NamedTuple):
         chains = jax.tree.leaves(like)[0].shape[0]
         store = self.store
         checkpoint = None if self.checkpoint is None else self._checkpoint
-        recorder = Recorder(store, variables, checkpoint, done, self.processes, self.check_locks)
+        form = jax.tree.structure(like)
+        recorder = Recorder(
+            store, variables, form, checkpoint, done, self.processes, self.check_locks
+        )
 
         def prepare() -> None:
             with recorder.saying_what_is_safe():
@@ -210,16 +219,20 @@ class Recorder:
 
     :param store: where draws go.
     :param variables: what they consist of.
+    :param form: of the tree of draws by field, whose leaves they are.
     :param checkpoint: where states go; None for draws alone.
     :param done: what is on disk already.
     :param processes: of the run.
     :param may_write: called before anything is written; raises where this process may not.
     """
 
+    takes_parts = False
+
     def __init__(
         self,
         store: DrawStore,
         variables: list[Variable],
+        form: Any,
         checkpoint: Checkpoint | None,
         done: Progress,
         processes: Processes,
@@ -229,6 +242,7 @@ class Recorder:
         self._may_write = may_write
         self.store = store
         self.variables = variables
+        self._form = form
         self.checkpoint = checkpoint
         self._safe = done
         self._pending: Future | None = None
@@ -314,10 +328,19 @@ class Recorder:
             "repair the disk, then go on with `mcmc.resume(…)`."
         )
 
-    def draws(self) -> list[StoredArray]:
-        """All that is in the store, in the order of the variables."""
-        arrays = self.store.arrays()
-        return [arrays[v.group, v.source] for v in self.variables]
+    def drop(self, count: int) -> None:
+        """Let no reader count the first draws of each chain."""
+        if count:
+            self.processes.first(lambda: self.store.note(dropped=count))
+
+    def draws(self) -> dict[str, Any]:
+        """All that is in the store and counts, by field: leaves are read when indexed."""
+        arrays: dict[tuple[str, str], StoredArray] = self.store.arrays()
+        return jax.tree.unflatten(self._form, [arrays[v.group, v.source] for v in self.variables])
+
+    def between(self, begin: int, end: int) -> dict[str, Any]:
+        """Draws from one number to another, by field."""
+        return jax.tree.map(lambda leaf: leaf[:, begin:end], self.draws())
 
     def close(self) -> None:
         self._pool.shutdown()

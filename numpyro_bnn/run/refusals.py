@@ -1,7 +1,8 @@
 """What can be wrong with a run: models that HMC would get wrong, starts without energy, explosions."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -9,14 +10,57 @@ from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedH
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 
+from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
+from numpyro_bnn.potential.structure import begin_fit
+from numpyro_bnn.run.kernel_protocol import take_batch_size
 
 # Kernels of NumPyro that look at all rows; HMCECS is an HMCGibbs that does not.
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
+
+
+class Seen(NamedTuple):
+    """Data that a model has seen.
+
+    - **args**, **kwargs** - arguments of the model, as arrays
+    - **fit** - the model on them; None for a kernel over a potential function
+    """
+
+    args: tuple
+    kwargs: dict[str, Any]
+    fit: BoundModel | None
+
+
+def seen_by(
+    sampler: MCMCKernel, model: Callable | None, chunked: bool, args: tuple, kwargs: dict[str, Any]
+) -> Seen:
+    """Let the model see its data, and refuse what cannot be right.
+
+    :param sampler: the kernel.
+    :param model: that it is over, if any.
+    :param chunked: whether rows are taken some at a time.
+    :param args: arguments of the model.
+    :param kwargs: keyword arguments of the model.
+    """
+    if model is None:
+        return Seen(args, kwargs, None)
+    own = as_arrays(model, args, kwargs)
+    refuse_host_rows(sampler, chunked, (args, kwargs))
+    args, kwargs, structure = begin_fit(model, args, kwargs)
+    take_batch_size(sampler, structure)
+    refuse_subsampling(sampler, structure)
+    refuse_discrete(sampler, structure)
+    fit = BoundModel(model, args, kwargs, structure)
+    refuse_sites_of_host_rows(fit)
+    return Seen(*own, fit)
+
+
+def check_extra_fields(extra_fields: Any) -> None:
+    """:raises TypeError: for anything but a list of names."""
+    if not isinstance(extra_fields, (tuple, list)):
+        raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
@@ -24,7 +68,8 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
 
     :raises ValueError: naming the plate.
     """
-    if isinstance(sampler, HMCECS) or not isinstance(sampler, (*_ON_ALL_ROWS, ParallelTempering)):
+    own = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
+    if isinstance(sampler, HMCECS) or not own:
         return
     for name, (size, subsample_size) in structure.plates.items():
         if subsample_size < size:
@@ -54,7 +99,7 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
     """Refuse data on the host where a sampler would want all of them on the device."""
     sources = sources_in(data)
-    if sources and not chunked and not isinstance(sampler, SGMCMC):
+    if sources and not chunked and not getattr(sampler, "takes_host_rows", False):
         raise ValueError(
             f"{type(sampler).__name__}: cannot take {sources[0]!r}, because it looks at all rows at "
             "once. Give `chunk_size=` to MCMC with HMC or NUTS, or use a kernel of this package, "

@@ -45,12 +45,16 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
     )
 
 
-def exploded_chains(state: Any) -> dict[int, str]:
-    """Chains that a kernel, or a block of Gibbs, has frozen."""
+def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
+    """Chains that a kernel, or a block of Gibbs, has frozen.
+
+    :param state: of the kernel.
+    :param before: number of a step; chains that exploded at it or later are not counted.
+    """
     left_out = {}
     for part in (state, *getattr(state, "block_states", ())):
         steps = np.atleast_1d(np.asarray(getattr(part, "exploded_at", -1)))
-        for chain in np.flatnonzero(steps >= 0):
+        for chain in np.flatnonzero((steps >= 0) & (steps < before)):
             left_out[int(chain)] = f"{_cause(part, chain)} at step {steps[chain]}, warm-up included"
     return left_out
 

@@ -45,11 +45,15 @@ class Start(NamedTuple):
     - **keys** - random key of each chain
     - **init_params** - starts of the chains, or None
     - **extra_fields** - names of the fields to collect
+    - **until** - numbers by name that say when the run is long enough; None for one of fixed length
+    - **at** - arrays that this is judged at, or None
     """
 
     keys: jax.Array
     init_params: Any
     extra_fields: tuple[str, ...]
+    until: dict[str, Any] | None = None
+    at: Any = None
 
 
 class Progress(NamedTuple):
@@ -144,7 +148,7 @@ class Checkpoint:
 
         self.refuse_occupied()
         warn_of_left_out(f"checkpoint={str(self.directory)!r}", described.unknown)
-        leaves, structure = jax.tree.flatten((start.keys, start.init_params))
+        leaves, structure = jax.tree.flatten((start.keys, start.init_params, start.at))
         form: Any = structure
         try:
             form = form.serialize_using_proto().hex()
@@ -165,6 +169,7 @@ class Checkpoint:
             "facts": described.facts,
             "left_out": list(described.unknown),
             "extra_fields": start.extra_fields,
+            "until": start.until,
             "start": {"form": form, "kinds": kinds, "shapes": _shapes(plain)},
         }
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -189,16 +194,17 @@ class Checkpoint:
         content = self._read_header()
         self._refuse_another(content, describe, accept)
         try:
-            keys, init_params = self._read_leaves(content["start"])
+            keys, init_params, at = self._read_leaves(content["start"])
         except Exception as error:  # damaged files make the readers fail in any way there is
             raise ValueError(
                 f"The start of the run in {self.directory} cannot be read; {self._header} or a file in "
                 f"{self.directory / 'start'} is damaged ({type(error).__name__}: {error}). {self._safe}"
             ) from error
-        return Start(keys, init_params, tuple(content["extra_fields"]))
+        fields = tuple(content["extra_fields"])
+        return Start(keys, init_params, fields, content.get("until"), at)
 
     def _read_leaves(self, start: dict[str, Any]) -> Any:
-        """Keys and starts, as the header describes them."""
+        """Keys, starts, and what the run is judged at, as the header describes them."""
         import orbax.checkpoint as ocp
 
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
@@ -207,9 +213,12 @@ class Checkpoint:
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
-        leaves = _from_plain([found[str(i)] for i in range(len(target))], start["kinds"])
-        keys, init_params = jax.tree.unflatten(form, leaves)
-        return keys, init_params
+        plain = [found[str(i)] for i in range(len(target))]
+        keys, init_params, *more = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
+        if not more:  # the start of a run before they could be of unknown length
+            return keys, init_params, None
+        # What is judged at stays on the host as it was given: a device would round it.
+        return keys, init_params, jax.tree.unflatten(form, plain)[2]
 
     @property
     def _safe(self) -> str:

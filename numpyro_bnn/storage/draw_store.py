@@ -190,6 +190,7 @@ class DrawStore:
         about["not_finite"] = {c: d for c, d in about["not_finite"].items() if d < num_draws}
         about["left_out"] = {c: o for c, o in about["left_out"].items() if o["after"] < num_draws}
         about["num_draws"] = num_draws
+        about["dropped"] = 0
         self._files = self._found()
         self._commit(about)
 
@@ -302,6 +303,8 @@ class DrawStore:
             return about | {
                 "chunk": _count(about["chunk"], 1),
                 "num_draws": _count(about["num_draws"], 0),
+                # Older stores know of none.
+                "dropped": _count(about.get("dropped", 0), 0),
                 "not_finite": {str(int(c)): int(d) for c, d in about["not_finite"].items()},
                 # Older stores know only of draws that are not finite.
                 "left_out": {
@@ -313,16 +316,18 @@ class DrawStore:
             raise damaged(path, error, _SAFE) from error
 
     def arrays(self) -> dict[tuple[str, str], StoredArray]:
-        """Every array by group and source, lazily."""
+        """Every array by group and source, lazily, without the first part of the run if that was dropped."""
         import zarr
 
-        self.check(self.about["num_draws"])
+        about = self.about
+        self.check(about["num_draws"])
         try:
             root: Any = zarr.open_group(self.path, mode="r")
             found = {}
             for group, name in self._found():
                 array = root[group][name]
-                found[group, array.attrs["source"]] = StoredArray(array, self)
+                source = array.attrs["source"]
+                found[group, source] = StoredArray(array, self, first=about["dropped"])
         except Exception as error:  # what zarr raises for metadata that make no sense is not told
             raise damaged(self.path / "zarr.json", error, _SAFE) from error
         return found

@@ -31,15 +31,17 @@ class StoredArray:
     :param array: the zarr array.
     :param store: that it is in.
     :param chains: which chains to show; all where None.
+    :param first: the first draw to show; those before it were dropped.
     """
 
-    def __init__(self, array: Any, store: "Store", chains: Any = None) -> None:
+    def __init__(self, array: Any, store: "Store", chains: Any = None, first: int = 0) -> None:
         self._array = array
         self._store = store
+        self._first = first
         self.path = store.path
         self.place: str = array.path
         self.chains = np.arange(array.shape[0]) if chains is None else np.asarray(chains)
-        self.shape = (len(self.chains), *array.shape[1:])
+        self.shape = (len(self.chains), max(0, array.shape[1] - first), *array.shape[2:])
         self.dtype = array.dtype
         self.ndim = len(self.shape)
         self.size = int(np.prod(self.shape))
@@ -63,10 +65,15 @@ class StoredArray:
         return values[(index[0], slice(None), *rest)]
 
     def _read(self, drawn: slice, more: tuple) -> np.ndarray:
+        if self._first:
+            begin, end, step = drawn.indices(self.shape[1])
+            if step < 1:
+                return self._read(slice(None), more)[:, drawn]
+            drawn = slice(begin + self._first, end + self._first, step)
         try:
             return np.asarray(self._array[(slice(None), drawn, *more)])[self.chains]
         except (ValueError, RuntimeError, OSError) as error:
-            safe = self._store.num_sound
+            safe = max(0, self._store.num_sound - self._first)
             advice = f": read them with `array[:, :{safe}]`" if safe else ""
             raise ValueError(
                 f"The draws in {self.path} are damaged ({error}). The first {safe} draws of each "
@@ -78,7 +85,7 @@ class StoredArray:
 
     def take_chains(self, chains: Any) -> "StoredArray":
         """The same draws, of some of its chains only."""
-        return StoredArray(self._array, self._store, self.chains[np.asarray(chains)])
+        return StoredArray(self._array, self._store, self.chains[np.asarray(chains)], self._first)
 
     def __repr__(self) -> str:
         return f"StoredArray({self.path}, shape={self.shape}, {self.dtype})"

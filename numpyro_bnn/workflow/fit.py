@@ -19,12 +19,14 @@ from numpyro_bnn._checks import check_key
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import Predictions, predict
 from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.run.until import check_until
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
@@ -88,6 +90,9 @@ def fit(
     combine: Literal["average", "stack"] = "average",
     validation: float = 0.1,
     x_test: Any = None,
+    y_test: Any = None,
+    until: Tolerance | None = None,
+    max_minutes: float | None = None,
     progress_bar: bool = True,
     **options: Any,
 ) -> Fit:
@@ -107,18 +112,23 @@ def fit(
         ``"hmc"``, ``"mams"`` and ``"ggmc"`` have none.
     :param num_chains: members and chains.
     :param num_warmup: draws of warm-up.
-    :param num_samples: draws a chain that are kept.
+    :param num_samples: draws a chain that are kept; with `until` those at the first look.
     :param thinning: steps to a draw; default: 100 of the unadjusted samplers, 1 of all others.
     :param batch_size: rows in a minibatch, of optimisation and sampling.
     :param combine: ``"average"``: all chains alike, as the posterior asks where chains mix;
         ``"stack"``: chains weighted by how well they predict rows that were held out.
     :param validation: share of the rows held out for stacking.
     :param x_test: inputs at which predictions are judged; default: training inputs, at most 1000.
+    :param y_test: their targets; without them nothing is asked of the log score there.
+    :param until: the Monte Carlo error that is accepted: sampling then goes on until predictions at
+        these inputs are known as well, see :meth:`numpyro_bnn.MCMC.run_until`.
+    :param max_minutes: of optimising and sampling, for a run with `until`; None for any.
     :param progress_bar: show progress.
     :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
-    :raises ValueError: for an unknown kernel, rows of x and y that differ in number, or a share
-        out of range.
+    :raises ValueError: for an unknown kernel, rows of x and y that differ in number, a share
+        out of range, `y_test` without `x_test`, or `max_minutes` without `until`.
+    :raises TypeError: for an `until` that is no :class:`numpyro_bnn.Tolerance`.
 
     >>> fitted = bnn.fit(model, x, y)                                       # doctest: +SKIP
     >>> fitted.print()                                                      # doctest: +SKIP
@@ -126,6 +136,7 @@ def fit(
     """
     key = jax.random.key(0) if key is None else key
     check_key("fit", key)
+    _check_until(until, max_minutes, x_test, y_test)
     table = x
     (x, y), _ = as_arrays(model, (x, y), {})
     num_rows = _num_rows(x, y)
@@ -159,10 +170,16 @@ def fit(
         thinning=thinning,
         progress_bar=progress_bar,
     )
-    mcmc.run(key_run, x_train, y_train, init_params=starts)
+    at = (_rows(x_train, slice(_INPUTS)), _rows(y_train, slice(_INPUTS)))
+    at = at if x_test is None else (x_test, y_test)
+    if until is None:
+        mcmc.run(key_run, x_train, y_train, init_params=starts)
+    else:
+        minutes = None if max_minutes is None else _left(max_minutes, optimised - clock)
+        rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
+        mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule)
     sampled = time.perf_counter()
-    inputs = _rows(x_train, slice(_INPUTS)) if x_test is None else x_test
-    report = diagnose(mcmc, inputs)
+    report = diagnose(mcmc, *at, tolerance=until)
     draws = draws_of(mcmc)
     weights = np.full(draws.num_chains, 1 / draws.num_chains)
     if combine == "stack":
@@ -218,6 +235,26 @@ def _sampler(
             f"{batch_size} sets the step by the curvature. Leave one of them out."
         )
     return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW
+
+
+def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:
+    """Refuse before the optimisation what sampling or judging would refuse after it."""
+    if y_test is not None and x_test is None:
+        raise ValueError(
+            f"fit: y_test was given ({len(y_test)} targets) and no x_test. Give the inputs of these "
+            "targets, or leave both out to judge at training rows."
+        )
+    if until is None and max_minutes is not None:
+        raise ValueError(
+            f"fit: max_minutes={max_minutes!r} limits a run that goes on until it is known. Give "
+            "`until=bnn.Tolerance()` too, or set the length by num_samples."
+        )
+    check_until(until, max_minutes)
+
+
+def _left(max_minutes: float, seconds: float) -> float:
+    """Minutes for sampling: after a long optimisation enough for some draws."""
+    return max(max_minutes - seconds / 60, 1e-3)
 
 
 def _num_rows(x: Any, y: Any) -> int:

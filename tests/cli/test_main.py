@@ -18,6 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 SHORT = ["--hidden", "3", "--chains", "2", "--warmup", "20", "--samples", "20", "--quiet"]
+# Over before the first look: a fit ends with its first few draws.
+SHORT += ["--minutes", "0.001"]
 
 
 def _table(tmp_path):
@@ -47,7 +49,13 @@ def regression(quick_compile, tmp_path_factory):
 
 
 def _assert_reported(output, printed, figure):
-    for words in ("MAP", "deep ensemble of 2", "posterior average", "15 test rows"):
+    for words in (
+        "MAP",
+        "deep ensemble of 2",
+        "posterior average",
+        "15 test rows",
+        "(max_minutes)",
+    ):
         assert words in printed
     # Twenty draws are too few, and where a temperature shows that chains have not arrived that comes first.
     verdict = re.search("Verdict: (too short|not converged)", printed)
@@ -82,8 +90,9 @@ def test_the_posterior_is_readable_by_arviz(regression):
     idata = arviz.from_netcdf(regression[0] / "posterior.nc")
     draws = from_inference_data(idata)
     assert isinstance(draws, Draws)
-    assert (draws.num_chains, draws.num_draws) == (2, 20)
-    assert draws["net/Dense_0.kernel"].shape == (2, 20, 4, 3)
+    assert draws.num_chains == 2
+    assert 1 <= draws.num_draws <= 20
+    assert draws["net/Dense_0.kernel"].shape == (2, draws.num_draws, 4, 3)
     assert "net/Dense_0.kernel.precision" in draws
 
 
@@ -105,6 +114,8 @@ def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
     [
         (["--chains", "0"], "must be at least 1, got 0"),
         (["--test-fraction", "1.5"], "must be between 0 and 1, got 1.5"),
+        (["--minutes", "-1"], "must be positive, got -1"),
+        (["--minutes", "nan"], "must be positive, got nan"),
         (["--prior", "flat"], "invalid choice"),
     ],
 )

@@ -152,3 +152,29 @@ def test_a_pytree_of_inputs():
         progress_bar=False, combine="stack",
     )  # fmt: skip
     assert result.predict({"a": X[:4]}).mean.shape == (1, 20, 4)
+
+
+def test_a_fit_goes_on_until_it_is_known():
+    accepted = bnn.Tolerance(relative=0.3, log_score=0.1)
+    options = {"num_chains": 2, "num_warmup": 150, "num_samples": 100, "progress_bar": False}
+    options |= {"until": accepted, "max_minutes": 5.0, "x_test": X, "y_test": Y}
+    result = bnn.fit(linear_gaussian.model, X, Y, kernel="nuts", **options)
+    assert result.mcmc.stopped.reason == "within tolerance"
+    assert result.report.verdict == "within_tolerance"
+    assert result.report.tolerance is accepted
+    assert result.report.monte_carlo_error.log_score is not None
+    assert result.draws.num_draws == result.mcmc.stopped.draws
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_minutes": 3.0}, ValueError, "fit: max_minutes=3.0 limits a run that goes on until"),
+        ({"y_test": Y}, ValueError, r"fit: y_test was given \(20 targets\) and no x_test"),
+        ({"until": 0.01}, TypeError, "until must be a bnn.Tolerance, got 0.01"),
+        ({"until": bnn.Tolerance(), "max_minutes": -1}, ValueError, "must be positive and finite"),
+    ],
+)
+def test_ends_that_make_no_sense_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        bnn.fit(linear_gaussian.model, X, Y, **options)

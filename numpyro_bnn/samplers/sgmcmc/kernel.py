@@ -86,6 +86,8 @@ class SGMCMC(MCMCKernel):
     """
 
     sample_field = "z"
+    # Rows are read where they are, see run/kernel_protocol.py.
+    takes_host_rows = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ ladder.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from numpyro_bnn._text import Told
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.samplers.gibbs.precision_redraw import precision_redraw
+from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import (
     first_ladder,
     round_trips,
@@ -134,6 +135,8 @@ class ParallelTempering(Told, MCMCKernel):
     """
 
     sample_field = "z"
+    # A minibatch would be frozen for the whole run, see run/kernel_protocol.py.
+    looks_at_all_rows = True
 
     def __init__(self, model: Callable, kernel: Any = HMC, num_rungs: int | str = "auto") -> None:
         if not callable(model):
@@ -170,7 +173,7 @@ class ParallelTempering(Told, MCMCKernel):
             f"barrier {barrier:.1f}, acc. prob={float(state.accept_prob):.2f}"
         )
 
-    def with_rungs_fixed(
+    def with_pilot(
         self, key: jax.Array, args: tuple, kwargs: dict[str, Any]
     ) -> "ParallelTempering":
         """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
@@ -188,6 +191,13 @@ class ParallelTempering(Told, MCMCKernel):
             if rejections.mean() < _TOO_COARSE or rungs >= _MOST_PILOT_RUNGS:
                 return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
             rungs *= 2
+
+    def evidence_of(self, fields: Mapping[str, Any]) -> Tempering | None:
+        """What a run tells of its ladder and the log evidence; None for one without draws.
+
+        :param fields: arrays (chain, draw, …) by name that it recorded.
+        """
+        return tempering_of(fields)
 
     def _with(self, num_rungs: int) -> "ParallelTempering":
         kernel = copy.copy(self)

@@ -320,10 +320,10 @@ def test_stepping_stones_of_a_power_that_is_known():
 @pytest.mark.slow
 def test_the_number_of_rungs_is_twice_the_barrier(crossed):
     kernel = bnn.ParallelTempering(two_modes, hmc(two_modes, 8))
-    fixed = kernel.with_rungs_fixed(jax.random.key(0), (), {})
+    fixed = kernel.with_pilot(jax.random.key(0), (), {})
     assert abs(fixed.num_rungs - (2 * crossed.tempering.barrier.mean() + 1)) <= 1
     assert kernel.num_rungs == "auto"
-    assert fixed.with_rungs_fixed(jax.random.key(1), (), {}) is fixed
+    assert fixed.with_pilot(jax.random.key(1), (), {}) is fixed
 
 
 def test_a_pilot_that_is_too_coarse_is_repeated(monkeypatch):
@@ -334,7 +334,7 @@ def test_a_pilot_that_is_too_coarse_is_repeated(monkeypatch):
         return np.full(kernel.num_rungs - 1, min(0.9, 14.2 / (kernel.num_rungs - 1)))
 
     monkeypatch.setattr("numpyro_bnn.samplers.tempering.kernel._pilot", pilot)
-    fixed = bnn.ParallelTempering(two_modes).with_rungs_fixed(jax.random.key(0), (), {})
+    fixed = bnn.ParallelTempering(two_modes).with_pilot(jax.random.key(0), (), {})
     assert tried == [8, 16, 32]
     assert fixed.num_rungs == 29
 

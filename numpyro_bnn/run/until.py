@@ -1,0 +1,352 @@
+"""When a run is long enough: averages are known as well as asked, or more draws cannot help.
+
+A run in stages (:mod:`numpyro_bnn.run.course`) is looked at here. Each look predicts what is new, drops
+a first part while the halves of the rest differ, and asks for the verdict
+(:mod:`numpyro_bnn.diagnostics`). Two looks in a row must say the same before anything ends: a rule that
+stops at the first good sign stops too early too often.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
+
+from numpyro_bnn._checks import check_positive
+from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
+from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
+from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.posterior.draws import max_num_steps_of, stats_by_site
+from numpyro_bnn.posterior.predictions import Predictor
+from numpyro_bnn.run.course import Drawn
+from numpyro_bnn.samplers.failed_chains import exploded_chains, first_bad_draws
+from numpyro_bnn.storage.checkpoints import Start
+
+WITHIN_TOLERANCE = "within_tolerance"
+WITHIN, MODES = "within tolerance", "modes: temper"
+STUCK, FAILED = "chains that do not move", "no chain stayed finite"
+_SAID = {
+    WITHIN: "Averages are known as well as was asked, at two looks in a row, and the chains agree.",
+    MODES: (
+        "The chains disagree, and each by itself knows its averages: they are in different modes, "
+        "which more draws will not join. Temper (`ParallelTempering`), or weight the chains by rows "
+        "that were held out (`bnn.stack`)."
+    ),
+    STUCK: (
+        "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or "
+        "use another step size."
+    ),
+    FAILED: "Every chain has draws that are not finite. Use a smaller step size.",
+    "max_minutes": "Time was over.",
+    "interrupted": "The run was interrupted.",
+}
+
+
+class Look(NamedTuple):
+    """What was seen at one number of draws.
+
+    - **draws** - of each chain so far
+    - **dropped** - of them at the beginning, which did not count
+    - **report** - on the rest; None where no chain was finite
+    - **seconds** - since the run began in this process
+    - **seconds_left** - until the run should be long enough; NaN where nobody can tell
+    """
+
+    draws: int
+    dropped: int
+    report: Report | None
+    seconds: float
+    seconds_left: float
+
+
+class Stopped(NamedTuple):
+    """How a run in stages ended.
+
+    - **reason** - ``"within tolerance"``, ``"modes: temper"``, ``"chains that do not move"``,
+      ``"no chain stayed finite"``, ``"max_minutes"`` or ``"interrupted"``
+    - **draws** - of each chain that were sampled
+    - **dropped** - of them at the beginning, which are not among the samples
+    - **looks** - what was seen on the way; of several processes the first one has them
+    """
+
+    reason: str
+    draws: int
+    dropped: int
+    looks: tuple[Look, ...]
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the run ended otherwise than it was told to, for a reason to be warned of.
+
+        Of chains that do not move or are not finite every run warns.
+        """
+        return self.reason in (MODES, "interrupted")
+
+    @property
+    def report(self) -> Report | None:
+        """The verdict at the last look, on predictions alone; None where there was none."""
+        return self.looks[-1].report if self.looks else None
+
+    def __str__(self) -> str:
+        text = f"Stopped after {self.draws} draws a chain ({self.reason}). {_SAID[self.reason]}"
+        if self.dropped:
+            text += f" The first {self.dropped} draws of each chain were dropped."
+        left = self.looks[-1].seconds_left if self.looks else float("nan")
+        if self.reason in ("max_minutes", "interrupted") and left > 0:
+            text += f" To be within tolerance would take {duration(left)} more."
+        return text
+
+
+class UntilKnown:
+    """Looks at the draws of a run, and says when to stop; see the module.
+
+    :param kernel: of the run, over a model.
+    :param until: what is accepted; default ``Tolerance()``.
+    :param at: inputs and targets ``(x, y)`` that predictions are judged at; y may be None.
+    :param max_minutes: time allowed; None for any.
+    :param fitted: the inputs of the fit, where they are known.
+    :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
+    :raises ValueError: if `at` is missing or its rows differ in number, or for no positive time.
+    """
+
+    def __init__(
+        self,
+        kernel: MCMCKernel,
+        until: Tolerance | None,
+        at: Any,
+        max_minutes: float | None,
+        fitted: Any = None,
+    ) -> None:
+        self.tolerance = check_until(until, max_minutes)
+        self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
+        self.at = _checked_at(kernel.model, at)
+        x, self._y = self.at
+        self._predictor = Predictor(kernel.model, x, fitted=fitted)
+        self._sample_field = kernel.sample_field
+        self._max_num_steps = max_num_steps_of(kernel)
+        self._parts: list[dict[str, dict[str, np.ndarray]]] = []
+        self._known = 0
+        self._bad: dict[int, int] = {}
+        self._began = time.monotonic()
+        self.looks: list[Look] = []
+        self._modes: list[bool] = []
+        self.reason: str | None = None
+        self.dropped = 0
+        self.line = "before the first look"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes another one like this, beside `at`: numbers by name."""
+        minutes = None if self.max_seconds is None else self.max_seconds / 60.0
+        tolerance = self.tolerance
+        return {
+            "total_variation": tolerance.total_variation,
+            "relative": tolerance.relative,
+            "log_score": tolerance.log_score,
+            "max_minutes": minutes,
+        }
+
+    def prepare(self, like: dict[str, Any], chunk: int) -> None:
+        """Predict with zeros: what does not fit is refused, and all is compiled, before the run.
+
+        :param like: abstract draws by field, (chain, draw, …).
+        :param chunk: draws that there will be at a time.
+        """
+
+        def zeros(leaf: Any) -> np.ndarray:
+            return np.zeros((leaf.shape[0], chunk, *leaf.shape[2:]), leaf.dtype)
+
+        with np.errstate(all="ignore"):
+            found = self._predicted(jax.tree.map(zeros, like), 0)
+        accepted = self.tolerance
+        parts = {
+            "total variation": accepted.total_variation if "probs" in found["values"] else None,
+            "error in predictive sd": None if "probs" in found["values"] else accepted.relative,
+            "error of the log score": None if self._y is None else accepted.log_score,
+        }
+        asked = ", ".join(f"{name} {limit:g}" for name, limit in parts.items() if limit is not None)
+        self.line = f"until {asked}"
+
+    def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, np.ndarray]]:
+        """Predictions, log likelihood and statistics of a block of draws."""
+        predictions = self._predictor(draws[self._sample_field], first)
+        stats = {k: v for k, v in draws.items() if k != self._sample_field}
+        scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
+        return {"values": predictions.values, "scored": scored, "stats": stats_by_site(stats)}
+
+    def look(self, drawn: Drawn) -> None:
+        """Predict what is new, judge what counts, and decide."""
+        for begin in range(self._known, drawn.num_draws, drawn.chunk):
+            draws = drawn.between(begin, min(begin + drawn.chunk, drawn.num_draws))
+            for chain, draw in first_bad_draws(draws[self._sample_field]).items():
+                self._bad.setdefault(chain, begin + draw)
+            self._parts.append(self._predicted(draws, begin))
+        self._known = drawn.num_draws
+        failed = {*exploded_chains(drawn.states, drawn.step), *self._bad}
+        values, scored, stats = (
+            self._joined(kind, failed) for kind in ("values", "scored", "stats")
+        )
+        seconds = time.monotonic() - self._began
+        if not len(next(iter(values.values()))):
+            self.looks.append(Look(drawn.num_draws, 0, None, seconds, float("nan")))
+            self.reason = self.line = FAILED
+            return
+        self.dropped = draws_to_drop(values, self.tolerance) if _finite(values) else 0
+        values, scored, stats = (
+            {name: x[:, self.dropped :] for name, x in kind.items()}
+            for kind in (values, scored, stats)
+        )
+        report = diagnose_draws(
+            None,
+            values,
+            log_likelihood=scored.get(""),
+            tolerance=self.tolerance,
+            sample_stats=stats | {"max_num_steps": self._max_num_steps},
+        )
+        left = self._seconds_left(drawn, report)
+        self._modes.append(_separate_modes(report, values, scored.get("")))
+        self.looks.append(Look(drawn.num_draws, self.dropped, report, seconds, left))
+        self.reason = self._decided()
+        self.line = self._told()
+
+    def _joined(self, kind: str, failed: set[int]) -> dict[str, np.ndarray]:
+        """All blocks so far side by side, of the chains that are finite."""
+        parts = [part[kind] for part in self._parts]
+        joined = {name: np.concatenate([p[name] for p in parts], 1) for name in parts[0]}
+        if not failed:
+            return joined
+        return {
+            name: x[np.setdiff1d(np.arange(len(x)), list(failed))] for name, x in joined.items()
+        }
+
+    def _seconds_left(self, drawn: Drawn, report: Report) -> float:
+        """Until two looks in a row are within tolerance, if errors fall as they should."""
+        needed = report.needed
+        if report.verdict.startswith("chains") or not np.isfinite(needed):
+            return float("nan")
+        kept = drawn.num_draws - self.dropped
+        first: float = drawn.num_draws
+        if report.verdict != WITHIN_TOLERANCE:
+            first = max(first, self.dropped + needed * kept)
+        return (1.5 * first - drawn.num_draws) * drawn.seconds_a_draw
+
+    def _decided(self) -> str | None:
+        """Why to stop, if the last two looks say the same."""
+        last = [look.report for look in self.looks[-2:]]
+        if len(last) < 2 or any(report is None for report in last):
+            return None
+        if all(report.verdict == WITHIN_TOLERANCE for report in last if report):
+            return WITHIN
+        if all(self._modes[-2:]):
+            return MODES
+        if all(report.chains is not None and report.chains.stuck for report in last if report):
+            return STUCK
+        return None
+
+    def _told(self) -> str:
+        """Where the run stands, in a line."""
+        look = self.looks[-1]
+        assert look.report is not None
+        text = f"{look.draws} draws: {look.report.verdict.words}: {look.report.headline}"
+        if self.reason is not None:
+            return f"{text}; stopped: {self.reason}"
+        if np.isfinite(look.seconds_left):
+            text += f"; {duration(look.seconds_left)} left"
+            over = None if self.max_seconds is None else self.max_seconds - look.seconds
+            if over is not None and over < look.seconds_left:
+                text += f", of which {duration(max(0.0, over))} are allowed"
+        return text
+
+    def stopped(self, draws: int) -> Stopped:
+        """How the run ended.
+
+        :param draws: of each chain that were sampled.
+        """
+        assert self.reason is not None
+        return Stopped(self.reason, draws, self.dropped, tuple(self.looks))
+
+
+def stored_judge(kernel: MCMCKernel, start: Start, args: tuple) -> UntilKnown:
+    """Who judges a run that was stored.
+
+    :param kernel: of the run.
+    :param start: how it began.
+    :param args: arguments of the model.
+    """
+    assert start.until is not None
+    numbers = dict(start.until)
+    minutes = numbers.pop("max_minutes")
+    return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, args[0] if args else None)
+
+
+def check_until(until: Any, max_minutes: Any) -> Tolerance:
+    """The tolerance, and refusals of what is none and of times that are no times.
+
+    :raises TypeError: for another kind.
+    :raises ValueError: for a time that is not positive and finite.
+    """
+    if max_minutes is not None:
+        check_positive("run_until", max_minutes=max_minutes)
+    if until is not None and not isinstance(until, Tolerance):
+        raise TypeError(
+            f"run_until: until must be a bnn.Tolerance, got {until!r}. Write "
+            "`bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)`."
+        )
+    return Tolerance() if until is None else until
+
+
+def _checked_at(model: Callable, at: Any) -> tuple[Any, Any]:
+    """Inputs and targets that a run is judged at, on the host."""
+    if at is None:
+        raise ValueError(
+            "run_until: at is missing. Give the inputs and targets at which predictions are to be "
+            "known: `at=(x_test, y_test)`, or `at=(x_test, None)`."
+        )
+    if not isinstance(at, (tuple, list)) or len(at) != 2:
+        raise TypeError(
+            f"run_until: at must be a pair of inputs and targets, got {type(at).__name__}"
+            f"{f' of {len(at)}' if isinstance(at, (tuple, list)) else ''}. Write `at=(x_test, y_test)`, "
+            "or `at=(x_test, None)`."
+        )
+    (x, y), _ = as_arrays(model, (at[0], at[1]), {})
+    rows = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
+    if len(rows) != 1 or rows & {0}:
+        raise ValueError(
+            f"run_until: x and y of at must hold arrays with the same positive number of rows, got "
+            f"{sorted(rows)}. Give a target for every input, or `at=(x_test, None)`."
+        )
+    return jax.tree.map(np.asarray, x), None if y is None else np.asarray(y)
+
+
+def _finite(values: Mapping[str, np.ndarray]) -> bool:
+    return all(bool(np.isfinite(x.min()) and np.isfinite(x.max())) for x in values.values())
+
+
+def _separate_modes(
+    report: Report, values: Mapping[str, np.ndarray], scored: np.ndarray | None
+) -> bool:
+    """Whether chains disagree although each of them by itself is within tolerance."""
+    chains = len(next(iter(values.values())))
+    if not report.verdict.startswith("chains") or chains < 2:
+        return False
+    if report.chains is not None and report.chains.stuck:
+        return False
+    return all(
+        monte_carlo_error(
+            {name: x[c : c + 1] for name, x in values.items()},
+            log_likelihood=None if scored is None else scored[c : c + 1],
+        ).within(report.tolerance)
+        for c in range(chains)
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time for people: ``about 40 s``, ``about 3 min``."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

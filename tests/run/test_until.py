@@ -1,0 +1,448 @@
+"""Runs that go on until averages are known: when they stop, what they keep, and what they refuse."""
+
+import contextlib
+import itertools
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import HMC, NUTS
+from numpyro.infer.mcmc import MCMCKernel
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop, halves_differ
+from numpyro_bnn.run.chain_states import Lanes
+from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.until import Stopped
+from numpyro_bnn.storage.draw_store import DrawStore
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+X = np.linspace(-1.0, 1.0, 6)
+Y = np.array([-0.4, -0.5, 0.1, 0.3, 0.2, 0.7])
+# The mean error of rows is 0.021 predictive standard deviations at the second look, 0.017 at the third.
+FOUR_LOOKS = bnn.Tolerance(relative=0.037)
+
+
+def line(x, y=None):
+    """A slope and an intercept with Gaussian noise."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    bnn.likelihoods.gaussian(weights[0] + weights[1] * x, y, noise=0.5)
+
+
+def two_modes(x, y=None):
+    """A level that may be 1 or -1 as far as rows below zero tell; above zero it is seen itself."""
+    level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    bnn.likelihoods.gaussian(jnp.where(x < 0, level**2, level), y, noise=0.1)
+
+
+def hmc(step_size, num_steps):
+    """HMC that adapts nothing."""
+    return HMC(
+        line,
+        step_size=step_size,
+        num_steps=num_steps,
+        trajectory_length=None,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
+    )
+
+
+def sampler(folder=None, **options):
+    kernel = hmc(0.15, 3)
+    settings = {"num_warmup": 20, "num_samples": 100, "num_chains": 2, "progress_bar": False}
+    if folder is not None:
+        settings |= {"checkpoint": folder, "checkpoint_every": 50}
+    return bnn.MCMC(kernel, **(settings | options))
+
+
+def until(mcmc, **options):
+    rule = {"at": (X, None), "until": FOUR_LOOKS} | options
+    return mcmc.run_until(jax.random.key(1), X, Y, **rule)
+
+
+def assert_draws_of(mcmc, whole, dropped=0):
+    """The samples and fields of one run are the last ones of another, bit for bit."""
+
+    def same(own, other):
+        np.testing.assert_array_equal(own, other[:, dropped:])
+
+    jax.tree.map(same, mcmc.get_samples(True), whole.get_samples(True))
+    jax.tree.map(same, mcmc.get_extra_fields(True), whole.get_extra_fields(True))
+
+
+@pytest.fixture(scope="module")
+def four_looks(quick_compile):
+    mcmc = sampler()
+    until(mcmc)
+    return mcmc
+
+
+def plain(draws):
+    mcmc = sampler(num_samples=draws)
+    mcmc.run(jax.random.key(1), X, Y)
+    return mcmc
+
+
+# -- when it stops ---------------------------------------------------------------------------
+
+
+def test_a_run_goes_on_for_four_looks(four_looks):
+    stopped = four_looks.stopped
+    assert isinstance(stopped, Stopped)
+    assert [look.draws for look in stopped.looks] == [100, 150, 250, 400]
+    verdicts = [look.report.verdict for look in stopped.looks]
+    assert "within_tolerance" not in verdicts[:2]
+    assert verdicts[2:] == ["within_tolerance"] * 2
+    assert (stopped.reason, stopped.draws) == ("within tolerance", 400)
+    assert str(stopped).startswith("Stopped after 400 draws a chain (within tolerance). Averages")
+    errors = [look.report.monte_carlo_error.relative_99 for look in stopped.looks]
+    assert errors[-1] < errors[0] / 1.5
+    # Time is foretold from the second look's draws, and there is none left at the end.
+    assert all(np.isfinite(look.seconds_left) for look in stopped.looks)
+
+
+def test_the_draws_are_those_of_a_plain_run(four_looks):
+    assert_draws_of(four_looks, plain(400), four_looks.stopped.dropped)
+    assert four_looks.stopped.dropped == 0
+
+
+def test_the_verdict_is_that_of_diagnose(four_looks):
+    own = four_looks.stopped.report
+    report = bnn.diagnose(four_looks, X, tolerance=FOUR_LOOKS)
+    assert (report.verdict, report.headline) == (own.verdict, own.headline)
+    assert report.needed == pytest.approx(own.needed, rel=1e-4)
+
+
+@contextlib.contextmanager
+def compilations():
+    """Programs that are compiled inside."""
+    found = []
+
+    class Heard(logging.Handler):
+        def emit(self, record):
+            if "Compiling" in record.getMessage():
+                found.append(record.getMessage())
+
+    logger, handler = logging.getLogger("jax._src.interpreters.pxla"), Heard(logging.DEBUG)
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def test_nothing_is_compiled_between_looks(monkeypatch):
+    from numpyro_bnn.run.until import UntilKnown
+
+    look, counts = UntilKnown.look, []
+    with compilations() as compiled:
+
+        def counted(self, drawn):
+            look(self, drawn)
+            counts.append(len(compiled))
+
+        monkeypatch.setattr(UntilKnown, "look", counted)
+        until(sampler())
+    assert len(counts) == 4
+    assert counts[0] > 0
+    assert set(counts) == {counts[0]}, compiled[counts[0] :]
+
+
+def test_a_run_that_never_agrees_is_told_to_temper():
+    kernel = NUTS(two_modes, max_tree_depth=3)
+    mcmc = bnn.MCMC(kernel, num_warmup=100, num_samples=200, num_chains=2, progress_bar=False)
+    start = {"level": jnp.array([1.0, -1.0])}
+    with pytest.warns(UserWarning, match=r"\(modes: temper\)\. The chains disagree, and each by"):
+        stopped = mcmc.run_until(
+            *(jax.random.key(0), -np.ones(6), np.ones(6)), at=(np.ones(3), None), init_params=start
+        )
+    assert stopped.reason == "modes: temper"
+    assert [look.report.verdict for look in stopped.looks[-2:]] == ["chains_disagree"] * 2
+    assert np.isnan(stopped.looks[-1].seconds_left)
+    level = np.asarray(mcmc.get_samples(True)["level"])
+    assert level.shape == (2, stopped.draws)
+    np.testing.assert_array_equal(np.sign(level), np.tile([[1.0], [-1.0]], (1, stopped.draws)))
+
+
+def test_halves_that_differ_are_seen_and_others_are_not():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(4, 500, 20))
+    apart = np.array([0.0, 3.0, -1.0, 5.0])[:, None, None]
+    accepted = bnn.Tolerance()
+    # Chains that are apart are another question.
+    assert draws_to_drop({"f": noise + apart}, accepted) == 0
+    beginning = 4.0 * np.exp(-np.arange(500) / 30)[:, None]
+    assert 50 <= draws_to_drop({"f": noise + apart + beginning}, accepted) <= 200
+    assert halves_differ({"f": noise + beginning}, accepted)
+    found = [
+        halves_differ({"f": rng.normal(size=(4, 300, 20))}, bnn.Tolerance(relative=1e-3))
+        for _ in range(100)
+    ]
+    # One in a hundred, of exchangeable draws: four times as many happen once in 250.
+    assert sum(found) <= 4
+
+
+def test_time_ends_a_run_between_looks():
+    mcmc = sampler(thinning=10, num_samples=400, progress_rate=10)
+    stopped = until(mcmc, max_minutes=1e-4)
+    assert stopped.reason == "max_minutes"
+    # Half of the first look's forty, and a look at them all the same.
+    assert stopped.draws == 20
+    assert [look.draws for look in stopped.looks] == [20]
+    assert stopped.report.verdict == "too_short"
+    assert "To be within tolerance would take about" in str(stopped)
+
+
+class _WalkState(NamedTuple):
+    z: Any
+    kind: jax.Array
+    count: jax.Array
+    rng_key: jax.Array
+
+
+class Walk(MCMCKernel):
+    """Draws weights afresh; chains that start at 1 stay there, those at 2 become NaN after 10 draws.
+
+    Those that start at 3 come from far away.
+    """
+
+    sample_field = "z"
+    default_fields = ("z",)
+
+    @property
+    def model(self):
+        return line
+
+    def get_diagnostics_str(self, state):
+        return ""
+
+    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+        return _WalkState(init_params, init_params["weights"][0], jnp.array(0), rng_key)
+
+    def sample(self, state, model_args, model_kwargs):
+        key, own = jax.random.split(state.rng_key)
+        value = jnp.where(state.kind == 1, state.kind, 0.3 * jax.random.normal(own, (2,)))
+        value = jnp.where((state.kind == 2) & (state.count >= 10), jnp.nan, value)
+        value += (state.kind == 3) * 9.0 * jnp.exp(-state.count / 8.0)
+        return _WalkState({"weights": value}, state.kind, state.count + 1, key)
+
+
+def walk(kinds):
+    mcmc = bnn.MCMC(
+        Walk(), num_warmup=0, num_samples=100, num_chains=len(kinds), progress_bar=False
+    )
+    start = {"weights": jnp.tile(jnp.array(kinds)[:, None], (1, 2))}
+    accepted = bnn.Tolerance(relative=0.5)
+    return mcmc, until(mcmc, init_params=start, until=accepted)
+
+
+def test_a_chain_that_fails_is_left_out_of_looks():
+    with pytest.warns(
+        UserWarning, match=r"Left out 1 of 4 chains \(chain 2: draw 10 is not finite"
+    ):
+        mcmc, stopped = walk([0.0, 0.0, 2.0, 0.0])
+    assert stopped.reason == "within tolerance"
+    assert [look.report.num_chains for look in stopped.looks] == [3, 3]
+    assert mcmc.get_samples(True)["weights"].shape == (3, 150, 2)
+
+
+def test_a_first_part_is_dropped_while_halves_differ():
+    mcmc, stopped = walk([3.0, 3.0])
+    assert stopped.reason == "within tolerance"
+    assert 0 < stopped.dropped <= stopped.draws // 2
+    samples = mcmc.get_samples(True)["weights"]
+    assert samples.shape == (2, stopped.draws - stopped.dropped, 2)
+    # The start is thirty standard deviations away, and its last trace a tenth of one.
+    assert np.abs(samples).max() < 2
+
+
+def test_a_run_of_which_no_chain_is_left_ends():
+    with pytest.raises(RuntimeError, match="No chain stayed finite"):
+        walk([2.0, 2.0])
+
+
+def test_chains_that_do_not_move_end_a_run():
+    with pytest.warns(UserWarning, match="1 of 3 chains is suspect and kept"):
+        mcmc, stopped = walk([0.0, 1.0, 0.0])
+    assert stopped.reason == "chains that do not move"
+    assert "which more draws will not change" in str(stopped)
+    assert stopped.draws == 150
+    assert mcmc.suspect == {1: "all draws are the same"}
+
+
+# -- on disk ---------------------------------------------------------------------------------
+
+CHILD = """
+import os, signal, sys
+sys.path[:0] = {paths!r}
+import jax
+jax.config.update("jax_disable_most_optimizations", True)
+import test_until
+from numpyro_bnn.run import course
+
+look, calls = course.Course._look, []
+
+def last(self, judge, count, seconds):
+    look(self, judge, count, seconds)
+    calls.append(count)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+course.Course._look = last
+test_until.until(test_until.sampler({folder!r}))
+"""
+
+
+def test_a_run_that_is_killed_between_looks_goes_on(tmp_path, four_looks):
+    folder = tmp_path / "run"
+    tests = Path(__file__).resolve().parents[1]
+    child = CHILD.format(paths=[str(tests), str(tests / "run")], folder=str(folder))
+    ran = subprocess.run(
+        [sys.executable, "-c", child], cwd=tests.parent, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    assert DrawStore(folder / "draws.zarr").about["num_draws"] == 150
+    mcmc = sampler(folder)
+    mcmc.resume(X, Y)
+    assert_draws_of(mcmc, four_looks)
+    assert mcmc.stopped.reason == "within tolerance"
+    looks = [(look.draws, look.report.headline) for look in mcmc.stopped.looks]
+    assert looks == [(look.draws, look.report.headline) for look in four_looks.stopped.looks]
+    # A finished one gives back what it has, and knows why it stopped.
+    again = sampler(folder)
+    again.resume(X, Y)
+    assert_draws_of(again, four_looks)
+    assert again.stopped.draws == 400
+
+
+def test_ctrl_c_keeps_the_draws_and_resume_goes_on(tmp_path, four_looks, monkeypatch):
+    advance, calls = Lanes.advance, []
+
+    def pressed(self, piece, update):
+        advance(self, piece, update)
+        calls.append(piece)
+        # Nine pieces a chunk of 50 draws, of which two are the first look's.
+        if sum(not piece.warmup for piece in calls) == 19:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lanes, "advance", pressed)
+        with pytest.warns(UserWarning, match=r"\(interrupted\).*Go on with `mcmc.resume"):
+            stopped = until(sampler(tmp_path / "run"))
+    assert stopped.reason == "interrupted"
+    assert [look.draws for look in stopped.looks] == [100]
+    assert stopped.draws == 150
+    mcmc = sampler(tmp_path / "run")
+    mcmc.resume(X, Y)
+    assert_draws_of(mcmc, four_looks)
+
+
+def test_what_was_dropped_stays_out_of_a_store(tmp_path, monkeypatch):
+    monkeypatch.setattr("numpyro_bnn.run.until.draws_to_drop", lambda values, accepted: 30)
+    pytest.importorskip("zarr")
+    mcmc = sampler(draws=tmp_path / "run.zarr")
+    stopped = until(mcmc, until=bnn.Tolerance(relative=0.5))
+    assert (stopped.draws, stopped.dropped) == (250, 30)
+    whole = plain(250)
+    assert_draws_of(mcmc, whole, 30)
+    loaded = bnn.load(tmp_path / "run.zarr", line)["weights"]
+    own = np.asarray(whole.get_samples(True)["weights"])[:, 30:]
+    for index in (slice(None), slice(2, 9), slice(None, None, -1), slice(-5, None), 7, -1):
+        np.testing.assert_array_equal(loaded[:, index], own[:, index])
+    assert "The first 30 draws of each chain were dropped." in str(stopped)
+
+
+# -- what it refuses -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_minutes": -1.0}, ValueError, "max_minutes must be positive and finite, got .*-1.0"),
+        ({"max_minutes": float("nan")}, ValueError, "max_minutes must be positive and finite, got"),
+        ({"max_minutes": "3"}, TypeError, "max_minutes must be a number, got max_minutes='3'"),
+        ({"until": 0.01}, TypeError, "until must be a bnn.Tolerance, got 0.01. Write"),
+        ({"at": None}, ValueError, "at is missing. Give the inputs and targets"),
+        ({"at": X}, TypeError, "at must be a pair of inputs and targets, got ndarray"),
+        ({"at": (X, Y, Y)}, TypeError, "at must be a pair of inputs and targets, got tuple of 3"),
+        ({"at": (X, Y[:-1])}, ValueError, r"the same positive number of rows, got \[5, 6\]"),
+        ({"at": (X[:0], Y[:0])}, ValueError, r"the same positive number of rows, got \[0\]"),
+        ({"extra_fields": "z"}, TypeError, "extra_fields must be a tuple of names, got 'z'"),
+        ({"extra_fields": ("~z.weights",)}, ValueError, "predict: the sites"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_sampled(options, error, message):
+    mcmc = sampler()
+    with pytest.raises(error, match=message):
+        until(mcmc, **options)
+    assert mcmc._states is None
+
+
+@pytest.mark.parametrize("field", ["total_variation", "relative", "log_score"])
+@pytest.mark.parametrize("value", [0.0, -0.1, float("nan")])
+def test_a_tolerance_is_positive(field, value):
+    with pytest.raises(ValueError, match=f"Tolerance: {field} must be positive and finite"):
+        bnn.Tolerance(**{field: value})
+
+
+def test_runs_that_cannot_be_predicted_are_refused():
+    kept = sampler(record=lambda sites: {"sum": sites["weights"].sum()})
+    with pytest.raises(
+        ValueError, match=r"run_until: predictions need .* this is HMC with record="
+    ):
+        until(kept)
+    over_potential = bnn.MCMC(
+        HMC(potential_fn=lambda z: z**2), num_warmup=1, num_samples=1, progress_bar=False
+    )
+    with pytest.raises(ValueError, match="run_until: predictions need a kernel over a model"):
+        over_potential.run_until(jax.random.key(0), at=(X, Y))
+
+
+# -- the parts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "chunk", "looks"),
+    [
+        (Plan(7, 300, 1, 10), 150, [300, 450, 750, 1200]),
+        (Plan(7, 5, 100, 10), 3, [6, 9, 15, 24]),
+        (Plan(7, 100, 2, 10, 50), 25, [100, 150, 225, 350]),
+        (Plan(7, 1, 1, 10), 1, [1, 2, 3, 5]),
+    ],
+)
+def test_looks_are_at_whole_chunks_half_as_many_more_each_time(plan, chunk, looks):
+    staged = plan.in_stages()
+    assert staged.chunk == chunk
+    assert list(itertools.islice(staged.looks(), 4)) == looks
+    # Every stage goes on where the last one ended.
+    taken = [p for p in staged._replace(draws=looks[0]).pieces() if not p.warmup]
+    assert sum(p.draws for p in taken) == looks[0]
+    done = staged.warmup + looks[0] * staged.thinning
+    more = list(staged._replace(draws=looks[1]).pieces(done))
+    assert sum(p.draws for p in more) == looks[1] - looks[0]
+    assert {p.slot + p.draws for p in more if p.whole} == {chunk}
+
+
+def test_the_bars_show_where_a_run_stands(capsys):
+    until(sampler(progress_bar=True, num_chains=2))
+    shown = capsys.readouterr().err
+    assert "until error in predictive sd 0.037" in shown
+    assert "100 draws: run longer: " in shown
+    assert " accepted); chains agree (p = " in shown
+    assert " left" in shown
+    assert "stopped: within tolerance" in shown
+    assert "420/420" in shown

@@ -22,6 +22,7 @@ _HOME = {
     "approximations.sgd_iterates": ["constant_sgd", "swag"],
     "data.host_rows": ["OnHost"],
     "diagnostics.diagnose": ["diagnose"],
+    "models.integrated_output": ["integrate_output"],
     "models.parameters": ["from_params", "to_params"],
     "models.random_module": ["MLP", "random_module"],
     "models.ready": ["classification", "regression"],
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
     from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics import diagnose
+    from numpyro_bnn.models.integrated_output import integrate_output
     from numpyro_bnn.models.parameters import from_params, to_params
     from numpyro_bnn.models.random_module import MLP, random_module
     from numpyro_bnn.models.ready import classification, regression

@@ -30,6 +30,7 @@ from numpyro_bnn.likelihoods.families import (
     student_t,
 )
 from numpyro_bnn.likelihoods.observe import check_finite
+from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.random_module import random_module
 
 
@@ -61,12 +62,17 @@ class ReadyModel:
     - **standardization** - None until the model has seen its training data
     """
 
-    def __init__(self, module: Any, prior: Any, kind: str, observe: Callable) -> None:
+    def __init__(
+        self, module: Any, prior: Any, kind: str, observe: Callable, integrate_output: bool = False
+    ) -> None:
         self.module = module
         self.prior = prior
         self.kind = kind
         self.standardization: Standardization | None = None
         self._observe = observe
+        self._sites: Callable = self._sampled
+        if integrate_output:
+            self._sites = integrated_output.integrate_output(self._sampled)
 
     @property
     def shift(self) -> float | None:
@@ -204,9 +210,13 @@ class ReadyModel:
             y = y.rows
         elif _is_given(y):
             y = self._checked("y", y)
-        rows = self._rows(x, units)
-        net = random_module("net", self.module, self.prior, jnp.zeros((1, *units.x_mean.shape)))
-        return self._observe(net, rows, y, (shift, float(units.y_scale)))
+        return self._sites(self._rows(x, units), y, (shift, float(units.y_scale)))
+
+    def _sampled(self, rows: Any, y: Any, units: tuple[float, float]) -> Any:
+        """The sites of the model, in its own units."""
+        example = jnp.zeros((1, *jnp.shape(rows)[1:]))
+        net = random_module("net", self.module, self.prior, example)
+        return self._observe(net, rows, y, units)
 
     def _rows(self, x: Any, units: Standardization) -> Any:
         """Standardised inputs, of prepared rows, of values, or inside a trace."""
@@ -251,6 +261,7 @@ def regression(
     noise: Any = None,
     df: float | dist.Distribution = 4.0,
     link: Literal["softplus", "exp"] = "softplus",
+    integrate_output: bool = False,
 ) -> ReadyModel:
     """A complete regression model ``model(x, y=None)`` with standardisation inside.
 
@@ -264,6 +275,8 @@ def regression(
         (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`.
     :param df: degrees of freedom of ``"student_t"``.
     :param link: from the second output to the scale, for ``"heteroscedastic"``.
+    :param integrate_output: integrate the output layer out, see
+        :class:`numpyro_bnn.integrate_output`.
     :return: a model whose target, predictions and log scores are in the units of `y`.
     :raises ValueError: for an unknown likelihood.
     """
@@ -287,7 +300,7 @@ def regression(
             return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
         return gaussian(outputs, y, x=x, noise=noise, units=units)
 
-    model = ReadyModel(module, prior, "regression", observe)
+    model = ReadyModel(module, prior, "regression", observe, integrate_output)
     model.learn(x, y)
     return model
 

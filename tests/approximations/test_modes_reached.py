@@ -231,9 +231,7 @@ def test_a_tolerance_of_zero_takes_every_step(data, capsys, narrow):
     assert "100 steps gain less than 0.001 of it" in shown
 
 
-def test_the_bar_says_how_near_the_mode_is_and_what_held_out_rows_say(
-    data, capsys, narrow
-):
+def test_the_bar_says_how_near_the_mode_is_and_what_held_out_rows_say(data, capsys, narrow):
     bnn.map_estimate(linear.model, key(), *data, num_steps=600)
     assert "mode reached" in capsys.readouterr().err
     bnn.map_estimate(

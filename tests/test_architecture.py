@@ -22,7 +22,7 @@ ALLOWED = {
     "scores": "_checks data",
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
     "likelihoods": "_checks distributions priors",
-    "models": "data likelihoods priors",
+    "models": "data distributions likelihoods priors",
     "potential": "_checks data likelihoods priors",
     "samplers.sgmcmc": "_checks distributions potential priors",
     "storage": "data potential priors samplers",
@@ -68,6 +68,11 @@ ROWS = {
         mean_errors
         prediction_units
         agreement monte_carlo_error
+    """,
+    "models": """
+        affine network_handlers parameters
+        integrated_output random_module
+        ready
     """,
     "posterior": """
         draws

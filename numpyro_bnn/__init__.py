@@ -23,6 +23,7 @@ _HOME = {
     "data.host_rows": ["OnHost"],
     "diagnostics.diagnose": ["diagnose"],
     "diagnostics.monte_carlo.tolerance": ["Tolerance"],
+    "models.integrated_output": ["integrate_output"],
     "models.parameters": ["from_params", "to_params"],
     "models.random_module": ["MLP", "random_module"],
     "models.ready": ["classification", "regression"],
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.data.host_rows import OnHost
     from numpyro_bnn.diagnostics import diagnose
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+    from numpyro_bnn.models.integrated_output import integrate_output
     from numpyro_bnn.models.parameters import from_params, to_params
     from numpyro_bnn.models.random_module import MLP, random_module
     from numpyro_bnn.models.ready import classification, regression

@@ -54,3 +54,12 @@ def quick_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """Float64, for densities that are compared digit by digit."""
+    from nets import double
+
+    with double():
+        yield

@@ -22,7 +22,7 @@ ALLOWED = {
     "scores": "_checks data",
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
     "likelihoods": "_checks _types distributions priors",
-    "models": "_text _types data likelihoods priors",
+    "models": "_text _types data distributions likelihoods priors",
     "potential": "_checks _types data likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types distributions potential priors",
     "storage": "data potential priors samplers",
@@ -80,6 +80,11 @@ ROWS = {
         prediction_units
         agreement monte_carlo_error
         beginning
+    """,
+    "models": """
+        affine network_handlers parameters
+        integrated_output random_module
+        ready
     """,
     "posterior": """
         draws

@@ -34,6 +34,7 @@ from numpyro_bnn.likelihoods.families import (
     student_t,
 )
 from numpyro_bnn.likelihoods.observe import check_finite
+from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.random_module import random_module
 from numpyro_bnn.priors.base import Prior
 
@@ -83,6 +84,9 @@ class ReadyModel:
         self.standardization: Standardization | None = None
         self._observe = observe
         self.options = dict(options or {})
+        self._sites: Callable = self._sampled
+        if self.options.get("integrate_output"):
+            self._sites = integrated_output.integrate_output(self._sampled)
 
     def __repr__(self) -> str:
         units = self.standardization
@@ -225,9 +229,13 @@ class ReadyModel:
             y = y.rows
         elif _is_given(y):
             y = self._checked("y", y)
-        rows = self._rows(x, units)
-        net = random_module("net", self.module, self.prior, jnp.zeros((1, *units.x_mean.shape)))
-        return self._observe(net, rows, y, (shift, float(units.y_scale)))
+        return self._sites(self._rows(x, units), y, (shift, float(units.y_scale)))
+
+    def _sampled(self, rows: Any, y: Any, units: tuple[float, float]) -> Any:
+        """The sites of the model, in its own units."""
+        example = jnp.zeros((1, *jnp.shape(rows)[1:]))
+        net = random_module("net", self.module, self.prior, example)
+        return self._observe(net, rows, y, units)
 
     def _rows(self, x: Any, units: Standardization) -> Any:
         """Standardised inputs, of prepared rows, of values, or inside a trace."""
@@ -272,6 +280,7 @@ def regression(
     noise: Noise | None = None,
     df: float | dist.Distribution = 4.0,
     link: Literal["softplus", "exp"] = "softplus",
+    integrate_output: bool = False,
 ) -> ReadyModel:
     """A complete regression model ``model(x, y=None)`` with standardisation inside.
 
@@ -285,6 +294,8 @@ def regression(
         (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`.
     :param df: degrees of freedom of ``"student_t"``.
     :param link: from the second output to the scale, for ``"heteroscedastic"``.
+    :param integrate_output: integrate the output layer out, see
+        :class:`numpyro_bnn.integrate_output`.
     :return: a model whose target, predictions and log scores are in the units of `y`.
     :raises ValueError: for an unknown likelihood.
     """
@@ -315,6 +326,8 @@ def regression(
         "heteroscedastic": {"link": link},
     }
     options |= by_family[likelihood]
+    if integrate_output:
+        options["integrate_output"] = True
     model = ReadyModel(module, prior, "regression", observe, options)
     model.learn(x, y)
     return model

@@ -27,7 +27,7 @@ from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, _known, _Standardized
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
-from numpyro_bnn.priors.precision_levels import Array, Child, Level
+from numpyro_bnn.priors.precision_levels import UNITS, Array, Child, Level
 
 GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
@@ -239,7 +239,7 @@ class Hierarchical(Prior):
 
 
 def _units_of(array: Array) -> str:
-    return f"{array.site}.unit_precision"
+    return f"{array.site}{UNITS}"
 
 
 def _sample_level(

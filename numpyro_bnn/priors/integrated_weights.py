@@ -94,11 +94,21 @@ def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
     :param law: of the precision.
     :param weights: arrays that differ from draw to draw.
     """
+    key = key_of(site, weights)
+    return Gamma(*lax.stop_gradient((law.concentration, law.rate))).sample(key)
+
+
+def key_of(site: str, values: list[jax.Array]) -> jax.Array:
+    """A random key made from the bits of what a sampler has found.
+
+    :param site: what it is for; others get other keys.
+    :param values: arrays that differ from draw to draw.
+    """
     key = jax.random.key(zlib.crc32(site.encode()))
-    for array in weights:
+    for array in values:
         for word in _hash(lax.stop_gradient(array)):
             key = jax.random.fold_in(key, word)
-    return Gamma(*lax.stop_gradient((law.concentration, law.rate))).sample(key)
+    return key
 
 
 def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:

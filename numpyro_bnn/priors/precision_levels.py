@@ -24,6 +24,8 @@ from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
 
 Values = Mapping[str, jax.Array]
+# What the site of the precisions of an array's source units is called after the array.
+UNITS = ".unit_precision"
 
 
 class Array(NamedTuple):

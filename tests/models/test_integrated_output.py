@@ -1,0 +1,305 @@
+"""The output layer integrated out: the same posterior, and weights that are drawn back exactly."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro.handlers import scale, seed, trace
+from numpyro.infer import NUTS
+from numpyro.infer.util import log_density
+
+import numpyro_bnn as bnn
+
+ROWS = 12
+HIERARCHICAL = bnn.priors.Hierarchical(2.0, 1.0)
+
+
+def data(outputs=None):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 2))
+    y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=ROWS)
+    return x, y if outputs is None else np.stack([y, y**2], 1)
+
+
+def network(x, y=None, *, prior=HIERARCHICAL, outputs=1, noise=None, module=None):
+    module = bnn.MLP((3,), outputs) if module is None else module
+    net = bnn.random_module("net", module, prior, x[:1])
+    noise = dist.HalfNormal(1.0) if noise is None else noise
+    bnn.likelihoods.gaussian(
+        net if outputs > 1 else (lambda rows: net(rows).squeeze(-1)), y, x=x, noise=noise
+    )
+
+
+class Skip(nn.Module):
+    """A hidden layer and a way past it: two arrays of weights besides the bias lead to the mean."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(1)(nn.tanh(nn.Dense(2)(x))) + nn.Dense(1, use_bias=False, name="past")(x)
+
+
+def by_hand(x, y=None):
+    """A model without any network: the user's own features."""
+    knot = numpyro.sample("knot", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    slope = numpyro.sample("slope", dist.Normal(jnp.array([1.0, -1.0]), 2.0))
+    spread = numpyro.sample("spread", dist.Gamma(2.0, 2.0))
+    with numpyro.plate("rows", x.shape[0]):
+        mean = jnp.cos(x + knot) @ slope
+        numpyro.sample("y", dist.Normal(mean, spread * (1 + x[:, 0] ** 2)), obs=y)
+
+
+def per_output(x, y=None):
+    network(x, y, outputs=2, noise=bnn.likelihoods.Precision(2.0, 1.0, output=3.0))
+
+
+LAST = ["net/Dense_1.bias", "net/Dense_1.kernel"]
+MODELS = {
+    "one output": (network, None, LAST),
+    "an output each": (per_output, 2, LAST),
+    "by layer": (
+        partial(network, prior=bnn.priors.Hierarchical(2.0, 1.0, groups="layer")),
+        None,
+        LAST,
+    ),
+    "unit precisions": (
+        partial(network, prior=bnn.priors.Hierarchical.width(1.0, group=2.0, unit=4.0)),
+        None,
+        LAST,
+    ),
+    "fixed widths": (partial(network, prior=bnn.priors.FanIn()), None, LAST),
+    "horseshoe": (partial(network, prior=bnn.priors.Horseshoe()), None, LAST),
+    "a way past": (
+        partial(network, prior=bnn.priors.FanIn(), module=Skip()),
+        None,
+        # Flax numbers the outer layer first here.
+        ["net/Dense_0.bias", "net/Dense_0.kernel", "net/past.kernel"],
+    ),
+    "by hand": (by_hand, None, ["slope"]),
+}
+
+
+def integral(model, args, rest, weights):
+    """log ∫ of the joint density over weights in which its logarithm is quadratic.
+
+    The peak + p/2 log 2π - ½ log |curvature|.
+    """
+    full = bnn.potential_of(model, *args)
+    zeros = {name: jnp.zeros(full.structure.sites[name].shape) for name in weights}
+    flat, unflatten = ravel_pytree(zeros)
+
+    def joint(w):
+        seeded = seed(full.bound, jax.random.key(0))
+        return log_density(seeded, full.args, full.kwargs, rest | unflatten(w))[0]
+
+    @jax.jit
+    def exact():
+        curvature = -jax.hessian(joint)(flat)
+        best = flat + jnp.linalg.solve(curvature, jax.grad(joint)(flat))
+        return joint(best) - jnp.linalg.slogdet(curvature / (2 * jnp.pi))[1] / 2
+
+    return exact()
+
+
+def density(potential, values):
+    seeded = seed(potential.bound, jax.random.key(0))
+    return jax.jit(lambda v: log_density(seeded, potential.args, potential.kwargs, v)[0])(values)
+
+
+BOTH = [(name, "noncentered") for name in MODELS] + [("unit precisions", "centered")]
+
+
+@pytest.mark.parametrize(("name", "coordinates"), BOTH)
+def test_the_density_is_the_integral_over_the_weights(name, coordinates, double_precision):
+    model, outputs, integrated = MODELS[name]
+    args = data(outputs)
+    potential = bnn.potential_of(bnn.parameterize(bnn.integrate_output(model), coordinates), *args)
+    rest = jax.jit(potential.prior_draw)(jax.random.key(1))
+    plain = bnn.parameterize(model, coordinates)
+    weights = [n for n in bnn.potential_of(plain, *args).structure.latent if n not in rest]
+    assert sorted(n.removesuffix(".base") for n in weights) == sorted(integrated)
+    expected = integral(plain, args, rest, weights)
+    np.testing.assert_allclose(density(potential, rest), expected, rtol=1e-10)
+
+
+def test_t_noise_is_gaussian_given_a_precision_for_each_value(double_precision):
+    x, y = data()
+    model = bnn.regression(bnn.MLP((3,), 1), HIERARCHICAL, x, y, likelihood="student_t", df=3.0)
+    potential = bnn.potential_of(bnn.integrate_output(model), x, y)
+    rest = jax.jit(potential.prior_draw)(jax.random.key(2))
+    own = rest["y.case_precision"]
+    assert own.shape == (ROWS,)
+    unit = float(model.standardization.y_scale)
+
+    def given(x, y=None):
+        """The same with Gaussian noise whose scales are the ones of these precisions."""
+        net = bnn.random_module("net", bnn.MLP((3,), 1), HIERARCHICAL, x[:1])
+        sigma = numpyro.sample("y.scale", dist.HalfNormal(1.0))
+        units = model.standardization
+        rows = (x - units.x_mean) / units.x_scale
+        mean = units.y_mean + unit * net(rows).squeeze(-1)
+        with numpyro.plate("data", ROWS):
+            numpyro.sample("y", dist.Normal(mean, unit * sigma / jnp.sqrt(own)), obs=y)
+
+    weights = [f"{name}.base" for name in LAST]
+    others = {n: v for n, v in rest.items() if n != "y.case_precision"}
+    expected = integral(given, (x, y), others, weights) + dist.Gamma(1.5, 1.5).log_prob(own).sum()
+    np.testing.assert_allclose(density(potential, rest), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["one output", "an output each", "by hand"])
+def test_weights_drawn_back_have_the_joint_law_of_the_prior(name, double_precision):
+    """Geweke's test: with y drawn from the model, weights drawn back are distributed as those drawn.
+
+    Statistics are averages over pairs, so that their errors are those of the paired differences.
+    """
+    model, outputs, integrated = MODELS[name]
+    x, _ = data(outputs)
+    whole = bnn.integrate_output(model)
+    computed = [n for n in integrated if n.startswith("net/")]
+
+    @jax.jit
+    @jax.vmap
+    def pair(key):
+        drawn = trace(seed(model, key)).get_trace(x)
+        values = {
+            n: s["value"] for n, s in drawn.items() if s["type"] in ("sample", "deterministic")
+        }
+        potential = bnn.potential_of(whole, x, values["y"])
+        rest = {n: values[n] for n in potential.structure.latent}
+        again = potential.constrain(potential.unconstrain(rest), deterministic=True)
+        return ({n: values[n] for n in integrated}, {n: again[n] for n in integrated}, values)
+
+    first, second, values = pair(jax.random.split(jax.random.key(3), 3000))
+
+    def statistics(weights):
+        made = []
+        for n in integrated:
+            w = np.clip(np.asarray(weights[n]).reshape(3000, -1), -20, 20)
+            target = np.tanh(np.asarray(values["y"]).reshape(3000, -1)[:, :5])
+            made += [
+                w,
+                np.tanh(w) ** 2,
+                (np.tanh(w)[:, :, None] * target[:, None]).reshape(3000, -1),
+            ]
+        return np.concatenate(made, 1)
+
+    difference = statistics(first) - statistics(second)
+    z = difference.mean(0) / (difference.std(0) / np.sqrt(3000))
+    assert np.abs(z).max() < 4.5
+    assert computed or name == "by hand"
+    # They are new draws, not the old ones.
+    assert all(np.abs(np.asarray(first[n] - second[n])).min() > 0 for n in integrated)
+
+
+def test_a_ready_model_has_its_output_weights_in_the_draws():
+    x, y = (v.astype(np.float32) for v in data())
+    model = bnn.regression(bnn.MLP((3,), 1), HIERARCHICAL, integrate_output=True)
+    mcmc = bnn.MCMC(
+        NUTS(model, max_tree_depth=5), num_warmup=100, num_samples=100, progress_bar=False
+    )
+    mcmc.run(jax.random.key(0), x, y)
+    samples = mcmc.get_samples()
+    assert samples["net/Dense_1.kernel"].shape == (100, 3, 1)
+    assert "net/Dense_1.kernel.base" not in samples
+    assert len(np.unique(samples["net/Dense_1.kernel"][:, 0])) > 50
+    by_draw = bnn.predict(model, mcmc, x)
+    units = model.standardization
+    rows = (x - units.x_mean) / units.x_scale
+    h = jnp.tanh(rows @ samples["net/Dense_0.kernel"] + samples["net/Dense_0.bias"][:, None])
+    f = (h @ samples["net/Dense_1.kernel"])[..., 0] + samples["net/Dense_1.bias"]
+    np.testing.assert_allclose(
+        by_draw.mean[0], units.y_mean + units.y_scale * f, rtol=1e-4, atol=1e-4
+    )
+    assert np.abs(by_draw.mean.mean((0, 1)) - y).mean() < 0.6
+
+
+def test_without_a_target_it_is_the_model_itself():
+    x, _ = data()
+    there = trace(seed(network, 0)).get_trace(x)
+    assert trace(seed(bnn.integrate_output(network), 0)).get_trace(x).keys() == there.keys()
+
+
+def test_sites_can_be_named_in_any_coordinates():
+    args = data()
+    linear = partial(network, module=nn.Sequential([nn.Dense(2), nn.Dense(1)]))
+    with pytest.raises(ValueError, match=r"not linear in .* at once: the mean of 'y' is not"):
+        bnn.potential_of(bnn.integrate_output(linear), *args)
+    one = ["net/layers_1.kernel", "net/layers_1.bias"]
+    potential = bnn.potential_of(bnn.integrate_output(linear, sites=one), *args)
+    assert not [n for n in potential.structure.latent if n in (f"{w}.base" for w in one)]
+
+
+def heteroscedastic(x, y=None):
+    net = bnn.random_module("net", bnn.MLP((3,), 2), bnn.priors.FanIn(), x[:1])
+    bnn.likelihoods.heteroscedastic(net, y, x=x)
+
+
+def counts(x, y=None):
+    net = bnn.random_module("net", bnn.MLP((3,), 1), bnn.priors.FanIn(), x[:1])
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("y", dist.Poisson(jnp.exp(net(x)[:, 0])), obs=y)
+
+
+def prior_of_a_weight(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("v", dist.Normal(w.sum(), 1.0))
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+REFUSED = {
+    "a scale that is learned": (heteroscedastic, {}, r"no latent site has a Gaussian prior and"),
+    "another law": (counts, {}, r"the model observes \{'y': 'Poisson'\}"),
+    "t weights": (
+        partial(network, prior=bnn.priors.StudentT(3.0, 1.0)),
+        {},
+        r"The Gaussian ones are \[\]",
+    ),
+    "collapsed": (bnn.parameterize(network, "collapsed"), {}, r'`parameterize\(model, "noncent'),
+    "a weight in a prior": (
+        prior_of_a_weight,
+        {"sites": ["w"]},
+        r"at once: the law of 'v' depends on them",
+    ),
+    "an unknown site": (
+        network,
+        {"sites": ["net/Dense_7.kernel"]},
+        r"which the model does not have",
+    ),
+    "a hidden layer": (
+        network,
+        {"sites": ["net/Dense_0.kernel"]},
+        r"the mean of 'y' is not",
+    ),
+    "rows with weights": (scale(network, scale=0.5), {}, r"is scaled"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_integrated_is_refused(case):
+    model, options, message = REFUSED[case]
+    x, y = data()
+    with pytest.raises(ValueError, match=message):
+        bnn.potential_of(bnn.integrate_output(model, **options), x, np.round(np.abs(y)))
+
+
+def test_there_are_no_minibatches():
+    x, y = data()
+    with pytest.raises(ValueError, match="A minibatch needs a plate around the observed sites"):
+        bnn.potential_of(bnn.integrate_output(network), x, y).data_plate()
+
+
+def test_exact_draws_of_the_other_precisions_still_fit():
+    """Precisions above integrated weights are moved by the sampler, the others by Gibbs."""
+    x, y = (v.astype(np.float32) for v in data())
+    potential = bnn.potential_of(bnn.integrate_output(network), x, y)
+    assert set(potential.structure.levels) == {
+        "net/Dense_0.kernel.precision",
+        "net/Dense_0.bias.precision",
+    }

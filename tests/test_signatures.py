@@ -149,6 +149,7 @@ def made():
         "regression": bnn.regression(bnn.MLP((3,), 1), normal),
         "classification": bnn.classification(bnn.MLP((3,), 2), normal),
         "parameterize": bnn.parameterize(model, "centered"),
+        "integrate_output": bnn.integrate_output(model, sites=["a"]),
         "ParallelTempering": bnn.ParallelTempering(model, num_rungs=5),
         "PrecisionGibbs": bnn.PrecisionGibbs(model),
     }
@@ -173,6 +174,7 @@ TOLD = {
     "MCLMC": "energy_variance=0.0005",
     "ParallelTempering": "ParallelTempering(model, kernel=HMC, num_rungs=5)",
     "parameterize": "parameterize(model, 'centered')",
+    "integrate_output": "integrate_output(model, sites=('a',))",
 }
 
 

@@ -25,6 +25,7 @@ from numpyro.handlers import block, seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
+from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -67,6 +68,9 @@ class integrate_output(Messenger):
             sites = (sites,)
         self.sites = None if sites is None else tuple(sites)
         super().__init__(fn)
+
+    def __repr__(self) -> str:
+        return call_of("integrate_output", {"sites": self.sites} if self.sites else {}, (self.fn,))
 
     # NumPyro's Gibbs wants the models of its blocks to be equal.
     def __eq__(self, other: object) -> bool:

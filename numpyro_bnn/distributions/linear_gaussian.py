@@ -67,17 +67,16 @@ class LinearGaussian(dist.Distribution):
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         residuals, features = self._in_units_of_noise(value)
-        factor = _factor(features)
+        log_determinant, factor = _factorised(features)
         weights = _most_likely(factor, features, residuals)
         squares = jnp.sum((residuals - features @ weights) ** 2) + jnp.sum(weights**2)
-        log_determinant = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
         log_scale = jnp.sum(jnp.log(self.scale)) + residuals.size / 2 * jnp.log(2 * jnp.pi)
         return -squares / 2 - log_determinant - log_scale
 
     def weights_given(self, key: jax.Array, value: jax.Array) -> jax.Array:
         """An exact draw of u, (p,), given y."""
         residuals, features = self._in_units_of_noise(value)
-        factor = _factor(features)
+        _, factor = _factorised(features)
         noise = jax.random.normal(key, features.shape[1:], features.dtype)
         return _most_likely(factor, features, residuals) + solve_triangular(factor, noise)
 
@@ -88,18 +87,39 @@ class LinearGaussian(dist.Distribution):
         return residuals, features.reshape(residuals.size, -1)
 
 
-def _factor(features: jax.Array) -> jax.Array:
-    """R, upper triangular (p, p), with Rᵀ R = I + Bᵀ B."""
+@jax.custom_jvp
+def _factorised(features: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """½ log |I + Bᵀ B|, and R, upper triangular (p, p), with Rᵀ R = I + Bᵀ B.
+
+    Only the first has a derivative. It is written out, because that of an orthogonal factorisation
+    costs several times the factorisation.
+    """
     identity = jnp.eye(features.shape[1], dtype=features.dtype)
-    return jnp.linalg.qr(jnp.concatenate([features, identity]), mode="r")
+    factor = jnp.linalg.qr(jnp.concatenate([features, identity]), mode="r")
+    return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor)))), factor
+
+
+@_factorised.defjvp
+def _derivative(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
+    """tr (I + Bᵀ B)⁻¹ Bᵀ dB, itself to be differentiated: a Newton step from the solution."""
+    (features,), (change,) = primals, tangents
+    log_determinant, factor = _factorised(features)
+    inverse = lax.stop_gradient(solve_triangular(factor, jnp.eye(len(factor), dtype=factor.dtype)))
+    gram_inverse = inverse @ inverse.T
+    first = lax.stop_gradient(features @ gram_inverse)
+    slope = first + (features - first - first @ (features.T @ features)) @ gram_inverse
+    return (log_determinant, factor), (jnp.sum(slope * change), jnp.zeros_like(factor))
 
 
 def _most_likely(factor: jax.Array, features: jax.Array, residuals: jax.Array) -> jax.Array:
     """u that minimises ‖r - B u‖² + ‖u‖², (p,), once refined.
 
-    Derivatives are those of the refinement alone, which are exact to all orders that matter: a Newton
-    step from any point has the derivative of the solution.
+    The refinement is a Newton step from the solution, whose derivative is that of the solution. That
+    makes first and second derivatives of the minimum exact, with a factor that has none.
     """
+    factor = lax.stop_gradient(factor)
 
     def solved(right: jax.Array) -> jax.Array:
         return solve_triangular(factor, solve_triangular(factor, right, trans=1))

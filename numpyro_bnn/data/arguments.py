@@ -121,7 +121,7 @@ def _advice(label: str, values: Any) -> str:
     """How what holds no plain numbers becomes an array of them."""
     if hasattr(values, "toarray"):
         return f"A sparse matrix becomes an array by `{label}.toarray()`."
-    if getattr(values, "dtype", None) is not None and np.dtype(values.dtype).kind == "c":
+    if getattr(getattr(values, "dtype", None), "kind", "") == "c":
         return f"Give real and imaginary parts as columns: `{label}.real`, `{label}.imag`."
     return (
         f"Number the classes of a target with `np.unique({label}, return_inverse=True)[1]`, and turn "

@@ -13,8 +13,8 @@ import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import erfinv
 
-# Below, the series to the sixth power is right to a few units in the fifth digit of a number that
-# is far below 1; above, rounding is as small.
+# For |t| below it, log(1 + t) is taken from its power series to t⁶ (see `series`), because the exact
+# form subtracts numbers that are nearly equal; above it, rounding of the exact form is as small.
 _SMALL = 0.03
 # A key, the draws found so far, and which entries still wait for theirs.
 _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]

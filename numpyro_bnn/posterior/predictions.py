@@ -303,7 +303,8 @@ class Predictor:
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
-    """The same, each when the next has been asked for: it is computed while this one is fetched."""
+    """Items one behind: each is given once the next has been asked for, so that the device computes
+    that one while this one is fetched."""
     last = next(results)
     for result in results:
         yield last

@@ -1,7 +1,7 @@
-"""The course of a run: how it is cut into pieces, and the lanes that its chains go through.
+"""The states of the chains of a run, and the buffers that their draws go to.
 
-:class:`MCMC <numpyro_bnn.MCMC>` says what to run and loops over the pieces, the same for a run in
-memory or on disk, from the start or from a checkpoint.
+Chains run together in one program, or one after another in a program for one chain. Whoever advances
+them by a segment of the run need not know which.
 """
 
 from collections.abc import Callable, Collection
@@ -11,16 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn.run.plan import Piece
+from numpyro_bnn.run.plan import Segment
 from numpyro_bnn.run.programs import Programs
 
 
-class Lanes:
-    """Chains on their way: all together, or one after another, with their states and buffers.
+class ChainStates:
+    """The chains of a run, in groups that one program advances: all of them, or one chain each.
 
-    :param programs: the compiled programs of a lane.
+    :param programs: the compiled programs of a group.
     :param num_chains: number of chains in all.
-    :param one_by_one: whether every chain is a lane of its own.
+    :param one_by_one: whether every chain is a group of its own.
     :param keys: random key of each chain.
     :param starts: starts, or None.
     :param arrays: the data.
@@ -90,37 +90,40 @@ class Lanes:
         lead = () if not self.one_by_one and self.num_chains > 1 else (self.num_chains,)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), zeros)
 
-    def advance(self, piece: Piece, update: Callable) -> None:
-        """Take the steps of a piece with every lane."""
+    def advance(self, segment: Segment, update: Callable) -> None:
+        """Take the steps of a segment with every group."""
         for i, start in enumerate(self._starts):
             self.states[i], self._draws[i] = self.programs.advance(
                 self.states[i],
                 self._draws[i],
                 start,
-                piece.slot,
-                piece.draws,
-                piece.steps,
+                segment.slot,
+                segment.draws,
+                segment.steps,
                 self.arrays,
             )
             jax.block_until_ready(self.states[i])
             chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
-            update(chains, piece.total, self.states[i])
+            update(chains, segment.total, self.states[i])
 
     def draws(self, count: int) -> Any:
         """The first `count` draws of the buffer, (chain, draw, …)."""
         return self._joined(self.placement.gathered(self._draws), count, jnp.stack)
 
     def take(self, count: int) -> Callable[[], Any]:
-        """The same as a function that gives them on the host, until the second fresh buffer."""
-        lanes = self.placement.gathered(self._draws)
-        self._taken.append(self._draws)
-        return lambda: self._joined(jax.tree.map(np.asarray, lanes), count, np.stack)
+        """A function that copies the first `count` draws to the host, (chain, draw, …).
 
-    def _joined(self, lanes: list[Any], count: int, stack: Callable) -> Any:
+        It may be called until :meth:`fresh_buffers` was called twice: then its buffer is used again.
+        """
+        buffers = self.placement.gathered(self._draws)
+        self._taken.append(self._draws)
+        return lambda: self._joined(jax.tree.map(np.asarray, buffers), count, np.stack)
+
+    def _joined(self, buffers: list[Any], count: int, stack: Callable) -> Any:
         if self.one_by_one:
-            return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *lanes)
+            return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *buffers)
         alone = self.num_chains == 1
-        return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], lanes[0])
+        return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], buffers[0])
 
 
 def chain_of(tree: Any, chain: int) -> Any:
@@ -128,5 +131,5 @@ def chain_of(tree: Any, chain: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[chain], tree)
 
 
-def _stack(lanes: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *lanes)
+def _stack(chain_states: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *chain_states)

@@ -1,6 +1,6 @@
 """A run on its way: chains take steps, draws are kept, and somebody may say when it is enough.
 
-A run of fixed length takes all pieces of its plan. A run in stages stops for a look at growing numbers
+A run of fixed length takes all segments of its plan. A run in stages stops for a look at growing numbers
 of draws (half as many more each time: Glynn and Whitt 1992, Flegal and Gong 2015 on rules of fixed
 width), and a :class:`Judge` decides. How it decides is not known here.
 """
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from numpyro_bnn.run.chain_states import Lanes
-from numpyro_bnn.run.plan import Piece, Plan
+from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.run.progress import ProgressBars
 from numpyro_bnn.run.recorder import Recorder
 from numpyro_bnn.storage.checkpoints import Progress
@@ -69,14 +69,16 @@ class InMemory:
         self._chunks: list[dict[str, Any]] = []
         self._begins = [0]
 
-    def take(self, lanes: Lanes, piece: Piece, progress: Progress) -> None:
+    def take(self, chain_states: ChainStates, segment: Segment, progress: Progress) -> None:
         """Keep the draws that the buffer holds, which the next ones overwrite."""
-        if piece.warmup:
+        if segment.warmup:
             return
         # A host array may be the buffer itself.
-        self._chunks.append(jax.tree.map(np.array, lanes.take(piece.slot + piece.draws)()))
+        self._chunks.append(
+            jax.tree.map(np.array, chain_states.take(segment.slot + segment.draws)())
+        )
         self._begins.append(progress.draws)
-        lanes.fresh_buffers()
+        chain_states.fresh_buffers()
 
     def wait(self) -> None:
         """Everything is there at once."""
@@ -96,13 +98,13 @@ class InMemory:
 class Course(NamedTuple):
     """What it takes to go on with a run.
 
-    - **lanes** - the chains
+    - **chain_states** - the chains
     - **plan** - how the run is cut
     - **kept** - takes chunks of draws; None where one buffer holds all of them
     - **processes** - that share the run
     """
 
-    lanes: Lanes
+    chain_states: ChainStates
     plan: Plan
     kept: Recorder | InMemory | None
     processes: Processes
@@ -118,19 +120,19 @@ class Course(NamedTuple):
 
         :param done: what was taken before.
         :param bars: show it.
-        :param ends: asked after every piece whether to end there; told the number of draws so far.
+        :param ends: asked after every segment whether to end there; told the number of draws so far.
         :param draws: up to so many of each chain; default: those of the plan.
         """
         steps, count = done
         plan = self.plan if draws is None else self.plan._replace(draws=draws)
-        for piece in plan.pieces(steps):
-            self.lanes.advance(piece, bars.update)
-            steps += piece.total
-            count += 0 if piece.warmup else piece.draws
+        for segment in plan.segments(steps):
+            self.chain_states.advance(segment, bars.update)
+            steps += segment.total
+            count += 0 if segment.warmup else segment.draws
             over = self.processes.agreed(ends(count))
-            may_end = self.kept is None or piece.whole or self.kept.takes_parts
-            if self.kept is not None and (piece.whole or (over and may_end)):
-                self.kept.take(self.lanes, piece, Progress(steps, count))
+            may_end = self.kept is None or segment.whole or self.kept.takes_parts
+            if self.kept is not None and (segment.whole or (over and may_end)):
+                self.kept.take(self.chain_states, segment, Progress(steps, count))
             if over and may_end:
                 break
         if self.kept is not None:
@@ -180,7 +182,12 @@ class Course(NamedTuple):
         assert self.kept is not None
         step = self.plan.warmup + count * self.plan.thinning
         drawn = Drawn(
-            self.kept.between, count, seconds_a_draw, self.plan.chunk, self.lanes.stacked, step
+            self.kept.between,
+            count,
+            seconds_a_draw,
+            self.plan.chunk,
+            self.chain_states.stacked,
+            step,
         )
 
         def look() -> list[Any]:

@@ -21,7 +21,7 @@ from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing, refuse_equal_keys
-from numpyro_bnn.run.chain_states import Lanes
+from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.identity import Identity
 from numpyro_bnn.run.kernel_protocol import after_pilot, evidence_of, is_cold
@@ -431,7 +431,9 @@ class MCMC(NumPyroMCMC):
         rate = self.progress_rate or max(1, total // 20)
         return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
 
-    def _lanes(self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool) -> Lanes:
+    def _chain_states(
+        self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool
+    ) -> ChainStates:
         """The chains, together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
         self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
@@ -440,7 +442,7 @@ class MCMC(NumPyroMCMC):
         given = self._collection_params["collection_size"]
         size = plan.chunk if plan.every or in_stages or given is None else given // self.thinning
         programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
-        return Lanes(
+        return ChainStates(
             programs,
             self.num_chains,
             one_by_one,
@@ -455,7 +457,7 @@ class MCMC(NumPyroMCMC):
     ) -> None:
         """Run the chains, from their start or from where a checkpoint has them."""
         plan = self._plan() if judge is None else self._plan().in_stages()
-        lanes = self._lanes(start, plan, fit, judge is not None)
+        chain_states = self._chain_states(start, plan, fit, judge is not None)
         # What another process samples cannot be looked at from here.
         shown = self.progress_bar and not self._processes.several
         sampling = Sampling(
@@ -463,7 +465,7 @@ class MCMC(NumPyroMCMC):
             sample_field=self._sample_field,
             start=start,
             fit=fit,
-            lanes=lanes,
+            chain_states=chain_states,
             plan=plan,
             disk=self._disk,
             processes=self._processes,
@@ -472,7 +474,7 @@ class MCMC(NumPyroMCMC):
             judge=judge,
         )
         found = sampling.run(resumed)
-        self._last_state = lanes.stacked
+        self._last_state = chain_states.stacked
         self._states = found.draws
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """Steps that the compiled program takes in one call.
 
     - **slot** - of the buffer, where its first draw goes
-    - **draws** - number of draws; in warm-up 1, which the next piece overwrites
+    - **draws** - number of draws; in warm-up 1, which the next segment overwrites
     - **steps** - between draws
     - **warmup** - whether its draws are discarded
     - **whole** - whether a chunk, which goes to disk, ends with it
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
         return max(1, min(self.draws, self.every // self.thinning))
 
     def in_stages(self) -> "Plan":
-        """The same for a run that is looked at again and again: `draws` is then the first look's.
+        """The plan of a run that is judged at growing numbers of draws: `draws` is that of the first.
 
         Chunks are half of it or smaller, and all of one size.
         """
@@ -69,8 +69,8 @@ class Plan(NamedTuple):
             yield count
             count = -(-3 * count // (2 * chunk)) * chunk
 
-    def pieces(self, done: int = 0) -> Iterator[Piece]:
-        """The pieces after the first `done` steps, which end a chunk."""
+    def segments(self, done: int = 0) -> Iterator[Segment]:
+        """The segments after the first `done` steps, which end a chunk."""
         every = self.every or max(1, self.warmup)
         for begin in range(0, self.warmup, every):
             end = min(begin + every, self.warmup)
@@ -78,7 +78,7 @@ class Plan(NamedTuple):
                 continue
             for at in range(begin, end, self.rate):
                 steps = min(self.rate, end - at)
-                yield Piece(0, 1, steps, True, at + steps == end)
+                yield Segment(0, 1, steps, True, at + steps == end)
         draws = max(1, self.rate // self.thinning)
         for first in range(0, self.draws, self.chunk or 1):
             last = min(first + self.chunk, self.draws)
@@ -86,4 +86,4 @@ class Plan(NamedTuple):
                 continue
             for at in range(first, last, draws):
                 count = min(draws, last - at)
-                yield Piece(at - first, count, self.thinning, False, at + count == last)
+                yield Segment(at - first, count, self.thinning, False, at + count == last)

@@ -103,7 +103,7 @@ class Programs:
         return self._zeros(state, init_params, arrays)
 
     def zeros(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
-        """The same, to look at its shapes."""
+        """What the compiled program computes, without compiling: to look at its shapes."""
 
         def one(chain: tuple, arrays: list[Any]) -> Draws:
             state, init_params = chain

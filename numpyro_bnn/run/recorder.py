@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn.run.chain_states import Lanes
-from numpyro_bnn.run.plan import Piece, Plan
+from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
@@ -257,13 +257,13 @@ class Recorder:
         if self.processes.is_first:
             self._pending = self._pool.submit(self._write, draws, states, progress)
 
-    def take(self, lanes: Lanes, piece: Piece, progress: Progress) -> None:
-        """Take over a chunk that lanes have finished; warm-up has a checkpoint and no draws."""
-        if piece.warmup:
-            self.put(None, lanes.stacked, progress)
+    def take(self, chain_states: ChainStates, segment: Segment, progress: Progress) -> None:
+        """Take over a chunk that chain_states have finished; warm-up has a checkpoint and no draws."""
+        if segment.warmup:
+            self.put(None, chain_states.stacked, progress)
             return
-        self.put(lanes.take(piece.slot + piece.draws), lanes.stacked, progress)
-        lanes.fresh_buffers()
+        self.put(chain_states.take(segment.slot + segment.draws), chain_states.stacked, progress)
+        chain_states.fresh_buffers()
 
     def _write(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
         self._may_write()

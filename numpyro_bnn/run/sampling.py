@@ -9,7 +9,7 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.run.chain_states import Lanes
+from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course, InMemory, Judge
 from numpyro_bnn.run.interrupts import finish_before_interrupt
 from numpyro_bnn.run.plan import Plan
@@ -42,7 +42,7 @@ class Sampling:
     :param sample_field: the field that holds the sites.
     :param start: keys and starts of the chains.
     :param fit: the model on its data; None for a kernel over a potential function.
-    :param lanes: the chains.
+    :param chain_states: the chains.
     :param plan: how the run is cut.
     :param disk: where it is kept; None for a run in memory.
     :param processes: that share it.
@@ -55,7 +55,7 @@ class Sampling:
     sample_field: str
     start: Start
     fit: BoundModel | None
-    lanes: Lanes
+    chain_states: ChainStates
     plan: Plan
     disk: Disk | None
     processes: Processes
@@ -74,7 +74,7 @@ class Sampling:
         done = self._place(resumed)
         if self.judge is None:
             done = self._advance(done, None)
-            draws = self.lanes.draws(done.draws)
+            draws = self.chain_states.draws(done.draws)
             return Finished(draws, first_bad_draws(draws[self.sample_field]), done.draws)
         self._prepare(self.judge)
         kept = InMemory()
@@ -88,13 +88,13 @@ class Sampling:
     def _on_disk(self, disk: Disk, resumed: bool) -> Finished:
         with disk.withdrawn_if_refused(resumed):
             done = self._place(resumed)
-            like = self.lanes.abstract_draws()
+            like = self.chain_states.abstract_draws()
             if self.judge is not None:
                 self._prepare(self.judge)
             recorder = disk.recorder(like, self.sample_field, self.plan, done, resumed)
         try:
             done = self._advance(done, recorder)
-            recorder.leave_out(self.lanes.stacked)
+            recorder.leave_out(self.chain_states.stacked)
         finally:
             recorder.close()
         if self.judge is not None:
@@ -106,30 +106,30 @@ class Sampling:
 
     def _prepare(self, judge: Judge) -> None:
         if self.processes.is_first:
-            judge.prepare(self.lanes.abstract_draws(), self.plan.chunk)
+            judge.prepare(self.chain_states.abstract_draws(), self.plan.chunk)
 
     def _place(self, resumed: bool) -> Progress:
         """Put the chains where they start, or where they were stored."""
-        lanes = self.lanes
+        chain_states = self.chain_states
         if resumed:
             assert self.disk is not None
-            stored = self.disk.load(lanes.abstract())
+            stored = self.disk.load(chain_states.abstract())
             if stored is not None:
-                lanes.continue_from(stored[0])
+                chain_states.continue_from(stored[0])
                 return stored[1]
         if self.warmed_up is not None:
-            lanes.continue_from(self.warmed_up._replace(rng_key=self.start.keys))
+            chain_states.continue_from(self.warmed_up._replace(rng_key=self.start.keys))
             return Progress(0, 0)
-        lanes.start()
-        states = lanes.stacked
+        chain_states.start()
+        states = chain_states.stacked
         if self.fit is not None and hasattr(states, "potential_energy"):
             check_energy(self.fit, states.potential_energy, getattr(states, self.sample_field))
         return Progress(0, 0)
 
     def _advance(self, done: Progress, kept: Recorder | InMemory | None) -> Progress:
         """Take the steps that are left, or those up to an interruption."""
-        course = Course(self.lanes, self.plan, kept, self.processes)
-        self.lanes.fresh_buffers()
+        course = Course(self.chain_states, self.plan, kept, self.processes)
+        self.chain_states.fresh_buffers()
         with (
             progress_bars(self.kernel, self.num_bars, self.plan.total, done.steps) as bars,
             finish_before_interrupt(self.disk is not None) as interrupted,

@@ -33,8 +33,9 @@ class Watched:
         :return: facts, and the paths that are left out, with the reason.
         """
         changed: list[str] = []
-        # A part of two parents is told under one name: where that one is what changed, the other
-        # differs in no more than its name, and is looked at once again without it.
+        # An object that is reached in two ways is described where it is met first, and named by that
+        # path where it is met again. If the first way is what the model changed, the object moves
+        # to the second: a second round, without the first way, tells whether it differs itself.
         for _ in range(2):
             found = describe_all(self.values, (*left_out, *changed))
             skipped = (*left_out, *changed)

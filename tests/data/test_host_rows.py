@@ -15,6 +15,7 @@ from numpyro.infer import HMC
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
+from numpyro_bnn.run.course import Course
 from numpyro_bnn.storage.run_identity import digest
 
 N, FEATURES = 53, 3
@@ -99,15 +100,15 @@ def test_a_run_goes_on_from_its_checkpoint(files, tmp_path):
 
     whole = mcmc("whole")
     whole.run(jax.random.key(0), *files)
-    broken = mcmc("broken")
-    advance = broken._advance
+    advance = Course.advance
 
-    def interrupted(lanes, plan, done, recorder):
-        return advance(lanes, plan._replace(draws=4), done, recorder)
+    def interrupted(course, done, bars, ends, draws=None):
+        return advance(course, done, bars, lambda count: count >= 4, draws)
 
-    broken._advance = interrupted
-    with pytest.warns(UserWarning, match="Interrupted"):
-        broken.run(jax.random.key(0), *files)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Course, "advance", interrupted)
+        with pytest.warns(UserWarning, match="Interrupted"):
+            mcmc("broken").run(jax.random.key(0), *files)
     again = mcmc("broken")
     again.resume(*files)
     np.testing.assert_array_equal(again.get_samples()["w"], whole.get_samples()["w"])

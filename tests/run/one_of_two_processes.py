@@ -17,10 +17,10 @@ jax.distributed.initialize(f"127.0.0.1:{PORT}", 2, PROCESS)
 import numpy as np  # noqa: E402
 from on_meshes import X, Y, drawn, mesh_of, sampler  # noqa: E402
 
-from numpyro_bnn.run.chain_states import Lanes  # noqa: E402
+from numpyro_bnn.run.chain_states import ChainStates  # noqa: E402
 from numpyro_bnn.storage.checkpoints import Checkpoint  # noqa: E402
 
-SAVE, ADVANCE = Checkpoint.save, Lanes.advance
+SAVE, ADVANCE = Checkpoint.save, ChainStates.advance
 
 
 def on_disk(name):
@@ -40,9 +40,9 @@ def full_disk(self, states, progress):
     SAVE(self, states, progress)
 
 
-def told_to_end(self, piece, update):
-    ADVANCE(self, piece, update)
-    Lanes.advance = ADVANCE  # a second signal would take effect at once
+def told_to_end(self, segment, update):
+    ADVANCE(self, segment, update)
+    ChainStates.advance = ADVANCE  # a second signal would take effect at once
     if PROCESS == 1:
         signal.raise_signal(signal.SIGTERM)
 
@@ -63,7 +63,7 @@ def main():
     found["full"] = error_of(mcmc.run, jax.random.key(0), X, Y)
     Checkpoint.save = SAVE
     found["other data"] = error_of(mcmc.resume, X, Y + PROCESS)
-    Lanes.advance = told_to_end
+    ChainStates.advance = told_to_end
     mcmc.resume(X, Y)
     found["at SIGTERM"] = drawn(mcmc)
     mcmc.resume(X, Y)

@@ -20,7 +20,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop, halves_differ
-from numpyro_bnn.run.chain_states import Lanes
+from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.until import Stopped
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -330,17 +330,17 @@ def test_a_run_that_is_killed_between_looks_goes_on(tmp_path, four_looks):
 
 
 def test_ctrl_c_keeps_the_draws_and_resume_goes_on(tmp_path, four_looks, monkeypatch):
-    advance, calls = Lanes.advance, []
+    advance, calls = ChainStates.advance, []
 
-    def pressed(self, piece, update):
-        advance(self, piece, update)
-        calls.append(piece)
-        # Nine pieces a chunk of 50 draws, of which two are the first look's.
-        if sum(not piece.warmup for piece in calls) == 19:
+    def pressed(self, segment, update):
+        advance(self, segment, update)
+        calls.append(segment)
+        # Nine segments a chunk of 50 draws, of which two are the first look's.
+        if sum(not segment.warmup for segment in calls) == 19:
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lanes, "advance", pressed)
+        patch.setattr(ChainStates, "advance", pressed)
         with pytest.warns(UserWarning, match=r"\(interrupted\).*Go on with `mcmc.resume"):
             stopped = until(sampler(tmp_path / "run"))
     assert stopped.reason == "interrupted"
@@ -429,10 +429,10 @@ def test_looks_are_at_whole_chunks_half_as_many_more_each_time(plan, chunk, look
     assert staged.chunk == chunk
     assert list(itertools.islice(staged.looks(), 4)) == looks
     # Every stage goes on where the last one ended.
-    taken = [p for p in staged._replace(draws=looks[0]).pieces() if not p.warmup]
+    taken = [p for p in staged._replace(draws=looks[0]).segments() if not p.warmup]
     assert sum(p.draws for p in taken) == looks[0]
     done = staged.warmup + looks[0] * staged.thinning
-    more = list(staged._replace(draws=looks[1]).pieces(done))
+    more = list(staged._replace(draws=looks[1]).segments(done))
     assert sum(p.draws for p in more) == looks[1] - looks[0]
     assert {p.slot + p.draws for p in more if p.whole} == {chunk}
 

@@ -292,18 +292,18 @@ def test_an_interruption_finishes_the_chunk_and_keeps_it(number, data, tmp_path,
         return sampler(kernel, tmp_path / "run", num_chains=2, thinning=2, progress_rate=1)
 
     mcmc = make()
-    from numpyro_bnn.run.chain_states import Lanes
+    from numpyro_bnn.run.chain_states import ChainStates
 
-    advance, calls = Lanes.advance, []
+    advance, calls = ChainStates.advance, []
 
-    def pressed(self, piece, update):
-        advance(self, piece, update)
-        calls.append(piece)
+    def pressed(self, segment, update):
+        advance(self, segment, update)
+        calls.append(segment)
         if len(calls) == 8:  # 7 steps of warm-up, then the first of two draws in a chunk
             signal.raise_signal(number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lanes, "advance", pressed)
+        patch.setattr(ChainStates, "advance", pressed)
         with pytest.warns(UserWarning, match=r"kept 2 of 9 draws of each chain\. Go on with"):
             mcmc.run(jax.random.key(3), *data, extra_fields=("z.net/Dense_0.bias",))
     for site, draws in mcmc.get_samples(True).items():

@@ -322,7 +322,7 @@ def test_running_out_of_memory_gives_advice(data):
     assert "MCMC(…, draws='run.zarr')" in " ".join(error.value.__notes__)
 
 
-# -- pieces and chunks, whatever the numbers ---------------------------------------------------
+# -- segments and chunks, whatever the numbers ---------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)
@@ -335,18 +335,18 @@ def test_running_out_of_memory_gives_advice(data):
 )
 def test_pieces_cover_a_run_once_and_resumed_ones_its_rest(warmup, draws, thinning, rate, every):
     plan = Plan(warmup, draws, thinning, min(rate, every or rate), every)
-    pieces = list(plan.pieces())
-    assert sum(p.total for p in pieces) == plan.total
-    assert sum(p.draws for p in pieces if not p.warmup) == draws
+    segments = list(plan.segments())
+    assert sum(p.total for p in segments) == plan.total
+    assert sum(p.draws for p in segments if not p.warmup) == draws
     done, filled = 0, 0
-    for at, piece in enumerate(pieces):
-        assert piece.slot == (0 if piece.warmup else filled)
-        filled += 0 if piece.warmup else piece.draws
+    for at, segment in enumerate(segments):
+        assert segment.slot == (0 if segment.warmup else filled)
+        filled += 0 if segment.warmup else segment.draws
         assert filled <= max(plan.chunk, 1)
-        done += piece.total
-        if piece.whole:
+        done += segment.total
+        if segment.whole:
             filled = 0
-            assert list(plan.pieces(done)) == pieces[at + 1 :]
+            assert list(plan.segments(done)) == segments[at + 1 :]
 
 
 @settings(max_examples=15, deadline=None)

@@ -25,8 +25,8 @@ def _any_chain(axis_size: int, batched: list[bool], flag: jax.Array) -> tuple[ja
 def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyTree:
     """``new()`` where a flag is true and `old` elsewhere; `new` is run only if some chain needs it.
 
-    Under ``jax.vmap`` a ``lax.cond`` pays for both branches at every step. What chains do
-    rarely they do at the same steps, so that this one does not.
+    Under ``jax.vmap`` a ``lax.cond`` computes both branches at every step. Here `new` is left out of
+    the steps in which no chain needs it: chains do what is rare at the same steps.
 
     :param flag: boolean scalar.
     :param new: makes a pytree like `old`.

@@ -125,7 +125,10 @@ def test_no_kernel_uses_a_key_twice(name):
 def test_the_checker_sees_a_key_that_a_kernel_uses_twice(monkeypatch):
     """What it would say of the faults that the tests above are there for."""
     planted = {
-        "one for noise and the next step": ("numpyro_bnn.samplers.sgmcmc.kernel", "normals_like"),
+        "one for noise and the next step": (
+            "numpyro_bnn.samplers.sgmcmc.transitions",
+            "normals_like",
+        ),
         "one for noise and the decision": ("numpyro_bnn.samplers.sgmcmc.accept", "normals_like"),
     }
     for module, name in planted.values():
@@ -137,7 +140,7 @@ def test_the_checker_sees_a_key_that_a_kernel_uses_twice(monkeypatch):
                 return true(key, *rest)
 
             patch.setattr(f"{module}.{name}", twice)
-            kernel = "SGLD" if "kernel" in module else "MALA exact"
+            kernel = "SGLD" if "transitions" in module else "MALA exact"
             with pytest.raises(jax.errors.KeyReuseError, match="already consumed"):
                 check(catalogue.make(kernel), catalogue.data())
 

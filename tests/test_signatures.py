@@ -153,7 +153,7 @@ def made():
         "ParallelTempering": bnn.ParallelTempering(model, num_rungs=5),
         "PrecisionGibbs": bnn.PrecisionGibbs(model),
     }
-    for name in set(KERNELS) - {"SGMCMC"}:
+    for name in sorted(set(KERNELS) - {"SGMCMC"}):
         objects[name] = OURS[name](model, step_size=0.25)
     return objects
 

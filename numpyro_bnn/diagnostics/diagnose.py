@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.given_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
@@ -68,6 +69,7 @@ def diagnose(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
             "chains on past their warm-up first."
         )
+    check_columns("diagnose", "x", draws.info.get("columns", []), x)
     (x,), _ = as_arrays(draws.model, (x,), {})
     weights, predictions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())

@@ -295,7 +295,7 @@ class MCMC(NumPyroMCMC):
 
         def judged() -> UntilKnown:
             fitted = self._args[0] if self._args else None
-            return UntilKnown(self.sampler, until, at, max_minutes, fitted)
+            return UntilKnown(self.sampler, until, at, max_minutes, fitted, self.columns)
 
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, judged)
         assert self.stopped is not None

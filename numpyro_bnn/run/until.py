@@ -7,7 +7,7 @@ stops at the first good sign stops too early too often.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +16,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
@@ -110,6 +111,7 @@ class UntilKnown:
     :param at: inputs and targets ``(x, y)`` that predictions are judged at; y may be None.
     :param max_minutes: time allowed; None for any.
     :param fitted: the inputs of the fit, where they are known.
+    :param columns: names of their columns, where they were a table.
     :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
     :raises ValueError: if `at` is missing or its rows differ in number, or for no positive time.
     """
@@ -121,10 +123,11 @@ class UntilKnown:
         at: Any,
         max_minutes: float | None,
         fitted: Any = None,
+        columns: Sequence[str] = (),
     ) -> None:
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
-        self.at = _checked_at(kernel.model, at)
+        self.at = _checked_at(kernel.model, at, columns)
         x, self._y = self.at
         self._predictor = Predictor(kernel.model, x, fitted=fitted)
         self._sample_field = kernel.sample_field
@@ -300,7 +303,7 @@ def check_until(until: Any, max_minutes: Any) -> Tolerance:
     return Tolerance() if until is None else until
 
 
-def _checked_at(model: Callable, at: Any) -> tuple[Any, Any]:
+def _checked_at(model: Callable, at: Any, columns: Sequence[str]) -> tuple[Any, Any]:
     """Inputs and targets that a run is judged at, on the host."""
     if at is None:
         raise ValueError(
@@ -313,6 +316,7 @@ def _checked_at(model: Callable, at: Any) -> tuple[Any, Any]:
             f"{f' of {len(at)}' if isinstance(at, (tuple, list)) else ''}. Write `at=(x_test, y_test)`, "
             "or `at=(x_test, None)`."
         )
+    check_columns("run_until", "x of at", columns, at[0])
     (x, y), _ = as_arrays(model, (at[0], at[1]), {})
     rows = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves((x, y))}
     if len(rows) != 1 or rows & {0}:

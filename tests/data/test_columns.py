@@ -81,6 +81,15 @@ def test_other_columns_are_refused_by_predict(change, fitted, table):
         bnn.predict(model, draws, CHANGES[change](table))
 
 
+def test_other_columns_are_refused_where_a_run_is_judged(table, target):
+    other = CHANGES["another order"](table)
+    mcmc = bnn.MCMC(NUTS(own), num_warmup=2, num_samples=4, progress_bar=False)
+    with pytest.raises(ValueError, match=r"run_until: x of at has 'income' where"):
+        mcmc.run_until(key(), table, target, at=(other, target))
+    with pytest.raises(ValueError, match=r"diagnose: x has 'income' where"):
+        bnn.diagnose(sampled(own, table, target), other)
+
+
 def test_the_same_columns_and_arrays_are_taken(fitted, table):
     model, draws = fitted
     by_name = bnn.predict(model, draws, table.iloc[:4]).mean

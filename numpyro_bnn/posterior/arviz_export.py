@@ -111,13 +111,14 @@ def to_inference_data(
             "likelihood need. Pass `model=`, or `log_likelihood=False` and no `predict`."
         )
     training = _training(run, draws, x, y)
-    if log_likelihood and training.x is not None and not training.observed:
+    lacking = training.x is None or (x is not None and y is None)
+    if log_likelihood and not training.observed and not lacking:
         raise ValueError(
             "to_inference_data: the model observes no site, so that there is no log likelihood of "
             "its rows: a likelihood that is a `numpyro.factor`, or data without their target. Pass "
             "`y` too, or `log_likelihood=False`."
         )
-    if log_likelihood and training.x is None:
+    if log_likelihood and not training.observed:
         raise ValueError(
             "to_inference_data: the log likelihood needs the training data, and these draws do not "
             "know them. Pass `x` and `y`, or `log_likelihood=False`."

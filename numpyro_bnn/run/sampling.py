@@ -139,5 +139,5 @@ class Sampling:
             else:
                 done = course.in_stages(done, bars, interrupted, self.judge)
         if done.steps < self.plan.total and not done.draws:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("during warm-up, before the first draw that is kept")
         return done

@@ -174,8 +174,9 @@ def test_a_run_that_never_agrees_is_told_to_temper():
     assert [look.report.verdict for look in stopped.looks[-2:]] == ["chains_disagree"] * 2
     assert np.isnan(stopped.looks[-1].seconds_left)
     level = np.asarray(mcmc.get_samples(True)["level"])
-    assert level.shape == (2, stopped.draws)
-    np.testing.assert_array_equal(np.sign(level), np.tile([[1.0], [-1.0]], (1, stopped.draws)))
+    kept = stopped.draws - stopped.dropped
+    assert level.shape == (2, kept)
+    np.testing.assert_array_equal(np.sign(level), np.tile([[1.0], [-1.0]], (1, kept)))
 
 
 def test_halves_that_differ_are_seen_and_others_are_not():

@@ -107,11 +107,12 @@ ROWS = {
     """,
     "run": """
         devices identity interrupts kernel_protocol plan starts
-        programs refusals
+        ladder_results outcome programs refusals
         chain_states
         progress recorder
         course
         sampling until
+        compiled_runs
         mcmc
     """,
     "samplers.sgmcmc": """

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import Any
 
+from jax.sharding import Mesh
+
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.storage.changed_by_model import Watched
 from numpyro_bnn.storage.run_identity import Described, describe_all, environment
@@ -33,3 +35,20 @@ class Identity:
         found = self._watched.after(left_out)
         facts = given.facts | found.facts | environment()
         return Described(facts, given.unknown | found.unknown)
+
+
+# Attributes of a run that decide its draws, or how they are cut into chunks.
+_SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size")
+
+
+def identity_of(run: Any, disk_settings: dict[str, Any], mesh: Mesh | None) -> Identity:
+    """The identity of a run that has not looked at its model yet.
+
+    :param run: an ``MCMC``.
+    :param disk_settings: how it is stored, by name.
+    :param mesh: devices that share it, or None.
+    """
+    settings = {name: getattr(run, name) for name in _SETTINGS} | disk_settings
+    settings["mesh"] = None if mesh is None else dict(mesh.shape)
+    parts = {"kernel": run.sampler, "postprocess_fn": run.postprocess_fn, "record": run.record}
+    return Identity(settings, parts)

@@ -2,52 +2,35 @@
 
 import warnings
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
-from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.util import _is_under_jax_transform, find_stack_level, is_prng_key
+from numpyro.util import _is_under_jax_transform
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
-from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import explain_tracing, refuse_equal_keys
-from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.potential.structure import explain_tracing
+from numpyro_bnn.run.compiled_runs import CompiledRuns
 from numpyro_bnn.run.devices import Placement
-from numpyro_bnn.run.identity import Identity
-from numpyro_bnn.run.kernel_protocol import after_pilot, evidence_of, is_cold
-from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.programs import Programs
 from numpyro_bnn.run.progress import explain_memory
 from numpyro_bnn.run.recorder import Disk
-from numpyro_bnn.run.refusals import check_extra_fields, seen_by
-from numpyro_bnn.run.sampling import Sampling
+from numpyro_bnn.run.refusals import check_extra_fields
 from numpyro_bnn.run.starts import starts_for
-from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
-from numpyro_bnn.samplers.fields import fields_of
-from numpyro_bnn.samplers.suspects import suspect_chains, warn_of_run
-from numpyro_bnn.samplers.tempering.evidence import Tempering
-from numpyro_bnn.storage.checkpoints import Start, check_accept
+from numpyro_bnn.samplers.suspects import warn_of_run
+from numpyro_bnn.storage.checkpoints import check_accept
 from numpyro_bnn.storage.processes import Processes
-from numpyro_bnn.storage.run_identity import Described
-from numpyro_bnn.storage.stored_array import StoredArray
 
 if TYPE_CHECKING:
     # Judging brings Numba, which takes a second to import: only runs that are judged wait for it.
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-    from numpyro_bnn.run.until import Stopped, UntilKnown
+    from numpyro_bnn.run.until import Stopped
 
 
-class MCMC(NumPyroMCMC):
+class MCMC(CompiledRuns):
     """Runs a kernel; every argument and attribute of :class:`numpyro.infer.MCMC` is kept.
 
     Beyond it:
@@ -173,32 +156,14 @@ class MCMC(NumPyroMCMC):
         self._kernel = sampler if chunk_size is None else chunked_kernel(sampler, chunk_size)
 
     @property
-    def model(self) -> Callable | None:
-        """The model of the kernel; None for a kernel over a potential function."""
-        return getattr(self.sampler, "model", None)
+    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+        """Arguments and keyword arguments of the model in the last run.
 
-    @property
-    def tempering(self) -> Tempering:
-        """Swap rates, barrier, round trips and log evidence of :class:`ParallelTempering`."""
-        known = self._states is not None
-        found = evidence_of(self.sampler, self.get_extra_fields(True)) if known else None
-        if found is None:
-            raise AttributeError(
-                f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
-                f"{type(self.sampler).__name__}{'' if known else ' before `run`'}."
-            )
-        return found
-
-    @property
-    def log_evidence(self) -> np.ndarray:
-        """log p(y) in nats of every chain, by stepping stones over the rungs of
-        :class:`~numpyro_bnn.samplers.tempering.kernel.ParallelTempering`; (num_chains,)."""
-        return self.tempering.log_evidence
-
-    @property
-    def log_evidence_error(self) -> np.ndarray:
-        """Monte Carlo standard error of `log_evidence`, in nats, (num_chains,)."""
-        return self.tempering.log_evidence_error
+        :raises AttributeError: before the first run.
+        """
+        if not hasattr(self, "_args"):
+            raise AttributeError("MCMC: there are no arguments before the first `run`.")
+        return self._args, self._kwargs
 
     def run(
         self,
@@ -301,38 +266,6 @@ class MCMC(NumPyroMCMC):
         assert self.stopped is not None
         return self.stopped
 
-    def _begin(
-        self,
-        rng_key: jax.Array,
-        args: tuple,
-        kwargs: dict[str, Any],
-        extra_fields: tuple[str, ...],
-        init_params: Any,
-        judged: Callable[[], "UntilKnown"] | None = None,
-    ) -> None:
-        """Run from the start, for a fixed number of draws or until a judge says enough."""
-        check_key("MCMC.run", rng_key, self.num_chains)
-        if not is_prng_key(rng_key) and not is_cold(self.sampler, self.num_samples):
-            refuse_equal_keys("MCMC.run", rng_key)
-        identity = self._identity()
-        fit = self._see(args, kwargs)
-        init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
-        if init_params is None and fit is None and self._warmup_state is not None:
-            # Kernels over a potential learn the form of a position from a start.
-            init_params = getattr(self._warmup_state, self._sample_field)
-        several = self.num_chains > 1 and is_prng_key(rng_key)
-        keys = jax.random.split(rng_key, self.num_chains) if several else rng_key
-        judge = None if judged is None else judged()
-        start = Start(keys, init_params, extra_fields)
-        if judge is not None:
-            start = start._replace(until=judge.settings, at=judge.at)
-        if self._disk is not None:
-            self._refuse_parts()
-        with self._on_disk(resumed=False), explain_tracing(), explain_memory():
-            if self._disk is not None:
-                self._disk.begin(start, lambda: self._described(identity, fit))
-            self._sample(start, fit, False, judge)
-
     def resume(self, *args: Any, accept: Collection[str] = (), **kwargs: Any) -> None:
         """Continue the run whose checkpoint there is, to the draws that it would have given.
 
@@ -365,198 +298,3 @@ class MCMC(NumPyroMCMC):
                 lambda names: self._described(identity, fit, names), accept
             )
             self._sample(start, fit, True, self._stored_judge(start))
-
-    def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
-        """Keep others out of the folders of this run for as long as it takes."""
-        return nullcontext() if self._disk is None else self._disk.held(resumed)
-
-    @property
-    def _is_numpyros_own(self) -> bool:
-        """Whether NumPyro's own `run` does the work: inside transformations, and for ensembles."""
-        return _is_under_jax_transform() or self.sampler.is_ensemble_kernel
-
-    def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
-        """Let the model see its data, and refuse what cannot be right."""
-        seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
-        self._args, self._kwargs = seen.args, seen.kwargs
-        self.columns = column_names(args[0]) if args else []
-        return seen.fit
-
-    def _identity(self) -> Identity | None:
-        """What decides the draws and may change while the model is looked at."""
-        if self._disk is None or self._disk.checkpoint is None:
-            return None
-        own = ["num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size"]
-        mesh = self._placement.mesh
-        settings = {name: getattr(self, name) for name in own} | self._disk.settings
-        settings["mesh"] = None if mesh is None else dict(mesh.shape)
-        names = ("kernel", "postprocess_fn", "record")
-        return Identity(
-            settings, dict(zip(names, (self.sampler, self.postprocess_fn, self.record)))
-        )
-
-    def _described(
-        self, identity: Identity | None, fit: BoundModel | None, left_out: Collection[str] = ()
-    ) -> Described:
-        """What decides the draws, beside the key and the starts."""
-        assert identity is not None
-        return identity.described([self._args, self._kwargs], fit, left_out)
-
-    def _stored_judge(self, start: Start) -> "UntilKnown | None":
-        """Who says when a stored run is long enough; None for one of fixed length."""
-        if start.until is None:
-            return None
-        from numpyro_bnn.run.until import stored_judge
-
-        return stored_judge(self.sampler, start, self._args)
-
-    def _refuse_parts(self) -> None:
-        plan = self._collection_params
-        whole = (self.num_warmup, self.num_warmup + self.num_samples)
-        if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:
-            raise ValueError(
-                "MCMC: a run on disk (checkpoint=, draws=) is warm-up and sampling together, and "
-                "starts anew. Call `run` alone, without `warmup` or `post_warmup_state`."
-            )
-
-    def _plan(self) -> Plan:
-        """How long the run is, and how it is cut."""
-        given = self._collection_params
-        kept = given["upper"] - given["lower"]
-        warmup, draws = given["lower"] + kept % self.thinning, kept // self.thinning
-        if self._warmup_state is not None:
-            warmup, draws = 0, self.num_samples // self.thinning
-        total = warmup + draws * self.thinning
-        every = None if self._disk is None else self._disk.every
-        rate = self.progress_rate or max(1, total // 20)
-        return Plan(warmup, draws, self.thinning, min(rate, every or rate), every)
-
-    def _chain_states(
-        self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool
-    ) -> ChainStates:
-        """The chains, together or (chain_method "sequential") one after another."""
-        args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
-        self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
-        arguments = Arguments.split(args, kwargs)
-        one_by_one = self.chain_method == "sequential" and self.num_chains > 1
-        given = self._collection_params["collection_size"]
-        size = plan.chunk if plan.every or in_stages or given is None else given // self.thinning
-        programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
-        return ChainStates(
-            programs,
-            self.num_chains,
-            one_by_one,
-            start.keys,
-            start.init_params,
-            arguments.arrays,
-            set() if fit is None else fit.structure.row_counts,
-        )
-
-    def _sample(
-        self, start: Start, fit: BoundModel | None, resumed: bool, judge: "UntilKnown | None" = None
-    ) -> None:
-        """Run the chains, from their start or from where a checkpoint has them."""
-        plan = self._plan() if judge is None else self._plan().in_stages()
-        chain_states = self._chain_states(start, plan, fit, judge is not None)
-        # What another process samples cannot be looked at from here.
-        shown = self.progress_bar and not self._processes.several
-        sampling = Sampling(
-            kernel=self.sampler,
-            sample_field=self._sample_field,
-            start=start,
-            fit=fit,
-            chain_states=chain_states,
-            plan=plan,
-            disk=self._disk,
-            processes=self._processes,
-            num_bars=self.num_chains if shown else 0,
-            warmed_up=self._warmup_state,
-            judge=judge,
-        )
-        found = sampling.run(resumed)
-        self._last_state = chain_states.stacked
-        self._states = found.draws
-        self._states_flat = None
-        suspect = self._find_suspects(self._collection_params["phase"])
-        self._leave_out_failed(found.bad)
-        self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
-        self.stopped = None if judge is None else judge.stopped(found.num_draws)
-        self._warn_of_end(found.num_draws, plan)
-        if self.suspect and self._disk is not None:
-            self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
-        self._set_collection_params()
-        warn_of_run(self.suspect, self.num_chains)
-
-    def _warn_of_end(self, num_draws: int, plan: Plan) -> None:
-        """Say that a run was interrupted, or that more draws would not have helped."""
-        if self.stopped is None:
-            early = num_draws < plan.draws
-            text = f"Interrupted: kept {num_draws} of {plan.draws} draws of each chain."
-        else:
-            early = self.stopped.is_early
-            text = str(self.stopped)
-        if early:
-            more = " Go on with `mcmc.resume(…)`." if self._disk and self._disk.checkpoint else ""
-            warnings.warn(f"{text}{more}", stacklevel=find_stack_level())
-
-    def _find_suspects(self, phase: str | None) -> dict[int, str]:
-        """Chains that never moved or whose moves failed; in warm-up a chain may."""
-        if phase == "warmup":
-            return {}
-        stats = {k: v for k, v in self._states.items() if k != self._sample_field}
-        batch_size = getattr(getattr(self.sampler, "gradient", None), "batch_size", None)
-        sites = self._states[self._sample_field]
-        return suspect_chains(sites, stats, self._last_state, self.thinning, batch_size is None)
-
-    def _leave_out_failed(self, bad: dict[int, int]) -> None:
-        """Drop chains with non-finite draws: they must never be averaged in."""
-        self.left_out = failed_chains(self._last_state, bad)
-        if not self.left_out:
-            return
-        warn_of_failed(self.left_out, self.num_chains)
-        good = np.setdiff1d(np.arange(self.num_chains), list(self.left_out))
-        self._states = jax.tree.map(
-            lambda x: x.take_chains(good) if isinstance(x, StoredArray) else x[good], self._states
-        )
-
-    def _get_states_flat(self) -> Any:
-        if self._states_flat is None:
-            # Draws on disk are read here: all chains in a row have no order on disk.
-            self._states_flat = jax.tree.map(
-                lambda x: jnp.reshape(np.asarray(x), (-1, *x.shape[2:])), self._states
-            )
-        return self._states_flat
-
-    def _compiled(
-        self, static: tuple, extra_fields: tuple[str, ...], size: int, one_by_one: bool
-    ) -> Programs:
-        prefix = f"~{self._sample_field}."
-        fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
-        removed = tuple(f.removeprefix(prefix) for f in fields if f.startswith(prefix))
-        collected = tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix)))
-        key = (static, collected, removed, size)
-        try:
-            programs = self._programs.get(key)
-        except TypeError as error:
-            raise TypeError(
-                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
-                "Convert tables and the like with `np.asarray`."
-            ) from error
-        if programs is None:
-            programs = self._programs[key] = Programs(
-                self._kernel,
-                self.num_warmup,
-                static,
-                collected,
-                removed,
-                self.postprocess_fn,
-                self.record,
-                1 if one_by_one else self.num_chains,
-                self.chain_method,
-                size,
-                self._placement,
-            )
-        return programs
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_programs": {}}

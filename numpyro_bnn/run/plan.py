@@ -41,6 +41,23 @@ class Plan(NamedTuple):
     rate: int
     every: int | None = None
 
+    @classmethod
+    def of_phase(
+        cls, bounds: tuple[int, int], thinning: int, rate: int | None, every: int | None
+    ) -> "Plan":
+        """The plan of warm-up, of sampling, or of both.
+
+        :param bounds: first step whose draws are collected, and the last one.
+        :param thinning: steps a draw; steps that fill no draw go before the first one.
+        :param rate: steps between looks at the clock; by default a twentieth of the run.
+        :param every: steps a chunk; None for a run in memory.
+        """
+        lower, upper = bounds
+        draws, more = divmod(upper - lower, thinning)
+        warmup = lower + more
+        rate = rate or max(1, (warmup + draws * thinning) // 20)
+        return cls(warmup, draws, thinning, min(rate, every or rate), every)
+
     @property
     def total(self) -> int:
         return self.warmup + self.draws * self.thinning

@@ -170,6 +170,17 @@ class Programs:
         return self._map_chains(one, (state, draws, init_params), arrays)
 
 
+def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Fields to collect, each once, and sites to leave out of the draws.
+
+    :param fields: dotted names of state fields, the field of the draws first; ``"~z.site"`` leaves a
+        site out.
+    """
+    prefix = f"~{fields[0]}."
+    removed = tuple(name.removeprefix(prefix) for name in fields if name.startswith(prefix))
+    return tuple(dict.fromkeys(f for f in fields if not f.startswith(prefix))), removed
+
+
 def _recorded(values: Any) -> dict[str, Any]:
     """What `record` returned, if it can be kept."""
     if not isinstance(values, Mapping):

@@ -39,7 +39,7 @@ def second_opinion(
     :return: the report on the first run, with the comparison in its `second`.
     :raises ValueError: for a run without draws, or without a model to sample again.
     """
-    if not isinstance(mcmc, MCMC) or mcmc._states is None:
+    if not isinstance(mcmc, MCMC) or mcmc.last_state is None:
         raise ValueError(
             f"second_opinion: expected a numpyro_bnn.MCMC after `run`, got {type(mcmc).__name__}"
             f"{' before it' if isinstance(mcmc, MCMC) else ''}. To compare finished runs use "
@@ -51,7 +51,7 @@ def second_opinion(
             f"second_opinion: {type(mcmc.sampler).__name__} carries no model to sample again. Give "
             "a kernel over the model: kernel=NUTS(model)."
         )
-    args, kwargs = mcmc._args, mcmc._kwargs
+    args, kwargs = mcmc.arguments
     if x is None and not args:
         raise ValueError(
             "second_opinion: the run had no positional arguments to predict at. Give inputs as x."

@@ -1,0 +1,272 @@
+"""How ``MCMC`` carries out a run: see the model on its data, compile once, sample, say what failed.
+
+The public class with its arguments and promises is in :mod:`numpyro_bnn.run.mcmc`.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import _is_under_jax_transform, is_prng_key
+
+from numpyro_bnn._checks import check_key
+from numpyro_bnn.data.columns import column_names
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.starts import BoundModel
+from numpyro_bnn.potential.structure import explain_tracing, refuse_equal_keys
+from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.devices import Placement
+from numpyro_bnn.run.identity import Identity, identity_of
+from numpyro_bnn.run.kernel_protocol import after_pilot, is_cold
+from numpyro_bnn.run.ladder_results import LadderResults
+from numpyro_bnn.run.outcome import suspects_of_run, warn_of_early_end, without_chains
+from numpyro_bnn.run.plan import Plan
+from numpyro_bnn.run.programs import Programs, split_fields
+from numpyro_bnn.run.progress import explain_memory
+from numpyro_bnn.run.recorder import Disk
+from numpyro_bnn.run.refusals import seen_by
+from numpyro_bnn.run.sampling import Sampling
+from numpyro_bnn.run.starts import starts_for
+from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
+from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.suspects import warn_of_run
+from numpyro_bnn.storage.checkpoints import Start
+from numpyro_bnn.storage.processes import Processes
+from numpyro_bnn.storage.run_identity import Described
+
+if TYPE_CHECKING:
+    # Judging brings Numba, which takes a second to import: only runs that are judged wait for it.
+    from numpyro_bnn.run.until import Stopped, UntilKnown
+
+
+class CompiledRuns(LadderResults, NumPyroMCMC):
+    """NumPyro's ``MCMC`` with runs of our own in place of its compiled loop.
+
+    The class that users see, :class:`numpyro_bnn.MCMC`, checks its arguments and sets the attributes
+    that are declared here.
+    """
+
+    sampler: MCMCKernel
+    left_out: dict[int, str]
+    suspect: dict[int, str]
+    columns: list[str]
+    stopped: "Stopped | None"
+    record: Callable | None
+    chunk_size: int | None
+    _placement: Placement
+    _programs: dict[tuple, Programs]
+    _processes: Processes
+    _disk: Disk | None
+    _kernel: MCMCKernel
+    _args: tuple
+    _kwargs: dict[str, Any]
+
+    @property
+    def model(self) -> Callable | None:
+        """The model of the kernel; None for a kernel over a potential function."""
+        return getattr(self.sampler, "model", None)
+
+    def _begin(
+        self,
+        rng_key: jax.Array,
+        args: tuple,
+        kwargs: dict[str, Any],
+        extra_fields: tuple[str, ...],
+        init_params: Any,
+        judged: Callable[[], "UntilKnown"] | None = None,
+    ) -> None:
+        """Run from the start, for a fixed number of draws or until a judge says enough."""
+        check_key("MCMC.run", rng_key, self.num_chains)
+        if not is_prng_key(rng_key) and not is_cold(self.sampler, self.num_samples):
+            refuse_equal_keys("MCMC.run", rng_key)
+        identity = self._identity()
+        fit = self._see(args, kwargs)
+        init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
+        if init_params is None and fit is None and self._warmup_state is not None:
+            # Kernels over a potential learn the form of a position from a start.
+            init_params = getattr(self._warmup_state, self._sample_field)
+        several = self.num_chains > 1 and is_prng_key(rng_key)
+        keys = jax.random.split(rng_key, self.num_chains) if several else rng_key
+        judge = None if judged is None else judged()
+        start = Start(keys, init_params, extra_fields)
+        if judge is not None:
+            start = start._replace(until=judge.settings, at=judge.at)
+        if self._disk is not None:
+            self._refuse_parts()
+        with self._on_disk(resumed=False), explain_tracing(), explain_memory():
+            if self._disk is not None:
+                self._disk.begin(start, lambda: self._described(identity, fit))
+            self._sample(start, fit, False, judge)
+
+    def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
+        """Keep others out of the folders of this run for as long as it takes."""
+        return nullcontext() if self._disk is None else self._disk.held(resumed)
+
+    @property
+    def _is_numpyros_own(self) -> bool:
+        """Whether NumPyro's own `run` does the work: inside transformations, and for ensembles."""
+        return _is_under_jax_transform() or self.sampler.is_ensemble_kernel
+
+    def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
+        """Let the model see its data, and refuse what cannot be right."""
+        seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
+        self._args, self._kwargs = seen.args, seen.kwargs
+        self.columns = column_names(args[0]) if args else []
+        return seen.fit
+
+    def _identity(self) -> Identity | None:
+        """What decides the draws and may change while the model is looked at."""
+        if self._disk is None or self._disk.checkpoint is None:
+            return None
+        return identity_of(self, self._disk.settings, self._placement.mesh)
+
+    def _described(
+        self, identity: Identity | None, fit: BoundModel | None, left_out: Collection[str] = ()
+    ) -> Described:
+        """What decides the draws, beside the key and the starts."""
+        assert identity is not None
+        return identity.described([self._args, self._kwargs], fit, left_out)
+
+    def _stored_judge(self, start: Start) -> "UntilKnown | None":
+        """Who says when a stored run is long enough; None for one of fixed length."""
+        if start.until is None:
+            return None
+        from numpyro_bnn.run.until import stored_judge
+
+        return stored_judge(self.sampler, start, self._args)
+
+    def _refuse_parts(self) -> None:
+        plan = self._collection_params
+        whole = (self.num_warmup, self.num_warmup + self.num_samples)
+        if self._warmup_state is not None or (plan["lower"], plan["upper"]) != whole:
+            raise ValueError(
+                "MCMC: a run on disk (checkpoint=, draws=) is warm-up and sampling together, and "
+                "starts anew. Call `run` alone, without `warmup` or `post_warmup_state`."
+            )
+
+    def _plan(self) -> Plan:
+        """How long the run is, and how it is cut."""
+        given = self._collection_params
+        return Plan.of_phase(
+            (given["lower"], given["upper"])
+            if self._warmup_state is None
+            else (0, self.num_samples),
+            self.thinning,
+            self.progress_rate,
+            None if self._disk is None else self._disk.every,
+        )
+
+    def _chain_states(
+        self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool
+    ) -> ChainStates:
+        """The chains, together or (chain_method "sequential") one after another."""
+        args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
+        self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
+        arguments = Arguments.split(args, kwargs)
+        one_by_one = self.chain_method == "sequential" and self.num_chains > 1
+        given = self._collection_params["collection_size"]
+        size = plan.chunk if plan.every or in_stages or given is None else given // self.thinning
+        programs = self._compiled(arguments.static, start.extra_fields, size, one_by_one)
+        return ChainStates(
+            programs,
+            self.num_chains,
+            one_by_one,
+            start.keys,
+            start.init_params,
+            arguments.arrays,
+            set() if fit is None else fit.structure.row_counts,
+        )
+
+    def _sample(
+        self, start: Start, fit: BoundModel | None, resumed: bool, judge: "UntilKnown | None" = None
+    ) -> None:
+        """Run the chains, from their start or from where a checkpoint has them."""
+        plan = self._plan() if judge is None else self._plan().in_stages()
+        chain_states = self._chain_states(start, plan, fit, judge is not None)
+        # What another process samples cannot be looked at from here.
+        shown = self.progress_bar and not self._processes.several
+        sampling = Sampling(
+            kernel=self.sampler,
+            sample_field=self._sample_field,
+            start=start,
+            fit=fit,
+            chain_states=chain_states,
+            plan=plan,
+            disk=self._disk,
+            processes=self._processes,
+            num_bars=self.num_chains if shown else 0,
+            warmed_up=self._warmup_state,
+            judge=judge,
+        )
+        found = sampling.run(resumed)
+        self._last_state = chain_states.stacked
+        self._states = found.draws
+        self._states_flat = None
+        suspect = self._find_suspects(self._collection_params["phase"])
+        self.left_out = failed_chains(self._last_state, found.bad)
+        if self.left_out:
+            warn_of_failed(self.left_out, self.num_chains)
+            self._states = without_chains(self._states, self.left_out, self.num_chains)
+        self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
+        self.stopped = None if judge is None else judge.stopped(found.num_draws)
+        can_resume = self._disk is not None and self._disk.checkpoint is not None
+        warn_of_early_end(self.stopped, found.num_draws, plan.draws, can_resume)
+        if self.suspect and self._disk is not None:
+            self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
+        self._set_collection_params()
+        warn_of_run(self.suspect, self.num_chains)
+
+    def _find_suspects(self, phase: str | None) -> dict[int, str]:
+        """Chains that never moved or whose moves failed; in warm-up a chain may."""
+        if phase == "warmup":
+            return {}
+        return suspects_of_run(
+            self.sampler, self._states, self._sample_field, self._last_state, self.thinning
+        )
+
+    def _get_states_flat(self) -> Any:
+        if self._states_flat is None:
+            # Draws on disk are read here: all chains in a row have no order on disk.
+            self._states_flat = jax.tree.map(
+                lambda x: jnp.reshape(np.asarray(x), (-1, *x.shape[2:])), self._states
+            )
+        return self._states_flat
+
+    def _compiled(
+        self, static: tuple, extra_fields: tuple[str, ...], size: int, one_by_one: bool
+    ) -> Programs:
+        fields = (self._sample_field, *fields_of(self.sampler), *extra_fields)
+        collected, removed = split_fields(fields)
+        key = (static, collected, removed, size)
+        try:
+            programs = self._programs.get(key)
+        except TypeError as error:
+            raise TypeError(
+                f"MCMC: arguments of the model must be arrays or hashable constants ({error}). "
+                "Convert tables and the like with `np.asarray`."
+            ) from error
+        if programs is None:
+            num_chains = 1 if one_by_one else self.num_chains
+            programs = self._programs[key] = Programs(
+                self._kernel,
+                self.num_warmup,
+                static,
+                collected,
+                removed,
+                self.postprocess_fn,
+                self.record,
+                num_chains,
+                self.chain_method,
+                size,
+                self._placement,
+            )
+        return programs
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_programs": {}}

@@ -1,0 +1,43 @@
+"""What a finished run of parallel tempering knows besides its draws: evidence, swaps, round trips."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numpyro_bnn.run.kernel_protocol import evidence_of
+from numpyro_bnn.samplers.tempering.evidence import Tempering
+
+
+class LadderResults:
+    """Attributes of an ``MCMC`` whose kernel can tell the log evidence."""
+
+    sampler: Any
+    _states: Any
+    get_extra_fields: Callable[..., Any]
+
+    @property
+    def tempering(self) -> Tempering:
+        """Swap rates, barrier, round trips and log evidence of :class:`ParallelTempering`.
+
+        :raises AttributeError: for another kernel, and before `run`.
+        """
+        known = self._states is not None
+        found = evidence_of(self.sampler, self.get_extra_fields(True)) if known else None
+        if found is None:
+            raise AttributeError(
+                f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
+                f"{type(self.sampler).__name__}{'' if known else ' before `run`'}."
+            )
+        return found
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        """log p(y) in nats of every chain, by stepping stones over the rungs of
+        :class:`~numpyro_bnn.samplers.tempering.kernel.ParallelTempering`; (num_chains,)."""
+        return self.tempering.log_evidence
+
+    @property
+    def log_evidence_error(self) -> np.ndarray:
+        """Monte Carlo standard error of `log_evidence`, in nats, (num_chains,)."""
+        return self.tempering.log_evidence_error

@@ -1,0 +1,67 @@
+"""What is said of a run at its end: chains that hardly moved, chains left out, an early end."""
+
+import warnings
+from collections.abc import Collection
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import find_stack_level
+
+from numpyro_bnn.samplers.suspects import suspect_chains
+from numpyro_bnn.storage.stored_array import StoredArray
+
+
+class _End(Protocol):
+    """Why a run without a fixed length ended; its text says it."""
+
+    @property
+    def is_early(self) -> bool: ...
+
+
+def suspects_of_run(
+    kernel: MCMCKernel, fields: dict[str, Any], sample_field: str, state: Any, thinning: int
+) -> dict[int, str]:
+    """Chains that never moved or whose moves failed: reason by chain.
+
+    :param kernel: that was run.
+    :param fields: what was collected of each draw, (chain, draw, …) by name of the field.
+    :param sample_field: the field that holds the sites.
+    :param state: of the kernel after the last step.
+    :param thinning: steps a draw.
+    """
+    stats = {name: values for name, values in fields.items() if name != sample_field}
+    batch_size = getattr(getattr(kernel, "gradient", None), "batch_size", None)
+    return suspect_chains(fields[sample_field], stats, state, thinning, batch_size is None)
+
+
+def without_chains(fields: Any, left_out: Collection[int], num_chains: int) -> Any:
+    """Draws of the other chains: what is not finite must never be averaged in.
+
+    :param fields: leaves (chain, draw, …), in memory or on disk.
+    :param left_out: chains to drop.
+    :param num_chains: number of chains in `fields`.
+    """
+    kept = np.setdiff1d(np.arange(num_chains), list(left_out))
+    return jax.tree.map(
+        lambda x: x.take_chains(kept) if isinstance(x, StoredArray) else x[kept], fields
+    )
+
+
+def warn_of_early_end(stopped: _End | None, num_draws: int, planned: int, can_resume: bool) -> None:
+    """Say that a run was interrupted, or ended before its averages were known.
+
+    :param stopped: why a run until its averages are known ended; None for one of fixed length.
+    :param num_draws: of each chain that were sampled.
+    :param planned: of each chain, for a run of fixed length.
+    :param can_resume: whether there is a checkpoint to go on from.
+    """
+    if stopped is None:
+        early = num_draws < planned
+        text = f"Interrupted: kept {num_draws} of {planned} draws of each chain."
+    else:
+        early, text = stopped.is_early, str(stopped)
+    if early:
+        more = " Go on with `mcmc.resume(…)`." if can_resume else ""
+        warnings.warn(f"{text}{more}", stacklevel=find_stack_level())

@@ -24,7 +24,7 @@ STORED = sorted(
     if path.is_file() and path.suffix != ".npz"
 )
 # What a study stores of several tables.
-PARTS = {"decision_boundary": ["", "step_size"]}
+PARTS = {"decision_boundary": ["", "step_size"], "integrated_output": ["cost", "mixing"]}
 
 
 def imports_of(path):
@@ -216,12 +216,24 @@ TOYS = [
 
 # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
 MAY_STAY = {"predictions.covariate_shift", "predictions.out_of_distribution", "mixing.mnist_gibbs"}
+# Averages over runs of one verdict: "nan" where no run had it.
+OF_SOME_RUNS = {
+    "diagnostics.verdict_calibration": {
+        "groups",
+        "covered",
+        "covered, all known",
+        "stated",
+        "actual",
+    }
+}
 
 
-def numbers_of(row, with_rhat):
-    """The numbers of a row, curves in cells included."""
+def numbers_of(name, row):
+    """The numbers of a row of a study, curves in cells included."""
     for key, value in row.items():
-        if key == "machine" or ("R-hat" in key and not with_rhat):
+        if key == "machine" or ("R-hat" in key and name in MAY_STAY):
+            continue
+        if value == "nan" and key in OF_SOME_RUNS.get(name, ()):
             continue
         for part in value.split():
             try:
@@ -232,6 +244,8 @@ def numbers_of(row, with_rhat):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
+# A toy form has a handful of draws: that its chains hardly move is said, and is no fault of the study.
+@pytest.mark.filterwarnings(r"ignore:\d+ of \d+ chains (is|are) suspect:UserWarning")
 @pytest.mark.parametrize("name", TOYS)
 def test_a_study_runs_is_finite_and_computes_nothing_twice(
     name, tmp_path, capsys, shared, quick_compile
@@ -247,7 +261,7 @@ def test_a_study_runs_is_finite_and_computes_nothing_twice(
         rows = list(csv.DictReader(kept[stem].splitlines()))
         assert rows
         for row in rows:
-            assert all(map(math.isfinite, numbers_of(row, name not in MAY_STAY)))
+            assert all(map(math.isfinite, numbers_of(name, row)))
         assert (tmp_path / f"{stem}.md").stat().st_size > 100
         assert (tmp_path / f"{stem}.png").stat().st_size > 5000
     capsys.readouterr()

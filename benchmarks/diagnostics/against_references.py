@@ -1,0 +1,238 @@
+"""Is "within tolerance" true on real posteriors?
+
+Short runs of four chains, each from its own starts, are judged at growing numbers of draws, and their
+averages are then held against a reference: Neal's own program for `rdata`, and for the others the
+average of one long run of the same sampler, so that what is compared is the Monte Carlo error alone
+and not the bias of a step, which both share. What the reference itself is told stands in the table.
+
+    python -m benchmarks.diagnostics.against_references
+        [--cases NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import publish, select, starts
+from benchmarks._shared.study import Results, Row, Study, parser
+from benchmarks.mixing.hierarchical_posteriors import Posterior, posterior
+from benchmarks.neal import posteriors
+from numpyro_bnn.diagnostics import diagnose_draws, mean_errors
+from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
+
+CHAINS = 4
+TEST_ROWS = 200
+# A scalar is covered if it is as near to the reference as an error of this many sd allows: 90 %.
+COVERED = 1.645
+
+
+class Case(NamedTuple):
+    """A posterior, how it is sampled, and the steps to a draw.
+
+    - **neal** - whether Neal's program knows its predictions
+    """
+
+    posterior: str
+    kernel: Callable[[Any], Any]
+    thinning: int
+    neal: bool = False
+
+
+CASES = {
+    "digits, MCLMC": Case("digits", lambda model: bnn.MCLMC(model, energy_variance=1e-5), 20),
+    "rdata, MCLMC": Case("rdata", lambda model: bnn.MCLMC(model), 100, neal=True),
+    "rdata, tempered": Case("rdata", lambda model: bnn.ParallelTempering(model), 2, neal=True),
+    "yacht, MCLMC, output layer integrated out": Case(
+        "yacht", lambda model: bnn.MCLMC(bnn.integrate_output(model)), 100
+    ),
+}
+
+
+class Size(NamedTuple):
+    """Runs of each case; draws of each chain at which they are judged; those of a reference; rows."""
+
+    runs: int
+    looks: tuple[int, ...]
+    reference: int
+    rows: int
+
+
+SIZES = {
+    "full": Size(6, (150, 300, 600), 6000, 0),
+    "quick": Size(2, (100, 200), 400, 200),
+    "toy": Size(1, (20,), 20, 40),
+}
+
+
+def predictions_of(case: Case, given: Posterior, seed: int, draws: int) -> dict[str, np.ndarray]:
+    """Sample, and predict at test rows: probabilities, or means and scales, (chain, draw, input…)."""
+    model = case.kernel(given.model)
+    latent = bnn.potential_of(model.model, given.split.x, given.split.y).structure.latent
+    begin = starts(given.model, given.split, seed, CHAINS, 1000)
+    mcmc = bnn.MCMC(
+        model,
+        num_warmup=max(1, draws * case.thinning // 3),
+        num_samples=draws * case.thinning,
+        thinning=case.thinning,
+        num_chains=CHAINS,
+        progress_bar=False,
+    )
+    mcmc.run(
+        jax.random.key(seed),
+        given.split.x,
+        given.split.y,
+        # Of an integrated layer there is nothing to start: it is drawn.
+        init_params={name: value for name, value in begin.items() if name in latent},
+    )
+    values = bnn.predict(None, mcmc, given.split.x_test[:TEST_ROWS]).values
+    names = ("probs",) if "probs" in values else ("mean", "scale")
+    return {name: np.asarray(values[name], np.float64) for name in names}
+
+
+def reference_of(name: str, size: Size, given: Posterior, results: Results) -> dict[str, Any]:
+    """Averages that a run is held against, their errors, and what the reference is told.
+
+    A long run is stored beside the rows, and read where it is there.
+    """
+    case = CASES[name]
+    if case.neal:
+        with np.load(posteriors.SHARED / "predictions_open.npz") as file:
+            mean, error = file["rdata_mean_function_mean"], file["rdata_mean_function_mcse"]
+        return {"mean": mean[:TEST_ROWS], "error": error[:TEST_ROWS], "told": "Neal's program"}
+    path = results.path("npz")
+    path = path.with_stem(f"{path.stem}_{name.split(',')[0]}")
+    if not path.is_file():
+        found = predictions_of(case, given, 1000, size.reference)
+        errors = mean_errors(next(iter(found.values())))
+        told = diagnose_draws(predictions=found, min_draws=1).verdict
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, mean=errors.mean, error=errors.error, told=told)
+    with np.load(path) as file:
+        return {key: file[key] for key in file.files}
+
+
+def judged(values: dict[str, np.ndarray], reference: dict[str, Any]) -> Row:
+    """What a run is told, and how far its averages are from those of the reference."""
+    report = diagnose_draws(predictions=values, min_draws=1)
+    of = next(iter(values))
+    errors = {name: mean_errors(array) for name, array in values.items()}
+    off = np.abs(errors[of].mean - reference["mean"])
+    (actual,) = row_distances({of: off}, units_of(values, errors)).values()
+    stated = report.monte_carlo_error
+    joint = np.hypot(errors[of].error, reference["error"])
+    return {
+        "verdict": report.verdict,
+        "stated": np.sqrt(2 / np.pi) * stated.relative if of == "mean" else stated.total_variation,
+        "actual": float(actual.mean()),
+        "actual, worst rows": float(np.quantile(actual, 0.99)),
+        "covered": float((off <= COVERED * joint).mean()),
+        "worst R-hat": report.predictions.max_rhat,
+        "reference": str(reference["told"]),
+    }
+
+
+TABLE = {
+    "case": "posterior and sampler",
+    "draws": "draws a chain",
+    "runs": "runs",
+    "within": "within tolerance",
+    "on average": "on average",
+    "disagree": "disagree",
+    "stated": "stated error",
+    "actual": "actual error",
+    "covered": "covered",
+    "covered, within": "covered, within tolerance or on average",
+    "reference": "the reference is told",
+}
+
+
+def summary(rows: list[Row]) -> list[Row]:
+    """One row for each case and number of draws."""
+    found = []
+    for case in dict.fromkeys(row["case"] for row in rows):
+        for draws in dict.fromkeys(row["draws"] for row in select(rows, case=case)):
+            here = select(rows, case=case, draws=draws)
+            told = [row["verdict"] for row in here]
+            known = [row["covered"] for row in here if row["verdict"].startswith("within")]
+            found.append(
+                {
+                    "case": case,
+                    "draws": draws,
+                    "runs": len(here),
+                    "within": told.count("within_tolerance"),
+                    "on average": told.count("within_tolerance_on_average"),
+                    "disagree": told.count("chains_disagree"),
+                    "stated": float(np.mean([row["stated"] for row in here])),
+                    "actual": float(np.mean([row["actual"] for row in here])),
+                    "covered": float(np.mean([row["covered"] for row in here])),
+                    "covered, within": float(np.mean(known)) if known else "",
+                    "reference": here[0]["reference"],
+                }
+            )
+    return found
+
+
+def findings(rows: list[Row]) -> Iterator[str]:
+    known = [row for row in rows if row["verdict"].startswith("within")]
+    yield f"{len(known)} of {len(rows)} judgements are within tolerance, on average at least."
+    if known:
+        yield (
+            f"Of their scalars {100 * np.mean([r['covered'] for r in known]):.0f} % are within 1.645 "
+            f"joint errors of the reference (90 % where errors are true); the actual error is "
+            f"{np.mean([r['actual'] for r in known]) / np.mean([r['stated'] for r in known]):.2f} times "
+            "the stated one, that of the reference included."
+        )
+
+
+def draw(rows: list[Row]) -> Any:
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots.style import color_at, label_axes
+
+    figure, ax = plt.subplots(figsize=(5.4, 4.2), layout="constrained")
+    for i, case in enumerate(dict.fromkeys(row["case"] for row in rows)):
+        here = select(rows, case=case)
+        known = [r for r in here if np.isfinite(r["stated"])]
+        ax.plot(
+            [r["stated"] for r in known],
+            [r["actual"] for r in known],
+            "o",
+            color=color_at(ax, i),
+            label=case,
+        )
+    ends = [1e-3, 1.0]
+    ax.plot(ends, ends, color="0.6", linewidth=1, zorder=0)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    label_axes(ax, "stated Monte Carlo error", "actual distance from the reference")
+    ax.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    return figure
+
+
+def main(argv: Any = None) -> None:
+    made = parser(__doc__)
+    made.add_argument("--cases", nargs="*", choices=list(CASES), help="default: all")
+    asked = made.parse_args(argv)
+    size = SIZES[asked.size]
+    study = Study(__file__, ["case", "seed"], asked)
+
+    def compute(case: str, seed: int) -> Iterator[Row]:
+        given = posterior(asked.data, CASES[case].posterior, size.rows)
+        reference = reference_of(case, size, given, study)
+        values = predictions_of(CASES[case], given, seed, size.looks[-1])
+        for draws in size.looks:
+            first = {name: array[:, :draws] for name, array in values.items()}
+            yield {"draws": draws} | judged(first, reference)
+
+    cells = (
+        {"case": case, "seed": seed} for case in asked.cases or CASES for seed in range(size.runs)
+    )
+    study.run(cells, compute)
+    publish(study, summary(study.rows), TABLE, findings(study.rows), draw(study.rows))
+
+
+if __name__ == "__main__":
+    main()

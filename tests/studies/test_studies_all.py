@@ -245,7 +245,7 @@ def numbers_of(name, row):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
 # A toy form has a handful of draws: that its chains hardly move is said, and is no fault of the study.
-@pytest.mark.filterwarnings(r"ignore:\d+ of \d+ chains (is|are) suspect:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*suspect:UserWarning")
 @pytest.mark.parametrize("name", TOYS)
 def test_a_study_runs_is_finite_and_computes_nothing_twice(
     name, tmp_path, capsys, shared, quick_compile

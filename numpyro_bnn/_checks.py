@@ -59,3 +59,20 @@ def check_key(owner: str, key: Any, batch: int = 1) -> None:
         f"{owner}: expected a random key, such as `jax.random.key(0)`, got {what}. The key comes "
         "before the arguments of the model."
     )
+
+
+def refuse_equal_keys(owner: str, keys: Any) -> None:
+    """Refuse random keys that are equal: their chains would be one and the same chain.
+
+    :param keys: one random key a chain.
+    :raises ValueError: naming two chains.
+    """
+    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
+    for chain, row in enumerate(rows):
+        if (first := rows.index(row)) < chain:
+            raise ValueError(
+                f"{owner}: chains {first} and {chain} have the same random key, so that they would be "
+                "one chain and agree whatever it does. Give one key, from which every chain gets its "
+                f"own, or `jax.random.split(key, {len(rows)})`."
+            )

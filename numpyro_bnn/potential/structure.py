@@ -17,6 +17,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn._checks import refuse_equal_keys as refuse_equal_keys
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.likelihoods.observe import check_classes
@@ -161,23 +162,6 @@ def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...] | None:
     except NotImplementedError:
         return None
     return tuple(transform.inverse_shape(jnp.shape(site["value"])))
-
-
-def refuse_equal_keys(owner: str, keys: Any) -> None:
-    """Refuse chains that would be the same chain.
-
-    :param keys: one random key a chain.
-    :raises ValueError: naming two chains.
-    """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
-    for chain, row in enumerate(rows):
-        if (first := rows.index(row)) < chain:
-            raise ValueError(
-                f"{owner}: chains {first} and {chain} have the same random key, so that they would be "
-                "one chain and agree whatever it does. Give one key, from which every chain gets its "
-                f"own, or `jax.random.split(key, {len(rows)})`."
-            )
 
 
 def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, Structure]:

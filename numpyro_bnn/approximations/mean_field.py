@@ -23,7 +23,7 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import complete, gentle_start
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import next_rows
-from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.run_identity import Described, environment
 
@@ -93,7 +93,7 @@ def mean_field(
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
     decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
     decides += [num_particles, jax.random.key_data(key)]
-    watched = None if checkpoint is None else Watched({"fit": decides})
+    watched = None if checkpoint is None else ChangesByModel({"fit": decides})
     descent = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
@@ -182,7 +182,9 @@ class _Disk:
     :param watched: what makes this fit this fit.
     """
 
-    def __init__(self, folder: str | Path | None, every: int, watched: Watched | None) -> None:
+    def __init__(
+        self, folder: str | Path | None, every: int, watched: ChangesByModel | None
+    ) -> None:
         self.checkpoint = None if folder is None else Checkpoint(folder)
         self.every = max(1, every // _BLOCK) * _BLOCK
         self.watched = watched
@@ -192,7 +194,7 @@ class _Disk:
         start = (carry, jnp.zeros(()))
         if self.checkpoint is None:
             return *start, 0
-        if not self.checkpoint.begun:
+        if not self.checkpoint.holds_run:
             self.checkpoint.begin(Start(key, None, ()), self._described())
         self.checkpoint.read_start(self._described)
         last = self.checkpoint.last_step()

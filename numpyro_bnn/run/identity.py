@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.run_identity import Described, describe_all, environment
 
 
@@ -17,7 +17,7 @@ class Identity:
 
     def __init__(self, settings: dict[str, Any], parts: dict[str, Any]) -> None:
         self._settings = settings
-        self._watched = Watched(parts)
+        self._watched = ChangesByModel(parts)
 
     def described(
         self, data: Any, fit: BoundModel | None, left_out: Collection[str] = ()

@@ -103,7 +103,7 @@ class Disk(NamedTuple):
         # Links may lead elsewhere than when this was made.
         refuse_nested(self.checkpoint, self.draws)
         if resumed:
-            self._checkpoint.require_begun()
+            self._checkpoint.require_run()
         else:
             if self.checkpoint is not None:
                 self._checkpoint.refuse_foreign()

@@ -31,7 +31,7 @@ _COLUMNS = 32
 
 
 def matrix(
-    descent: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
+    member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
 ) -> np.ndarray:
     """All second derivatives with respect to some sites, raveled in the order of `ravel_pytree`.
 
@@ -40,35 +40,35 @@ def matrix(
     :return: (parameters, parameters), float64.
     """
 
-    full = _compute(descent, z, sites, kind, columns)
+    full = _compute(member_optimizer, z, sites, kind, columns)
     return (full + full.T) / 2
 
 
-def columns(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+def columns(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
     """All columns of a matrix from its products with vectors, inside a compiled function."""
 
     def column(i: jax.Array) -> jax.Array:
-        return times(jnp.zeros(size).at[i].set(1.0))
+        return multiply(jnp.zeros(size).at[i].set(1.0))
 
     return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
 
 
 def diagonal(
-    descent: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
+    member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
 ) -> np.ndarray:
     """The diagonal of :func:`matrix`, at the same cost in time but not in memory."""
 
-    def entries(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+    def entries(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
         def entry(i: jax.Array) -> jax.Array:
-            return times(jnp.zeros(size).at[i].set(1.0))[i]
+            return multiply(jnp.zeros(size).at[i].set(1.0))[i]
 
         return lax.map(entry, jnp.arange(size), batch_size=_COLUMNS)
 
-    return _compute(descent, z, sites, kind, entries)
+    return _compute(member_optimizer, z, sites, kind, entries)
 
 
 def _compute(
-    descent: MemberOptimizer,
+    member_optimizer: MemberOptimizer,
     z: Values,
     sites: Sequence[str],
     kind: Curvature,
@@ -78,11 +78,11 @@ def _compute(
 
     @jax.jit
     def program(z: Values, arrays: list[Any]) -> jax.Array:
-        marginal = marginal_of(descent.model, descent.static, arrays)
-        at, times = products(marginal, z, sites, kind)
-        return collect(times, at.size)
+        marginal = marginal_of(member_optimizer.model, member_optimizer.static, arrays)
+        at, multiply = products(marginal, z, sites, kind)
+        return collect(multiply, at.size)
 
-    return np.asarray(program(z, descent.arrays), np.float64)
+    return np.asarray(program(z, member_optimizer.arrays), np.float64)
 
 
 def products(
@@ -111,11 +111,11 @@ def products(
 
     _, pull = jax.vjp(standardized, at)
 
-    def times(v: jax.Array) -> jax.Array:
+    def multiply(v: jax.Array) -> jax.Array:
         along = jax.jvp(standardized, (at,), (v,))[1]
         return pull(along)[0] + jax.jvp(prior_slope, (at,), (v,))[1]
 
-    return at, times
+    return at, multiply
 
 
 def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:

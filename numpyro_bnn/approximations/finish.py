@@ -31,7 +31,7 @@ _ROUNDS = 3
 
 
 def fit_modes(
-    descent: MemberOptimizer,
+    member_optimizer: MemberOptimizer,
     key: jax.Array,
     num_members: int,
     training: TrainingOptions,
@@ -48,30 +48,34 @@ def fit_modes(
         where it was not measured.
     """
     unknown = np.full(num_members, np.nan)
-    on_all_rows = training.batch_size is None and not descent.whole.centered.is_on_host
+    on_all_rows = training.batch_size is None and not member_optimizer.whole.centered.is_on_host
     if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
-        return *descent.fit(key, num_members, training, noise), unknown
+        return *member_optimizer.fit(key, num_members, training, noise), unknown
     half = training.num_steps // 2
     shared = training.optimizer is None and training.tolerance > 0
-    z, energy = descent.fit(key, num_members, training, noise, half if shared else None)
-    left = training.num_steps - descent.steps
+    z, energy = member_optimizer.fit(key, num_members, training, noise, half if shared else None)
+    left = training.num_steps - member_optimizer.steps
     by_default = training.num_steps >= TrainingOptions().num_steps
     if not np.isfinite(energy).any() or (left == 0 and not by_default):
         return z, energy, unknown
-    z, found = to_modes(descent, z, left, training.progress_bar, noise)
-    return z, descent.energies(z), found
+    z, found = to_modes(member_optimizer, z, left, training.progress_bar, noise)
+    return z, member_optimizer.energies(z), found
 
 
 def to_modes(
-    descent: MemberOptimizer, z: Values, num_steps: int, progress_bar: bool, noise: PyTree = None
+    member_optimizer: MemberOptimizer,
+    z: Values,
+    num_steps: int,
+    progress_bar: bool,
+    noise: PyTree = None,
 ) -> tuple[Values, np.ndarray]:
     """Move members to their modes.
 
     :param num_steps: most steps of L-BFGS.
     :return: unconstrained values, and ½ gᵀ G⁻¹ g of each member, nats.
     """
-    newton = Newton(descent, z)
-    descend = _LBFGS(descent, noise)
+    newton = Newton(member_optimizer, z)
+    descend = _LBFGS(member_optimizer, noise)
     with tqdm(total=num_steps, desc="to the mode", disable=not progress_bar) as bar:
         for _ in range(_ROUNDS):
             z = descend(z, num_steps - bar.n, bar)
@@ -86,21 +90,23 @@ def to_modes(
 class _LBFGS:
     """L-BFGS on all members at once; its program compiles once."""
 
-    def __init__(self, descent: MemberOptimizer, noise: PyTree) -> None:
-        self.descent = descent
+    def __init__(self, member_optimizer: MemberOptimizer, noise: PyTree) -> None:
+        self.member_optimizer = member_optimizer
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
-        self.advance = descent.advance(self.optimizer)
+        self.advance = member_optimizer.advance(self.optimizer)
 
     def __call__(self, z: Values, num_steps: int, bar: tqdm) -> Values:
         """Take steps until 100 of them gain nothing that the numbers can show."""
         begin = jax.vmap(self.optimizer.init)(z)
-        members = self.descent.members(jax.random.key(0), z, begin)
+        members = self.member_optimizer.members(jax.random.key(0), z, begin)
         last: Any = np.inf
         done = 0
         while done < num_steps:
             count = min(BLOCK, num_steps - done)
-            members, energy, _ = self.advance(members, count, self.noise, self.descent.arrays)
+            members, energy, _ = self.advance(
+                members, count, self.noise, self.member_optimizer.arrays
+            )
             energy = np.asarray(energy, np.float64)
             done += count
             bar.set_postfix_str(f"potential energy {np.nanmean(energy):.6g}", refresh=False)
@@ -108,7 +114,7 @@ class _LBFGS:
             if not (last - energy > REACHED / 10 + 4 * _rounding(z, energy)).any():
                 break
             last = energy
-        whole = np.isfinite(self.descent.energies(members.z))
+        whole = np.isfinite(self.member_optimizer.energies(members.z))
         return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
 
 

@@ -97,26 +97,26 @@ def laplace(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(laplace, model, kwargs)
-    descent = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
-    known = _known_sites(subset, descent.whole)
+    member_optimizer = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
+    known = _known_sites(subset, member_optimizer.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
-        members, _, _ = fit_modes(descent, key_fit, 1, options)
+        members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
-        members = {n: v[None] for n, v in _values_of(mode, descent.whole).items()}
+        members = {n: v[None] for n, v in _values_of(mode, member_optimizer.whole).items()}
     keep_finite("laplace", finite_members(members))
     z = {name: value[0] for name, value in members.items()}
-    sites = known or _last_layer(descent.whole, z)
+    sites = known or _last_layer(member_optimizer.whole, z)
     flat, unravel = ravel_pytree({name: z[name] for name in sites})
     if covariance == "auto":
         covariance = "full" if flat.size <= _MOST_FULL else "diagonal"
-    root, kind = _root(descent, z, sites, covariance)
+    root, kind = _root(member_optimizer, z, sites, covariance)
     noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
     steps = _solve(root, noise, transposed=True)
-    decrement = float(Newton(descent, members, sites).decrements(members)[0])
+    decrement = float(Newton(member_optimizer, members, sites).decrements(members)[0])
     drawn = jax.vmap(unravel)(flat + jnp.asarray(steps.T, flat.dtype))
     everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
-    draws = descent.draws(
+    draws = member_optimizer.draws(
         {name: value[None] for name, value in everywhere.items()},
         key_precisions,
         curvature=kind,
@@ -127,8 +127,8 @@ def laplace(
     _say_if_off(decrement)
     if not linearized:
         return draws
-    at = descent.whole.centered.constrain(descent.whole.with_precisions(z))
-    weights = {name: at[name] for name in descent.whole.sites if "/" in name}
+    at = member_optimizer.whole.centered.constrain(member_optimizer.whole.with_precisions(z))
+    weights = {name: at[name] for name in member_optimizer.whole.sites if "/" in name}
     return Draws(draws, linearize(model, weights), draws.stats, draws.info)
 
 
@@ -200,19 +200,19 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
 
 
 def _root(
-    descent: MemberOptimizer, z: Values, sites: Sequence[str], covariance: str
+    member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], covariance: str
 ) -> tuple[np.ndarray, str]:
     """Square root of the precision (lower triangle, or diagonal), and whose curvature it is."""
     kinds: tuple[curvature.Curvature, ...] = ("hessian", "gauss_newton")
     lowest = 0.0
     for kind in kinds:
         if covariance == "diagonal":
-            entries = curvature.diagonal(descent, z, sites, kind)
+            entries = curvature.diagonal(member_optimizer, z, sites, kind)
             lowest = entries.min()
             if lowest > 0:
                 return np.sqrt(entries), kind
         else:
-            full = curvature.matrix(descent, z, sites, kind)
+            full = curvature.matrix(member_optimizer, z, sites, kind)
             try:
                 return cholesky(full, lower=True), kind
             except LinAlgError:

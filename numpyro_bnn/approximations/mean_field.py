@@ -94,21 +94,21 @@ def mean_field(
     decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
     decides += [num_particles, jax.random.key_data(key)]
     watched = None if checkpoint is None else ChangesByModel({"fit": decides})
-    descent = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
+    member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
     # What tells the structure of a model may not run inside the model: NumPyro would see it.
-    own, static = descent.whole.original, descent.static
+    own, static = member_optimizer.whole.original, member_optimizer.static
 
     def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
-        bound = own.bound if rows is None else own.rows_of(rows, descent.plate)
+        bound = own.bound if rows is None else own.rows_of(rows, member_optimizer.plate)
         given, named = Arguments.join(arrays, static)
         return bound(*given, **named)
 
     def next_batch(batches: Any) -> tuple[jax.Array | None, Any]:
         if batch_size is None:
             return None, batches
-        return next_rows(batches, descent.size, batch_size, "permutation")
+        return next_rows(batches, member_optimizer.size, batch_size, "permutation")
 
     @jax.jit
     def advance(carry: tuple, count: jax.Array, arrays: list[Any]) -> tuple:
@@ -145,20 +145,20 @@ def mean_field(
     start = begin(key_start, init_params)
     guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
     svi = SVI(on_rows, guide, optimizer, Trace_ELBO(num_particles))
-    all_rows = Rows(descent.whole, descent.plate, descent.size)
-    batches = descent.estimator.init(all_rows, {}, key_rows)
-    carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
+    all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
+    batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
+    carry: tuple = (svi.init(key_svi, next_batch(batches)[0], member_optimizer.arrays), batches)
     disk = _Disk(checkpoint, checkpoint_every, watched)
     carry, loss, first_step = disk.begin(carry, key)
-    descent.count(first_step * num_particles)
+    member_optimizer.count(first_step * num_particles)
     with tqdm(
         total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
     ) as bar:
         for done in range(first_step, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
-            carry, loss = advance(carry, count, descent.arrays)
+            carry, loss = advance(carry, count, member_optimizer.arrays)
             disk.keep(carry, loss, done + count)
-            descent.count(count * num_particles)
+            member_optimizer.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
             bar.update(count)
     disk.close()
@@ -168,9 +168,9 @@ def mean_field(
             "mean_field: the fit is not finite. Check the data for NaN or infinite values, or use "
             "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
-    values = draw(params, jax.random.split(key_draws, num_samples), descent.arrays)
-    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": descent.gradients}
-    info |= descent.about
+    values = draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
+    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": member_optimizer.gradients}
+    info |= member_optimizer.about
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)
 
 

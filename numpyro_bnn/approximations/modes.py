@@ -95,13 +95,13 @@ def map_estimate(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(map_estimate, model, kwargs)
-    descent, z, energy, found = _train(
+    member_optimizer, z, energy, found = _train(
         "map_estimate", model, key, args, kwargs, num_starts, options
     )
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
-    return descent.draws(
+    return member_optimizer.draws(
         {name: value[np.asarray(best), None] for name, value in z.items()},
         None,
         energy[best],
@@ -154,10 +154,10 @@ def deep_ensemble(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(deep_ensemble, model, kwargs)
-    descent, z, energy, found = _train(
+    member_optimizer, z, energy, found = _train(
         "deep_ensemble", model, key, args, kwargs, num_members, options
     )
-    return _as_chains(descent, z, energy, found)
+    return _as_chains(member_optimizer, z, energy, found)
 
 
 def randomized_map(
@@ -218,17 +218,17 @@ def randomized_map(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(randomized_map, model, kwargs)
-    descent = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
-    known = known_noise(descent.whole.centered)
-    anchored = gaussian_priors(descent.whole)
-    descent.perturb = partial(perturbed, known=known)
+    member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
+    known = known_noise(member_optimizer.whole.centered)
+    anchored = gaussian_priors(member_optimizer.whole)
+    member_optimizer.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
-    one = partial(draw_noise, marginal=descent.whole, anchored=anchored, known=known)
+    one = partial(draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known)
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
-    z, energy, found = fit_modes(descent, key_fit, num_members, options, noise)
+    z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
-    descent.name_far(energy, options)
-    return _as_chains(descent, z, energy, found)
+    member_optimizer.name_far(energy, options)
+    return _as_chains(member_optimizer, z, energy, found)
 
 
 def _measured(found: np.ndarray) -> dict[str, list[float]]:
@@ -237,9 +237,11 @@ def _measured(found: np.ndarray) -> dict[str, list[float]]:
     return {"newton_decrement": np.where(known, found, np.inf).tolist()} if known.any() else {}
 
 
-def _as_chains(descent: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray) -> Draws:
+def _as_chains(
+    member_optimizer: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray
+) -> Draws:
     """A chain with one draw for each member."""
-    return descent.draws(
+    return member_optimizer.draws(
         {name: value[:, None] for name, value in z.items()},
         None,
         energy,
@@ -257,8 +259,8 @@ def _train(
     options: TrainingOptions,
 ) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:
     """Optimise members as `options` say, to their modes where that was asked for."""
-    descent = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
-    z, energy, found = fit_modes(descent, key, num_members, options)
+    member_optimizer = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
+    z, energy, found = fit_modes(member_optimizer, key, num_members, options)
     if owner != "map_estimate":  # which keeps the best only
-        descent.name_far(energy, options)
-    return descent, z, energy, found
+        member_optimizer.name_far(energy, options)
+    return member_optimizer, z, energy, found

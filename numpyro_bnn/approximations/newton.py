@@ -49,35 +49,35 @@ class Slopes(NamedTuple):
 class Newton:
     """Gradients and matrices G of the members of one optimisation; every program compiles once.
 
-    :param descent: the optimisation.
+    :param member_optimizer: the optimisation.
     :param example: values of its members, for their shapes.
     :param sites: that move; all where None.
     """
 
     def __init__(
-        self, descent: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
+        self, member_optimizer: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
     ) -> None:
         one = {name: value[0] for name, value in example.items()}
         sites = sorted(one if sites is None else sites)
         flat, self._unravel = ravel_pytree({name: one[name] for name in sites})
         self.size = flat.size
         self._dtype = flat.dtype
-        self._descent = descent
-        kind = _kind_for(descent, one)
+        self._member_optimizer = member_optimizer
+        kind = _kind_for(member_optimizer, one)
 
         def slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
-            potential = descent.rows(arrays, noise).potential
+            potential = member_optimizer.rows(arrays, noise).potential
             at = {name: z[name] for name in sites}
             value, gradient = jax.value_and_grad(lambda some: potential(z | some))(at)
             return ravel_pytree(at)[0], value, ravel_pytree(gradient)[0]
 
         def dense(z: Values, noise: PyTree, arrays: list[Any]) -> jax.Array:
-            at, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
-            return columns(times, at.size)
+            at, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
+            return columns(multiply, at.size)
 
         def solve(z: Values, noise: PyTree, right: jax.Array, arrays: list[Any]) -> jax.Array:
-            _, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
-            return jax.scipy.sparse.linalg.cg(times, right, tol=1e-3, maxiter=_PRODUCTS)[0]
+            _, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
+            return jax.scipy.sparse.linalg.cg(multiply, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
         self._slopes = jax.jit(jax.vmap(slopes, in_axes=(0, 0, None)))
         self._dense = jax.jit(dense)
@@ -85,8 +85,8 @@ class Newton:
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:
         """Energies and gradients of all members."""
-        found = self._slopes(z, noise, self._descent.arrays)
-        self._descent.count(len(found[0]))
+        found = self._slopes(z, noise, self._member_optimizer.arrays)
+        self._member_optimizer.count(len(found[0]))
         return Slopes(*(np.asarray(part, np.float64) for part in found))
 
     def members(self, flat: np.ndarray) -> Values:
@@ -105,13 +105,13 @@ class Newton:
         weights; beyond 5000 weights at most 200 for every use.
         """
         own, noise = jax.tree.map(lambda leaf: leaf[member], (z, noise))
-        arrays = self._descent.arrays
+        arrays = self._member_optimizer.arrays
         if self.size <= MOST_DENSE:
-            self._descent.count(self.size)
+            self._member_optimizer.count(self.size)
             return _inverse(np.asarray(self._dense(own, noise, arrays), np.float64))
 
         def by_conjugate_gradients(right: np.ndarray) -> np.ndarray:
-            self._descent.count(_PRODUCTS)
+            self._member_optimizer.count(_PRODUCTS)
             found = self._solve(own, noise, jnp.asarray(right, self._dtype), arrays)
             return np.asarray(found, np.float64)
 
@@ -124,11 +124,11 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
     return found if found >= 0 else float("nan")
 
 
-def _kind_for(descent: MemberOptimizer, z: Values) -> Curvature:
+def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
     """The Gauss-Newton matrix wherever it is known."""
 
     def probe(z: Values) -> jax.Array:
-        return products(descent.whole, z, sorted(z), "gauss_newton")[0]
+        return products(member_optimizer.whole, z, sorted(z), "gauss_newton")[0]
 
     try:
         jax.eval_shape(probe, z)

@@ -102,10 +102,10 @@ def constant_sgd(
     plan = _Plan(
         num_members, num_samples, _warmup("constant_sgd", num_warmup, num_burnin), thinning, rate
     )
-    keys, descent, iterates, rates = _iterate(
+    keys, member_optimizer, iterates, rates = _iterate(
         "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
     )
-    return descent.draws(iterates, keys, rate=rates)
+    return member_optimizer.draws(iterates, keys, rate=rates)
 
 
 def swag(
@@ -187,7 +187,7 @@ def swag(
     plan = _Plan(
         num_members, num_snapshots, _warmup("swag", num_warmup, num_burnin), thinning, rate
     )
-    keys, descent, iterates, rates = _iterate(
+    keys, member_optimizer, iterates, rates = _iterate(
         "swag", model, key, args, kwargs, plan.checked("swag"), options
     )
     key_draws, key_precisions = jax.random.split(keys)
@@ -199,7 +199,7 @@ def swag(
 
     members = jax.random.split(key_draws, num_members)
     samples = jax.vmap(draw)(members, iterates)
-    return descent.draws(samples, key_precisions, rate=rates)
+    return member_optimizer.draws(samples, key_precisions, rate=rates)
 
 
 def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Values:
@@ -279,23 +279,25 @@ def _iterate(
     """
     check_key(owner, key)
     # Independent minibatches: those of one epoch cancel each other's noise.
-    descent = MemberOptimizer(owner, model, args, kwargs, options.batch_size, "replacement")
+    member_optimizer = MemberOptimizer(
+        owner, model, args, kwargs, options.batch_size, "replacement"
+    )
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
-    z, energy = descent.fit(key_fit, plan.num_members, options)
-    descent.name_far(energy, options)
-    rates = _rates(descent, z, key_rate, plan.rate)
-    members = descent.members(key_steps, z, rates)
-    advance = descent.advance(_SCALED)
+    z, energy = member_optimizer.fit(key_fit, plan.num_members, options)
+    member_optimizer.name_far(energy, options)
+    rates = _rates(member_optimizer, z, key_rate, plan.rate)
+    members = member_optimizer.members(key_steps, z, rates)
+    advance = member_optimizer.advance(_SCALED)
     if plan.num_warmup:
-        members, *_ = advance(members, plan.num_warmup, None, descent.arrays)
+        members, *_ = advance(members, plan.num_warmup, None, member_optimizer.arrays)
     kept = []
     with tqdm(total=plan.num_iterates, desc=owner, disable=not options.progress_bar) as bar:
         for _ in range(plan.num_iterates):
-            members, *_ = advance(members, plan.thinning, None, descent.arrays)
+            members, *_ = advance(members, plan.thinning, None, member_optimizer.arrays)
             kept.append(members.z)
             bar.update()
     iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)
-    return key_left, descent, iterates, [float(r) for r in rates]
+    return key_left, member_optimizer, iterates, [float(r) for r in rates]
 
 
 def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, jax.Array]:
@@ -306,7 +308,7 @@ def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, j
 _SCALED = optax.GradientTransformation(lambda z: jnp.ones(()), _scaled)
 
 
-def _rates(descent: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
+def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
     """The rate of every member."""
     num_members = len(next(iter(z.values())))
     if not isinstance(rate, str):
@@ -315,28 +317,30 @@ def _rates(descent: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> j
     @jax.jit
     def program(z: Values, keys: jax.Array, arrays: list[Any]) -> jax.Array:
         def one(z: Values, key: jax.Array) -> jax.Array:
-            rows = descent.rows(arrays)
+            rows = member_optimizer.rows(arrays)
             key_noise, key_power = jax.random.split(key)
             count = sum(leaf.size for leaf in z.values())
-            best = 2 * count / _noise_trace(descent, rows, z, key_noise)
+            best = 2 * count / _noise_trace(member_optimizer, rows, z, key_noise)
             return jnp.minimum(best, 1 / _top_curvature(rows.potential, z, key_power))
 
         return jax.vmap(one)(z, keys)
 
-    return program(z, jax.random.split(key, num_members), descent.arrays)
+    return program(z, jax.random.split(key, num_members), member_optimizer.arrays)
 
 
-def _noise_trace(descent: MemberOptimizer, rows: Rows, z: Values, key: jax.Array) -> jax.Array:
+def _noise_trace(
+    member_optimizer: MemberOptimizer, rows: Rows, z: Values, key: jax.Array
+) -> jax.Array:
     """tr C: variance of the minibatch gradient around the full one, summed over components."""
     exact = rows.full(z)[1]
 
     def add(carry: tuple, _: None) -> tuple[tuple, None]:
         state, total = carry
-        estimate = descent.estimator.estimate(rows, z, state)
+        estimate = member_optimizer.estimator.estimate(rows, z, state)
         error = jax.tree.map(jnp.subtract, estimate.gradient, exact)
         return (estimate.state, total + _square(error)), None
 
-    start: tuple = (descent.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
+    start: tuple = (member_optimizer.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
     total = lax.scan(add, start, None, _PILOT)[0][1]
     return total / _PILOT
 

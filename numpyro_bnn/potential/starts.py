@@ -127,17 +127,19 @@ def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...
     :return: unconstrained values of every latent site; precisions at their conditional means.
     :raises ValueError: if other sites are missing, naming them.
     """
-    around = centered(potential)
-    levels = around.structure.levels
-    needed = [n for n in around.structure.latent if n not in levels]
+    in_centered_coordinates = centered(potential)
+    levels = in_centered_coordinates.structure.levels
+    needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
     check_names(given, [*needed, *levels], needed)
-    _check_shapes(given, around.structure, chains)
+    _check_shapes(given, in_centered_coordinates.structure, chains)
 
     def one(values: Values) -> Values:
-        placeholder = {n: jnp.zeros(around.structure.sites[n].shape) for n in levels}
-        constrained = around.constrain({**placeholder, **values})
+        placeholder = {
+            n: jnp.zeros(in_centered_coordinates.structure.sites[n].shape) for n in levels
+        }
+        constrained = in_centered_coordinates.constrain({**placeholder, **values})
         constrained = {n: constrained[n] for n in constrained if n in values or n not in levels}
-        return own_coordinates(potential, fill_precisions(around, constrained))
+        return own_coordinates(potential, fill_precisions(in_centered_coordinates, constrained))
 
     return jax.vmap(one)(given) if chains else one(given)
 

@@ -20,7 +20,7 @@ from numpyro_bnn.storage.checkpoints import Progress
 from numpyro_bnn.storage.processes import Processes
 
 
-class Drawn(NamedTuple):
+class DrawsSoFar(NamedTuple):
     """What there is to look at.
 
     - **between** - draws from one number to another, by field: leaves (chain, draw, …) on the host
@@ -56,7 +56,7 @@ class Judge(Protocol):
     def prepare(self, like: dict[str, Any], chunk: int) -> None:
         """Get ready for draws of these shapes (chain, draw, …), before there are any."""
 
-    def look(self, drawn: Drawn) -> None:
+    def evaluate(self, drawn: DrawsSoFar) -> None:
         """Judge all draws so far."""
 
 
@@ -159,16 +159,16 @@ class Course(NamedTuple):
         for count in self.plan.looks():
             if count > done.draws:
                 bars.extend(self.plan._replace(draws=count).total)
-                begun, before = time.monotonic(), done.steps
+                segments_began, before = time.monotonic(), done.steps
                 done = self.advance(done, bars, ends, count)
-                seconds = time.monotonic() - begun
+                seconds = time.monotonic() - segments_began
                 seconds_a_draw = seconds * self.plan.thinning / max(1, done.steps - before)
             stopped = self.processes.agreed(interrupted())
             over = self.processes.agreed(late()) and count >= done.draws
             if stopped or not done.draws:
                 judge.reason = "interrupted"
                 break
-            self._look(judge, min(count, done.draws), seconds_a_draw)
+            self._evaluate(judge, min(count, done.draws), seconds_a_draw)
             bars.say(judge.line)
             if judge.reason is not None:
                 break
@@ -177,11 +177,11 @@ class Course(NamedTuple):
                 break
         return done
 
-    def _look(self, judge: Judge, count: int, seconds_a_draw: float) -> None:
+    def _evaluate(self, judge: Judge, count: int, seconds_a_draw: float) -> None:
         """Let the first process look, and tell the others."""
         assert self.kept is not None
         step = self.plan.warmup + count * self.plan.thinning
-        drawn = Drawn(
+        drawn = DrawsSoFar(
             self.kept.between,
             count,
             seconds_a_draw,
@@ -190,8 +190,8 @@ class Course(NamedTuple):
             step,
         )
 
-        def look() -> list[Any]:
-            judge.look(drawn)
+        def evaluate() -> list[Any]:
+            judge.evaluate(drawn)
             return [judge.reason, judge.dropped, judge.line]
 
-        judge.reason, judge.dropped, judge.line = self.processes.first(look)
+        judge.reason, judge.dropped, judge.line = self.processes.first(evaluate)

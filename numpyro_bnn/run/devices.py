@@ -120,18 +120,18 @@ class Placement:
                 "the observed sites, and there is none here. Put one there, or use the axis "
                 "'chain' alone."
             )
-        placed: list[Any] = []
+        on_devices: list[Any] = []
         for array in arrays:
             if shards == 1 or not np.ndim(array) or len(array) not in sizes:
-                placed.append(_put(array, self._sharding()))
+                on_devices.append(_put(array, self._sharding()))
                 continue
             size = len(array)
             more = [(0, -size % shards)] + [(0, 0)] * (np.ndim(array) - 1)
             padded: Any = (
                 jnp.pad(array, more) if isinstance(array, jax.Array) else np.pad(array, more)
             )
-            placed.append(Padded(_put(padded, self._sharding(DATA)), size))
-        return placed
+            on_devices.append(Padded(_put(padded, self._sharding(DATA)), size))
+        return on_devices
 
     def chains(self, chained: Any, num_chains: int) -> Any:
         """Put arrays with a leading axis of chains (none for one chain) where their chains are."""

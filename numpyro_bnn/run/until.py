@@ -24,7 +24,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import max_num_steps_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
-from numpyro_bnn.run.course import Drawn
+from numpyro_bnn.run.course import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains, first_bad_draws
 from numpyro_bnn.storage.checkpoints import Start
 
@@ -182,7 +182,7 @@ class UntilKnown:
         scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
         return {"values": predictions.values, "scored": scored, "stats": stats_by_site(stats)}
 
-    def look(self, drawn: Drawn) -> None:
+    def evaluate(self, drawn: DrawsSoFar) -> None:
         """Predict what is new, judge what counts, and decide."""
         for begin in range(self._known, drawn.num_draws, drawn.chunk):
             draws = drawn.between(begin, min(begin + drawn.chunk, drawn.num_draws))
@@ -227,7 +227,7 @@ class UntilKnown:
             name: x[np.setdiff1d(np.arange(len(x)), list(failed))] for name, x in joined.items()
         }
 
-    def _seconds_left(self, drawn: Drawn, report: Report) -> float:
+    def _seconds_left(self, drawn: DrawsSoFar, report: Report) -> float:
         """Until two looks in a row are within tolerance, if errors fall as they should."""
         needed = report.needed
         if report.verdict.startswith("chains") or not np.isfinite(needed):

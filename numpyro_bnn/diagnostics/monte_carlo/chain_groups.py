@@ -4,7 +4,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
-# Scalars looked at, evenly spaced; and shufflings that say what chance does.
+# Scalars used, evenly spaced; and random shufflings, which show how far apart chance puts chains.
 _MOST_SCALARS = 200
 _SHUFFLES = 200
 
@@ -20,7 +20,7 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
     chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
     batches = means[:, :, chosen].astype(np.float64)
     centers = batches.mean(axis=1)
-    # Without the differences of chains; an average of the chain itself takes a little away.
+    # Batches without the differences of chains; subtracting a chain's own average shrinks them a little.
     inner = (batches - centers[:, None]) * np.sqrt(count / (count - 1))
     scale = np.sqrt(np.square(inner).mean(axis=(0, 1)))
     scale[scale == 0] = 1.0

@@ -1,4 +1,4 @@
-"""Differences of predictions in units that matter, one number a row.
+"""Distances between predictions, one number a row, in total variation or standard deviations.
 
 Class probabilities (`"probs"`) differ by their total variation, half the sum over classes of
 absolute differences. Anything else is measured in standard deviations: of the prediction where

@@ -6,7 +6,7 @@ network out: its likelihood part is never indefinite. For a likelihood in its na
 is the Hessian of the linearised model (Martens, *New insights and perspectives on the natural
 gradient method*, 2020, §9). Hierarchical precisions count as constants in its prior.
 
-Both are only ever multiplied with vectors, one column (or diagonal entry) after another.
+Both are only multiplied with vectors, to compute one column (or diagonal entry) after another.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 
 Curvature = Literal["hessian", "gauss_newton"]
-# Columns at a time.
+# Columns that are computed at a time.
 _COLUMNS = 32
 
 
@@ -74,7 +74,7 @@ def _compute(
     kind: Curvature,
     collect: Callable[[Callable[[jax.Array], jax.Array], int], jax.Array],
 ) -> np.ndarray:
-    """Compile and run what collects columns, with the data as arguments."""
+    """Compile and run `collect`, which multiplies the matrix with vectors, with the data as arguments."""
 
     @jax.jit
     def program(z: Values, arrays: list[Any]) -> jax.Array:
@@ -88,7 +88,7 @@ def _compute(
 def products(
     marginal: Marginal, z: Values, sites: Sequence[str], kind: Curvature
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """What multiplies the curvature with a vector, inside a compiled function.
+    """The product of the curvature with a vector, as a function for use inside a compiled function.
 
     :return: the values of the sites as one vector, in the order of `ravel_pytree`, and the product
         with a vector like it.

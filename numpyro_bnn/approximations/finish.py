@@ -1,8 +1,8 @@
-"""From where an optimiser stopped to the mode itself, on all rows.
+"""Moves members from where an optimiser stopped to their modes, on all rows.
 
-Adam at a constant rate stops a quarter of a posterior standard deviation away, or more. L-BFGS goes
-on until the energy is flat to rounding, and steps -G⁻¹ g with a matrix G that stays fixed, which
-need gradients only, go below what differences of energies can show. A mode is reached where
+Adam at a constant rate stops a quarter of a posterior standard deviation away, or more. L-BFGS
+continues until the energy is flat to rounding. Steps -G⁻¹ g with a fixed matrix G, which need gradients
+only, come nearer than differences of energies can resolve. A mode is reached where
 ½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.newton`).
 """
 
@@ -21,7 +21,7 @@ from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrem
 from numpyro_bnn.approximations.stopping import BLOCK
 from numpyro_bnn.potential.potential import Values
 
-# Nats from the mode that count as the mode, and those at which nothing is left to do.
+# A mode is reached within so many nats; within the second number no further steps are taken.
 REACHED = 1e-3
 _NOTHING_LEFT = 1e-7
 # Steps with a fixed matrix; fewer where each of them takes 200 products.
@@ -40,10 +40,10 @@ def fit_modes(
     """Optimise members, on all rows to their modes.
 
     The default optimiser takes at most half of the steps, and L-BFGS what is left. Minibatches,
-    `validation`, data on the host, fewer than 200 steps, and an optimiser of the user's that takes
-    every step are left where they end: that is what was asked for.
+    `validation`, data on the host, fewer than 200 steps, and a user's optimiser that takes every step
+    keep members where the optimiser ends.
 
-    :param noise: of each member, where the model is perturbed.
+    :param noise: noise of each member, where the model is perturbed.
     :return: unconstrained values, energies on all rows (nats), and ½ gᵀ G⁻¹ g of each member, NaN
         where it was not measured.
     """
@@ -97,7 +97,7 @@ class _LBFGS:
         self.advance = member_optimizer.advance(self.optimizer)
 
     def __call__(self, z: Values, num_steps: int, bar: tqdm) -> Values:
-        """Take steps until 100 of them gain nothing that the numbers can show."""
+        """Take steps until 100 of them lower the energy by no more than rounding."""
         begin = jax.vmap(self.optimizer.init)(z)
         members = self.member_optimizer.members(jax.random.key(0), z, begin)
         last: Any = np.inf
@@ -151,13 +151,13 @@ def _by_fixed_matrix(newton: Newton, z: Values, noise: PyTree) -> tuple[Values, 
 
 
 def _rounding(z: Values, energy: np.ndarray) -> np.ndarray:
-    """How finely the numbers of an energy are spaced."""
+    """The rounding error of an energy at these values, nats."""
     dtype = next(iter(z.values())).dtype
     return np.asarray(np.finfo(dtype).eps * np.maximum(np.abs(energy), 1.0))
 
 
 def say_if_not_reached(owner: str, found: np.ndarray) -> None:
-    """Warn of members that did not get to their modes."""
+    """Warn of members that did not reach their modes."""
     far = np.flatnonzero(found > REACHED)
     if not len(far):
         return

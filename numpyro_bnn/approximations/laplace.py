@@ -61,14 +61,14 @@ def laplace(
     :param key: random key.
     :param args: its arguments.
     :param num_samples: draws.
-    :param subset: what is random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
+    :param subset: the sites that are random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
         the outputs), or names of sites; the rest stays at the mode.
     :param covariance: ``"full"``, ``"diagonal"`` (1 over the diagonal of H), or ``"auto"``: full
         up to 5000 parameters.
     :param linearized: predict with networks linearised at the mode: the model of the draws is
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
-    :param mode: what :func:`numpyro_bnn.map_estimate` returned; found here where None.
+    :param mode: the result of :func:`numpyro_bnn.map_estimate`; found here where None.
     :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
         schedule; default Adam with step 0.01.
     :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
@@ -86,7 +86,7 @@ def laplace(
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
     :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
-        told, or no curvature is positive definite.
+        found, or no curvature is positive definite.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)
     if covariance not in ("auto", "full", "diagonal"):
@@ -202,7 +202,7 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
 def _root(
     member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], covariance: str
 ) -> tuple[np.ndarray, str]:
-    """Square root of the precision (lower triangle, or diagonal), and whose curvature it is."""
+    """Square root of the precision (lower triangle, or diagonal), and the kind of curvature used."""
     kinds: tuple[curvature.Curvature, ...] = ("hessian", "gauss_newton")
     lowest = 0.0
     for kind in kinds:

@@ -97,7 +97,7 @@ def mean_field(
     member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
-    # What tells the structure of a model may not run inside the model: NumPyro would see it.
+    # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
     own, static = member_optimizer.whole.original, member_optimizer.static
 
     def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
@@ -175,11 +175,11 @@ def mean_field(
 
 
 class _Disk:
-    """The folder that keeps a fit, if there is one.
+    """The checkpoint of a fit.
 
-    :param folder: the folder; nothing is kept where None.
+    :param folder: its folder; nothing is stored where None.
     :param every: steps between checkpoints.
-    :param watched: what makes this fit this fit.
+    :param watched: description of everything that decides the fit.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class _Disk:
         self.watched = watched
 
     def begin(self, carry: Any, key: jax.Array) -> tuple[Any, jax.Array, int]:
-        """Where to go on: the state, the loss before it and the steps taken."""
+        """The state to continue from, the loss before it, and the steps taken so far."""
         start = (carry, jnp.zeros(()))
         if self.checkpoint is None:
             return *start, 0
@@ -209,7 +209,7 @@ class _Disk:
         return Described(found.facts | environment(), found.unknown)
 
     def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
-        """Store the state after so many steps, if its turn has come."""
+        """Store the state after `done` steps, if a checkpoint is due."""
         if self.checkpoint is not None and done % self.every == 0:
             self.checkpoint.save((carry, loss), Progress(done, 0))
 

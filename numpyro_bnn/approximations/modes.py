@@ -1,10 +1,10 @@
-"""Optimisation in place of sampling: one mode, several modes, and modes of randomised problems.
+"""Optimisation in place of sampling: MAP, deep ensembles, and modes of randomised problems.
 
 All of them, and their relatives in :mod:`numpyro_bnn.approximations.sgd_iterates`,
 :mod:`numpyro_bnn.approximations.laplace` and :mod:`numpyro_bnn.approximations.mean_field`, are called
 ``f(model, key, *args, …)`` and return :class:`numpyro_bnn.Draws`, shaped like
-``mcmc.get_samples(group_by_chain=True)``, with the model: what judges and predicts from a sampler takes
-them as they are. A member of an ensemble is a chain.
+``mcmc.get_samples(group_by_chain=True)``, with the model: predictions and diagnostics accept them like
+those of a sampler. A member of an ensemble is a chain.
 
 Everything here minimises the energy of the weights (and of all other latent sites, in
 unconstrained coordinates) with hierarchical precisions integrated out; in the draws each
@@ -13,9 +13,9 @@ is left out with a warning and named in ``draws.left_out``.
 
 Optimisation on all rows ends at the mode, which means ½ gᵀG⁻¹g ≤ 10⁻³ nats (g the gradient, G the
 Gauss-Newton matrix with the curvature of the prior): ``draws.info["newton_decrement"]`` has the
-number of every member, and a warning names those that did not get there (not of a deep ensemble,
-which is an average of trained networks and no approximation around a mode). Minibatches, `validation`,
-fewer than 200 steps, and an optimiser that is given and takes every step end where they end.
+number of every member, and a warning names those that did not reach it (not in a deep ensemble, which
+is an average of trained networks and no approximation around a mode). With minibatches, `validation`,
+fewer than 200 steps, or a given optimiser that takes every step, members stay where the optimiser ends.
 """
 
 from collections.abc import Callable
@@ -232,7 +232,7 @@ def randomized_map(
 
 
 def _measured(found: np.ndarray) -> dict[str, list[float]]:
-    """How far from their modes members are, if that is known of any."""
+    """The entry of `info` with the distance of members from their modes; empty where none was measured."""
     known = ~np.isnan(found)
     return {"newton_decrement": np.where(known, found, np.inf).tolist()} if known.any() else {}
 
@@ -258,7 +258,7 @@ def _train(
     num_members: int,
     options: TrainingOptions,
 ) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:
-    """Optimise members as `options` say, to their modes where that was asked for."""
+    """Optimise members with these options, on all rows to their modes."""
     member_optimizer = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
     z, energy, found = fit_modes(member_optimizer, key, num_members, options)
     if owner != "map_estimate":  # which keeps the best only

@@ -1,14 +1,13 @@
-"""How far from a mode a point is, in nats: ½ gᵀ G⁻¹ g, and the step -G⁻¹ g that would lead there.
+"""The distance of a point from a mode in nats, ½ gᵀ G⁻¹ g, and the Newton step -G⁻¹ g towards it.
 
 g is the gradient of the energy of the weights, hierarchical precisions integrated out, and G the
-Gauss-Newton matrix plus the curvature of the prior (:mod:`numpyro_bnn.approximations.curvature`). By this
-much a quadratic energy of curvature G would still fall; √(2 · 10⁻³) = .045 posterior standard deviations
-is how far its minimum then is. Where the Fisher information of a likelihood is not known here, the
-Hessian takes the place of G; a matrix that is not positive definite counts with the moduli of its
-eigenvalues.
+Gauss-Newton matrix plus the curvature of the prior (:mod:`numpyro_bnn.approximations.curvature`). A
+quadratic energy of curvature G would still fall by this much; at 10⁻³ nats its minimum is √(2 · 10⁻³) =
+.045 posterior standard deviations away. Where the Fisher information of a likelihood is not known here, the
+Hessian takes the place of G; of a matrix that is not positive definite the absolute eigenvalues are used.
 
-Up to 5000 weights G is factorised in float64. Beyond, conjugate gradients solve G x = g, and
-what they find is a lower bound.
+Up to 5000 weights G is factorised in float64. With more, conjugate gradients solve G x = g,
+and their result is a lower bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +33,7 @@ Solve = Callable[[np.ndarray], np.ndarray]
 
 
 class Slopes(NamedTuple):
-    """Where members are, flat.
+    """Positions, energies and gradients of members, weights as one vector.
 
     - **z** - values, (members, weights)
     - **energy** - nats, (members,)
@@ -51,7 +50,7 @@ class Newton:
 
     :param member_optimizer: the optimisation.
     :param example: values of its members, for their shapes.
-    :param sites: that move; all where None.
+    :param sites: sites that are varied; all where None.
     """
 
     def __init__(
@@ -99,10 +98,10 @@ class Newton:
         return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
 
     def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
-        """What multiplies with G⁻¹ of one member.
+        """A function that multiplies a vector with G⁻¹ of one member.
 
         Costs as many products of G with a vector, of two to three gradients each, as there are
-        weights; beyond 5000 weights at most 200 for every use.
+        weights; with more than 5000 weights at most 200 for every call.
         """
         own, noise = jax.tree.map(lambda leaf: leaf[member], (z, noise))
         arrays = self._member_optimizer.arrays
@@ -125,7 +124,7 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
 
 
 def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
-    """The Gauss-Newton matrix wherever it is known."""
+    """``"gauss_newton"`` where that matrix is known for the likelihood, else ``"hessian"``."""
 
     def probe(z: Values) -> jax.Array:
         return products(member_optimizer.whole, z, sorted(z), "gauss_newton")[0]
@@ -138,7 +137,7 @@ def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
 
 
 def _inverse(matrix: np.ndarray) -> Solve:
-    """Multiplication with the inverse of a matrix, its eigenvalues in modulus."""
+    """A function that multiplies with the inverse of a matrix, absolute values taken of its eigenvalues."""
     matrix = (matrix + matrix.T) / 2
     if not np.isfinite(matrix).all():
         return lambda right: np.full_like(right, np.nan)
@@ -146,7 +145,7 @@ def _inverse(matrix: np.ndarray) -> Solve:
         factor = cholesky(matrix, lower=True)
     except LinAlgError:
         values, vectors = np.linalg.eigh(matrix)
-        # Rounding makes zeros of either sign; they must not become far steps.
+        # Zero eigenvalues come out as rounding errors of either sign; they must not give long steps.
         lengths = np.maximum(np.abs(values), 1e-7 * np.abs(values).max())
         return lambda right: vectors @ ((vectors.T @ right) / lengths)
     return lambda right: cho_solve((factor, True), right)

@@ -1,7 +1,7 @@
 """Posterior approximations from the iterates of stochastic gradient descent at a constant rate.
 
-MemberOptimizer on U with independent minibatches and a rate r moves by z ← z - r g, where g is the gradient
-of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle: where U is
+Stochastic gradient descent on U with independent minibatches and rate r takes steps z ← z - r g, where g is
+the gradient of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle: where U is
 quadratic with Hessian H its stationary covariance Σ solves, for small r,
 
     H Σ + Σ H = r C          (Mandt, Hoffman and Blei 2017, eq. 13, in units of U),
@@ -221,13 +221,13 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
 
 
 class _Plan(NamedTuple):
-    """Which iterates of descent at a constant rate are taken.
+    """The runs of gradient descent at a constant rate, and the iterates that are kept of them.
 
     - **num_members** - independent runs
-    - **num_iterates** - of each, which are kept
-    - **num_warmup** - steps before the first of them
-    - **thinning** - steps to each
-    - **rate** - of the energy in nats, or ``"auto"``
+    - **num_iterates** - iterates kept of each run
+    - **num_warmup** - steps before the first iterate
+    - **thinning** - steps to an iterate
+    - **rate** - learning rate for the energy in nats, or ``"auto"``
     """
 
     num_members: int
@@ -237,7 +237,7 @@ class _Plan(NamedTuple):
     rate: Rate
 
     def checked(self, owner: str) -> "_Plan":
-        """The same plan with Python's own whole numbers.
+        """Check this plan, and convert its numbers to Python's own integers.
 
         :raises ValueError: if one is out of range.
         """
@@ -252,7 +252,7 @@ class _Plan(NamedTuple):
 
 
 def _warmup(owner: str, num_warmup: int, num_burnin: int | None) -> int:
-    """The steps of warm-up, whichever name they were given by."""
+    """The number of warm-up steps, from `num_warmup` or its deprecated name `num_burnin`."""
     if num_burnin is None:
         return num_warmup
     warnings.warn(
@@ -304,7 +304,7 @@ def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, j
     return jax.tree.map(lambda g: -rate * g, gradient), rate
 
 
-# Plain descent whose state is its rate.
+# Plain gradient descent as an optax optimiser, whose state is the learning rate.
 _SCALED = optax.GradientTransformation(lambda z: jnp.ones(()), _scaled)
 
 

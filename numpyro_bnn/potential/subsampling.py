@@ -1,8 +1,8 @@
-"""Plates that subsample in the model itself (``subsample_size=``): undone, and taken as a batch size.
+"""Turns off the subsampling of plates in a model (``subsample_size=``), and takes the size as batch size.
 
 NumPyro draws the rows of such a plate anew in each call of the model where there is a random key,
-and takes the same ones for a whole run where there is none. Here a model is always a function of
-all rows, and whoever wants a minibatch substitutes its row numbers.
+and uses the same rows for a whole run where there is none. Here a model is always a function of
+all rows, and a caller that wants a minibatch substitutes its row numbers.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,10 @@ class all_rows(Messenger):
 
 
 def without_subsampling(model: Callable, structure: Structure) -> Callable:
-    """The model on all rows; itself where no plate subsamples.
+    """The model on all rows; the model itself where no plate subsamples.
 
-    :param structure: of the model.
+    :param model: a NumPyro model.
+    :param structure: its sites and plates.
     """
     subsamples = any(p.subsample_size < p.size for p in structure.plates.values())
     return all_rows(model) if subsamples else model

@@ -1,7 +1,8 @@
 """Posterior approximations from the iterates of stochastic gradient descent at a constant rate.
 
-Stochastic gradient descent on U with independent minibatches and rate r takes steps z ← z - r g, where g is
-the gradient of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle: where U is
+Stochastic gradient descent on U with independent minibatches and rate r takes steps z ← z - r g, where g
+is the gradient of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle:
+where U is
 quadratic with Hessian H its stationary covariance Σ solves, for small r,
 
     H Σ + Σ H = r C          (Mandt, Hoffman and Blei 2017, eq. 13, in units of U),

@@ -1,4 +1,4 @@
-r"""Isokinetic dynamics: momenta of constant size, of which the gradient turns the direction.
+r"""Isokinetic dynamics: momenta of constant norm, whose direction the gradient turns.
 
 The law of the position is that of the Langevin methods, and so are the units of step size and
 friction: a momentum lies on the sphere :math:`p^\top M^{-1} p = D T`, where a momentum of law

@@ -10,9 +10,9 @@ import numpy as np
 
 
 def check_positive(owner: str, **numbers: Any) -> None:
-    """Refuse what are no positive numbers.
+    """Refuse values that are not positive finite numbers.
 
-    :raises TypeError: for other things than numbers.
+    :raises TypeError: for values that are not numbers.
     :raises ValueError: for numbers that are not positive and finite.
     """
     for label, value in numbers.items():
@@ -25,9 +25,9 @@ def check_positive(owner: str, **numbers: Any) -> None:
 def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     """A whole number as Python's own, from any type that holds one (``np.int64``, a JAX scalar).
 
-    :param owner: who asks, for the error.
-    :param label: of the number.
-    :param value: what was given.
+    :param owner: the function that was called, for the error.
+    :param label: name of the number.
+    :param value: the value that was given.
     :param least: the smallest that is allowed.
     :raises ValueError: for anything else, booleans and 2.0 included.
     """
@@ -44,9 +44,9 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
 
 
 def check_key(owner: str, key: Any, batch: int = 1) -> None:
-    """Refuse what is not one random key, or one a chain.
+    """Refuse values that are neither a random key nor one key a chain.
 
-    :raises TypeError: naming what it is.
+    :raises TypeError: naming the value.
     """
     if isinstance(key, (jax.Array, np.ndarray)):
         typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

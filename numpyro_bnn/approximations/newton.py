@@ -37,7 +37,7 @@ class Slopes(NamedTuple):
 
     - **z** - values, (members, weights)
     - **energy** - nats, (members,)
-    - **gradient** - of the energy, (members, weights)
+    - **gradient** - gradient of the energy, (members, weights)
     """
 
     z: np.ndarray

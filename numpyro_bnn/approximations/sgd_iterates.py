@@ -75,8 +75,8 @@ def constant_sgd(
     :param batch_size: rows a step, in the optimisation as well.
     :param num_samples: draws of each member.
     :param num_members: independent runs.
-    :param rate: of the energy in nats (for the mean loss over N rows times N), or ``"auto"``;
-        see the module.
+    :param rate: learning rate for the energy in nats (N times it for the mean loss over N rows), or
+        ``"auto"``, which the head of this module describes.
     :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
     :param num_burnin: the former name of `num_warmup`, for one more release.
@@ -153,7 +153,7 @@ def swag(
     :param num_samples: draws from each member's Gaussian.
     :param num_members: optimisations, each with a Gaussian of its own.
     :param num_snapshots: iterates that a Gaussian is fitted to, K.
-    :param rank: of the low-rank half; at most `num_snapshots`.
+    :param rank: rank of the low-rank half; at most `num_snapshots`.
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
@@ -208,7 +208,7 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
 
     :param key: random key.
     :param snapshots: leaves (snapshot, …).
-    :param rank: of the low-rank half.
+    :param rank: rank of the low-rank half.
     """
     key_low, key_diagonal = jax.random.split(key)
     low = jax.random.normal(key_low, (rank,)) / jnp.sqrt(2 * (rank - 1))

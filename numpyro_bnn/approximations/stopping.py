@@ -26,7 +26,7 @@ class Settling:
     w the fall in 100 steps, plus two standard errors of it, is below a fraction of the energy for
     each of them: noise can delay the end, but not cause it.
 
-    :param tolerance: that fraction; 0 and less never settle.
+    :param tolerance: this fraction of the energy; with 0 or less members never settle.
     :param epoch: steps that see every row once; 1 for steps on all rows.
     """
 
@@ -40,7 +40,7 @@ class Settling:
         """Take the next block into account.
 
         :param mean: energy of each member in the block, nats.
-        :param variance: of that mean, by the noise of minibatches; 0 for steps on all rows.
+        :param variance: variance of that mean by the noise of minibatches; 0 for steps on all rows.
         :return: whether all members have settled.
         """
         self._means.append(mean)

@@ -43,7 +43,7 @@ class Text(NamedTuple):
 def read_text(path: Path) -> Text:
     """The header and rows of a file.
 
-    :param path: of a CSV file with a header, in UTF-8 with or without a byte order mark.
+    :param path: path of a CSV file with a header, in UTF-8 with or without a byte order mark.
     :raises ValueError: for a file that is no table: empty, of another encoding or separator, with
         columns that have no name or share one, or rows that do not have a field for each column.
     """
@@ -95,7 +95,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 def columns_of(path: Path, text: Text) -> pd.DataFrame:
     """Every column as numbers (float64), truth values or categories (text).
 
-    :param path: of the file, for the error.
+    :param path: path of the file, for the error.
     :param text: its fields.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.

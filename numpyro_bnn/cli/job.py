@@ -46,7 +46,7 @@ class Options(NamedTuple):
     - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
       is judged for the first time after `num_samples`
     - **max_minutes** - time limit of a fit
-    - **settings** - of the kernel, such as its `max_tree_depth`
+    - **settings** - settings of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
     - **seed** - seed of all random numbers
     """
@@ -66,7 +66,7 @@ class Options(NamedTuple):
 class Score(NamedTuple):
     """One row of the table.
 
-    - **method** - what predicts
+    - **method** - name of the method
     - **log_score**, **log_score_error** - mean log predictive density of the test rows, nats,
       and its standard error
     - **error** - share of wrong classes, or root mean squared error
@@ -207,7 +207,7 @@ def score(method: str, predictions: Predictions, y: np.ndarray, task: str, secon
     """Score predictions of test rows.
 
     :param method: name of what predicts.
-    :param predictions: of the test rows.
+    :param predictions: predictions of the test rows.
     :param y: test targets.
     :param task: ``"classification"`` or ``"regression"``.
     :param seconds: to fit.

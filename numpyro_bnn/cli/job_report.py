@@ -68,7 +68,7 @@ def require_folder(folder: Path) -> None:
 def write(outcome: Outcome, folder: Path) -> list[Path]:
     """Write ``report.md`` with its figures, ``predictions.csv`` and ``posterior.nc``.
 
-    :param outcome: of the job.
+    :param outcome: results of the job.
     :param folder: made where it does not exist; an earlier report in it is replaced.
     :return: the files written.
     :raises OSError: if that fails, see :func:`require_folder`.

@@ -96,7 +96,7 @@ def named_arrays(what: str, given: Any, default: str) -> Arrays:
     """A mapping, predictions or a single array, as checked arrays by name; empty for None.
 
     :param what: the argument, for errors.
-    :param given: what the caller passed.
+    :param given: the value of the argument.
     :param default: the name of a single array.
     """
     values = getattr(given, "values", None)

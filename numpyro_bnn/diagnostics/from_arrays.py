@@ -82,7 +82,7 @@ def diagnose_draws(
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
     :param aligned: the weights after :func:`align`, to tell relabelling from the rest.
     :param log_joint: log joint density `(chain, draw)` in nats.
-    :param sample_stats: what the sampler recorded, `(chain, draw)` each, under NumPyro's or
+    :param sample_stats: statistics of the sampler, `(chain, draw)` each, under NumPyro's or
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
         `max_num_steps`, or `tree_saturated`.
     :param second: `(weights, predictions)` of another run of the same model, or a mapping with

@@ -108,7 +108,7 @@ def find_hidden_layers(
     and skip connections need not be declared; units tied across several layers (the channels of
     a residual stage) are not found.
 
-    :param draws: of the weights, with their model.
+    :param draws: draws of the weights, with their model.
     :param x: inputs at which predictions are compared; some rows are enough.
     :param model: the model, where the draws carry none.
     :param site: the site that is predicted, where the model has several without draws.
@@ -194,7 +194,7 @@ def align(
     and outgoing weights of equal norm first. No prediction changes.
 
     :param weights: draws by site, `(chain, draw, ...)`.
-    :param layers: what :func:`find_hidden_layers` gives, or your own.
+    :param layers: the result of :func:`find_hidden_layers`, or your own.
     :param reference: values by site, without axes of chains and draws; the last draw of the
         first chain where None.
     :return: draws of the same shapes.

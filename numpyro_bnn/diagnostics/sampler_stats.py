@@ -111,7 +111,7 @@ def percent(share: float) -> str:
 def warnings_of(stats: SamplerStats) -> list[str]:
     """Warnings about the sampler, one sentence for each thing that is wrong.
 
-    :param stats: what the sampler recorded.
+    :param stats: statistics of the sampler.
     :return: sentences, the worst first; empty when all is well.
     """
     said = []

@@ -28,7 +28,7 @@ from numpyro.distributions import constraints
 class LinearGaussian(dist.Distribution):
     """Distribution of y = mean + Σ_j features[:, j] u_j + scale e, with u and e standard normal.
 
-    :param mean: of y, of any shape; all of its axes are event axes.
+    :param mean: mean of y, of any shape; all of its axes are event axes.
     :param features: (*shape of mean, p), the weights' scales multiplied in.
     :param scale: standard deviation of the noise, broadcast to the shape of `mean`.
     """

@@ -41,7 +41,7 @@ _LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 class Precision(NamedTuple):
     """Noise with a Gamma precision, site ``"{name}.precision"``, or a hierarchy of them.
 
-    - **concentration**, **rate** - of the Gamma prior of the precision common to all outputs
+    - **concentration**, **rate** - parameters of the Gamma prior of the precision common to all outputs
     - **output** - shape number of a precision for every output, site ``"{name}.output_precision"``:
       τ_d ~ Gamma(output/2, output/(2τ)); None for the common one
     - **case** - shape number of a precision for every row and output, which is integrated out: noise
@@ -61,8 +61,8 @@ class Precision(NamedTuple):
 
         :param width: typical scale of the noise, in units of the target.
         :param common: shape number of the level that all outputs share.
-        :param output: of the level of outputs.
-        :param case: of the level of rows, its degrees of freedom.
+        :param output: shape number of the level of outputs.
+        :param case: shape number of the level of rows, its degrees of freedom.
         :raises ValueError: if a number is not positive and finite.
         """
         check_positive("Precision.width", width=width, common=common)

@@ -45,9 +45,9 @@ PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 class Standardization(NamedTuple):
     """Means and scales of the training data, in the user's units, in double precision.
 
-    - **x_mean**, **x_scale** - by column of the inputs; a constant column has scale 1
-    - **y_mean**, **y_scale** - of the target; 0 and 1 for classes
-    - **checksum** - of the data that they come from
+    - **x_mean**, **x_scale** - mean and scale by column of the inputs; a constant column has scale 1
+    - **y_mean**, **y_scale** - mean and scale of the target; 0 and 1 for classes
+    - **checksum** - checksum of the data that they come from
     - **columns** - names of the columns of the inputs, where these were a table
     """
 

@@ -43,7 +43,7 @@ def plot_predictive_band(
     :param data: pair of inputs and targets to show as points.
     :param num_draws: how many draws of the function to show as thin lines, evenly spaced.
     :param label: name of the mean in the legend.
-    :param color: of mean and bands; by default the first of the palette.
+    :param color: colour of mean and bands; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes, whose labels are to be replaced by names and units of the data.
     :raises ValueError: for shapes that do not fit.
@@ -278,7 +278,7 @@ def plot_interval_calibration(
     :param scale: standard deviations; None when `predictions` are samples of `y`.
     :param levels: levels in (0, 1); by default 0.05, 0.10, …, 0.95.
     :param label: name of the curve in the legend.
-    :param color: of the curve; by default the next of the palette.
+    :param color: colour of the curve; by default the next of the palette.
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.

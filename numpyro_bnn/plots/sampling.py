@@ -41,7 +41,7 @@ def plot_rhat(
 
     :param weights: R-hat of each weight, an array or a mapping of arrays.
     :param predictions: R-hat of each prediction, likewise.
-    :param limit: where the line is drawn.
+    :param limit: R-hat at which a line is drawn.
     :param num_bins: number of bins.
     :param ax: axes to draw on.
     :return: the axes.
@@ -96,7 +96,7 @@ def plot_trace(
     """The log joint density of each draw, one line a chain.
 
     :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`.
-    :param label: of the vertical axis, for traces of something else.
+    :param label: label of the vertical axis, for traces of other quantities.
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: for another shape.

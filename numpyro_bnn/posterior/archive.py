@@ -22,7 +22,7 @@ def save(run: Any, path: str | Path) -> Path:
     """Write draws to one file (a NumPy archive).
 
     :param run: an ``MCMC`` after `run`, or draws.
-    :param path: where to; the ending ``.npz`` is added where it lacks.
+    :param path: path of the file; the ending ``.npz`` is added where it lacks.
     :return: the path written.
     :raises ValueError: if there are no draws.
     :raises OSError: if the folder, which is made with its parents, cannot be written.

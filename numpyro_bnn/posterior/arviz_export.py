@@ -155,7 +155,7 @@ def to_inference_data(
 def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     """Draws from an ArviZ object, for :func:`numpyro_bnn.predict` and everything else.
 
-    :param idata: what :func:`to_inference_data` made, also after a round trip through a file; any
+    :param idata: a result of :func:`to_inference_data`, also after a round trip through a file; any
         other ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.

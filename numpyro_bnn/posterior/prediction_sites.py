@@ -105,7 +105,7 @@ def draws_for(
 ) -> dict[str, Any]:
     """The draws whose values the sites of the model take, with axes (chain, draw).
 
-    :param structure: of the model at the first `batch_size` rows of x.
+    :param structure: sites and plates of the model at the first `batch_size` rows of x.
     :param samples: draws by site.
     :param target: site that is predicted.
     :param x: all inputs.

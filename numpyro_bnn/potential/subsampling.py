@@ -43,7 +43,7 @@ def own_batch_size(owner: str, structure: Structure, plate: str | None = None) -
     """Rows that the model takes of the plate around its observed sites; None for all.
 
     :param owner: the caller, for error messages.
-    :param structure: of the model.
+    :param structure: sites and plates of the model.
     :param plate: the data plate, where the model has several.
     :raises ValueError: if several plates subsample.
     """

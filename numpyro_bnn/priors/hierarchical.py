@@ -36,7 +36,7 @@ class _TopPrecision(NamedTuple):
     """The prior of the group's own precision, the top of the hierarchy; or its known value.
 
     - **concentration** - None where the precision is known
-    - **rate** - of the Gamma law
+    - **rate** - rate of its Gamma distribution
     - **mean** - its mean, or the known precision
     """
 

@@ -146,7 +146,7 @@ class Placement:
     def compiled(self, function: Callable, num_chains: int, **options: Any) -> Any:
         """`function`, compiled so that its results stay on the devices of their chains.
 
-        :param options: of ``jax.jit``.
+        :param options: options of ``jax.jit``.
         """
         if self.mesh is not None:
             options["out_shardings"] = self._chain_sharding(num_chains)

@@ -97,7 +97,7 @@ def wasserstein(
     :param q: probabilities or draws of the other posterior, like `p`; the number of draws may differ.
     :param event_dim: 0 or 1; for predictions it is known. Default: 0 for arrays.
     :param num_projections: directions of the sliced distance.
-    :param seed: of the directions; the same directions serve every input and every call.
+    :param seed: seed of the directions; the same directions serve every input and every call.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: the distance in the units of the draws.
     :raises ValueError: for NaN, other rows, or another `event_dim`.

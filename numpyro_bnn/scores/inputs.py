@@ -178,7 +178,7 @@ def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.nda
     """Flatten the draw axes of `draws`, whose last axes must be exactly those of `y`.
 
     :param name: the score that asks, for the error.
-    :param what: what `draws` is called in the error.
+    :param what: name of `draws` in the error.
     :param draws: array `(..., *y.shape)`.
     :param y: the target; nothing is ever broadcast against it.
     :return: array `(draw, *y.shape)`.

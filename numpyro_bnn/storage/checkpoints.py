@@ -262,7 +262,7 @@ class Checkpoint:
     ) -> None:
         """Refuse to continue the stored run with another kernel, model, data or settings.
 
-        :param content: of ``run.json``.
+        :param content: content of ``run.json``.
         :param describe: see :meth:`read_start`.
         :param accept: see :meth:`read_start`.
         :raises ValueError: naming the facts that differ.

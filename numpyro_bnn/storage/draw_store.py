@@ -150,7 +150,7 @@ class DrawStore:
         :param chains: number of chains.
         :param num_draws: draws a chain that there is room for.
         :param chunk: draws of each chain in one chunk.
-        :param dtype: what floating-point draws are stored as; None keeps their dtype.
+        :param dtype: dtype in which floating-point draws are stored; None keeps their dtype.
         :param run: identifier of the run. A store that the same run did not complete is made anew.
         :raises FileExistsError: if the folder holds anything else.
         """

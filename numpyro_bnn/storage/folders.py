@@ -73,7 +73,7 @@ def path_of(name: str, value: Any) -> Path | None:
     """The absolute path of a folder that a user gave to ``MCMC``: the process may change its directory later.
 
     :param name: the argument, for errors.
-    :param value: what was given.
+    :param value: the value that was given.
 
     :raises TypeError: for what is no path.
     :raises ValueError: for an empty one, which would be the current folder.

@@ -39,7 +39,7 @@ class FolderInUse(RuntimeError):
 
 
 class Owner(NamedTuple):
-    """Who holds a folder.
+    """The process that holds a folder.
 
     - **host** - name of the machine
     - **pid** - process id there

@@ -39,7 +39,7 @@ def refuse_names(
 
 
 def _fault(name: str, axes: set[str]) -> str:
-    """What is wrong with a name for ArviZ and netCDF; empty where nothing is."""
+    """The reason why ArviZ or netCDF cannot hold a name; empty where they can."""
     if name in ("", ".", ".."):
         return "which is no name to a file system"
     if name in axes:

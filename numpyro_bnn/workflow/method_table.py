@@ -76,7 +76,7 @@ class Comparison:
     :param rows: one a method, in the order asked for.
     :param reference: the method that the others are compared with.
     :param regression: whether the target is continuous.
-    :param predictions: of the test rows, by method.
+    :param predictions: predictions of the test rows, by method.
     :param draws: by method, to predict at other rows with.
     """
 

@@ -120,7 +120,7 @@ def agreement(
     :param tolerance: chains that differ by less are one group; default `Tolerance()`.
     :param num_permutations: how often batches are dealt out anew; the smallest p is one over one
         more than that.
-    :param seed: of the shuffling, so that a report made twice is the same.
+    :param seed: seed of the shuffling, so that a report made twice is the same.
     :return: see :class:`Agreement`.
     :raises ValueError: for fewer than 99 permutations, or what `mean_errors` refuses.
     """

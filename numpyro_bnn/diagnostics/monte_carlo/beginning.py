@@ -41,7 +41,7 @@ def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
     Where there are too few batches to tell what is chance, by more than the tolerance.
 
     :param predictions: name to finite `(chain, draw, input, ...)`.
-    :param tolerance: what is accepted.
+    :param tolerance: the accepted difference.
     """
     if next(iter(predictions.values())).shape[1] < 2 * _STEPS:
         return False

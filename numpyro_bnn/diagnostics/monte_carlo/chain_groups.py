@@ -13,7 +13,7 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
     """Join chains by average linkage while they differ by no more than their batches explain.
 
     :param means: averages of batches `(chain, batch, scalar)`, of scalars that show a difference.
-    :param seed: of the shuffling.
+    :param seed: seed of the shuffling.
     :return: a number for each chain, in the order of their first chains; at least two groups.
     """
     chains, count, scalars = means.shape

@@ -85,7 +85,7 @@ def mean_errors(x: Any, *, ratio: float | None = None) -> MeanErrors:
     """Monte Carlo standard error of the average of every scalar.
 
     :param x: draws `(chain, draw, ...)`; one chain's halves stand for chains.
-    :param ratio: of the variances between and within chains, where it is known from other scalars
+    :param ratio: ratio of the variances between and within chains, where it is known from other scalars
         of the same run, such as for a single series; default: the mean over these scalars.
     :return: see :class:`MeanErrors`, arrays of shape `...`, in the units of `x`.
     :raises ValueError: without axes of chains and draws, with fewer than four draws a chain (eight
@@ -148,7 +148,7 @@ def _inflation(
 
     :param between: variance of the averages of chains.
     :param of_mean: variance of a chain's average, from within.
-    :param degrees: of freedom of the two.
+    :param degrees: degrees of freedom of the two.
     :param judged: the scalars with a known error that vary.
     """
     inflation = np.ones(of_mean.shape)

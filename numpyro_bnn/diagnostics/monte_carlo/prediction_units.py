@@ -32,7 +32,7 @@ def row_distances(
 
     :param differences: by name, `(..., input, output...)`, with any leading axes that all share;
         absolute values count.
-    :param units: of every name but `"probs"`, `(input, output...)`.
+    :param units: standard deviations for every name but `"probs"`, `(input, output...)`.
     """
     found: dict[str, np.ndarray] = {}
     for name, difference in differences.items():

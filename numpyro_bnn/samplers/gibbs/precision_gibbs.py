@@ -37,7 +37,7 @@ def centered_model(model: Callable) -> parameterize:
 def precision_sites(model_trace: dict[str, Any]) -> list[str]:
     """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
 
-    :param model_trace: of the model in centred coordinates.
+    :param model_trace: trace of the model in centred coordinates.
     :raises ValueError: if there are none.
     """
     names = [n for n in levels_of(model_trace) if not model_trace[n]["is_observed"]]
@@ -204,7 +204,7 @@ def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **opt
         whatever coordinates.
     :param kernel: class of the kernel of the weights, such as ``numpyro.infer.NUTS``; called as
         ``kernel(model, **options)``. Others than the default adapt as they always do.
-    :param options: of that kernel.
+    :param options: options of that kernel.
     :return: a kernel for :class:`numpyro_bnn.MCMC`.
     :raises ValueError: when run, if the model has no hierarchical precision.
 

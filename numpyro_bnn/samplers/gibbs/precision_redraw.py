@@ -26,7 +26,7 @@ def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
 def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Values] | None:
     """A function of key and unconstrained values that draws every precision given the weights.
 
-    :param potential: of a model in whatever coordinates.
+    :param potential: potential energy of a model in any coordinates.
     :return: None for a model without hierarchical precisions.
     """
     structure = centered(potential).structure

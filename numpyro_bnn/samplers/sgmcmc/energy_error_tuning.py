@@ -88,9 +88,9 @@ class Decoherence:
     ) -> StepTuning:
         """Step size, friction and statistics after one step of warm-up.
 
-        :param energy_error: of the step, over the temperature; not finite is the worst.
+        :param energy_error: energy error of the step over the temperature; non-finite counts as infinite.
         :param energy: U after the step, over the temperature.
-        :param position: after the step.
+        :param position: position after the step.
         :param metrics: inverse mass matrices before and after the step.
         :param i: steps before this one.
         :param num_warmup: steps of warm-up.

@@ -78,7 +78,7 @@ class SGMCMC(MCMCKernel):
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
         :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None.
-    :param target_accept_prob: of Metropolis methods with ``step_size="auto"``.
+    :param target_accept_prob: acceptance that Metropolis methods aim at with ``step_size="auto"``.
     :param tuning: tuning of step size and friction in warm-up, see
         :mod:`~numpyro_bnn.samplers.sgmcmc.tuning`; by default the step size, from the acceptance where there
         is a rule and from the curvature elsewhere.
@@ -204,7 +204,7 @@ class SGMCMC(MCMCKernel):
     def take_batch_size(self, structure: Structure) -> None:
         """Take minibatches of the size that the model subsamples, where no other was given.
 
-        :param structure: of the model.
+        :param structure: sites and plates of the model.
         :raises ValueError: if this method needs all rows.
         """
         if self._chooses_rows:

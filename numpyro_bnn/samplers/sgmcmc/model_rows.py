@@ -35,7 +35,7 @@ def start_of(
 
     :param owner: the kernel, for errors.
     :param init_params: given start; a gentle one is drawn where None.
-    :param kwargs: of the model; NumPyro's Gibbs leaves a mark in them.
+    :param kwargs: keyword arguments of the model; NumPyro's Gibbs adds an entry to them.
     :raises ValueError: for a potential function without a start.
     """
     if not isinstance(rows.potential, Potential):

@@ -28,9 +28,9 @@ class SGMCMCState(NamedTuple):
     - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
     - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
       minibatches, exact at the position for Metropolis methods
-    - **step_size**, **temperature** - of the last step
-    - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
-      over this phase; 1 for methods without
+    - **step_size**, **temperature** - step size and temperature of the last step
+    - **accept_prob**, **mean_accept_prob** - acceptance probability of the last Metropolis decision, and its
+      mean over this phase; 1 for methods without
     - **num_steps** - steps of the last trajectory, each with one gradient; 1 without a trajectory
     - **energy_error** - change of the total energy in the last step of unadjusted dynamics that
       keep account of it, in nats; exact dynamics would conserve the energy. An estimate under
@@ -42,7 +42,7 @@ class SGMCMCState(NamedTuple):
     - **kinetic_temperatures**, **configurational_temperatures** - these two temperatures by site
     - **exploded_at** - call of `sample` at which the chain became non-finite, or a schedule gave a negative
       or non-finite value, and the chain was frozen; -1 for a sound chain
-    - **rng_key** - for the next step
+    - **rng_key** - random key of the next step
     """
 
     i: jax.Array

@@ -40,7 +40,7 @@ class TuningContext(NamedTuple):
     - **friction** - friction per unit time as given; None where it is tuned
     - **all_rows** - whether gradients are computed on all rows
     - **num_warmup** - steps of warm-up
-    - **dynamics**, **preconditioner** - of the kernel
+    - **dynamics**, **preconditioner** - these ingredients of the kernel
     """
 
     auto: bool

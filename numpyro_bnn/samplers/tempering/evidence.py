@@ -22,7 +22,7 @@ _ERRORS = 2.0
 class Tempering(NamedTuple):
     """Statistics of a run of parallel tempering, by chain.
 
-    - **likelihood_powers** - of each rung, 0 (prior) to 1 (posterior), (chain, rung)
+    - **likelihood_powers** - power of the likelihood on each rung, 0 (prior) to 1 (posterior), (chain, rung)
     - **swap_rates** - mean acceptance of the swaps of each pair, (chain, rung - 1)
     - **barrier** - communication barrier Λ: the rejection rates summed, (chain,)
     - **round_trips** - number of round trips of states from the prior to the posterior and back, (chain,)

@@ -54,10 +54,10 @@ class RungKernel(NamedTuple):
     """The settings of the kernel that moves each rung.
 
     - **target_accept_prob** - acceptance probability that step sizes are adapted to
-    - **num_steps** - of HMC, steps of a trajectory; None where its length is given
+    - **num_steps** - for HMC, steps of a trajectory; None where its length is given
     - **trajectory_length** - step size times number of steps, of MAMS their mean
-    - **max_tree_depth** - of NUTS, whose trajectories end at a U-turn
-    - **random_length** - of MAMS, whose number of steps is drawn for each trajectory
+    - **max_tree_depth** - for NUTS, the largest depth of a tree
+    - **random_length** - whether the number of steps is drawn for each trajectory, as in MAMS
     """
 
     target_accept_prob: float

@@ -116,8 +116,8 @@ def turn(
 ) -> tuple[PyTree, jax.Array]:
     """The movement B on the sphere; see :class:`Isokinetic`.
 
-    :param momentum: on the sphere.
-    :param gradient: of U.
+    :param momentum: momentum on the sphere.
+    :param gradient: gradient of U.
     :return: the new momentum, and the kinetic energy gained, in nats at temperature 1.
     """
     temperature = jnp.asarray(settings.temperature)

@@ -148,14 +148,14 @@ def compilations():
 def test_nothing_is_compiled_between_looks(monkeypatch):
     from numpyro_bnn.run.until import UntilKnown
 
-    look, counts = UntilKnown.look, []
+    look, counts = UntilKnown.evaluate, []
     with compilations() as compiled:
 
         def counted(self, drawn):
             look(self, drawn)
             counts.append(len(compiled))
 
-        monkeypatch.setattr(UntilKnown, "look", counted)
+        monkeypatch.setattr(UntilKnown, "evaluate", counted)
         until(sampler())
     assert len(counts) == 4
     assert counts[0] > 0

@@ -10,9 +10,9 @@ import numpy as np
 
 
 def check_positive(owner: str, **numbers: Any) -> None:
-    """Refuse what are no positive numbers.
+    """Refuse values that are not positive finite numbers.
 
-    :raises TypeError: for other things than numbers.
+    :raises TypeError: for values that are not numbers.
     :raises ValueError: for numbers that are not positive and finite.
     """
     for label, value in numbers.items():
@@ -25,9 +25,9 @@ def check_positive(owner: str, **numbers: Any) -> None:
 def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     """A whole number as Python's own, from any type that holds one (``np.int64``, a JAX scalar).
 
-    :param owner: who asks, for the error.
-    :param label: of the number.
-    :param value: what was given.
+    :param owner: the function that was called, for the error.
+    :param label: name of the number.
+    :param value: the value that was given.
     :param least: the smallest that is allowed.
     :raises ValueError: for anything else, booleans and 2.0 included.
     """
@@ -44,9 +44,9 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
 
 
 def check_key(owner: str, key: Any, batch: int = 1) -> None:
-    """Refuse what is not one random key, or one a chain.
+    """Refuse values that are neither a random key nor one key a chain.
 
-    :raises TypeError: naming what it is.
+    :raises TypeError: naming the value.
     """
     if isinstance(key, (jax.Array, np.ndarray)):
         typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -59,3 +59,20 @@ def check_key(owner: str, key: Any, batch: int = 1) -> None:
         f"{owner}: expected a random key, such as `jax.random.key(0)`, got {what}. The key comes "
         "before the arguments of the model."
     )
+
+
+def refuse_equal_keys(owner: str, keys: Any) -> None:
+    """Refuse random keys that are equal: their chains would be one and the same chain.
+
+    :param keys: one random key a chain.
+    :raises ValueError: naming two chains.
+    """
+    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
+    for chain, row in enumerate(rows):
+        if (first := rows.index(row)) < chain:
+            raise ValueError(
+                f"{owner}: chains {first} and {chain} have the same random key, so that they would be "
+                "one chain and agree whatever it does. Give one key, from which every chain gets its "
+                f"own, or `jax.random.split(key, {len(rows)})`."
+            )

@@ -47,7 +47,7 @@ def _of_module(module: Any) -> dict[str, Any]:
 def call_of(name: str, settings: Mapping[str, Any], first: Sequence[Any] = ()) -> str:
     """``name(first, …, setting=value, …)``.
 
-    :param first: what is given without a name.
+    :param first: arguments given without a name.
     """
     parts = [text_of(value) for value in first]
     parts += [f"{key}={text_of(value)}" for key, value in settings.items()]

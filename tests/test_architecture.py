@@ -58,13 +58,14 @@ ROWS = {
         laplace modes
     """,
     "diagnostics": """
-        compare_runs copies distinct_functions given_draws hidden_units report_numbers temperatures
-        verdict_names
-        sampler_stats spaces
+        checked_draws compare_runs copied_chains distinct_functions hidden_units verdict_names
+        report_numbers temperatures
+        rhat_and_ess sampler_stats
         report
-        judged
-        words
-        verdict
+        evidence
+        verdict_words
+        verdict_context
+        verdict_rules
         from_arrays
         diagnose
     """,

@@ -6,7 +6,7 @@ network out: its likelihood part is never indefinite. For a likelihood in its na
 is the Hessian of the linearised model (Martens, *New insights and perspectives on the natural
 gradient method*, 2020, §9). Hierarchical precisions count as constants in its prior.
 
-Both are only ever multiplied with vectors, one column (or diagonal entry) after another.
+Both are only multiplied with vectors, to compute one column (or diagonal entry) after another.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 
 Curvature = Literal["hessian", "gauss_newton"]
-# Columns at a time.
+# Columns that are computed at a time.
 _COLUMNS = 32
 
 
 def matrix(
-    descent: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
+    member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
 ) -> np.ndarray:
     """All second derivatives with respect to some sites, raveled in the order of `ravel_pytree`.
 
@@ -40,55 +40,55 @@ def matrix(
     :return: (parameters, parameters), float64.
     """
 
-    full = _compute(descent, z, sites, kind, columns)
+    full = _compute(member_optimizer, z, sites, kind, columns)
     return (full + full.T) / 2
 
 
-def columns(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+def columns(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
     """All columns of a matrix from its products with vectors, inside a compiled function."""
 
     def column(i: jax.Array) -> jax.Array:
-        return times(jnp.zeros(size).at[i].set(1.0))
+        return multiply(jnp.zeros(size).at[i].set(1.0))
 
     return lax.map(column, jnp.arange(size), batch_size=_COLUMNS)
 
 
 def diagonal(
-    descent: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
+    member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], kind: Curvature
 ) -> np.ndarray:
     """The diagonal of :func:`matrix`, at the same cost in time but not in memory."""
 
-    def entries(times: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
+    def entries(multiply: Callable[[jax.Array], jax.Array], size: int) -> jax.Array:
         def entry(i: jax.Array) -> jax.Array:
-            return times(jnp.zeros(size).at[i].set(1.0))[i]
+            return multiply(jnp.zeros(size).at[i].set(1.0))[i]
 
         return lax.map(entry, jnp.arange(size), batch_size=_COLUMNS)
 
-    return _compute(descent, z, sites, kind, entries)
+    return _compute(member_optimizer, z, sites, kind, entries)
 
 
 def _compute(
-    descent: MemberOptimizer,
+    member_optimizer: MemberOptimizer,
     z: Values,
     sites: Sequence[str],
     kind: Curvature,
     collect: Callable[[Callable[[jax.Array], jax.Array], int], jax.Array],
 ) -> np.ndarray:
-    """Compile and run what collects columns, with the data as arguments."""
+    """Compile and run `collect`, which multiplies the matrix with vectors, with the data as arguments."""
 
     @jax.jit
     def program(z: Values, arrays: list[Any]) -> jax.Array:
-        marginal = marginal_of(descent.model, descent.static, arrays)
-        at, times = products(marginal, z, sites, kind)
-        return collect(times, at.size)
+        marginal = marginal_of(member_optimizer.model, member_optimizer.static, arrays)
+        at, multiply = products(marginal, z, sites, kind)
+        return collect(multiply, at.size)
 
-    return np.asarray(program(z, descent.arrays), np.float64)
+    return np.asarray(program(z, member_optimizer.arrays), np.float64)
 
 
 def products(
     marginal: Marginal, z: Values, sites: Sequence[str], kind: Curvature
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """What multiplies the curvature with a vector, inside a compiled function.
+    """The product of the curvature with a vector, as a function for use inside a compiled function.
 
     :return: the values of the sites as one vector, in the order of `ravel_pytree`, and the product
         with a vector like it.
@@ -111,11 +111,11 @@ def products(
 
     _, pull = jax.vjp(standardized, at)
 
-    def times(v: jax.Array) -> jax.Array:
+    def multiply(v: jax.Array) -> jax.Array:
         along = jax.jvp(standardized, (at,), (v,))[1]
         return pull(along)[0] + jax.jvp(prior_slope, (at,), (v,))[1]
 
-    return at, times
+    return at, multiply
 
 
 def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:

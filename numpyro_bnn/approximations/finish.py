@@ -1,8 +1,8 @@
-"""From where an optimiser stopped to the mode itself, on all rows.
+"""Moves members from where an optimiser stopped to their modes, on all rows.
 
-Adam at a constant rate stops a quarter of a posterior standard deviation away, or more. L-BFGS goes
-on until the energy is flat to rounding, and steps -G⁻¹ g with a matrix G that stays fixed, which
-need gradients only, go below what differences of energies can show. A mode is reached where
+Adam at a constant rate stops a quarter of a posterior standard deviation away, or more. L-BFGS
+continues until the energy is flat to rounding. Steps -G⁻¹ g with a fixed matrix G, which need gradients
+only, come nearer than differences of energies can resolve. A mode is reached where
 ½ gᵀ G⁻¹ g is at most 10⁻³ nats (:mod:`numpyro_bnn.approximations.newton`).
 """
 
@@ -21,7 +21,7 @@ from numpyro_bnn.approximations.newton import MOST_DENSE, Newton, Slopes, decrem
 from numpyro_bnn.approximations.stopping import BLOCK
 from numpyro_bnn.potential.potential import Values
 
-# Nats from the mode that count as the mode, and those at which nothing is left to do.
+# A mode is reached within so many nats; within the second number no further steps are taken.
 REACHED = 1e-3
 _NOTHING_LEFT = 1e-7
 # Steps with a fixed matrix; fewer where each of them takes 200 products.
@@ -31,7 +31,7 @@ _ROUNDS = 3
 
 
 def fit_modes(
-    descent: MemberOptimizer,
+    member_optimizer: MemberOptimizer,
     key: jax.Array,
     num_members: int,
     training: TrainingOptions,
@@ -40,38 +40,42 @@ def fit_modes(
     """Optimise members, on all rows to their modes.
 
     The default optimiser takes at most half of the steps, and L-BFGS what is left. Minibatches,
-    `validation`, data on the host, fewer than 200 steps, and an optimiser of the user's that takes
-    every step are left where they end: that is what was asked for.
+    `validation`, data on the host, fewer than 200 steps, and a user's optimiser that takes every step
+    keep members where the optimiser ends.
 
-    :param noise: of each member, where the model is perturbed.
+    :param noise: noise of each member, where the model is perturbed.
     :return: unconstrained values, energies on all rows (nats), and ½ gᵀ G⁻¹ g of each member, NaN
         where it was not measured.
     """
     unknown = np.full(num_members, np.nan)
-    on_all_rows = training.batch_size is None and not descent.whole.centered.is_on_host
+    on_all_rows = training.batch_size is None and not member_optimizer.whole.centered.is_on_host
     if not on_all_rows or training.validation is not None or training.num_steps < 2 * BLOCK:
-        return *descent.fit(key, num_members, training, noise), unknown
+        return *member_optimizer.fit(key, num_members, training, noise), unknown
     half = training.num_steps // 2
     shared = training.optimizer is None and training.tolerance > 0
-    z, energy = descent.fit(key, num_members, training, noise, half if shared else None)
-    left = training.num_steps - descent.steps
+    z, energy = member_optimizer.fit(key, num_members, training, noise, half if shared else None)
+    left = training.num_steps - member_optimizer.steps
     by_default = training.num_steps >= TrainingOptions().num_steps
     if not np.isfinite(energy).any() or (left == 0 and not by_default):
         return z, energy, unknown
-    z, found = to_modes(descent, z, left, training.progress_bar, noise)
-    return z, descent.energies(z), found
+    z, found = to_modes(member_optimizer, z, left, training.progress_bar, noise)
+    return z, member_optimizer.energies(z), found
 
 
 def to_modes(
-    descent: MemberOptimizer, z: Values, num_steps: int, progress_bar: bool, noise: PyTree = None
+    member_optimizer: MemberOptimizer,
+    z: Values,
+    num_steps: int,
+    progress_bar: bool,
+    noise: PyTree = None,
 ) -> tuple[Values, np.ndarray]:
     """Move members to their modes.
 
     :param num_steps: most steps of L-BFGS.
     :return: unconstrained values, and ½ gᵀ G⁻¹ g of each member, nats.
     """
-    newton = Newton(descent, z)
-    descend = _LBFGS(descent, noise)
+    newton = Newton(member_optimizer, z)
+    descend = _LBFGS(member_optimizer, noise)
     with tqdm(total=num_steps, desc="to the mode", disable=not progress_bar) as bar:
         for _ in range(_ROUNDS):
             z = descend(z, num_steps - bar.n, bar)
@@ -86,21 +90,23 @@ def to_modes(
 class _LBFGS:
     """L-BFGS on all members at once; its program compiles once."""
 
-    def __init__(self, descent: MemberOptimizer, noise: PyTree) -> None:
-        self.descent = descent
+    def __init__(self, member_optimizer: MemberOptimizer, noise: PyTree) -> None:
+        self.member_optimizer = member_optimizer
         self.noise = noise
         self.optimizer = optax.lbfgs(memory_size=20)
-        self.advance = descent.advance(self.optimizer)
+        self.advance = member_optimizer.advance(self.optimizer)
 
     def __call__(self, z: Values, num_steps: int, bar: tqdm) -> Values:
-        """Take steps until 100 of them gain nothing that the numbers can show."""
+        """Take steps until 100 of them lower the energy by no more than rounding."""
         begin = jax.vmap(self.optimizer.init)(z)
-        members = self.descent.members(jax.random.key(0), z, begin)
+        members = self.member_optimizer.members(jax.random.key(0), z, begin)
         last: Any = np.inf
         done = 0
         while done < num_steps:
             count = min(BLOCK, num_steps - done)
-            members, energy, _ = self.advance(members, count, self.noise, self.descent.arrays)
+            members, energy, _ = self.advance(
+                members, count, self.noise, self.member_optimizer.arrays
+            )
             energy = np.asarray(energy, np.float64)
             done += count
             bar.set_postfix_str(f"potential energy {np.nanmean(energy):.6g}", refresh=False)
@@ -108,7 +114,7 @@ class _LBFGS:
             if not (last - energy > REACHED / 10 + 4 * _rounding(z, energy)).any():
                 break
             last = energy
-        whole = np.isfinite(self.descent.energies(members.z))
+        whole = np.isfinite(self.member_optimizer.energies(members.z))
         return jax.tree.map(lambda new, old: where_members(whole, new, old), members.z, z)
 
 
@@ -145,13 +151,13 @@ def _by_fixed_matrix(newton: Newton, z: Values, noise: PyTree) -> tuple[Values, 
 
 
 def _rounding(z: Values, energy: np.ndarray) -> np.ndarray:
-    """How finely the numbers of an energy are spaced."""
+    """The rounding error of an energy at these values, nats."""
     dtype = next(iter(z.values())).dtype
     return np.asarray(np.finfo(dtype).eps * np.maximum(np.abs(energy), 1.0))
 
 
 def say_if_not_reached(owner: str, found: np.ndarray) -> None:
-    """Warn of members that did not get to their modes."""
+    """Warn of members that did not reach their modes."""
     far = np.flatnonzero(found > REACHED)
     if not len(far):
         return

@@ -1,4 +1,4 @@
-"""Keywords that neither a function nor the model knows: refused by the function that was called."""
+"""Refuses keywords that neither the called function nor the model takes."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ def check_keywords(
     :param options: its own keywords.
     :param model: a NumPyro model.
     :param given: keywords that are not options.
-    :raises TypeError: naming them, what resembles them, and what the function and the model take.
+    :raises TypeError: naming them, similar names, and the keywords that function and model take.
     """
     takes = _keywords_of(model)
     unknown = [] if takes is None else [name for name in given if name not in takes]

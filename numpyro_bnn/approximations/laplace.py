@@ -61,14 +61,14 @@ def laplace(
     :param key: random key.
     :param args: its arguments.
     :param num_samples: draws.
-    :param subset: what is random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
+    :param subset: the sites that are random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
         the outputs), or names of sites; the rest stays at the mode.
     :param covariance: ``"full"``, ``"diagonal"`` (1 over the diagonal of H), or ``"auto"``: full
         up to 5000 parameters.
     :param linearized: predict with networks linearised at the mode: the model of the draws is
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
-    :param mode: what :func:`numpyro_bnn.map_estimate` returned; found here where None.
+    :param mode: the result of :func:`numpyro_bnn.map_estimate`; found here where None.
     :param optimizer: an optax optimiser of the energy in nats, its learning rate a number or a
         schedule; default Adam with step 0.01.
     :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
@@ -86,7 +86,7 @@ def laplace(
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
     :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
-        told, or no curvature is positive definite.
+        found, or no curvature is positive definite.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)
     if covariance not in ("auto", "full", "diagonal"):
@@ -97,26 +97,26 @@ def laplace(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(laplace, model, kwargs)
-    descent = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
-    known = _known_sites(subset, descent.whole)
+    member_optimizer = MemberOptimizer("laplace", model, args, kwargs, options.batch_size)
+    known = _known_sites(subset, member_optimizer.whole)
     key_fit, key_noise, key_precisions = jax.random.split(key, 3)
     if mode is None:
-        members, _, _ = fit_modes(descent, key_fit, 1, options)
+        members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
-        members = {n: v[None] for n, v in _values_of(mode, descent.whole).items()}
+        members = {n: v[None] for n, v in _values_of(mode, member_optimizer.whole).items()}
     keep_finite("laplace", finite_members(members))
     z = {name: value[0] for name, value in members.items()}
-    sites = known or _last_layer(descent.whole, z)
+    sites = known or _last_layer(member_optimizer.whole, z)
     flat, unravel = ravel_pytree({name: z[name] for name in sites})
     if covariance == "auto":
         covariance = "full" if flat.size <= _MOST_FULL else "diagonal"
-    root, kind = _root(descent, z, sites, covariance)
+    root, kind = _root(member_optimizer, z, sites, covariance)
     noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
     steps = _solve(root, noise, transposed=True)
-    decrement = float(Newton(descent, members, sites).decrements(members)[0])
+    decrement = float(Newton(member_optimizer, members, sites).decrements(members)[0])
     drawn = jax.vmap(unravel)(flat + jnp.asarray(steps.T, flat.dtype))
     everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
-    draws = descent.draws(
+    draws = member_optimizer.draws(
         {name: value[None] for name, value in everywhere.items()},
         key_precisions,
         curvature=kind,
@@ -127,8 +127,8 @@ def laplace(
     _say_if_off(decrement)
     if not linearized:
         return draws
-    at = descent.whole.centered.constrain(descent.whole.with_precisions(z))
-    weights = {name: at[name] for name in descent.whole.sites if "/" in name}
+    at = member_optimizer.whole.centered.constrain(member_optimizer.whole.with_precisions(z))
+    weights = {name: at[name] for name in member_optimizer.whole.sites if "/" in name}
     return Draws(draws, linearize(model, weights), draws.stats, draws.info)
 
 
@@ -200,19 +200,19 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
 
 
 def _root(
-    descent: MemberOptimizer, z: Values, sites: Sequence[str], covariance: str
+    member_optimizer: MemberOptimizer, z: Values, sites: Sequence[str], covariance: str
 ) -> tuple[np.ndarray, str]:
-    """Square root of the precision (lower triangle, or diagonal), and whose curvature it is."""
+    """Square root of the precision (lower triangle, or diagonal), and the kind of curvature used."""
     kinds: tuple[curvature.Curvature, ...] = ("hessian", "gauss_newton")
     lowest = 0.0
     for kind in kinds:
         if covariance == "diagonal":
-            entries = curvature.diagonal(descent, z, sites, kind)
+            entries = curvature.diagonal(member_optimizer, z, sites, kind)
             lowest = entries.min()
             if lowest > 0:
                 return np.sqrt(entries), kind
         else:
-            full = curvature.matrix(descent, z, sites, kind)
+            full = curvature.matrix(member_optimizer, z, sites, kind)
             try:
                 return cholesky(full, lower=True), kind
             except LinAlgError:

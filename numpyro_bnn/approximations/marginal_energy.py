@@ -1,8 +1,8 @@
 """The energy of weights with their hierarchical precisions integrated out.
 
 Weights and precisions have no joint mode worth finding: their joint density is highest where all
-weights of a group are nearly zero and their precision is large, whatever the data say. So what
-optimises, or expands around an optimum, works on the weights (and all other sites) alone,
+weights of a group are nearly zero and their precision is large, whatever the data say. So optimisers and
+expansions around an optimum work on the weights (and all other sites) alone,
 
     U(w) = -log ∫ p(τ) p(w | τ) p(y | w) dτ,
 
@@ -10,9 +10,9 @@ in unconstrained values of the sites that the model has in centred coordinates. 
 
     log p(w, y) = log p(w, τ, y) - log p(τ | w, y),        the same number for every τ,
 
-and the last term is known: precisions are conjugate and meet the data through the weights only. In a
-hierarchy of several levels that holds for the lowest given the next; the upper ones are sites like
-the scale of the noise.
+and the last term is known: precisions are conjugate, and depend on the data through the weights only. In a
+hierarchy of several levels this holds for the lowest level given the next; the upper levels are treated as
+ordinary sites, like the scale of the noise.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,9 @@ from numpyro_bnn.potential.starts import (
 
 
 class Marginal:
-    """U(w) of a model given its arguments; a model without hierarchical precisions has no others.
+    """The marginal energy U(w) of a model given its arguments, hierarchical precisions integrated out.
+
+    For a model without such precisions it is the potential energy.
 
     :param model: a NumPyro model, in whatever coordinates.
     :param args: its positional arguments.
@@ -51,7 +53,7 @@ class Marginal:
 
     @property
     def sites(self) -> list[str]:
-        """Names of the sites that U is a function of."""
+        """Names of the sites that U depends on."""
         return [name for name in self.centered.structure.latent if name not in self.groups]
 
     def __call__(self, z: Values) -> jax.Array:
@@ -86,7 +88,7 @@ class Marginal:
         return {name: group.conditional(z | above) for name, group in self.groups.items()}
 
     def prior_energy(self, z: Values, precisions: Values) -> jax.Array:
-        """-log p(w | τ) up to a constant: without the observed sites, at given precisions.
+        """-log p(w | τ) up to a constant: the energy of the prior at given precisions.
 
         :param z: unconstrained values.
         :param precisions: unconstrained precisions by site.
@@ -162,7 +164,7 @@ class Marginal:
 def _at_most_one(value: jax.Array) -> jax.Array:
     """Scale an array down to a root mean square of 1."""
     largest = jnp.maximum(jnp.max(jnp.abs(value)), 1.0)
-    # The squares of what is divided by the largest first do not overflow.
+    # Dividing by the largest value first keeps the squares from overflowing.
     return value / jnp.maximum(largest * jnp.sqrt(jnp.mean((value / largest) ** 2)), 1.0)
 
 

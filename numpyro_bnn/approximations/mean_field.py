@@ -23,7 +23,7 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import complete, gentle_start
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.samplers.sgmcmc.gradients import next_rows
-from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.run_identity import Described, environment
 
@@ -93,22 +93,22 @@ def mean_field(
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
     decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
     decides += [num_particles, jax.random.key_data(key)]
-    watched = None if checkpoint is None else Watched({"fit": decides})
-    descent = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
+    watched = None if checkpoint is None else ChangesByModel({"fit": decides})
+    member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
-    # What tells the structure of a model may not run inside the model: NumPyro would see it.
-    own, static = descent.whole.original, descent.static
+    # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
+    own, static = member_optimizer.whole.original, member_optimizer.static
 
     def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
-        bound = own.bound if rows is None else own.rows_of(rows, descent.plate)
+        bound = own.bound if rows is None else own.rows_of(rows, member_optimizer.plate)
         given, named = Arguments.join(arrays, static)
         return bound(*given, **named)
 
     def next_batch(batches: Any) -> tuple[jax.Array | None, Any]:
         if batch_size is None:
             return None, batches
-        return next_rows(batches, descent.size, batch_size, "permutation")
+        return next_rows(batches, member_optimizer.size, batch_size, "permutation")
 
     @jax.jit
     def advance(carry: tuple, count: jax.Array, arrays: list[Any]) -> tuple:
@@ -145,20 +145,20 @@ def mean_field(
     start = begin(key_start, init_params)
     guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
     svi = SVI(on_rows, guide, optimizer, Trace_ELBO(num_particles))
-    all_rows = Rows(descent.whole, descent.plate, descent.size)
-    batches = descent.estimator.init(all_rows, {}, key_rows)
-    carry: tuple = (svi.init(key_svi, next_batch(batches)[0], descent.arrays), batches)
+    all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
+    batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
+    carry: tuple = (svi.init(key_svi, next_batch(batches)[0], member_optimizer.arrays), batches)
     disk = _Disk(checkpoint, checkpoint_every, watched)
     carry, loss, first_step = disk.begin(carry, key)
-    descent.count(first_step * num_particles)
+    member_optimizer.count(first_step * num_particles)
     with tqdm(
         total=num_steps, initial=first_step, desc="mean_field", disable=not progress_bar
     ) as bar:
         for done in range(first_step, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
-            carry, loss = advance(carry, count, descent.arrays)
+            carry, loss = advance(carry, count, member_optimizer.arrays)
             disk.keep(carry, loss, done + count)
-            descent.count(count * num_particles)
+            member_optimizer.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
             bar.update(count)
     disk.close()
@@ -168,31 +168,33 @@ def mean_field(
             "mean_field: the fit is not finite. Check the data for NaN or infinite values, or use "
             "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
-    values = draw(params, jax.random.split(key_draws, num_samples), descent.arrays)
-    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": descent.gradients}
-    info |= descent.about
+    values = draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
+    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": member_optimizer.gradients}
+    info |= member_optimizer.about
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)
 
 
 class _Disk:
-    """The folder that keeps a fit, if there is one.
+    """The checkpoint of a fit.
 
-    :param folder: the folder; nothing is kept where None.
+    :param folder: its folder; nothing is stored where None.
     :param every: steps between checkpoints.
-    :param watched: what makes this fit this fit.
+    :param watched: description of everything that decides the fit.
     """
 
-    def __init__(self, folder: str | Path | None, every: int, watched: Watched | None) -> None:
+    def __init__(
+        self, folder: str | Path | None, every: int, watched: ChangesByModel | None
+    ) -> None:
         self.checkpoint = None if folder is None else Checkpoint(folder)
         self.every = max(1, every // _BLOCK) * _BLOCK
         self.watched = watched
 
     def begin(self, carry: Any, key: jax.Array) -> tuple[Any, jax.Array, int]:
-        """Where to go on: the state, the loss before it and the steps taken."""
+        """The state to continue from, the loss before it, and the steps taken so far."""
         start = (carry, jnp.zeros(()))
         if self.checkpoint is None:
             return *start, 0
-        if not self.checkpoint.begun:
+        if not self.checkpoint.holds_run:
             self.checkpoint.begin(Start(key, None, ()), self._described())
         self.checkpoint.read_start(self._described)
         last = self.checkpoint.last_step()
@@ -207,7 +209,7 @@ class _Disk:
         return Described(found.facts | environment(), found.unknown)
 
     def keep(self, carry: Any, loss: jax.Array, done: int) -> None:
-        """Store the state after so many steps, if its turn has come."""
+        """Store the state after `done` steps, if a checkpoint is due."""
         if self.checkpoint is not None and done % self.every == 0:
             self.checkpoint.save((carry, loss), Progress(done, 0))
 

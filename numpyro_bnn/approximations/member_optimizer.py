@@ -1,4 +1,4 @@
-"""Optimisation of many members at once: what starts, ensembles and their relatives share.
+"""Optimises many members at once; starts, ensembles, SWAG and Laplace share it.
 
 Members are vectorised (``jax.vmap``) and every program is compiled once. They move in the
 coordinates of :class:`~numpyro_bnn.approximations.marginal_energy.Marginal`, on the energy U in nats,
@@ -40,7 +40,7 @@ from numpyro_bnn.potential.structure import begin_fit, explain_tracing
 from numpyro_bnn.potential.subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
-# Draws that each start is the best of, and how often members that end far above others start again.
+# Each start is the best of so many prior draws; members that end far above others start again so often.
 _CANDIDATES = 8
 _RESTARTS = 2
 
@@ -74,13 +74,13 @@ class TrainingOptions(NamedTuple):
     def checked(
         self, function: Callable, model: Callable, kwargs: Mapping[str, Any]
     ) -> "TrainingOptions":
-        """These options with Python's own whole numbers.
+        """Check these options, and convert numbers to Python's own integers.
 
-        :param function: the one that was called.
+        :param function: the function that was called.
         :param model: the model.
-        :param kwargs: what was given beside the options of the function, for the model.
+        :param kwargs: the keywords that are not options of the function, meant for the model.
         :raises ValueError: if a number is out of range.
-        :raises TypeError: if `validation` is not a tuple of arguments, or nobody takes a keyword.
+        :raises TypeError: if `validation` is not a tuple of arguments, or for an unknown keyword.
         """
         owner = function.__name__
         check_keywords(owner, keyword_options(function), model, kwargs)
@@ -110,7 +110,7 @@ def check_tolerance(owner: str, tolerance: object) -> None:
 
 
 class Members(NamedTuple):
-    """Where members are while they are optimised; every leaf has a leading axis of members.
+    """The state of members during optimisation; every leaf has a leading axis of members.
 
     - **z** - unconstrained values by site
     - **moments** - state of the optimiser
@@ -181,11 +181,11 @@ class MemberOptimizer:
     ) -> Values:
         """Starts: for each member the one of lowest energy among several prior draws.
 
-        Every other draw is shrunk, because a draw from a wide prior may have an energy from which
-        no optimiser comes back. Minibatches are judged by one of them.
+        Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
+        optimiser recovers. With minibatches, candidates are compared on a single one.
 
-        :param given: what replaces the values of some sites.
-        :param noise: of each member, where the model is perturbed.
+        :param given: values of some sites, in place of drawn ones.
+        :param noise: noise of each member, where the model is perturbed.
         """
         if given is not None:
             check_mapping(self.owner, given)
@@ -216,7 +216,7 @@ class MemberOptimizer:
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree) -> Members:
-        """Members at `z` whose minibatches are decided by `key`."""
+        """The state of members at `z`; `key` decides their minibatches."""
         num_members = jnp.shape(next(iter(z.values())))[0]
         rows = Rows(self.whole, self.plate, self.size)
         keys = jax.random.split(key, num_members)
@@ -271,7 +271,7 @@ class MemberOptimizer:
         return counted
 
     def count(self, estimates: int) -> None:
-        """Add gradient estimates to those taken so far."""
+        """Add a number of gradient estimates to the passes over all rows in `gradients`."""
         share = self.estimator.batch_size / self.size if self.estimator.batch_size else 1.0
         self.gradients += estimates * share
 
@@ -284,9 +284,9 @@ class MemberOptimizer:
         noise: PyTree = None,
         num_steps: int | None = None,
     ) -> tuple[Values, np.ndarray]:
-        """Optimise members from their own starts; those that end far above the others start again.
+        """Optimise members from their own starts; members that end far above the others start again.
 
-        :param noise: of each member, where the model is perturbed.
+        :param noise: noise of each member, where the model is perturbed.
         :param num_steps: most steps to take, where fewer than those of `training`.
         :return: unconstrained values, and the energy of each member on all rows (nats).
         """
@@ -347,7 +347,7 @@ class MemberOptimizer:
                     self.stopped = f"{BLOCK} steps gain less than {training.tolerance:g} of it"
                     break
             if self.steps:
-                # Without the picture of a bar, so that a narrow terminal shows the reason whole.
+                # Without the bar itself, so that the reason fits into a narrow terminal.
                 bar.bar_format = "{desc}: {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
                 bar.set_postfix_str(f"{self.stopped}, potential energy {energy.mean():.4g}")
         return members.z if best is None or best.z is None else best.z
@@ -380,11 +380,11 @@ class MemberOptimizer:
         energy: np.ndarray | None = None,
         **info: Any,
     ) -> Draws:
-        """Members and their samples as draws, those that failed left out.
+        """Members and their samples as draws, failed members left out.
 
         :param z: unconstrained values, leading axes (member, draw).
         :param key: draws the hierarchical precisions given the weights; None for their means.
-        :param energy: of each member, nats.
+        :param energy: energy of each member, nats.
         :param info: facts about the run.
         :raises ValueError: if no member is left.
         """

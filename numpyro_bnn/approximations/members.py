@@ -1,4 +1,4 @@
-"""Members of an ensemble after they were optimised: which to keep, and which to warn of."""
+"""Decides which optimised members of an ensemble are kept, and warns of those far above the best."""
 
 import math
 import warnings
@@ -15,12 +15,12 @@ from numpyro_bnn.potential.sites import Structure
 def allowed_excess(structure: Structure, num_weights: int) -> float:
     """How far above the best a member may end, in nats.
 
-    Around a mode the energies of a Gaussian posterior exceed its own by half a χ² of as many
-    degrees of freedom as the data decide parameters: k/2 on average, √(k/2) the standard
-    deviation. Beyond k/2 + 5 √(k/2) + 10 is where the posterior of the best member never goes.
+    Draws of a Gaussian posterior have energies above that of the mode by half a χ² variable with k degrees
+    of freedom, k the number of parameters that the data determine: k/2 on average, with standard
+    deviation √(k/2). The posterior around the best member practically never exceeds k/2 + 5 √(k/2) + 10.
 
-    :param structure: of the model.
-    :param num_weights: parameters.
+    :param structure: sites and plates of the model.
+    :param num_weights: number of parameters.
     """
     sites = [structure.sites[name] for name in structure.observed]
     decided = float(num_weights)
@@ -30,12 +30,10 @@ def allowed_excess(structure: Structure, num_weights: int) -> float:
 
 
 def far_above(energy: np.ndarray, allowed: float) -> np.ndarray:
-    """Which members ended far above the lowest, or not finite.
+    """Which members ended with an energy above :func:`limit_of`, or not finite.
 
-    Far is further than :func:`limit_of`.
-
-    :param energy: of each member, nats.
-    :param allowed: by the model, see :func:`allowed_excess`.
+    :param energy: energy of each member, nats.
+    :param allowed: excess over the lowest that the model allows, see :func:`allowed_excess`.
     """
     finite = np.isfinite(energy)
     if not finite.any():
@@ -44,10 +42,10 @@ def far_above(energy: np.ndarray, allowed: float) -> np.ndarray:
 
 
 def limit_of(energy: np.ndarray, allowed: float) -> float:
-    """The energy up to which members are near the lowest, nats.
+    """The energy up to which members count as near the lowest, nats.
 
-    Where half of them are as far away as the model allows, or nearly, as modes of unequal depth
-    and the noise of minibatches make them, ten times their excess is allowed.
+    Where the median member is nearly as far above the lowest as the model allows, or further (because of
+    modes of unequal depth or the noise of minibatches), ten times its excess is allowed.
     """
     ordered = np.sort(energy[np.isfinite(energy)])
     usual = ordered[(len(ordered) - 1) // 2] - ordered[0]
@@ -82,7 +80,7 @@ def finite_members(z: Values) -> np.ndarray:
 
 
 def keep_finite(owner: str, finite: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
-    """Numbers of the members to keep, and what to say of the others: they are never averaged in.
+    """Numbers of the members to keep, and the reason by number for the others, which are left out.
 
     :raises ValueError: if none is left.
     """

@@ -1,10 +1,10 @@
-"""Optimisation in place of sampling: one mode, several modes, and modes of randomised problems.
+"""Optimisation in place of sampling: MAP, deep ensembles, and modes of randomised problems.
 
 All of them, and their relatives in :mod:`numpyro_bnn.approximations.sgd_iterates`,
 :mod:`numpyro_bnn.approximations.laplace` and :mod:`numpyro_bnn.approximations.mean_field`, are called
 ``f(model, key, *args, …)`` and return :class:`numpyro_bnn.Draws`, shaped like
-``mcmc.get_samples(group_by_chain=True)``, with the model: what judges and predicts from a sampler takes
-them as they are. A member of an ensemble is a chain.
+``mcmc.get_samples(group_by_chain=True)``, with the model: predictions and diagnostics accept them like
+those of a sampler. A member of an ensemble is a chain.
 
 Everything here minimises the energy of the weights (and of all other latent sites, in
 unconstrained coordinates) with hierarchical precisions integrated out; in the draws each
@@ -13,9 +13,9 @@ is left out with a warning and named in ``draws.left_out``.
 
 Optimisation on all rows ends at the mode, which means ½ gᵀG⁻¹g ≤ 10⁻³ nats (g the gradient, G the
 Gauss-Newton matrix with the curvature of the prior): ``draws.info["newton_decrement"]`` has the
-number of every member, and a warning names those that did not get there (not of a deep ensemble,
-which is an average of trained networks and no approximation around a mode). Minibatches, `validation`,
-fewer than 200 steps, and an optimiser that is given and takes every step end where they end.
+number of every member, and a warning names those that did not reach it (not in a deep ensemble, which
+is an average of trained networks and no approximation around a mode). With minibatches, `validation`,
+fewer than 200 steps, or a given optimiser that takes every step, members stay where the optimiser ends.
 """
 
 from collections.abc import Callable
@@ -95,13 +95,13 @@ def map_estimate(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(map_estimate, model, kwargs)
-    descent, z, energy, found = _train(
+    member_optimizer, z, energy, found = _train(
         "map_estimate", model, key, args, kwargs, num_starts, options
     )
     finite = np.isfinite(energy)
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
-    return descent.draws(
+    return member_optimizer.draws(
         {name: value[np.asarray(best), None] for name, value in z.items()},
         None,
         energy[best],
@@ -154,10 +154,10 @@ def deep_ensemble(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(deep_ensemble, model, kwargs)
-    descent, z, energy, found = _train(
+    member_optimizer, z, energy, found = _train(
         "deep_ensemble", model, key, args, kwargs, num_members, options
     )
-    return _as_chains(descent, z, energy, found)
+    return _as_chains(member_optimizer, z, energy, found)
 
 
 def randomized_map(
@@ -218,28 +218,30 @@ def randomized_map(
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(randomized_map, model, kwargs)
-    descent = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
-    known = known_noise(descent.whole.centered)
-    anchored = gaussian_priors(descent.whole)
-    descent.perturb = partial(perturbed, known=known)
+    member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
+    known = known_noise(member_optimizer.whole.centered)
+    anchored = gaussian_priors(member_optimizer.whole)
+    member_optimizer.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
-    one = partial(draw_noise, marginal=descent.whole, anchored=anchored, known=known)
+    one = partial(draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known)
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
-    z, energy, found = fit_modes(descent, key_fit, num_members, options, noise)
+    z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)
-    descent.name_far(energy, options)
-    return _as_chains(descent, z, energy, found)
+    member_optimizer.name_far(energy, options)
+    return _as_chains(member_optimizer, z, energy, found)
 
 
 def _measured(found: np.ndarray) -> dict[str, list[float]]:
-    """How far from their modes members are, if that is known of any."""
+    """The entry of `info` with the distance of members from their modes; empty where none was measured."""
     known = ~np.isnan(found)
     return {"newton_decrement": np.where(known, found, np.inf).tolist()} if known.any() else {}
 
 
-def _as_chains(descent: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray) -> Draws:
+def _as_chains(
+    member_optimizer: MemberOptimizer, z: Values, energy: np.ndarray, found: np.ndarray
+) -> Draws:
     """A chain with one draw for each member."""
-    return descent.draws(
+    return member_optimizer.draws(
         {name: value[:, None] for name, value in z.items()},
         None,
         energy,
@@ -256,9 +258,9 @@ def _train(
     num_members: int,
     options: TrainingOptions,
 ) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:
-    """Optimise members as `options` say, to their modes where that was asked for."""
-    descent = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
-    z, energy, found = fit_modes(descent, key, num_members, options)
+    """Optimise members with these options, on all rows to their modes."""
+    member_optimizer = MemberOptimizer(owner, model, args, kwargs, options.batch_size)
+    z, energy, found = fit_modes(member_optimizer, key, num_members, options)
     if owner != "map_estimate":  # which keeps the best only
-        descent.name_far(energy, options)
-    return descent, z, energy, found
+        member_optimizer.name_far(energy, options)
+    return member_optimizer, z, energy, found

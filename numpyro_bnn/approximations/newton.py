@@ -1,14 +1,13 @@
-"""How far from a mode a point is, in nats: ½ gᵀ G⁻¹ g, and the step -G⁻¹ g that would lead there.
+"""The distance of a point from a mode in nats, ½ gᵀ G⁻¹ g, and the Newton step -G⁻¹ g towards it.
 
 g is the gradient of the energy of the weights, hierarchical precisions integrated out, and G the
-Gauss-Newton matrix plus the curvature of the prior (:mod:`numpyro_bnn.approximations.curvature`). By this
-much a quadratic energy of curvature G would still fall; √(2 · 10⁻³) = .045 posterior standard deviations
-is how far its minimum then is. Where the Fisher information of a likelihood is not known here, the
-Hessian takes the place of G; a matrix that is not positive definite counts with the moduli of its
-eigenvalues.
+Gauss-Newton matrix plus the curvature of the prior (:mod:`numpyro_bnn.approximations.curvature`). A
+quadratic energy of curvature G would still fall by this much; at 10⁻³ nats its minimum is √(2 · 10⁻³) =
+.045 posterior standard deviations away. Where the Fisher information of a likelihood is not known here, the
+Hessian takes the place of G; of a matrix that is not positive definite the absolute eigenvalues are used.
 
-Up to 5000 weights G is factorised in float64. Beyond, conjugate gradients solve G x = g, and
-what they find is a lower bound.
+Up to 5000 weights G is factorised in float64. With more, conjugate gradients solve G x = g,
+and their result is a lower bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +33,11 @@ Solve = Callable[[np.ndarray], np.ndarray]
 
 
 class Slopes(NamedTuple):
-    """Where members are, flat.
+    """Positions, energies and gradients of members, weights as one vector.
 
     - **z** - values, (members, weights)
     - **energy** - nats, (members,)
-    - **gradient** - of the energy, (members, weights)
+    - **gradient** - gradient of the energy, (members, weights)
     """
 
     z: np.ndarray
@@ -49,35 +48,35 @@ class Slopes(NamedTuple):
 class Newton:
     """Gradients and matrices G of the members of one optimisation; every program compiles once.
 
-    :param descent: the optimisation.
+    :param member_optimizer: the optimisation.
     :param example: values of its members, for their shapes.
-    :param sites: that move; all where None.
+    :param sites: sites that are varied; all where None.
     """
 
     def __init__(
-        self, descent: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
+        self, member_optimizer: MemberOptimizer, example: Values, sites: Sequence[str] | None = None
     ) -> None:
         one = {name: value[0] for name, value in example.items()}
         sites = sorted(one if sites is None else sites)
         flat, self._unravel = ravel_pytree({name: one[name] for name in sites})
         self.size = flat.size
         self._dtype = flat.dtype
-        self._descent = descent
-        kind = _kind_for(descent, one)
+        self._member_optimizer = member_optimizer
+        kind = _kind_for(member_optimizer, one)
 
         def slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
-            potential = descent.rows(arrays, noise).potential
+            potential = member_optimizer.rows(arrays, noise).potential
             at = {name: z[name] for name in sites}
             value, gradient = jax.value_and_grad(lambda some: potential(z | some))(at)
             return ravel_pytree(at)[0], value, ravel_pytree(gradient)[0]
 
         def dense(z: Values, noise: PyTree, arrays: list[Any]) -> jax.Array:
-            at, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
-            return columns(times, at.size)
+            at, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
+            return columns(multiply, at.size)
 
         def solve(z: Values, noise: PyTree, right: jax.Array, arrays: list[Any]) -> jax.Array:
-            _, times = products(descent.rows(arrays, noise).potential, z, sites, kind)
-            return jax.scipy.sparse.linalg.cg(times, right, tol=1e-3, maxiter=_PRODUCTS)[0]
+            _, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
+            return jax.scipy.sparse.linalg.cg(multiply, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
         self._slopes = jax.jit(jax.vmap(slopes, in_axes=(0, 0, None)))
         self._dense = jax.jit(dense)
@@ -85,8 +84,8 @@ class Newton:
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:
         """Energies and gradients of all members."""
-        found = self._slopes(z, noise, self._descent.arrays)
-        self._descent.count(len(found[0]))
+        found = self._slopes(z, noise, self._member_optimizer.arrays)
+        self._member_optimizer.count(len(found[0]))
         return Slopes(*(np.asarray(part, np.float64) for part in found))
 
     def members(self, flat: np.ndarray) -> Values:
@@ -99,19 +98,19 @@ class Newton:
         return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
 
     def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
-        """What multiplies with G⁻¹ of one member.
+        """A function that multiplies a vector with G⁻¹ of one member.
 
         Costs as many products of G with a vector, of two to three gradients each, as there are
-        weights; beyond 5000 weights at most 200 for every use.
+        weights; with more than 5000 weights at most 200 for every call.
         """
         own, noise = jax.tree.map(lambda leaf: leaf[member], (z, noise))
-        arrays = self._descent.arrays
+        arrays = self._member_optimizer.arrays
         if self.size <= MOST_DENSE:
-            self._descent.count(self.size)
+            self._member_optimizer.count(self.size)
             return _inverse(np.asarray(self._dense(own, noise, arrays), np.float64))
 
         def by_conjugate_gradients(right: np.ndarray) -> np.ndarray:
-            self._descent.count(_PRODUCTS)
+            self._member_optimizer.count(_PRODUCTS)
             found = self._solve(own, noise, jnp.asarray(right, self._dtype), arrays)
             return np.asarray(found, np.float64)
 
@@ -124,11 +123,11 @@ def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
     return found if found >= 0 else float("nan")
 
 
-def _kind_for(descent: MemberOptimizer, z: Values) -> Curvature:
-    """The Gauss-Newton matrix wherever it is known."""
+def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
+    """``"gauss_newton"`` where that matrix is known for the likelihood, else ``"hessian"``."""
 
     def probe(z: Values) -> jax.Array:
-        return products(descent.whole, z, sorted(z), "gauss_newton")[0]
+        return products(member_optimizer.whole, z, sorted(z), "gauss_newton")[0]
 
     try:
         jax.eval_shape(probe, z)
@@ -138,7 +137,7 @@ def _kind_for(descent: MemberOptimizer, z: Values) -> Curvature:
 
 
 def _inverse(matrix: np.ndarray) -> Solve:
-    """Multiplication with the inverse of a matrix, its eigenvalues in modulus."""
+    """A function that multiplies with the inverse of a matrix, absolute values taken of its eigenvalues."""
     matrix = (matrix + matrix.T) / 2
     if not np.isfinite(matrix).all():
         return lambda right: np.full_like(right, np.nan)
@@ -146,7 +145,7 @@ def _inverse(matrix: np.ndarray) -> Solve:
         factor = cholesky(matrix, lower=True)
     except LinAlgError:
         values, vectors = np.linalg.eigh(matrix)
-        # Rounding makes zeros of either sign; they must not become far steps.
+        # Zero eigenvalues come out as rounding errors of either sign; they must not give long steps.
         lengths = np.maximum(np.abs(values), 1e-7 * np.abs(values).max())
         return lambda right: vectors @ ((vectors.T @ right) / lengths)
     return lambda right: cho_solve((factor, True), right)

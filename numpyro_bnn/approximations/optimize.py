@@ -68,18 +68,18 @@ def optimize(
         progress_bar=progress_bar,
     ).checked(optimize, model, kwargs)
     check_key("optimize", key)
-    descent = MemberOptimizer("optimize", model, args, kwargs, batch_size)
-    z, energy = descent.fit(key, num_chains, options)
+    member_optimizer = MemberOptimizer("optimize", model, args, kwargs, batch_size)
+    z, energy = member_optimizer.fit(key, num_chains, options)
     bad = [int(chain) for chain in jnp.flatnonzero(~jnp.isfinite(energy))]
     if bad:
         raise ValueError(
             f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for "
             "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
-    descent.name_far(energy, options)
+    member_optimizer.name_far(energy, options)
 
     @jax.jit
     def finish(z: Values, arrays: list[Any]) -> Values:
-        return jax.vmap(marginal_of(model, descent.static, arrays).complete)(z)
+        return jax.vmap(marginal_of(model, member_optimizer.static, arrays).complete)(z)
 
-    return finish(z, descent.arrays)
+    return finish(z, member_optimizer.arrays)

@@ -1,4 +1,4 @@
-"""Randomised versions of a model: the same posterior mode problem with other data and prior means.
+"""Randomised versions of a model, with perturbed targets and prior means, for :func:`randomized_map`.
 
 Each observed site with Gaussian noise of known scale gets perturbed targets y + σ ε. Any other
 observed site gets an exponential weight of mean 1 for every row: adding noise of a scale that is

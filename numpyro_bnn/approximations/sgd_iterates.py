@@ -1,7 +1,8 @@
 """Posterior approximations from the iterates of stochastic gradient descent at a constant rate.
 
-MemberOptimizer on U with independent minibatches and a rate r moves by z ← z - r g, where g is the gradient
-of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle: where U is
+Stochastic gradient descent on U with independent minibatches and rate r takes steps z ← z - r g, where g
+is the gradient of U on B of N rows, with mean ∇U and covariance C near the optimum. It does not settle:
+where U is
 quadratic with Hessian H its stationary covariance Σ solves, for small r,
 
     H Σ + Σ H = r C          (Mandt, Hoffman and Blei 2017, eq. 13, in units of U),
@@ -74,8 +75,8 @@ def constant_sgd(
     :param batch_size: rows a step, in the optimisation as well.
     :param num_samples: draws of each member.
     :param num_members: independent runs.
-    :param rate: of the energy in nats (for the mean loss over N rows times N), or ``"auto"``;
-        see the module.
+    :param rate: learning rate for the energy in nats (N times it for the mean loss over N rows), or
+        ``"auto"``, which the head of this module describes.
     :param num_warmup: steps at the constant rate before the first draw.
     :param thinning: steps to a draw.
     :param num_burnin: the former name of `num_warmup`, for one more release.
@@ -102,10 +103,10 @@ def constant_sgd(
     plan = _Plan(
         num_members, num_samples, _warmup("constant_sgd", num_warmup, num_burnin), thinning, rate
     )
-    keys, descent, iterates, rates = _iterate(
+    keys, member_optimizer, iterates, rates = _iterate(
         "constant_sgd", model, key, args, kwargs, plan.checked("constant_sgd"), options
     )
-    return descent.draws(iterates, keys, rate=rates)
+    return member_optimizer.draws(iterates, keys, rate=rates)
 
 
 def swag(
@@ -152,7 +153,7 @@ def swag(
     :param num_samples: draws from each member's Gaussian.
     :param num_members: optimisations, each with a Gaussian of its own.
     :param num_snapshots: iterates that a Gaussian is fitted to, K.
-    :param rank: of the low-rank half; at most `num_snapshots`.
+    :param rank: rank of the low-rank half; at most `num_snapshots`.
     :param rate: as in :func:`constant_sgd`.
     :param num_warmup: steps between the optimum and the first snapshot.
     :param thinning: steps to a snapshot.
@@ -187,7 +188,7 @@ def swag(
     plan = _Plan(
         num_members, num_snapshots, _warmup("swag", num_warmup, num_burnin), thinning, rate
     )
-    keys, descent, iterates, rates = _iterate(
+    keys, member_optimizer, iterates, rates = _iterate(
         "swag", model, key, args, kwargs, plan.checked("swag"), options
     )
     key_draws, key_precisions = jax.random.split(keys)
@@ -199,7 +200,7 @@ def swag(
 
     members = jax.random.split(key_draws, num_members)
     samples = jax.vmap(draw)(members, iterates)
-    return descent.draws(samples, key_precisions, rate=rates)
+    return member_optimizer.draws(samples, key_precisions, rate=rates)
 
 
 def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Values:
@@ -207,7 +208,7 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
 
     :param key: random key.
     :param snapshots: leaves (snapshot, …).
-    :param rank: of the low-rank half.
+    :param rank: rank of the low-rank half.
     """
     key_low, key_diagonal = jax.random.split(key)
     low = jax.random.normal(key_low, (rank,)) / jnp.sqrt(2 * (rank - 1))
@@ -221,13 +222,13 @@ def gaussian_of_snapshots(key: jax.Array, snapshots: Values, rank: int) -> Value
 
 
 class _Plan(NamedTuple):
-    """Which iterates of descent at a constant rate are taken.
+    """The runs of gradient descent at a constant rate, and the iterates that are kept of them.
 
     - **num_members** - independent runs
-    - **num_iterates** - of each, which are kept
-    - **num_warmup** - steps before the first of them
-    - **thinning** - steps to each
-    - **rate** - of the energy in nats, or ``"auto"``
+    - **num_iterates** - iterates kept of each run
+    - **num_warmup** - steps before the first iterate
+    - **thinning** - steps to an iterate
+    - **rate** - learning rate for the energy in nats, or ``"auto"``
     """
 
     num_members: int
@@ -237,7 +238,7 @@ class _Plan(NamedTuple):
     rate: Rate
 
     def checked(self, owner: str) -> "_Plan":
-        """The same plan with Python's own whole numbers.
+        """Check this plan, and convert its numbers to Python's own integers.
 
         :raises ValueError: if one is out of range.
         """
@@ -252,7 +253,7 @@ class _Plan(NamedTuple):
 
 
 def _warmup(owner: str, num_warmup: int, num_burnin: int | None) -> int:
-    """The steps of warm-up, whichever name they were given by."""
+    """The number of warm-up steps, from `num_warmup` or its deprecated name `num_burnin`."""
     if num_burnin is None:
         return num_warmup
     warnings.warn(
@@ -279,34 +280,36 @@ def _iterate(
     """
     check_key(owner, key)
     # Independent minibatches: those of one epoch cancel each other's noise.
-    descent = MemberOptimizer(owner, model, args, kwargs, options.batch_size, "replacement")
+    member_optimizer = MemberOptimizer(
+        owner, model, args, kwargs, options.batch_size, "replacement"
+    )
     key_fit, key_rate, key_steps, key_left = jax.random.split(key, 4)
-    z, energy = descent.fit(key_fit, plan.num_members, options)
-    descent.name_far(energy, options)
-    rates = _rates(descent, z, key_rate, plan.rate)
-    members = descent.members(key_steps, z, rates)
-    advance = descent.advance(_SCALED)
+    z, energy = member_optimizer.fit(key_fit, plan.num_members, options)
+    member_optimizer.name_far(energy, options)
+    rates = _rates(member_optimizer, z, key_rate, plan.rate)
+    members = member_optimizer.members(key_steps, z, rates)
+    advance = member_optimizer.advance(_SCALED)
     if plan.num_warmup:
-        members, *_ = advance(members, plan.num_warmup, None, descent.arrays)
+        members, *_ = advance(members, plan.num_warmup, None, member_optimizer.arrays)
     kept = []
     with tqdm(total=plan.num_iterates, desc=owner, disable=not options.progress_bar) as bar:
         for _ in range(plan.num_iterates):
-            members, *_ = advance(members, plan.thinning, None, descent.arrays)
+            members, *_ = advance(members, plan.thinning, None, member_optimizer.arrays)
             kept.append(members.z)
             bar.update()
     iterates = jax.tree.map(lambda *leaves: jnp.stack(leaves, 1), *kept)
-    return key_left, descent, iterates, [float(r) for r in rates]
+    return key_left, member_optimizer, iterates, [float(r) for r in rates]
 
 
 def _scaled(gradient: Values, rate: jax.Array, z: Any = None) -> tuple[Values, jax.Array]:
     return jax.tree.map(lambda g: -rate * g, gradient), rate
 
 
-# Plain descent whose state is its rate.
+# Plain gradient descent as an optax optimiser, whose state is the learning rate.
 _SCALED = optax.GradientTransformation(lambda z: jnp.ones(()), _scaled)
 
 
-def _rates(descent: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
+def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> jax.Array:
     """The rate of every member."""
     num_members = len(next(iter(z.values())))
     if not isinstance(rate, str):
@@ -315,28 +318,30 @@ def _rates(descent: MemberOptimizer, z: Values, key: jax.Array, rate: Rate) -> j
     @jax.jit
     def program(z: Values, keys: jax.Array, arrays: list[Any]) -> jax.Array:
         def one(z: Values, key: jax.Array) -> jax.Array:
-            rows = descent.rows(arrays)
+            rows = member_optimizer.rows(arrays)
             key_noise, key_power = jax.random.split(key)
             count = sum(leaf.size for leaf in z.values())
-            best = 2 * count / _noise_trace(descent, rows, z, key_noise)
+            best = 2 * count / _noise_trace(member_optimizer, rows, z, key_noise)
             return jnp.minimum(best, 1 / _top_curvature(rows.potential, z, key_power))
 
         return jax.vmap(one)(z, keys)
 
-    return program(z, jax.random.split(key, num_members), descent.arrays)
+    return program(z, jax.random.split(key, num_members), member_optimizer.arrays)
 
 
-def _noise_trace(descent: MemberOptimizer, rows: Rows, z: Values, key: jax.Array) -> jax.Array:
+def _noise_trace(
+    member_optimizer: MemberOptimizer, rows: Rows, z: Values, key: jax.Array
+) -> jax.Array:
     """tr C: variance of the minibatch gradient around the full one, summed over components."""
     exact = rows.full(z)[1]
 
     def add(carry: tuple, _: None) -> tuple[tuple, None]:
         state, total = carry
-        estimate = descent.estimator.estimate(rows, z, state)
+        estimate = member_optimizer.estimator.estimate(rows, z, state)
         error = jax.tree.map(jnp.subtract, estimate.gradient, exact)
         return (estimate.state, total + _square(error)), None
 
-    start: tuple = (descent.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
+    start: tuple = (member_optimizer.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
     total = lax.scan(add, start, None, _PILOT)[0][1]
     return total / _PILOT
 

@@ -1,4 +1,4 @@
-"""When to stop an optimisation: energies that have settled, or held-out rows that gain no more."""
+"""Stopping rules of an optimisation: energies that no longer fall, held-out rows that no longer improve."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,14 +19,14 @@ BLOCK = 100
 
 
 class Settling:
-    """Whether the energy still falls, told from noisy means over blocks of steps.
+    """Decides whether energies still fall, from noisy means over blocks of steps.
 
     The mean over the last w blocks is compared with the mean over the w before, for
     w = 1, 2, 4, …, each side at least an epoch of minibatches. Members have settled when for some
     w the fall in 100 steps, plus two standard errors of it, is below a fraction of the energy for
-    each of them: noise can then delay the end, but not bring it about.
+    each of them: noise can delay the end, but not cause it.
 
-    :param tolerance: that fraction; 0 and less never settle.
+    :param tolerance: this fraction of the energy; with 0 or less members never settle.
     :param epoch: steps that see every row once; 1 for steps on all rows.
     """
 
@@ -40,7 +40,7 @@ class Settling:
         """Take the next block into account.
 
         :param mean: energy of each member in the block, nats.
-        :param variance: of that mean, by the noise of minibatches; 0 for steps on all rows.
+        :param variance: variance of that mean by the noise of minibatches; 0 for steps on all rows.
         :return: whether all members have settled.
         """
         self._means.append(mean)
@@ -58,13 +58,13 @@ class Settling:
         last = np.mean(self._means[-width:], 0)
         fall = np.mean(self._means[-2 * width : -width], 0) - last
         error = np.sqrt(np.sum(self._variances[-2 * width :], 0)) / width
-        # Members that are no longer finite hold nobody up.
+        # Members that are no longer finite do not delay the others.
         still = (fall + 2 * error) / width >= self.tolerance * np.abs(last)
         return not still.any()
 
 
 class HeldOut:
-    """The parameters of each member under which held-out rows were most likely so far."""
+    """Keeps for each member the parameters with the highest likelihood of held-out rows so far."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
         check_arguments(args, kwargs)

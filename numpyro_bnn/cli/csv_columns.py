@@ -1,4 +1,4 @@
-"""From the text of a CSV file to columns of one kind each: numbers, truth values or categories.
+"""Reads a CSV file into columns of one kind each: numbers, truth values or categories.
 
 A reader that guesses turns a column of numbers with one ``?`` into as many categories as there are
 numbers, and rows with a field too many into a table whose columns are shifted by one. Here a
@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import pandas as pd
 
-# What stands for a missing value, as in pandas.
+# Texts that stand for a missing value, as in pandas.
 _MISSING = {
     "", "#n/a", "#na", "-nan", "1.#ind", "1.#qnan", "-1.#ind", "-1.#qnan", "<na>", "n/a", "na",
     "nan", "none", "null",
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\d+")
 _WITH_UNIT = re.compile(r"[$€£¥]\s?(?P<paid>[\d.,]+)|[+-]?[\d.,]*\d\s?(?P<unit>[^\d\s.,+-]\S{0,5})")
-# Different texts of a column up to which numbers with a unit may be categories.
+# A column of numbers with a unit may be categories up to so many different texts.
 _FEW = 10
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -30,9 +30,9 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 class Text(NamedTuple):
     """The fields of a file as text.
 
-    - **names** - of the columns
-    - **rows** - fields, without blanks around them
-    - **numbers** - of the rows, counted as a spreadsheet does: the header is row 1
+    - **names** - names of the columns
+    - **rows** - fields of each row, without surrounding blanks
+    - **numbers** - row numbers as in a spreadsheet: the header is row 1
     """
 
     names: list[str]
@@ -43,7 +43,7 @@ class Text(NamedTuple):
 def read_text(path: Path) -> Text:
     """The header and rows of a file.
 
-    :param path: of a CSV file with a header, in UTF-8 with or without a byte order mark.
+    :param path: path of a CSV file with a header, in UTF-8 with or without a byte order mark.
     :raises ValueError: for a file that is no table: empty, of another encoding or separator, with
         columns that have no name or share one, or rows that do not have a field for each column.
     """
@@ -95,7 +95,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 def columns_of(path: Path, text: Text) -> pd.DataFrame:
     """Every column as numbers (float64), truth values or categories (text).
 
-    :param path: of the file, for the error.
+    :param path: path of the file, for the error.
     :param text: its fields.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.

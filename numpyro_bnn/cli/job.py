@@ -37,18 +37,18 @@ PRIORS: dict[str, Callable] = {
 
 
 class Options(NamedTuple):
-    """How to fit.
+    """The settings of a fit by the command line.
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
     - **kernel** - a key of :data:`numpyro_bnn.workflow.kernels_by_name.KERNELS`; where None what
       :func:`~numpyro_bnn.workflow.fit.fit` takes, and for a comparison NUTS
-    - **num_chains**, **num_warmup**, **num_samples** - of the sampler, in draws; a fit is looked at
-      after `num_samples` for the first time
-    - **max_minutes** - that a fit may take
-    - **settings** - of the kernel, such as its `max_tree_depth`
+    - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
+      is judged for the first time after `num_samples`
+    - **max_minutes** - time limit of a fit
+    - **settings** - settings of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
-    - **seed** - of everything random
+    - **seed** - seed of all random numbers
     """
 
     hidden: tuple[int, ...] = (16,)
@@ -66,7 +66,7 @@ class Options(NamedTuple):
 class Score(NamedTuple):
     """One row of the table.
 
-    - **method** - what predicts
+    - **method** - name of the method
     - **log_score**, **log_score_error** - mean log predictive density of the test rows, nats,
       and its standard error
     - **error** - share of wrong classes, or root mean squared error
@@ -83,13 +83,13 @@ class Score(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the job found.
+    """The results of the job.
 
-    - **table**, **options** - what was asked
-    - **train**, **test** - row numbers
+    - **table**, **options** - the data and settings
+    - **train**, **test** - row numbers of training and test rows
     - **model**, **mcmc** - the fitted model and its run
-    - **scores** - of MAP, deep ensemble and posterior average
-    - **predictions** - of the test rows, by method
+    - **scores** - scores of MAP, deep ensemble and posterior average
+    - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
     """
 
@@ -108,7 +108,7 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     """Fit, predict, score and diagnose.
 
     :param table: the data.
-    :param options: how.
+    :param options: settings.
     :param progress_bar: show progress.
     :return: everything that the report needs.
     """
@@ -178,7 +178,7 @@ def compare_methods(
     """Several methods on a table, against the sampler that the options name.
 
     :param table: the data.
-    :param options: how.
+    :param options: settings.
     :param methods: names of :func:`~numpyro_bnn.workflow.compare.default_methods`; all where None.
     :param progress_bar: show progress.
     :raises ValueError: for an unknown name.
@@ -207,7 +207,7 @@ def score(method: str, predictions: Predictions, y: np.ndarray, task: str, secon
     """Score predictions of test rows.
 
     :param method: name of what predicts.
-    :param predictions: of the test rows.
+    :param predictions: predictions of the test rows.
     :param y: test targets.
     :param task: ``"classification"`` or ``"regression"``.
     :param seconds: to fit.

@@ -1,4 +1,4 @@
-"""What the main job leaves behind: figures, a report, predictions and the posterior."""
+"""Writes the results of the main job: a report with figures, predictions and the posterior."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ def cells(row: Score) -> tuple[str, ...]:
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse a folder that the report cannot go to; call this before hours are spent on one.
+    """Refuse a folder that the report cannot be written to; called before hours of sampling.
 
     :param folder: made where it does not exist.
     :raises FileExistsError: if a report would replace files that are not of an earlier one.
@@ -68,7 +68,7 @@ def require_folder(folder: Path) -> None:
 def write(outcome: Outcome, folder: Path) -> list[Path]:
     """Write ``report.md`` with its figures, ``predictions.csv`` and ``posterior.nc``.
 
-    :param outcome: of the job.
+    :param outcome: results of the job.
     :param folder: made where it does not exist; an earlier report in it is replaced.
     :return: the files written.
     :raises OSError: if that fails, see :func:`require_folder`.

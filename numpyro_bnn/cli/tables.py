@@ -20,7 +20,7 @@ _MAX_CLASSES = 20
 class Table(NamedTuple):
     """Inputs and a target.
 
-    - **name** - of the data set
+    - **name** - name of the data set
     - **x** - (N, D) float64
     - **y** - (N,) float64, or integer classes from 0
     - **task** - ``"classification"`` or ``"regression"``

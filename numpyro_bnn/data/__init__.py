@@ -1,6 +1,6 @@
-"""What users hand in, before it reaches a device: tables, lists, units, data larger than memory.
+"""Prepares the data that users pass in, before they reach a device: tables, lists, units, large files.
 
-``arguments.py`` makes arrays of what is numeric and calls a ready model's own preparation;
-``units.py`` standardises on the host in double precision and refuses what a number type would lose;
-:class:`~numpyro_bnn.OnHost` wraps data that are read a minibatch at a time.
+``arguments.py`` converts tables and lists to arrays, and lets a ready model standardise its data;
+``units.py`` standardises on the host in double precision, and refuses values that the device's number type
+cannot tell apart; :class:`~numpyro_bnn.OnHost` wraps data that are read a minibatch at a time.
 """

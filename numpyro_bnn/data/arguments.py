@@ -1,8 +1,8 @@
-"""Arguments of a model on their way to the device: tables and lists become arrays, units are applied.
+"""Converts the arguments of a model for the device: tables and lists to arrays, data to a model's units.
 
-Every door (runs, fits, predictions, scores) passes here, so that all take the same things and
-refuse the same things. A ready model gets its data standardised on the host and marked as such
-(:class:`~numpyro_bnn.data.units.Prepared`); any other model gets arrays of which nothing is lost.
+Runs, fits, predictions and scores all call these functions, so that they accept and refuse the same
+things. A ready model gets its data standardised on the host and marked as such
+(:class:`~numpyro_bnn.data.units.Prepared`); any other model gets arrays whose values are unchanged.
 """
 
 import inspect
@@ -19,24 +19,24 @@ _NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
 def innermost(model: Any) -> Any:
-    """The model under all handlers that wrap it."""
+    """The model without the handlers that wrap it."""
     while getattr(model, "fn", None) is not None:
         model = model.fn
     return model
 
 
 def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """What the model is to be called with, ready for the device.
+    """The arguments to call a model with, ready for the device.
 
-    Concrete data of a ready model are standardised with its units (and learned from where it has
-    none yet); what is prepared already, or traced, stays as it is.
+    Concrete data of a ready model are standardised with its units, which are learned from them if it has
+    none yet; data that are prepared already, or traced, stay as they are.
 
-    :param model: a NumPyro model, under whatever handlers.
+    :param model: a NumPyro model, with or without handlers around it.
     :param args: its positional arguments, as a user gave them.
     :param kwargs: its keyword arguments.
-    :return: arguments in their place.
+    :return: positional and keyword arguments.
     :raises TypeError: for tables and arrays that do not hold numbers.
-    :raises ValueError: for numbers that the device's types would change.
+    :raises ValueError: for numbers that the device's number types cannot hold or tell apart.
     """
     ready = innermost(model)
     if hasattr(ready, "prepare"):
@@ -53,9 +53,9 @@ def as_arrays(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple
     """Tables, series, tensors and lists among the arguments of a model, as arrays.
 
     A list is data where it is the first argument or has an entry for every row of the first
-    argument; any other is left as the constant that it is.
+    argument; any other list is left as it is, a constant of the model.
 
-    :raises TypeError: for what does not hold numbers.
+    :raises TypeError: for data that do not hold numbers.
     """
     owner, named = _owner(model), _parameters(model, args, kwargs)
     num_rows = None
@@ -83,8 +83,8 @@ def _leaf(owner: str, label: str, leaf: Any) -> Any:
 def as_array(owner: str, label: str, values: Any) -> Any:
     """One argument as an array of numbers: arrays as they are, tables and lists converted.
 
-    :param owner: who asks, for the error.
-    :param label: of the argument.
+    :param owner: the function that was called, for the error.
+    :param label: name of the argument.
     :param values: an array, a table or series, a tensor, a list of numbers, or None.
     :raises TypeError: for anything else, naming the columns of a table that hold no numbers.
     """
@@ -118,7 +118,7 @@ def as_array(owner: str, label: str, values: Any) -> Any:
 
 
 def _advice(label: str, values: Any) -> str:
-    """How what holds no plain numbers becomes an array of them."""
+    """Advice for an error: how to make an array of plain numbers from these values."""
     if hasattr(values, "toarray"):
         return f"A sparse matrix becomes an array by `{label}.toarray()`."
     if getattr(getattr(values, "dtype", None), "kind", "") == "c":

@@ -1,4 +1,4 @@
-"""Names of the columns of tables: a table with other columns than the training data is no input.
+"""Compares the columns of a table by name with those of the training data, and refuses others.
 
 An array has no names, so only tables are compared: columns in another order would be taken for one
 another without any error.
@@ -17,11 +17,11 @@ def column_names(values: Any) -> list[str]:
 def check_columns(owner: str, label: str, trained: Sequence[str], values: Any) -> None:
     """Refuse a table whose columns are not those of the training data, in their order.
 
-    :param owner: who asks, for the error.
-    :param label: of the argument.
-    :param trained: names in the training data; empty where they had none.
-    :param values: what is given now.
-    :raises ValueError: saying what is missing, unknown or in another place.
+    :param owner: the function that was called, for the error.
+    :param label: name of the argument.
+    :param trained: names of the columns in training; empty where they had none.
+    :param values: the table or array that is given now.
+    :raises ValueError: naming the columns that are missing, unknown or in another position.
     """
     given = column_names(values)
     if not len(trained) or not given or given == list(trained):

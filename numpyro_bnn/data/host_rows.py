@@ -1,13 +1,13 @@
-"""Data that stay on the host, of which the device sees a minibatch at a time.
+"""Data that stay in host memory or on disk; the device gets one minibatch at a time.
 
 :class:`OnHost` wraps anything with rows that can be indexed: a memory map, a zarr or HDF5 array, an
 array too large for the device. Which rows a step takes is decided by the compiled program itself,
-from the random key in the state of the chain, as for data on the device. The program asks the host
-for them (a callback), and says which ones come next: a thread reads these while the device
-computes. So the draws are those of data in memory (to rounding: the two programs are fused
-differently), and a run is continued from its checkpoint without any state of a loader.
+from the random key in the chain state, as for data on the device. The program gets them from the host
+by a callback, and passes the rows of the next step too: a thread reads these while the device computes.
+So the draws equal those with data in memory (up to rounding: the two programs are fused differently), and
+a run continues from its checkpoint without any state of a data loader.
 
-Inside the compiled program a stand-in of the right shape and type, which takes no memory, goes
+Inside the compiled program a placeholder of the right shape and type, which takes no memory, goes
 through the model in place of the data, until ``numpyro.subsample`` exchanges it for the rows.
 """
 
@@ -21,20 +21,20 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.primitives import Messenger
 
-# Minibatches that are read ahead at most: one for every chain, of not too many.
+# Minibatches that are read ahead, at most: one for each chain, up to this number of chains.
 _AHEAD = 16
-# Bytes of rows that a pass over all of them takes at a time.
+# Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
 
 
 class OnHost:
-    """Rows for a model that stay where they are until a step wants them.
+    """Rows of data that stay in host memory or on disk until a step needs them.
 
     Give it to ``MCMC.run`` in place of an array, with a kernel that takes minibatches, or with
     ``MCMC(…, chunk_size=…)`` for all rows in every step. The model takes its rows by
     ``numpyro.subsample`` in a plate, as for every minibatch, before it does anything else to them.
-    What looks at all rows (a start, an anchor, a Metropolis correction) reads them once from
-    beginning to end, 64 MiB at a time.
+    Computations on all rows (a start, an anchor of a control variate, a Metropolis correction) read them
+    once from beginning to end, 64 MiB at a time.
 
     :param array: anything with ``shape``, ``dtype`` and rows that can be taken by slices and by
         sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays.
@@ -69,7 +69,7 @@ class OnHost:
         )
 
     def stand_in(self) -> jax.Array:
-        """An array like this one to trace a model with: NaN where nothing may depend on it."""
+        """A placeholder to trace a model with: NaN in the shape and type of the data, without memory."""
         missing = jnp.nan if jnp.issubdtype(self.dtype, jnp.floating) else 0
         return jnp.full(self.shape, missing, self.dtype)
 
@@ -77,7 +77,7 @@ class OnHost:
         """Rows by number, inside a compiled program.
 
         :param rows: (B,) row numbers.
-        :param ahead: those that will be asked for next, to read in the meantime.
+        :param ahead: row numbers of the next step, to be read meanwhile.
         """
         kind = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
         wanted = (rows,) if ahead is None else (rows, ahead)
@@ -104,14 +104,14 @@ class OnHost:
         if np.array_equal(rows, np.arange(first, first + count)):
             values = self.array[first : first + count]
         else:
-            # HDF5 takes no other order, and a disk likes it best.
+            # HDF5 requires increasing order, and disks read fastest in it.
             ordered, back = np.unique(rows, return_inverse=True)
             values = np.asarray(self.array[ordered])[back]
         return np.asarray(values, self.dtype)
 
     @property
     def rows_a_pass(self) -> int:
-        """Rows that a pass over all of them takes at a time."""
+        """Number of rows that are read at a time in a pass over all rows."""
         row = int(np.prod(self.shape[1:])) * self.dtype.itemsize
         return max(1, min(self.shape[0], _PASS_BYTES // max(1, row)))
 
@@ -122,7 +122,7 @@ def sources_in(tree: Any) -> list[OnHost]:
 
 
 class _HostRows(Messenger):
-    """Gives a model stand-ins for data on the host, and their rows where it subsamples them."""
+    """Handler that gives a model placeholders for host data, and the rows themselves where it subsamples."""
 
     def __init__(
         self, fn: Callable, indices: jax.Array | None = None, ahead: jax.Array | None = None
@@ -157,7 +157,7 @@ class _HostRows(Messenger):
             return
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
-                # The plate takes no rows of what is no longer of this type.
+                # A message of another type is not subsampled again by the plate.
                 msg["type"] = "taken"
                 msg["value"] = source.take(self.indices, self.ahead)
                 self._taken.add(id(source))
@@ -167,10 +167,10 @@ class _HostRows(Messenger):
 def with_stand_ins(
     model: Callable, indices: jax.Array | None = None, ahead: jax.Array | None = None
 ) -> Callable:
-    """A model that takes data on the host among its arguments.
+    """Wrap a model so that it accepts data on the host among its arguments.
 
     :param model: the model.
-    :param indices: rows that it sees of them; where None, it sees the stand-ins.
-    :param ahead: rows that will be wanted next.
+    :param indices: numbers of the rows that it gets; where None, it gets placeholders.
+    :param ahead: row numbers of the next step, to be read meanwhile.
     """
     return _HostRows(model, indices, ahead)

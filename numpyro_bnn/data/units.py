@@ -1,8 +1,8 @@
-"""Units of data, on the host in double precision: means, scales, and what a number type would lose.
+"""Standardises data on the host in double precision, and refuses data that float32 cannot represent.
 
-JAX computes in float32 unless told otherwise. Its steps are 128 s at today's unix time, and a sum
-of 10⁶ years in it is wrong in the first digits. So data are centred and scaled here, before they
-reach the device, and what no longer tells its values apart is refused by the name of its column.
+JAX computes in float32 unless told otherwise. Neighbouring float32 numbers are 128 s apart at today's
+unix time, and a sum of 10⁶ years in it is wrong in the first digits. So data are centred and scaled here,
+before they reach the device, and a column whose values would become equal is refused by name.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ import numpy as np
 
 # Numbers in one block of rows: 32 MiB in double precision.
 _BLOCK = 1 << 22
-# Rows whose values are counted before and after standardisation.
+# Rows whose distinct values are counted before and after standardisation.
 _COUNTED = 1000
-# Steps of a number type that a standard deviation must span.
+# A standard deviation must be at least so many times the spacing of neighbouring numbers.
 _STEPS = 20
-# Standard deviations whose squares are ordinary numbers in float32.
+# Range of standard deviations whose squares neither underflow nor overflow in float32.
 _SMALLEST, _LARGEST = 1e-15, 1e15
 
 
@@ -35,10 +35,10 @@ class Prepared:
 
 
 class Column:
-    """How messages call the columns of an array.
+    """Names the columns of an array in error messages.
 
-    :param label: of the array, such as ``"x"``.
-    :param given: what it was made from: a table has names, and a number type for each.
+    :param label: name of the array, such as ``"x"``.
+    :param given: the object it was made from: a table has names and dtypes of its columns.
     """
 
     def __init__(self, label: str, given: Any = None) -> None:
@@ -48,7 +48,7 @@ class Column:
         self._kinds = None if columns is None else list(given.dtypes)
 
     def epsilon(self, dtype: Any) -> Any:
-        """Relative step of the values as they were given, by column where these differ."""
+        """Relative spacing of the numbers as they were given, by column where dtypes differ."""
         if self._kinds is None or not all(isinstance(kind, np.dtype) for kind in self._kinds):
             return _epsilon(dtype)
         return np.array([_epsilon(kind) for kind in self._kinds])
@@ -73,10 +73,11 @@ def blocks(values: Any) -> Iterator[slice]:
 def moments(owner: str, column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation over rows; a constant column has scale 1.
 
-    :param owner: who asks, for the error.
+    :param owner: the function that was called, for the error.
+    :param column: names the columns, for the error.
     :param values: finite numbers, rows first.
     :return: float64, of the shape of one row.
-    :raises ValueError: naming a column whose values its type, or float32, does not tell apart.
+    :raises ValueError: naming a column whose values its dtype, or float32, cannot tell apart.
     """
     mean, scale, constant = _spread(values)
     scale = np.where(constant, 1.0, scale)
@@ -118,16 +119,16 @@ _FLOATS = [(n, float(jnp.finfo(n).eps)) for n in ("float32", "float16", "bfloat1
 
 
 def _epsilon(dtype: Any) -> float:
-    """Relative step of a type; whole numbers are taken in float64."""
+    """Relative spacing of the numbers of a dtype; integers count as float64."""
     return float(jnp.finfo(dtype if jnp.issubdtype(dtype, jnp.floating) else np.float64).eps)
 
 
 def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: Any) -> None:
-    """Refuse a number type whose steps are as large as what the values vary by.
+    """Refuse values whose dtype has a spacing as large as the variation of the values.
 
-    :param dtype: of the values, as they were given.
-    :param mean: by column.
-    :param scale: by column; 1 of a constant one.
+    :param dtype: dtype of the values as they were given.
+    :param mean: mean by column.
+    :param scale: standard deviation by column; 1 for a constant column.
     :raises ValueError: naming the column.
     """
     epsilon = column.epsilon(dtype) + np.zeros_like(mean)
@@ -153,7 +154,7 @@ def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: A
 
 
 def _check_told_apart(owner: str, column: Column, before: np.ndarray, after: np.ndarray) -> None:
-    """Refuse columns of which most values become the same number in the device's type."""
+    """Refuse columns most of whose distinct values become equal in the device's number type."""
     kind = jax.dtypes.canonicalize_dtype(np.float64)
     with np.errstate(over="ignore"):
         lost = 2 * _distinct(after.astype(kind)) < _distinct(before)
@@ -196,11 +197,11 @@ def standardized(
 
 
 def check_fits(owner: str, label: str, values: np.ndarray) -> None:
-    """Refuse numbers that JAX would wrap round, turn to infinity, or no longer tell apart.
+    """Refuse numbers that would overflow, become infinite or become equal in the device's number type.
 
     :param owner: the model, for the error.
-    :param label: of the array.
-    :param values: an array of NumPy that is to go to the device as it is.
+    :param label: name of the array.
+    :param values: a NumPy array that is to go to the device without standardisation.
     :raises ValueError: naming the array, and its column where it is one.
     """
     kind = jax.dtypes.canonicalize_dtype(values.dtype)

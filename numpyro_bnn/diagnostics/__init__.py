@@ -1,17 +1,16 @@
-"""Can a run be believed? How precisely averages are known, whether chains agree, and a verdict in words.
+"""Can a run be believed? Monte Carlo errors of averages, agreement of chains, and a verdict in words.
 
 The weights of a Bayesian neural network do not mix and its predictions may. So what is asked of a
 run is that the averages of its *predictions* are known and that its chains agree about them;
-:func:`diagnose` says so of a run, :func:`diagnose_draws` from arrays. Below are the numerics:
+:func:`diagnose` reports on a run, :func:`diagnose_draws` on arrays. The measures behind them:
 
 - :func:`monte_carlo_error`, :func:`mean_errors`: how far averages are from those of an infinite run;
 - :func:`agreement`: whether chains differ by more than their own errors;
-- :func:`rhat_limit`, :func:`nested_rhat_limit`: what the worst R-hat of so many scalars stays below;
-- :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: of all
+- :func:`rhat_limit`, :func:`nested_rhat_limit`: the limit for the largest R-hat of many scalars;
+- :func:`rhat`, :func:`ess`, :func:`mcse_mean`, :func:`nested_rhat`, :func:`summarize`: computed for all
   scalars at once, equal to ArviZ's;
-- :func:`variance_parts`, :func:`chain_agreement`, :func:`distinct_functions`: what lies between
-  the chains;
-- :func:`disagreement`, :func:`compare_draws`: where chains, or two runs, part;
+- :func:`variance_parts`, :func:`chain_agreement`, :func:`distinct_functions`: how much chains differ;
+- :func:`disagreement`, :func:`compare_draws`: where chains, or two runs, differ;
 - :func:`find_hidden_layers`, :func:`align`: hidden units matched across draws;
 - :func:`ebfmi`: whether HMC reaches the tails.
 """
@@ -49,7 +48,7 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_err
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.spaces import Space
+from numpyro_bnn.diagnostics.rhat_and_ess import Space
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 __all__ = [

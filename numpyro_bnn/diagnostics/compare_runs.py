@@ -1,7 +1,7 @@
-"""Where chains, or two runs, part by more than their Monte Carlo error.
+"""Where chains, or two runs, differ by more than their Monte Carlo errors.
 
-R-hat says that something is wrong; this says what: which chains predict alike, at how many
-inputs they do not, which one does not move, and where a second run says otherwise.
+R-hat says that something is wrong; this file says what: which chains predict alike, at how many inputs
+they do not, which chain does not move, and in which quantities a second run differs.
 """
 
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ from scipy.stats import norm
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
-# Monte Carlo errors apart before a difference counts: chance does that once in 16,000.
+# A difference counts from so many Monte Carlo errors on: chance reaches that once in 16,000.
 _ERRORS = 4.0
-# Standard deviations apart before it matters: two halves of the chains 0.2 sd apart have an
-# R-hat of about 1.01.
+# A difference matters from so many standard deviations on: two halves of the chains that are 0.2 sd
+# apart have an R-hat of about 1.01.
 _SMALLEST = 0.2
 # A chain whose standard deviation is below this share of the others' does not move.
 _STUCK = 0.01
 _SCALARS_IN_BLOCK = 512
-# Predictions that are compared chain by chain; of more inputs, so many evenly spaced ones.
+# Predictions compared chain by chain, at most: with more of them, evenly spaced inputs are taken.
 _MOST_SCALARS = 2000
 
 
@@ -54,24 +54,24 @@ def _moments_of_all(x: np.ndarray) -> ChainMoments:
 
 
 def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np.ndarray:
-    """Which inputs differ beyond error and beyond what matters; `(input,)`.
+    """At which inputs two chains differ, by more than their errors and by enough to matter; `(input,)`.
 
-    :param a: moments without a chain axis, `(input, ...)`.
-    :param b: the same of another chain.
-    :param sd: the standard deviation that a difference is measured against.
-    :param floor: a difference below this, in the units of `a`, does not count.
+    :param a: moments of one chain, without an axis of chains, `(input, ...)`.
+    :param b: moments of the other chain.
+    :param sd: the standard deviation in which a difference is measured.
+    :param floor: differences below this, in the units of `a`, do not count.
     """
     least = np.maximum(np.maximum(_ERRORS * np.hypot(a.error, b.error), _SMALLEST * sd), floor)
     return (np.abs(a.mean - b.mean) > least).reshape(len(a.mean), -1).any(axis=1)
 
 
 class Disagreement(NamedTuple):
-    """How the chains of a run predict.
+    """Which chains of a run predict alike, and where they differ.
 
-    :param groups: a number for each chain; chains with one number predict alike.
+    :param groups: the number of a group for each chain; chains of one group predict alike.
     :param share: `(chain, chain)` share of inputs at which two chains predict differently.
-    :param inputs: the inputs at which any two chains do; of many inputs only so many evenly
-        spaced ones are compared as have 2000 predictions.
+    :param inputs: the inputs at which any two chains predict differently; at most 2000 predictions, at
+        evenly spaced inputs, are compared.
     :param stuck: chains that do not move.
     :param drift: share of inputs at which the first halves of all chains differ from the second.
     """
@@ -86,8 +86,8 @@ class Disagreement(NamedTuple):
 def stuck_chains(sds: list[np.ndarray]) -> tuple[int, ...]:
     """Chains that do not move, or a hundred times less than the others.
 
-    :param sds: standard deviations `(chain, ...)` of each site; most scalars of one site that
-        stand still suffice, for a noise scale may move while the function does not.
+    :param sds: standard deviations `(chain, ...)` of each site. A chain is stuck if most scalars of any
+        one site stand still: a noise scale may move while the function does not.
     """
     still = np.zeros(len(sds[0]), bool)
     for each in sds:
@@ -152,10 +152,10 @@ class Parting(NamedTuple):
     """A quantity that two runs do not agree on.
 
     :param site: which scalar.
-    :param quantity: `"mean"`, or `"P(below the 5 % quantile)"` of both runs together.
-    :param first: its value in the run that is judged.
-    :param second: its value in the other.
-    :param errors: their difference in joint Monte Carlo errors.
+    :param quantity: `"mean"`, or `"P(below the 5 % quantile)"`, the quantile of both runs together.
+    :param first: value of the quantity in the run that is judged.
+    :param second: its value in the other run.
+    :param errors: the difference in joint Monte Carlo errors.
     """
 
     site: str
@@ -168,8 +168,8 @@ class Parting(NamedTuple):
 class SecondOpinion(NamedTuple):
     """Comparison of a run with another one.
 
-    :param num_compared: means and quantiles compared.
-    :param num_parted: those that differ by more than `limit` joint Monte Carlo errors.
+    :param num_compared: number of means and quantiles compared.
+    :param num_parted: number of those that differ by more than `limit` joint Monte Carlo errors.
     :param limit: errors allowed, by Bonferroni at 1 % for all comparisons together, at least 4.
     :param worst: up to five partings, the largest first.
     """
@@ -191,7 +191,7 @@ def label_of(name: str, index: tuple[Any, ...]) -> str:
 
 
 def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
-    """First value, second value and difference in errors of one quantity, `(scalar,)` each."""
+    """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
     if q is not None:
         # The share of each run below the pooled quantile: a quantile's own error needs its
         # density, that of a share only the effective size.
@@ -215,8 +215,8 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
 def compare_draws(first: Mapping[str, Any], second: Mapping[str, Any]) -> SecondOpinion:
     """Compare means and 5, 50 and 95 % quantiles of two runs in joint Monte Carlo errors.
 
-    R-hat cannot see what every chain of a run misses; another sampler may. Each error comes
-    from the run's own effective sample size.
+    R-hat cannot see a region that every chain of a run misses; another sampler may find it. Each error
+    comes from the run's own effective sample size.
 
     :param first: name to array `(chain, draw, ...)`.
     :param second: the same names and scalars; chains and draws may differ.

@@ -9,12 +9,12 @@ import numpy as np
 
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
-from numpyro_bnn.diagnostics.given_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
-from numpyro_bnn.diagnostics.verdict import with_suspects
+from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import Predictions, predict
@@ -24,7 +24,7 @@ from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar
 
 # Weights up to which hidden units are matched unless asked otherwise.
 _MOST_MATCHED = 20_000
-# Rows on which hidden units are exchanged to see whether predictions change.
+# Rows at which predictions are compared before and after hidden units are exchanged.
 _ROWS_TRIED = 50
 
 
@@ -42,7 +42,8 @@ def diagnose(
 ) -> Report:
     """Judge a run by its predictions at given inputs: how precisely are averages known, do chains agree?
 
-    A run with suspect chains (``mcmc.suspect``) disagrees, and one of nothing else is invalid.
+    A run with suspect chains (``mcmc.suspect``) gets the verdict ``"chains_disagree"``; a run whose
+    chains are all suspect gets ``"invalid"``.
 
     :param run: an ``MCMC`` after `run`, :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with
         leading axes (chain, draw).
@@ -57,7 +58,7 @@ def diagnose(
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
-    :raises ValueError: without draws or a model, or for a target that cannot be told.
+    :raises ValueError: without draws or a model, or where it is not clear which site is the target.
 
     >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
     >>> report.verdict                                                      # doctest: +SKIP
@@ -111,7 +112,7 @@ def diagnose(
 
 
 def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays | None:
-    """Weights with their hidden units matched; None for a network without any, or for NaN."""
+    """Weights with their hidden units matched across draws; None without hidden units, or for NaN."""
     if not all(np.isfinite(value.min()) and np.isfinite(value.max()) for value in weights.values()):
         return None
     structure = None if draws.model is None else structure_at(draws.model, x)
@@ -126,7 +127,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
 def _spaces_of(
     draws: Draws, x: Any, batch_size: int, site: str | None
 ) -> tuple[Arrays, Predictions]:
-    """Weights and precisions of a run, without what merely stands for them, and predictions."""
+    """Weights and precisions of a run (without sites that only parameterise them), and its predictions."""
     weights = {
         name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()

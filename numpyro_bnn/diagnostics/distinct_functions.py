@@ -1,8 +1,8 @@
 """How much of a posterior lies between chains, and how many functions it holds.
 
-Weights of a network do not mix: chains sit in modes. These functions measure what that means
-for the predictions: the variance between modes against that within, how alike the chains
-predict, and in effect how many functions there are. Arrays have axes `(chain, draw, input, ...)`.
+Weights of a network do not mix: chains stay in modes. These functions measure what that means
+for the predictions: the variance between modes beside that within, how similarly the chains predict,
+and the effective number of distinct functions. Arrays have axes `(chain, draw, input, ...)`.
 """
 
 from collections.abc import Mapping
@@ -169,7 +169,7 @@ def distinct_functions(
     and the exponential of the entropy of the eigenvalues of `K / S` counts dissimilar draws:
     the Vendi score of Friedman & Dieng 2023 (arXiv:2210.02410).
 
-    `within` is the same of each chain, as a geometric mean, and `between = total / within`, the
+    `within` is this number of each chain by itself, as a geometric mean, and `between = total / within`, the
     partition of Jost 2007. The mixture of C states has at most `log C` more entropy than they
     have on average, and never less (Holevo 1973): `between` lies between 1 and C. Between
     independent chains of one posterior it exceeds 1 by the sampling of finitely many draws.

@@ -1,7 +1,8 @@
 """The report on arrays of draws: :func:`diagnose_draws`.
 
-In this order: what was given is checked, chains that are copies are taken out, R-hat and ESS are
-formed, broken chains are found, and what is left is measured and judged.
+In this order: the arrays are checked, chains that are copies of others are taken out, R-hat and ESS are
+computed, chains with NaN or infinities are found, Monte Carlo errors and the agreement of the remaining
+chains are measured, and the run is judged.
 """
 
 import warnings
@@ -11,6 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpyro.util import find_stack_level
 
+from numpyro_bnn.diagnostics.checked_draws import (
+    Arrays,
+    CheckedDraws,
+    bad_chains,
+    check_draws,
+    is_precision,
+    named_arrays,
+)
 from numpyro_bnn.diagnostics.compare_runs import (
     Disagreement,
     SecondOpinion,
@@ -18,31 +27,27 @@ from numpyro_bnn.diagnostics.compare_runs import (
     disagreement,
     stuck_chains,
 )
-from numpyro_bnn.diagnostics.convergence.rhat import summarize
-from numpyro_bnn.diagnostics.copies import copies_of, said_of, without_copies
+from numpyro_bnn.diagnostics.copied_chains import copies_in_words, copies_of, without_copies
 from numpyro_bnn.diagnostics.distinct_functions import (
     DistinctFunctions,
     distinct_functions,
     variance_parts,
 )
-from numpyro_bnn.diagnostics.given_draws import (
-    Arrays,
-    GivenDraws,
-    bad_chains,
-    given_draws,
-    is_precision,
-    named_arrays,
+from numpyro_bnn.diagnostics.evidence import (
+    ErrorsAndAgreement,
+    Evidence,
+    measure,
+    weights_to_judge,
 )
-from numpyro_bnn.diagnostics.judged import Judged, judged, weights_to_judge
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling, Report
+from numpyro_bnn.diagnostics.rhat_and_ess import Space
 from numpyro_bnn.diagnostics.sampler_stats import read
-from numpyro_bnn.diagnostics.spaces import Numbers, Space
-from numpyro_bnn.diagnostics.verdict import Evidence, judge, with_copies
 from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.verdict_rules import judge, with_copies
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
-# Draws without which there is no error at all: those of the halves of one chain.
+# Fewer draws than these give no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
 
 
@@ -77,39 +82,39 @@ def diagnose_draws(
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
     :param aligned: the weights after :func:`align`, to tell relabelling from the rest.
     :param log_joint: log joint density `(chain, draw)` in nats.
-    :param sample_stats: what the sampler recorded, `(chain, draw)` each, under NumPyro's or
+    :param sample_stats: statistics of the sampler, `(chain, draw)` each, under NumPyro's or
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
         `max_num_steps`, or `tree_saturated`.
     :param second: `(weights, predictions)` of another run of the same model, or a mapping with
-        those keys and `"sample_stats"`: precisions and predictions are compared with it in joint
+        these two keys and `"sample_stats"`: precisions and predictions are compared with it in joint
         Monte Carlo errors, and the log evidence of two runs of parallel tempering.
     :param min_draws: draws a chain below which nothing is judged.
-    :param rhat_limit: has no meaning any more, and warns.
-    :param ess_limit: has no meaning any more, and warns.
+    :param rhat_limit: deprecated and without effect; giving it warns.
+    :param ess_limit: deprecated and without effect; giving it warns.
     :return: numbers, verdict and explanation; constants have no R-hat and are left out.
     :raises ValueError: without any draws, for chains or draws that differ in number, or predictions
         without an axis of inputs.
-    :raises TypeError: for a `second` that is no pair, or a tolerance that is none.
+    :raises TypeError: for a `second` that is no pair, or a `tolerance` that is no `Tolerance`.
 
     >>> draws = np.random.default_rng(0).normal(size=(4, 1000, 3))
     >>> diagnose_draws({"w": draws}, draws).verdict
     'within_tolerance'
     """
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
-    given = given_draws(weights, predictions, log_joint, log_likelihood, aligned)
-    beside = _Beside(accepted, max(_FEWEST, min_draws), sample_stats, second)
+    given = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
+    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second)
     copies = copies_of(given.by_label.values())
     if not copies:
-        return _report_on(given, beside)
+        return _report_on(given, settings)
     chains = given.shape[0]
     kept = given.of_chains(lambda arrays: without_copies(arrays, copies, chains))
     stats = without_copies(sample_stats, copies, chains)
-    report = _report_on(kept, beside._replace(sample_stats=stats))
-    return with_copies(report, said_of(copies, chains))
+    report = _report_on(kept, settings._replace(sample_stats=stats))
+    return with_copies(report, copies_in_words(copies, chains))
 
 
-class _Beside(NamedTuple):
-    """What a report takes into account beside the draws; see the arguments of `diagnose_draws`."""
+class _Settings(NamedTuple):
+    """The arguments of `diagnose_draws` beside the draws."""
 
     tolerance: Tolerance
     min_draws: int
@@ -117,10 +122,10 @@ class _Beside(NamedTuple):
     second: Any = None
 
 
-def _report_on(given: GivenDraws, beside: _Beside) -> Report:
+def _report_on(given: CheckedDraws, settings: _Settings) -> Report:
     """The report on chains that are no copies of each other."""
-    evidence = _evidence(given, beside)
-    spaces, found = evidence.spaces, evidence.judged
+    evidence = _evidence(given, settings)
+    spaces, found = evidence.spaces, evidence.measured
     return Report(
         weights=spaces["weights"],
         predictions=spaces["predictions"],
@@ -136,47 +141,51 @@ def _report_on(given: GivenDraws, beside: _Beside) -> Report:
         relabelling=evidence.relabelling,
         monte_carlo_error=None if found is None else found.error,
         agreement=None if found is None else found.agreement,
-        tolerance=beside.tolerance,
+        tolerance=settings.tolerance,
         **judge(evidence)._asdict(),
     )
 
 
-def _evidence(given: GivenDraws, beside: _Beside) -> Evidence:
-    """Everything that is measured."""
+def _evidence(given: CheckedDraws, settings: _Settings) -> Evidence:
+    """Everything that is measured before the verdict."""
     chains, draws = given.shape
-    once = {name: _once(array) for name, array in given.predictions.items()}
+    functions = {name: _without_repeats(array) for name, array in given.predictions.items()}
     spaces = {
-        "weights": _space("weights", given.weights),
-        "precisions": _space("precisions", given.precisions),
-        "log joint": _space("log joint", given.log_joint),
-        "predictions": _space("predictions", once),
+        "weights": Space.from_draws("weights", given.weights),
+        "precisions": Space.from_draws("precisions", given.precisions),
+        "log joint": Space.from_draws("log joint", given.log_joint),
+        "predictions": Space.from_draws("predictions", functions),
     }
     bad = _broken(given, spaces)
-    judgeable = not bad and draws >= beside.min_draws
-    opinion, theirs = _second(given, beside.second) if judgeable else (None, {})
-    found = _judged(given, once, spaces, beside.tolerance, theirs) if judgeable else None
-    parted, stuck = _parted(given, found)
+    judgeable = not bad and draws >= settings.min_draws
+    opinion, theirs = _second(given, settings.second) if judgeable else (None, {})
+    found = _measure(given, functions, spaces, settings.tolerance, theirs) if judgeable else None
+    groups, stuck = _single_chains(given, found)
     return Evidence(
         spaces=spaces,
         num_chains=chains,
         num_draws=draws,
-        min_draws=beside.min_draws,
-        sampler=read(beside.sample_stats, (chains, draws)),
+        min_draws=settings.min_draws,
+        sampler=read(settings.sample_stats, (chains, draws)),
         bad_chains=bad,
-        verdict_without=_verdict_without(bad, given, beside),
-        judged=found,
+        verdict_without=_verdict_without(bad, given, settings),
+        measured=found,
         what="predictions" if given.predictions else "weights",
         stuck=stuck,
-        chains=parted,
+        chains=groups,
         distinct=_distinct(given.predictions) if judgeable else None,
         second=opinion,
         relabelling=_relabelling(given) if judgeable and given.aligned else None,
-        second_tempering=_second_tempering(beside.second),
+        second_tempering=_second_tempering(settings.second),
     )
 
 
 def _tolerance(given: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
-    """The tolerance that is meant, after a word on limits that are gone."""
+    """The tolerance to judge by, after a warning about the two limits that no longer exist.
+
+    :param given: the argument `tolerance`.
+    :param old: values of the limits that no longer exist, by name; None where not given.
+    """
     gone = [name for name, value in old.items() if value is not None]
     if gone:
         warnings.warn(
@@ -193,21 +202,23 @@ def _tolerance(given: Tolerance | None, old: Mapping[str, float | None]) -> Tole
     return Tolerance() if given is None else given
 
 
-def _space(name: str, arrays: Arrays) -> Space:
-    return Space.of(name, [Numbers(site, *summarize(array)) for site, array in arrays.items()])
+def _without_repeats(functions: np.ndarray) -> np.ndarray:
+    """Predictions `(chain, draw, input)`, reduced to one input where they are the same at all inputs.
 
-
-def _once(functions: np.ndarray) -> np.ndarray:
-    """`(chain, draw, input)`, or its first input where all are the same: one noise is one function."""
+    A noise scale that does not depend on the input is one scalar, not one an input.
+    """
     first = functions[:, :, :1]
-    # A single draw shows most that differ.
+    # Comparing a single draw first settles most cases.
     if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
         return first if (functions == first).all() else functions
     return functions
 
 
-def _broken(given: GivenDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
-    """Chains with NaN or infinities; every draw is looked at only where there is a sign of one."""
+def _broken(given: CheckedDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
+    """First draw and site of NaN or infinities, by chain.
+
+    All draws are searched only where R-hat, ESS or a minimum shows that there are any.
+    """
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
     doubtful = any(space.num_bad for space in spaces.values())
     scored = given.scored
@@ -216,36 +227,40 @@ def _broken(given: GivenDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[i
     return {}
 
 
-def _verdict_without(bad: Mapping[int, Any], given: GivenDraws, beside: _Beside) -> Verdict | None:
+def _verdict_without(
+    bad: Mapping[int, Any], given: CheckedDraws, settings: _Settings
+) -> Verdict | None:
     """The verdict on the chains that are finite, where only some are."""
     if not 0 < len(bad) < given.shape[0]:
         return None
-    alone = beside._replace(sample_stats=None, second=None)
+    alone = settings._replace(sample_stats=None, second=None)
     return _report_on(given.without(bad), alone).verdict
 
 
-def _judged(
-    given: GivenDraws,
-    once: Arrays,
+def _measure(
+    given: CheckedDraws,
+    functions: Arrays,
     spaces: Mapping[str, Space],
     tolerance: Tolerance,
     theirs: Arrays,
-) -> Judged:
-    """Errors and agreement of the predictions, or of the weights where there are none."""
-    if once:
+) -> ErrorsAndAgreement:
+    """Errors and agreement of the predictions; of the weights where there are no predictions."""
+    if functions:
         space = spaces["predictions"]
-        return judged(once, given.scored, tolerance, space=space, second=theirs or None)
+        return measure(functions, given.scored, tolerance, space=space, second=theirs or None)
     everything = given.weights | given.precisions | given.log_joint
-    return judged(weights_to_judge(everything), given.scored, tolerance)
+    return measure(weights_to_judge(everything), given.scored, tolerance)
 
 
-def _parted(given: GivenDraws, found: Judged | None) -> tuple[Disagreement | None, tuple[int, ...]]:
-    """Which chains predict alike, and which do not move, where all is not well."""
+def _single_chains(
+    given: CheckedDraws, found: ErrorsAndAgreement | None
+) -> tuple[Disagreement | None, tuple[int, ...]]:
+    """Which chains predict alike, and which do not move; asked only of a run that is not within tolerance."""
     if found is None or found.verdict.startswith("within"):
         return None, ()
     if given.predictions:
-        parted = disagreement(given.predictions)
-        return parted, parted.stuck
+        groups = disagreement(given.predictions)
+        return groups, groups.stuck
     weights = given.weights | given.precisions
     return None, _stuck(weights) if weights else ()
 
@@ -260,8 +275,8 @@ def _stuck(weights: Arrays) -> tuple[int, ...]:
     return stuck_chains(sds)
 
 
-def _second(given: GivenDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
-    """The comparison with another run, and its predictions."""
+def _second(given: CheckedDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
+    """The comparison with another run of the model, and the predictions of that run."""
     if second is None:
         return None, {}
     if not (given.precisions or given.predictions):
@@ -275,6 +290,7 @@ def _second(given: GivenDraws, second: Any) -> tuple[SecondOpinion | None, Array
 
 
 def _second_tempering(second: Any) -> Tempering | None:
+    """What a second run by parallel tempering recorded; None where there is none."""
     if isinstance(second, Mapping) and "sample_stats" in second:
         return tempering_of(second["sample_stats"])
     return None
@@ -295,7 +311,7 @@ def _theirs(second: Any) -> tuple[Arrays, Arrays]:
     return precise, named_arrays("second predictions", second[1], "predictions")
 
 
-def _relabelling(given: GivenDraws) -> Relabelling:
+def _relabelling(given: CheckedDraws) -> Relabelling:
     """The weights after alignment, and the variance between chains before and after."""
 
     def share(arrays: Arrays) -> float:
@@ -304,12 +320,14 @@ def _relabelling(given: GivenDraws) -> Relabelling:
         return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
 
     return Relabelling(
-        _space("weights, aligned", given.aligned), share(given.weights), share(given.aligned)
+        Space.from_draws("weights, aligned", given.aligned),
+        share(given.weights),
+        share(given.aligned),
     )
 
 
 def _distinct(functions: Arrays) -> DistinctFunctions | None:
-    """Effective number of functions, where the predictions say how noisy labels are."""
+    """Effective number of distinct functions; None where predictions do not say how noisy targets are."""
     if "probs" in functions or {"mean", "scale"} <= set(functions):
         return distinct_functions(functions)
     return None

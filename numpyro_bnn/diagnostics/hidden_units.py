@@ -1,4 +1,4 @@
-"""Relabelled or really different? Hidden units of every draw matched to those of one.
+"""Matches the hidden units of every draw to those of one draw, to tell relabelling from real differences.
 
 Exchanging two hidden units with all their weights changes no prediction; nor does flipping the
 signs around an odd activation, or scaling what enters a relu and unscaling what leaves it. Chains
@@ -44,7 +44,7 @@ class HiddenLayer(NamedTuple):
 
 
 def _features(values: Values, layer: HiddenLayer) -> tuple[np.ndarray, np.ndarray]:
-    """What enters and what leaves each unit, `(draw, unit, weights)` each."""
+    """Incoming and outgoing weights of each unit, `(draw, unit, weights)` each."""
     kernel = values[layer.incoming]
     size = kernel.shape[-1]
     entering = [np.swapaxes(kernel.reshape(len(kernel), -1, size), 1, 2)]
@@ -72,7 +72,7 @@ def _put_back(
 def _moved(
     values: Values, layer: HiddenLayer, order: np.ndarray, into: float, out: float
 ) -> Values:
-    """Units in another order, what enters them times `into`, what leaves them times `out`."""
+    """Units in another order, incoming weights times `into`, outgoing weights times `out`."""
     moved = dict(values)
     entering, leaving = _features(moved, layer)
     _put_back(moved, layer, into * entering[:, order], out * leaving[:, order])
@@ -108,7 +108,7 @@ def find_hidden_layers(
     and skip connections need not be declared; units tied across several layers (the channels of
     a residual stage) are not found.
 
-    :param draws: of the weights, with their model.
+    :param draws: draws of the weights, with their model.
     :param x: inputs at which predictions are compared; some rows are enough.
     :param model: the model, where the draws carry none.
     :param site: the site that is predicted, where the model has several without draws.
@@ -116,7 +116,7 @@ def find_hidden_layers(
     """
     rng = np.random.default_rng(0)
     base = {name: np.asarray(value[:1, -1]) for name, value in draws.items()}
-    # What accompanies a weight (its precision, its standardised value) decides no prediction.
+    # Sites that belong to a weight (its precision, its standardised value) do not affect predictions.
     weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
     shapes = {name: base[name].shape[1:] for name in weights}
     candidates = _candidates(shapes)
@@ -153,7 +153,7 @@ def find_hidden_layers(
 
 
 def _canonical(values: Values, layers: tuple[HiddenLayer, ...]) -> None:
-    """Give what enters and what leaves each unit that can be scaled the same norm."""
+    """Scale units that can be scaled, so that incoming and outgoing weights have equal norm."""
     for layer in layers:
         if layer.scales:
             entering, leaving = _features(values, layer)
@@ -164,7 +164,7 @@ def _canonical(values: Values, layers: tuple[HiddenLayer, ...]) -> None:
 
 
 def _match(values: Values, layer: HiddenLayer, target: np.ndarray) -> bool:
-    """Assign the units of one layer to those of the reference; whether any moved."""
+    """Permute the units of one layer to match the reference, in place; whether any unit moved."""
     entering, leaving = _features(values, layer)
     likeness = np.concatenate([entering, leaving], axis=2) @ target.T
     gain = np.abs(likeness) if layer.flips else likeness
@@ -194,7 +194,7 @@ def align(
     and outgoing weights of equal norm first. No prediction changes.
 
     :param weights: draws by site, `(chain, draw, ...)`.
-    :param layers: what :func:`find_hidden_layers` gives, or your own.
+    :param layers: the result of :func:`find_hidden_layers`, or your own.
     :param reference: values by site, without axes of chains and draws; the last draw of the
         first chain where None.
     :return: draws of the same shapes.

@@ -14,8 +14,8 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report_numbers import ReportNumbers, numbers_of
+from numpyro_bnn.diagnostics.rhat_and_ess import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
-from numpyro_bnn.diagnostics.spaces import Space
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 _WIDTH = 88
@@ -28,11 +28,11 @@ _COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
 
 
 class Relabelling(NamedTuple):
-    """What matching the hidden units of all draws does to their weights.
+    """Convergence of the weights before and after the hidden units of all draws are matched.
 
-    :param space: R-hat and ESS of the weights after it.
-    :param before: share of the weights' variance that lies between chains.
-    :param after: the same, after it.
+    :param space: R-hat and ESS of the weights after matching.
+    :param before: share of the weights' variance that lies between chains, before matching.
+    :param after: that share after matching.
     """
 
     space: Space
@@ -42,35 +42,35 @@ class Relabelling(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """Whether a run can be believed, in numbers, in a word and in words.
+    """The diagnosis of a run: its verdict, the explanation, and the numbers behind them.
 
     :param weights: R-hat and ESS of the weights.
-    :param predictions: the same of the predictions at the given inputs.
-    :param precisions: the same of sites whose names end in "precision".
-    :param log_joint: the same of the log joint density.
+    :param predictions: R-hat and ESS of the predictions at the given inputs.
+    :param precisions: R-hat and ESS of sites whose names end in "precision".
+    :param log_joint: R-hat and ESS of the log joint density.
     :param verdict: `"within_tolerance"`: chains agree and averages are known as well as was asked;
         `"within_tolerance_on_average"`: all but the worst rows are; `"run_longer"`; `"chains_disagree"`;
         `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN or infinities.
     :param sentences: the explanation, sentence by sentence.
     :param num_chains: chains.
     :param num_draws: draws a chain.
-    :param rhat_limit: what the worst R-hat of so many predictions of chains that agree stays below, at
-        their median effective size; NaN where nothing was judged.
-    :param sampler: what the sampler recorded about itself.
+    :param rhat_limit: the limit that the largest R-hat of so many predictions stays below where chains
+        agree, at their median effective sample size; NaN where nothing was judged.
+    :param sampler: divergences, acceptance, temperatures, … that the sampler recorded.
     :param chains: which chains predict alike, where the predictions do not keep the limits.
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
-    :param suspect: chains that never moved, or whose moves mostly failed: number to reason.
+    :param suspect: chains that never moved or mostly diverged: reason by number.
     :param headline: the numbers that carry the verdict, in words.
     :param monte_carlo_error: how far averages over the draws may be off; None for draws that are
         invalid or too few.
     :param agreement: the test of whether chains differ by more than their own errors; None likewise.
-    :param tolerance: what was accepted.
+    :param tolerance: the Monte Carlo error that was accepted.
     :param needed: how many times as many draws bring all within tolerance: at most 1 where all is,
-        infinite where nothing moves, NaN where more draws are not what is missing. Where chains
-        disagree it counts on chains that cross.
-    :param needed_by: what asks for most.
+        infinite where nothing moves, NaN where more draws would not help. Where chains disagree it
+        assumes that they cross between modes.
+    :param needed_by: the quantity that asks for the most draws.
     """
 
     weights: Space
@@ -112,13 +112,13 @@ class Report:
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """The spaces that were given, in the order of the table."""
+        """R-hat and ESS of the kinds of scalars that were given, in the order of the table."""
         aligned = [self.relabelling.space] if self.relabelling is not None else []
         every = (self.weights, *aligned, self.precisions, self.log_joint, self.predictions)
         return tuple(space for space in every if space)
 
     def _lines(self) -> Iterator[tuple[str, bool, tuple[float, ...]]]:
-        """Label, whether it is a whole space, and numbers of each row of the table."""
+        """Rows of the table: label, whether the row sums up a whole kind of scalar, and numbers."""
         for space in self.spaces:
             yield space.name, True, space.row()
             if len(space.groups) == 1 and space.groups[0].name == space.name:

@@ -1,4 +1,4 @@
-"""What a report measured, as plain numbers and arrays that go into files."""
+"""The numbers of a report, as plain values and arrays that can be written to files."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ _AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches",
 
 
 class ReportNumbers(NamedTuple):
-    """A report for a file.
+    """The numbers of a report, in a form that a file can hold.
 
     - **attributes** - texts and numbers by name, such as `"verdict"` and
       `"monte_carlo_error_total_variation"`
@@ -41,10 +41,10 @@ def numbers_of(
 ) -> ReportNumbers:
     """Gather the numbers of a report.
 
-    :param said: verdict and words, which come first.
-    :param tolerance: what was accepted.
+    :param said: verdict, headline and further texts by name, which come first.
+    :param tolerance: the Monte Carlo error that was accepted.
     :param error: Monte Carlo errors; None for draws that were not judged.
-    :param agreement: the test of the chains; None likewise.
+    :param agreement: the test of agreement of the chains; None for draws that were not judged.
     """
     attributes = dict(said) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
     for lead, names, found in (

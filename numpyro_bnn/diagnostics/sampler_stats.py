@@ -1,4 +1,4 @@
-"""What a sampler recorded about itself, and what to say about it before anything else.
+"""Divergences, acceptance, E-BFMI and temperatures that a sampler recorded, and warnings about them.
 
 Divergences, trees that hit their limit, low acceptance and a low E-BFMI each mean that the
 draws may miss a region that no comparison of the chains can show.
@@ -32,14 +32,14 @@ _LOW_EBFMI = 0.3
 
 
 class SamplerStats(NamedTuple):
-    """What the sampler recorded; None is not recorded.
+    """Statistics that the sampler recorded; None where one was not recorded.
 
     :param divergences: divergent transitions, all chains together.
     :param saturated_trees: transitions that took the largest number of steps allowed.
     :param acceptance: mean acceptance probability by chain.
     :param ebfmi: energy Bayesian fraction of missing information by chain.
     :param num_transitions: chains times draws.
-    :param heat: temperatures of momenta and positions, and what they say.
+    :param heat: temperatures of momenta and positions.
     :param tempering: swaps, round trips and log evidence of parallel tempering.
     """
 
@@ -58,7 +58,7 @@ class SamplerStats(NamedTuple):
 
     @property
     def temperatures(self) -> Mapping[str, Mapping[str, Measured]]:
-        """Of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of each site
+        """Temperatures of momenta (``"kinetic"``) and positions (``"configurational"``), of each site
         and of ``"all"``, as :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them."""
         return self.heat.measured
 
@@ -109,9 +109,9 @@ def percent(share: float) -> str:
 
 
 def warnings_of(stats: SamplerStats) -> list[str]:
-    """What must be said before R-hat: one sentence for each thing that is wrong.
+    """Warnings about the sampler, one sentence for each thing that is wrong.
 
-    :param stats: what the sampler recorded.
+    :param stats: statistics of the sampler.
     :return: sentences, the worst first; empty when all is well.
     """
     said = []

@@ -1,4 +1,4 @@
-"""What the temperatures of a stochastic-gradient run say about it, and what to do.
+"""Diagnoses a stochastic-gradient run by its temperatures, with advice on what to do.
 
 Two temperatures are measured, of the whole chain and of each site, and both should equal the one
 that was asked for. The *kinetic* one, pᵀM⁻¹p / D, is that of the momenta, which forget within a few
@@ -21,8 +21,8 @@ Level = Literal["absent", "negative", "low", "normal", "high"]
 # A temperature is wrong when it is off by more than this share and by this many errors.
 _WRONG = 0.1
 _ERRORS = 4.0
-# By more than this share it is wrong as soon as the scatter of single draws cannot explain it. The
-# error by effective draws is no excuse then: a chain that has not arrived has few of them.
+# Off by more than this share it is wrong as soon as the scatter of independent draws cannot explain it.
+# The error by effective draws is not used then: a chain that has not arrived has few of them.
 _FAR = 0.5
 # Sites that are named in one sentence.
 _MOST_NAMED = 5
@@ -56,7 +56,7 @@ _ROWS: dict[Level, tuple[str | None, ...]] = {
     "normal": (None, _NOT_STATIONARY, _NOT_STATIONARY, None, _NOT_STATIONARY),
     "high": (_TOO_LARGE, _STILL_FALLING, _STILL_FALLING, _TOO_LARGE, _TOO_LARGE),
 }
-# What is said by the levels of the (kinetic, configurational) temperature; None: all is well.
+# Advice by the levels of the (kinetic, configurational) temperature; None where all is well.
 TABLE: dict[tuple[Level, Level], str | None] = {
     (kinetic, configurational): said
     for kinetic, row in _ROWS.items()
@@ -72,14 +72,14 @@ class Measured(NamedTuple):
 
 
 class Temperatures(NamedTuple):
-    """What a run recorded about its temperatures.
+    """The temperatures that a run recorded.
 
     :param target: mean temperature asked for; NaN where not recorded.
     :param measured: of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of
         each site and of ``"all"``.
-    :param scatter: the errors that they would have were all draws independent.
+    :param scatter: the errors that these would have if all draws were independent.
     :param step_is_zero: whether every step had the size 0.
-    :param corrected: whether steps were accepted or rejected, which rights the bias of any step.
+    :param corrected: whether steps were accepted or rejected, which removes the bias of any step size.
     """
 
     target: float = float("nan")
@@ -197,7 +197,7 @@ def _measure(draws: np.ndarray, target: float) -> tuple[Measured, float] | None:
     if draws.size > 1:
         scatter = float(draws.std(ddof=1, dtype=np.float64)) / draws.size**0.5
     else:
-        # That of a single momentum, the least certain there is.
+        # The scatter of the temperature of a single momentum, the largest possible.
         scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
     if draws.shape[1] < 4:
         # Too few for effective draws.

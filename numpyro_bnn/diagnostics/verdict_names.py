@@ -1,10 +1,10 @@
-"""The six verdicts, and what the three names of the first release mean today."""
+"""The names of the six verdicts, and what the three deprecated names of the first release mean."""
 
 import warnings
 
 from numpyro.util import find_stack_level
 
-# What was called converged: both asked for limits on R-hat and effective draws.
+# The deprecated names, which stood for limits on R-hat and effective draws, by the verdicts they mean.
 _WITHIN = frozenset({"within_tolerance"})
 _OLD = {
     "converged": _WITHIN,
@@ -14,7 +14,7 @@ _OLD = {
 
 
 class Verdict(str):
-    """A verdict: a plain string, but for comparisons with a name that is gone.
+    """A verdict: a string that still understands comparisons with deprecated names.
 
     One of `"within_tolerance"`, `"within_tolerance_on_average"`, `"run_longer"`, `"chains_disagree"`,
     `"too_short"` and `"invalid"`. Compared by `==`, `!=` or `in` a tuple or list with `"converged"`,
@@ -45,9 +45,9 @@ class Verdict(str):
 
     @property
     def words(self) -> str:
-        """As it is written in a sentence."""
+        """The verdict as it is written in a sentence, with spaces."""
         return self.replace("_", " ")
 
     def at_best(self, worst: str) -> "Verdict":
-        """This one, or `worst` in place of one that is within tolerance."""
+        """This verdict, replaced by `worst` where it is within tolerance."""
         return Verdict(worst) if self.startswith("within_tolerance") else self

@@ -1,7 +1,7 @@
-"""Gamma draws: a hierarchy has one for each level of each group of weights, at every Gibbs step.
+"""Fast exact Gamma draws, which Gibbs steps of hierarchical precisions need for each group and level.
 
 JAX's sampler takes eight times as long for a hundred precisions or more, and one to three seconds
-more to compile wherever it appears.
+longer to compile wherever it is used.
 """
 
 import math
@@ -16,7 +16,7 @@ from jax.scipy.special import erfinv
 # For |t| below it, log(1 + t) is taken from its power series to t⁶ (see `series`), because the exact
 # form subtracts numbers that are nearly equal; above it, rounding of the exact form is as small.
 _SMALL = 0.03
-# A key, the draws found so far, and which entries still wait for theirs.
+# A key, the draws accepted so far, and which entries have none yet.
 _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -29,7 +29,7 @@ def standard_gamma(key: jax.Array, concentration: Any, shape: tuple[int, ...]) -
 
     :param key: random key.
     :param concentration: positive, broadcastable to `shape`.
-    :param shape: of the draws.
+    :param shape: shape of the draws.
     :return: positive draws, the smallest normal number for those that would underflow; NaN where
         the concentration is not positive and finite.
     """
@@ -60,7 +60,7 @@ def standard_gamma(key: jax.Array, concentration: Any, shape: tuple[int, ...]) -
 
 
 class Gamma(dist.Gamma):
-    """``dist.Gamma``, drawn from by :func:`standard_gamma`."""
+    """``dist.Gamma`` that samples by :func:`standard_gamma`."""
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draws of shape ``sample_shape + batch_shape``."""

@@ -4,13 +4,13 @@ With l = log τ the density is log-concave,
 
     log p(l) = shape l - up e^l - down e^(-l) + constant,
 
-the generalised inverse Gaussian law. Every conditional law of a precision in a hierarchy has this
-form (down = 0 is the Gamma law), and so has that of a scale moved along an orbit of a network.
+the generalised inverse Gaussian distribution. The conditional of every precision in a hierarchy has this
+form (down = 0 is the Gamma distribution), and so has the scale in a rescaling of hidden units.
 
 Draws are made by rejection from a flat middle with two exponential tails, tangents of log p at
 two points around its mode. Tangents of a concave function lie above it, so that the draws are
-exact wherever the two points are; that they lie near log p = maximum - 1 makes more than half of
-all proposals good. All draws of a batch are proposed together, until each has one.
+exact wherever the two points are; with points near log p = maximum - 1 more than half of all proposals are
+accepted. All draws of a batch are proposed together, until each has one.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-# Halvings of the interval in which a tangent point is sought; they decide on speed alone.
+# Bisections that find a tangent point; they affect the acceptance rate only.
 _HALVINGS = 16
 
 
@@ -34,7 +34,7 @@ class _Centred(NamedTuple):
 
     def log_density(self, x: jax.Array) -> jax.Array:
         right, left = _both_expm1(x)
-        # Where a factor is zero its term is, even where the other overflows.
+        # A term with factor zero is zero, even where the other factor overflows.
         rise = jnp.where(self.up > 0, self.up * (right - x), 0.0)
         return -rise - jnp.where(self.down > 0, self.down * (left + x), 0.0)
 

@@ -1,4 +1,4 @@
-"""A target that is linear in Gaussian weights, with the weights integrated out and drawn back.
+"""A target that is linear in Gaussian weights, with the weights integrated out, and drawn given the target.
 
     y = m + B u + e,   u ~ Normal(0, I),   e ~ Normal(0, I),
 
@@ -26,9 +26,9 @@ from numpyro.distributions import constraints
 
 
 class LinearGaussian(dist.Distribution):
-    """Law of y = mean + Σ_j features[:, j] u_j + scale e, with u and e standard normal.
+    """Distribution of y = mean + Σ_j features[:, j] u_j + scale e, with u and e standard normal.
 
-    :param mean: of y, of any shape; all of its axes are event axes.
+    :param mean: mean of y, of any shape; all of its axes are event axes.
     :param features: (*shape of mean, p), the weights' scales multiplied in.
     :param scale: standard deviation of the noise, broadcast to the shape of `mean`.
     """
@@ -91,8 +91,8 @@ class LinearGaussian(dist.Distribution):
 def _factorised(features: jax.Array) -> tuple[jax.Array, jax.Array]:
     """½ log |I + Bᵀ B|, and R, upper triangular (p, p), with Rᵀ R = I + Bᵀ B.
 
-    Only the first has a derivative. It is written out, because that of an orthogonal factorisation
-    costs several times the factorisation.
+    Only the first has a derivative. It is given explicitly, because differentiating an orthogonal
+    factorisation costs several times the factorisation.
     """
     identity = jnp.eye(features.shape[1], dtype=features.dtype)
     factor = jnp.linalg.qr(jnp.concatenate([features, identity]), mode="r")
@@ -114,10 +114,10 @@ def _derivative(
 
 
 def _most_likely(factor: jax.Array, features: jax.Array, residuals: jax.Array) -> jax.Array:
-    """u that minimises ‖r - B u‖² + ‖u‖², (p,), once refined.
+    """u that minimises ‖r - B u‖² + ‖u‖², (p,), with one step of refinement.
 
-    The refinement is a Newton step from the solution, whose derivative is that of the solution. That
-    makes first and second derivatives of the minimum exact, with a factor that has none.
+    The refinement is a Newton step from the solution, and its derivative is that of the solution. So first
+    and second derivatives of the minimum are exact although the factor has no derivative.
     """
     factor = lax.stop_gradient(factor)
 

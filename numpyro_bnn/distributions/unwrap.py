@@ -1,4 +1,4 @@
-"""The distribution inside the batch and event shapes that NumPyro puts around it."""
+"""Removes the wrappers for batch and event shapes that NumPyro puts around a distribution."""
 
 import numpyro.distributions as dist
 

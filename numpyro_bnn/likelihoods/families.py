@@ -1,11 +1,11 @@
-"""Likelihoods that check what they are given.
+"""Likelihoods that check shapes and values of predictions and targets.
 
-A helper opens the data plate, takes a minibatch's rows where one is asked for, and samples
-the target. What would otherwise be a wrong posterior is an error here: a prediction (N, 1)
+A likelihood opens the data plate, takes the rows of a minibatch where there is one, and samples
+the target. Mistakes that would silently give a wrong posterior are errors here: a prediction (N, 1)
 against a target (N,), labels out of range, one-hot labels, NaN. Shapes are checked always,
 values whenever the data are concrete (``MCMC.run`` and ``optimize`` see to it that they are).
 
-Every helper takes predictions ``f`` of all N rows, or the network itself with ``x=``, which is
+Every likelihood takes predictions ``f`` of all N rows, or the network itself with ``x=``, which is
 then evaluated on the rows of a minibatch only.
 """
 
@@ -41,7 +41,7 @@ _LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 class Precision(NamedTuple):
     """Noise with a Gamma precision, site ``"{name}.precision"``, or a hierarchy of them.
 
-    - **concentration**, **rate** - of the Gamma prior of the precision common to all outputs
+    - **concentration**, **rate** - parameters of the Gamma prior of the precision common to all outputs
     - **output** - shape number of a precision for every output, site ``"{name}.output_precision"``:
       τ_d ~ Gamma(output/2, output/(2τ)); None for the common one
     - **case** - shape number of a precision for every row and output, which is integrated out: noise
@@ -61,8 +61,8 @@ class Precision(NamedTuple):
 
         :param width: typical scale of the noise, in units of the target.
         :param common: shape number of the level that all outputs share.
-        :param output: of the level of outputs.
-        :param case: of the level of rows, its degrees of freedom.
+        :param output: shape number of the level of outputs.
+        :param case: shape number of the level of rows, its degrees of freedom.
         :raises ValueError: if a number is not positive and finite.
         """
         check_positive("Precision.width", width=width, common=common)
@@ -137,7 +137,7 @@ def _noise_precision(
 
 
 def _outputs(noise: Noise, f: Any, y: Any, x: Any) -> int | None:
-    """How many outputs a row has, where the noise needs to know."""
+    """Number of outputs of a row, where the noise depends on it; None otherwise."""
     if not isinstance(noise, Precision) or noise.output is None:
         return None
     shaped = f if y is None else y

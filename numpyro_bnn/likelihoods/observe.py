@@ -1,4 +1,4 @@
-"""Checks of inputs and targets, and the plate around them, shared by all likelihoods."""
+"""Checks of predictions and targets, and the data plate around them; all likelihoods share these."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 
 
 def check_array(owner: str, label: str, values: Any) -> None:
-    """Refuse lists, tables and other things that are no numeric arrays, and arrays without rows.
+    """Refuse everything but numeric arrays (lists, tables, …), and arrays without rows.
 
     :raises TypeError: naming the type.
     :raises ValueError: naming the shape.
@@ -104,13 +104,13 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
 
 
 def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
-    """Refuse an observed site of a user's model whose values cannot be classes of its law.
+    """Refuse an observed site of a user's model whose values cannot be classes of its distribution.
 
-    JAX answers a class out of range with NaN, and one that is no whole number with an error of its own.
+    JAX would return NaN for a class out of range, and raise an error of its own for a fraction.
 
     :param site: name of the site.
     :param law: its distribution, of any kind; only categorical and Bernoulli ones are looked at.
-    :param values: what is observed; looked into where it is concrete.
+    :param values: the observed values; checked one by one where they are concrete.
     :raises TypeError: for labels that are not whole numbers.
     :raises ValueError: for labels out of range.
     """

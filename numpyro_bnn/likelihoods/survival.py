@@ -5,7 +5,7 @@ With hazard h_k in the piece from b_{k-1} to b_k (b_0 = 0, the last piece is end
     log p(t, event) = [event] log h_k(t) - Σ_k h_k · (time spent in piece k before t).
 
 Source: J. D. Kalbfleisch and R. L. Prentice, *The Statistical Analysis of Failure Time Data*
-(2nd ed., 2002), §3.2 (censoring that says nothing about the hazard) and §2.2.
+(2nd ed., 2002), §3.2 (independent censoring) and §2.2.
 """
 
 from collections.abc import Sequence

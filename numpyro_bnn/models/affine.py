@@ -1,8 +1,8 @@
-"""Which inputs a compiled program is affine in, read off its operations.
+"""Finds the inputs in which a program is affine, from the operations of its jaxpr.
 
-A test at a few points could be passed by chance, and inside a compiled program there are no points. The
-operations say it for certain: an affine function is built of sums, of products in which one factor is
-constant, and of what moves numbers about.
+A test at a few points could be passed by chance, and inside a compiled program there are no values. The
+operations are certain: an affine function consists of sums, products in which one factor is constant, and
+operations that only rearrange numbers.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from typing import Any
 
 CONSTANT, AFFINE, OTHER = range(3)
 
-# Their result is affine in every input that they take.
+# Operations whose result is affine in all of their inputs.
 _SUMS = {
     "add", "add_any", "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "copy_p",
     "cumsum", "expand_dims", "neg", "optimization_barrier", "pad", "reduce_sum", "reshape", "rev",
     "sharding_constraint", "squeeze", "sub", "transpose",
 }  # fmt: skip
-# Affine where at most one factor is not constant.
+# Products: affine where at most one factor is not constant.
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated"}
 # Affine in some inputs where the others are constant.
 _IN_FIRST = {"div", "slice", "dynamic_slice", "gather"}
@@ -28,7 +28,7 @@ def dependence(program: Any, inputs: Sequence[int]) -> list[int]:
 
     :param program: a jaxpr.
     :param inputs: for each input, ``CONSTANT`` or ``AFFINE``.
-    :return: for each output ``CONSTANT``, ``AFFINE`` or ``OTHER``, which is: perhaps not affine.
+    :return: for each output ``CONSTANT``, ``AFFINE``, or ``OTHER`` where it may not be affine.
     """
     known: dict[Any, int] = dict(zip(program.invars, inputs))
 

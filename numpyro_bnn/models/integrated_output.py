@@ -1,12 +1,13 @@
 """The output layer integrated out: only the hidden layers, the precisions and the noise are sampled.
 
-Where the mean of a Gaussian target is affine in weights that are Gaussian given all else, their law
-given all else is Gaussian too, and they can be taken out of what a sampler moves:
+Where the mean of a Gaussian target is affine in weights that are Gaussian given all other sites, their
+conditional posterior is Gaussian too, and they can be integrated out of the density that is sampled:
 
     p(y | rest) = Normal(y | m + Φ μ, Φ S Φᵀ + Σ),
 
-with m the mean at weights of zero, Φ its derivative, μ and S of the weights' prior, Σ of the noise. The
-weights are drawn back with every draw, independently and exactly, under their own names.
+with m the mean at weights of zero, Φ its derivative, μ and S mean and covariance of the weights' prior, Σ
+the covariance of the noise. With every draw the weights are drawn from their exact conditional, under their
+own names.
 
 Noise of Student's t is Gaussian given a precision for each value, λ ~ Gamma(ν/2, ν/2), which is then
 sampled beside the rest.
@@ -39,15 +40,15 @@ _FAMILIES = (dist.Normal, dist.StudentT)
 
 
 class integrate_output(Messenger):
-    """The same model with the weights integrated out that the mean of its target is affine in.
+    """Handler that integrates out the weights in which the mean of a model's target is affine.
 
     For one observed site with Gaussian noise (one scale, one an output, or one a row) or Student's t, of
     one output a row or several. The posterior over everything else is that of the model itself; the
     integrated weights are in the draws, drawn exactly, so that `predict`, `diagnose`, checkpoints and
-    ArviZ see nothing new. The likelihood no longer falls apart into rows: there are no minibatches.
+    ArviZ work as before. The likelihood is no longer a product over rows: there are no minibatches.
     A gradient costs that of the model and about 10 n p² operations more, for n targets and p weights.
 
-    Called without a target, it is the model itself.
+    Without a target it does nothing.
 
     :param fn: the model.
     :param sites: names of the sites to integrate out; default: every latent site with a Gaussian
@@ -72,7 +73,7 @@ class integrate_output(Messenger):
     def __repr__(self) -> str:
         return call_of("integrate_output", {"sites": self.sites} if self.sites else {}, (self.fn,))
 
-    # NumPyro's Gibbs wants the models of its blocks to be equal.
+    # NumPyro's Gibbs requires the models of its blocks to be equal.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, integrate_output):
             return NotImplemented
@@ -83,11 +84,11 @@ class integrate_output(Messenger):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model = partial(self.fn, *args, **kwargs)
-        looked = _look_at(model)
-        if not looked.observed:
+        parts = _parts_of(model)
+        if not parts.observed:
             return model()
-        target = _target(looked)
-        weights = _chosen(looked, target, self.sites)
+        target = _target(parts)
+        weights = _chosen(parts, target, self.sites)
         others = _Others(weights, target)
         with others:
             model()
@@ -100,7 +101,7 @@ class integrate_output(Messenger):
         def mean_at(values: Values) -> jax.Array:
             return jnp.broadcast_to(unwrapped(at(values)[target]["fn"]).loc, shape)
 
-        zeros = {name: jnp.zeros(looked.shapes[name]) for name in weights}
+        zeros = {name: jnp.zeros(parts.shapes[name]) for name in weights}
         unflatten = ravel_pytree(zeros)[1]
         loc, scale = (
             ravel_pytree({name: _parameters(others.priors[name], part) for name in weights})[0]
@@ -124,15 +125,15 @@ class integrate_output(Messenger):
         return value
 
 
-class _Looked(NamedTuple):
-    """What a model consists of, found without computing anything.
+class _ModelParts(NamedTuple):
+    """Sites of a model and the program that computes their parameters, from an abstract trace.
 
-    - **shapes** - of the latent sites
+    - **shapes** - shapes of the latent sites
     - **candidates** - latent sites with a Gaussian prior, outside of plates
-    - **observed** - law of each observed site
+    - **observed** - distribution of each observed site
     - **scaled** - observed sites whose log density a handler multiplies
-    - **program** - from the latent values to what the laws of all sites are made of
-    - **owners** - site and part of each output of the program
+    - **program** - jaxpr from the latent values to the parameters of the distributions of all sites
+    - **owners** - site and parameter that each output of the program belongs to
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -144,18 +145,18 @@ class _Looked(NamedTuple):
 
 
 def _trace(model: Callable, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A trace of the model that handlers outside do not see; what has no value is drawn."""
+    """A trace of the model that outer handlers do not see; sites without a value are drawn."""
     seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
     with block(hide_fn=_is_record):
         return dict(trace(substitute(seeded, data=dict(values))).get_trace())
 
 
 def _is_record(message: dict[str, Any]) -> bool:
-    """Messages that would leave a record outside; others (coordinates, keys, networks) pass."""
+    """Whether outer handlers would record a message; others (coordinates, keys, networks) pass."""
     return message["type"] in ("sample", "deterministic", "param", "plate", "mutable")
 
 
-def _look_at(model: Callable) -> _Looked:
+def _parts_of(model: Callable) -> _ModelParts:
     kept: dict[str, Any] = {}
 
     def shapes(key: jax.Array) -> jax.Array:
@@ -201,19 +202,19 @@ def _look_at(model: Callable) -> _Looked:
     ]
     families = {name: unwrapped(kept[name]["fn"]) for name in observed}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
-    return _Looked(latent, candidates, families, scaled, program, list(owners))
+    return _ModelParts(latent, candidates, families, scaled, program, list(owners))
 
 
-def _target(looked: _Looked) -> str:
+def _target(parts: _ModelParts) -> str:
     """The one observed site whose law is Gaussian or t."""
-    targets = [name for name, law in looked.observed.items() if isinstance(law, _FAMILIES)]
+    targets = [name for name, law in parts.observed.items() if isinstance(law, _FAMILIES)]
     if len(targets) != 1:
-        laws = {name: type(law).__name__ for name, law in looked.observed.items()}
+        laws = {name: type(law).__name__ for name, law in parts.observed.items()}
         raise ValueError(
             "integrate_output: expected one observed site with Gaussian or Student's t noise, and the "
             f"model observes {laws}. Use the model as it is."
         )
-    if targets[0] in looked.scaled:
+    if targets[0] in parts.scaled:
         raise ValueError(
             f"integrate_output: the log density of '{targets[0]}' is scaled (a minibatch, or weights "
             "of rows), and a scaled law no longer integrates. Use all rows with equal weights: no "
@@ -222,33 +223,33 @@ def _target(looked: _Looked) -> str:
     return targets[0]
 
 
-def _chosen(looked: _Looked, target: str, sites: tuple[str, ...] | None) -> list[str]:
+def _chosen(parts: _ModelParts, target: str, sites: tuple[str, ...] | None) -> list[str]:
     """Latent sites to integrate out."""
-    alone = {name: _trouble(looked, target, [name]) for name in looked.candidates}
+    alone = {name: _trouble(parts, target, [name]) for name in parts.candidates}
     if sites is None:
         weights = [name for name, trouble in alone.items() if trouble == ""]
         if not weights:
             raise ValueError(
                 "integrate_output: no latent site has a Gaussian prior and a mean of "
-                f"'{target}' that is affine in it. The Gaussian ones are {looked.candidates}; priors of "
+                f"'{target}' that is affine in it. The Gaussian ones are {parts.candidates}; priors of "
                 "Student's t and collapsed coordinates are not Gaussian (use "
                 '`parameterize(model, "noncentered")`).'
             )
     else:
-        weights = [n for n in looked.shapes if n in sites or n.removesuffix(".base") in sites]
+        weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]
         unknown = [n for n in sites if n not in weights and f"{n}.base" not in weights]
         if unknown:
             raise ValueError(
                 f"integrate_output: sites names {unknown}, which the model does not have; it has "
-                f"{list(looked.shapes)}."
+                f"{list(parts.shapes)}."
             )
         for name in weights:
             if name not in alone:
                 raise ValueError(
                     f"integrate_output: the prior of '{name}' is not Gaussian, or is inside a plate or "
-                    f"scaled. The sites that could be integrated out are {looked.candidates}."
+                    f"scaled. The sites that could be integrated out are {parts.candidates}."
                 )
-    trouble = _trouble(looked, target, weights)
+    trouble = _trouble(parts, target, weights)
     if trouble:
         raise ValueError(
             f"integrate_output: the model is not linear in {weights} at once: {trouble}. Name those "
@@ -257,13 +258,13 @@ def _chosen(looked: _Looked, target: str, sites: tuple[str, ...] | None) -> list
     return weights
 
 
-def _trouble(looked: _Looked, target: str, weights: list[str]) -> str:
-    """Why these weights cannot be integrated out; empty where they can, "unused" where they do nothing."""
-    names = sorted(looked.shapes)  # as JAX orders the entries of a mapping
+def _trouble(parts: _ModelParts, target: str, weights: list[str]) -> str:
+    """The reason why weights cannot be integrated out; empty where they can, "unused" without effect."""
+    names = sorted(parts.shapes)  # as JAX orders the entries of a mapping
     marked = [AFFINE if name in weights else CONSTANT for name in names]
-    found = dependence(looked.program, marked)
+    found = dependence(parts.program, marked)
     uses = False
-    for (site, part), kind in zip(looked.owners, found):
+    for (site, part), kind in zip(parts.owners, found):
         if site == target and part == "loc":
             uses = uses or kind == AFFINE
             if kind > AFFINE:
@@ -274,11 +275,11 @@ def _trouble(looked: _Looked, target: str, weights: list[str]) -> str:
 
 
 class _Others(Messenger):
-    """Samples what is not integrated out, and keeps the laws of the rest from the handlers outside.
+    """Handler that samples all other sites, and hides integrated weights and target from outer handlers.
 
-    - **values** - of the sites that are sampled
-    - **priors** - laws of the weights
-    - **law**, **observed** - of the target
+    - **values** - values of the sites that are sampled
+    - **priors** - prior distributions of the integrated weights
+    - **law**, **observed** - distribution and values of the target
     """
 
     def __init__(self, weights: list[str], target: str) -> None:
@@ -302,7 +303,7 @@ class _Others(Messenger):
             self.law, self.observed = msg["fn"], msg["value"]
             msg["stop"] = True
         elif self._governs(msg["infer"].get("hierarchy")):
-            # Its law given all else is not what it was: the samplers of precisions may not use it.
+            # Its conditional distribution has changed: Gibbs draws of precisions must not use the old one.
             msg["infer"] = {k: v for k, v in msg["infer"].items() if k != "hierarchy"}
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
@@ -323,7 +324,7 @@ def _parameters(law: dist.Distribution, part: str) -> jax.Array:
 
 
 def _noise(target: str, law: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:
-    """Standard deviations of the noise, those of t noise given a precision for each value."""
+    """Standard deviations of the noise; for t noise given a sampled precision for each value."""
     base = unwrapped(law)
     scale = jnp.broadcast_to(base.scale, shape)
     if isinstance(base, dist.Normal):
@@ -334,6 +335,6 @@ def _noise(target: str, law: dist.Distribution, shape: tuple[int, ...]) -> jax.A
 
 
 def _record(site: Mapping[str, Any]) -> None:
-    """A deterministic site of the inner trace, for the handlers outside."""
+    """Repeat a deterministic site of the inner trace, so that outer handlers see it."""
     made = parameter if is_parameter(site) else numpyro.deterministic
     made(site["name"], site["value"])

@@ -1,6 +1,6 @@
-"""Handlers of the networks inside a model: linearise them, or see what they give.
+"""Handlers of the networks inside a model: linearise them, or keep their outputs.
 
-:func:`numpyro_bnn.random_module` announces each network to the handlers around the model, which
+:func:`numpyro_bnn.random_module` sends a message for each network to the handlers around the model, which
 may replace the function from weights and inputs to outputs.
 """
 

@@ -33,7 +33,7 @@ def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any =
         state.
     :raises ValueError: if no network or several are found.
     """
-    # What accompanies a weight (its precision, its standardised value) is no parameter.
+    # Sites that belong to a weight (its precision, its standardised value) are no parameters.
     weights = {
         site: value
         for site, value in samples.items()

@@ -1,6 +1,6 @@
 """Flax modules as parts of a NumPyro model: every parameter becomes a sample site.
 
-This is the only file that imports Flax. Linen and NNX modules are seen through one small
+This is the only file that imports Flax. Linen and NNX modules are used through one small
 interface, :class:`_Network`: the shapes of the parameters, and a function from their values
 and the inputs to the output.
 """
@@ -49,7 +49,7 @@ class MLP(linen.Module):
 
 
 class BoundModule:
-    """A module with weights: call it like the module itself.
+    """A Flax module with sampled weights: call it like the module itself.
 
     - **params** - the weights as nested dicts, the way the module's own ``params`` look
     """
@@ -132,7 +132,7 @@ def random_module(
 
 
 def _handled(name: str, apply: Callable) -> Callable:
-    """The function that applies the network, after handlers had the chance to replace it."""
+    """The function that applies the network, which handlers around the model may replace."""
     message: dict[str, Any] = {"type": "network", "name": name, "apply": apply, "value": None}
 
     def result() -> Callable:
@@ -162,11 +162,11 @@ def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[st
 
 
 class _Network:
-    """What linen and NNX have in common: parameters by path, and a pure function of them.
+    """The interface of linen and NNX modules: parameters by path, and a pure function of them.
 
-    - **shapes** - of all parameters
-    - **random_shapes** - of those that can be random (floating point)
-    - **own_values** - values that the module brings along
+    - **shapes** - shapes of all parameters
+    - **random_shapes** - shapes of the parameters that can be random (floating point)
+    - **own_values** - values of parameters that the module itself holds
     """
 
     shapes: Shapes
@@ -266,7 +266,7 @@ class _Linen(_Network):
         )
 
     def _dropout(self) -> Any:
-        """Without a stream for it, dropout is the identity, whatever the module says."""
+        """A context in which dropout is the identity, unless it has a random stream."""
 
         def skip(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
             if isinstance(context.module, linen.Dropout) and context.method_name == "__call__":
@@ -326,7 +326,7 @@ class _NNX(_Network):
         }
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # New variables for every call: what the module does to them must not outlive it.
+        # New variables for every call, so that changes the module makes to them are not kept.
         statistics = _replace(self.statistics, self.own_statistics)
         module = nnx.merge(self.graph, _replace(self.params, values), statistics, self._seeded())
         module.eval()

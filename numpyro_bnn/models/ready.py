@@ -1,12 +1,12 @@
-"""Complete models: a network, a prior, a likelihood, and the data's units kept inside.
+"""Complete models: a network, a prior and a likelihood, which standardise their data.
 
 Inputs and a continuous target are standardised with the statistics of the training data, on the
 host and in double precision (:mod:`numpyro_bnn.data.units`). The device sees standardised inputs and a
 target without its mean; its likelihood is per unit of y. Predictions get the mean back on the host,
 so that they are in the user's units whatever the offset.
 
-Called by NumPyro itself, with data that nobody prepared, the model keeps the target in its units:
-the posterior is the same, and ``Predictive`` gives the user's units.
+Called by NumPyro itself, with data that were not standardised before, the model keeps the target in the
+user's units: the posterior is the same, and ``Predictive`` gives the user's units.
 """
 
 import zlib
@@ -45,9 +45,9 @@ PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 class Standardization(NamedTuple):
     """Means and scales of the training data, in the user's units, in double precision.
 
-    - **x_mean**, **x_scale** - by column of the inputs; a constant column has scale 1
-    - **y_mean**, **y_scale** - of the target; 0 and 1 for classes
-    - **checksum** - of the data that they come from
+    - **x_mean**, **x_scale** - mean and scale by column of the inputs; a constant column has scale 1
+    - **y_mean**, **y_scale** - mean and scale of the target; 0 and 1 for classes
+    - **checksum** - checksum of the data that they come from
     - **columns** - names of the columns of the inputs, where these were a table
     """
 
@@ -60,7 +60,7 @@ class Standardization(NamedTuple):
 
 
 def _is_given(values: Any) -> bool:
-    """Whether these are values that a user gave: not absent, traced, or prepared before."""
+    """Whether values come from the user: not None, traced, or standardised before."""
     return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
 
 
@@ -95,20 +95,20 @@ class ReadyModel:
 
     @property
     def shift(self) -> float | None:
-        """What was taken off a prepared target: predictions of such get it back. None for classes."""
+        """The mean that a standardised target lacks, added to its predictions; None for classes."""
         if self.kind != "regression" or self.standardization is None:
             return None
         return float(self.standardization.y_mean)
 
     def learn(self, x: PyTree = None, y: Values | None = None, **_: Any) -> bool:
-        """Take the units of the training data; called when a fit begins.
+        """Compute means and scales from the training data; called when a fit begins.
 
         :param x: inputs (N, D).
         :param y: targets (N,).
         :return: whether the units are new.
         :raises TypeError: for data that are no numbers.
         :raises ValueError: if the model was already fitted to other data, for NaN, or for a
-            column whose values their type does not tell apart.
+            column whose values their dtype cannot tell apart.
         """
         if not (_is_given(x) and _is_given(y)):
             return False
@@ -124,7 +124,7 @@ class ReadyModel:
                 f"{self.kind}: x has shape {x.shape} and y {y.shape}, expected (N, columns) and (N,) "
                 "with a row for every target. Give as many targets as inputs, and at least one."
             )
-        # In one precision, so that NumPy's and JAX's copies of the same data are the same.
+        # In one precision, so that NumPy and JAX copies of the same data have the same checksum.
         with np.errstate(over="ignore"):
             single = [values.astype(np.float32).tobytes() for values in (y, x)]
         checksum = np.asarray(zlib.crc32(single[1], zlib.crc32(single[0])), np.uint32)
@@ -151,11 +151,11 @@ class ReadyModel:
         return array
 
     def forget(self) -> None:
-        """Drop the units again; called when a fit was refused."""
+        """Forget means and scales; called when a fit was refused."""
         self.standardization = None
 
     def restore(self, units: dict[str, np.ndarray]) -> None:
-        """Take the units that were saved with a posterior.
+        """Set means and scales to those that were saved with a posterior.
 
         :raises ValueError: if the model already keeps those of other data.
         """
@@ -168,7 +168,7 @@ class ReadyModel:
         self.standardization = saved
 
     def prepare(self, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Arguments as the device gets them: concrete inputs and target in the model's own units.
+        """The arguments for the device: concrete inputs and target, standardised.
 
         :param args: positional arguments of the model.
         :param kwargs: its keyword arguments.
@@ -222,7 +222,7 @@ class ReadyModel:
                 f"{self.kind}: the model has not seen its training data. Fit it first (`MCMC.run`, "
                 f"`optimize`), or pass them to `{self.kind}(module, prior, x, y)`."
             )
-        # A target that nobody prepared is in the user's units, and so is one that is to be drawn.
+        # A target that was not standardised is in the user's units, and so is one that is to be drawn.
         is_prepared = isinstance(x if y is None else y, Prepared)
         shift = 0.0 if is_prepared else self._shift_on_device(units)
         if isinstance(y, Prepared):
@@ -232,13 +232,13 @@ class ReadyModel:
         return self._sites(self._rows(x, units), y, (shift, float(units.y_scale)))
 
     def _sampled(self, rows: Any, y: Any, units: tuple[float, float]) -> Any:
-        """The sites of the model, in its own units."""
+        """Sample the sites of the model, in standardised units."""
         example = jnp.zeros((1, *jnp.shape(rows)[1:]))
         net = random_module("net", self.module, self.prior, example)
         return self._observe(net, rows, y, units)
 
     def _rows(self, x: Any, units: Standardization) -> Any:
-        """Standardised inputs, of prepared rows, of values, or inside a trace."""
+        """Standardised inputs, whether given standardised, as values, or traced."""
         if _is_given(x):
             x = self._inputs(x, units)
         rows = x.rows if isinstance(x, Prepared) else x
@@ -250,7 +250,7 @@ class ReadyModel:
         return (rows - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
 
     def _shift_on_device(self, units: Standardization) -> float:
-        """The target's mean, where the float type of the device tells targets apart around it."""
+        """The target's mean; refused where the device's float type cannot tell targets apart around it."""
         if self.kind == "regression":
             kind = jax.dtypes.canonicalize_dtype(np.float64)
             check_resolution(

@@ -1,4 +1,4 @@
-"""Pictures: matplotlib axes in, axes out, like ArviZ's.
+"""Plots: each draws on matplotlib axes and returns them, like ArviZ's.
 
 Each takes ``ax=None`` (a new figure), draws on it, and returns it; none calls ``plt.show``. Colours
 follow the style sheet in force, light or dark, and a palette for the colour-blind.

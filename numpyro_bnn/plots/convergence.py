@@ -1,4 +1,4 @@
-"""Pictures of what a verdict rests on: Monte Carlo errors, and how far chains are apart."""
+"""Plots of Monte Carlo errors, and of distances between the averages of chains."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ _UNITS = {
 # Draws a chain of the shortest part that is looked at, and how far ahead the forecast goes.
 _SHORTEST = 25
 _FARTHEST = 100.0
-# Chains up to which the numbers are written into the picture.
+# With at most so many chains, the numbers are written into the plot.
 _MOST_WRITTEN = 8
 
 
@@ -38,10 +38,10 @@ def plot_monte_carlo_error(
     The error of the first draws of every chain, of more, and of all; on from there it falls with
     the square root of the number of draws, up to where both limits of the tolerance are met.
 
-    :param predictions: what :func:`~numpyro_bnn.predict` returns, or a mapping of names to draws
+    :param predictions: the result of :func:`~numpyro_bnn.predict`, or a mapping of names to draws
         `(chain, draw, input, ...)`.
-    :param tolerance: what is accepted, the dashed lines; default ``Tolerance()``.
-    :param num_points: numbers of draws that are looked at.
+    :param tolerance: the accepted Monte Carlo error, drawn as dashed lines; default ``Tolerance()``.
+    :param num_points: how many numbers of draws are shown.
     :param ax: axes to draw on.
     :return: the axes; both are logarithmic.
     :raises ValueError: where no error is known, not even of all draws.
@@ -88,13 +88,13 @@ def plot_monte_carlo_error(
 def plot_agreement(
     predictions: Any, *, tolerance: Tolerance | None = None, ax: Axes | None = None
 ) -> Axes:
-    """How far the averages of each two chains are apart, chains that agree side by side.
+    """Distances between the averages of each two chains, with chains that agree next to each other.
 
-    Beside the colours stands what is accepted, and what chains of one law are apart by chance.
+    The colour bar marks the accepted distance, and the distance that equal chains have by chance.
 
-    :param predictions: what :func:`~numpyro_bnn.predict` returns, or a mapping of names to draws
+    :param predictions: the result of :func:`~numpyro_bnn.predict`, or a mapping of names to draws
         `(chain, draw, input, ...)`; of one chain the halves are compared.
-    :param tolerance: what is accepted; default ``Tolerance()``.
+    :param tolerance: the accepted Monte Carlo error; default ``Tolerance()``.
     :param ax: axes to draw on.
     :return: the axes, whose title says what the test of all predictions together says; the colour bar
         beside it is another.
@@ -175,7 +175,7 @@ def _logarithmic(ax: Axes, first: float, last: float) -> None:
 
 
 def _written(ax: Axes, distance: np.ndarray, dark: float) -> None:
-    """The number of each pair that is not one chain twice."""
+    """Write the distance of each pair of different chains into its cell."""
     for (row, column), value in np.ndenumerate(distance):
         if row != column:
             color = "white" if value < dark else "black"

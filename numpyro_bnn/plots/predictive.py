@@ -1,4 +1,4 @@
-"""Pictures of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
+"""Plots of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -42,8 +42,8 @@ def plot_predictive_band(
         without it the bands are of the function alone.
     :param data: pair of inputs and targets to show as points.
     :param num_draws: how many draws of the function to show as thin lines, evenly spaced.
-    :param label: what the legend calls the mean.
-    :param color: of mean and bands; by default the first of the palette.
+    :param label: name of the mean in the legend.
+    :param color: colour of mean and bands; by default the first of the palette.
     :param ax: axes to draw on.
     :return: the axes, whose labels are to be replaced by names and units of the data.
     :raises ValueError: for shapes that do not fit.
@@ -114,7 +114,7 @@ def plot_decision_boundary(
         axes; for example ``lambda x: bnn.predict(model, mcmc, x).probs``.
     :param x: inputs of the data (row, 2).
     :param y: their classes, integers from 0.
-    :param point: the same for a point estimate (MAP).
+    :param point: probabilities (row, class) of a point estimate (MAP), a function of inputs too.
     :param resolution: points of the grid along each axis.
     :param padding: share of the range of the data by which the picture exceeds it.
     :param class_names: for the legend.
@@ -202,7 +202,7 @@ def plot_reliability(
     :param y: classes (row,), integers from 0.
     :param num_bins: number of bins.
     :param adaptive: bins of about equal count.
-    :param label: what the legend calls the marks.
+    :param label: name of the marks in the legend.
     :param ax: axes to draw on; the counts become an inset above it.
     :return: the axes.
     :raises ValueError: for bad probabilities or labels.
@@ -277,8 +277,8 @@ def plot_interval_calibration(
     :param y: targets.
     :param scale: standard deviations; None when `predictions` are samples of `y`.
     :param levels: levels in (0, 1); by default 0.05, 0.10, …, 0.95.
-    :param label: what the legend calls the curve.
-    :param color: of the curve; by default the next of the palette.
+    :param label: name of the curve in the legend.
+    :param color: colour of the curve; by default the next of the palette.
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.
@@ -323,8 +323,8 @@ def plot_score_against_time(
 
     :param curves: by method ``(cost, score)`` or ``(cost, score, standard error)``; a method that
         ends at once (MAP) may have a single point.
-    :param against: what the cost is, with its unit; for example ``"draws"``.
-    :param score: what the score is, with its unit.
+    :param against: name of the cost with its unit; for example ``"draws"``.
+    :param score: name of the score with its unit.
     :param reference: score of a long run, as a line.
     :param log: whether the cost has a logarithmic axis.
     :param ax: axes to draw on.
@@ -372,7 +372,7 @@ def plot_severity(
     :param severity: levels of the shift, 0 for none.
     :param curves: by method ``(severity,)``, or ``(kind of shift, severity)``: then the median over
         kinds, and their quartiles as a band.
-    :param score: what the score is, with its unit.
+    :param score: name of the score with its unit.
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: if there is no curve, or one has another number of levels.

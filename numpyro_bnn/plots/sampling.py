@@ -1,4 +1,4 @@
-"""Pictures of samplers and of what they sample. Reached through :mod:`numpyro_bnn.plots`."""
+"""Plots of samplers and of their draws. Reached through :mod:`numpyro_bnn.plots`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,14 +34,14 @@ def plot_rhat(
     num_bins: int = 40,
     ax: Axes | None = None,
 ) -> Axes:
-    """R-hat of the weights beside R-hat in function space.
+    """Histograms of the R-hat of weights and of predictions.
 
     The axis is logarithmic in R-hat - 1; values below 1.0001, and below 1, are counted at its left
     end. Values that are not finite are only counted, in the legend.
 
     :param weights: R-hat of each weight, an array or a mapping of arrays.
     :param predictions: R-hat of each prediction, likewise.
-    :param limit: where the line is drawn.
+    :param limit: R-hat at which a line is drawn.
     :param num_bins: number of bins.
     :param ax: axes to draw on.
     :return: the axes.
@@ -96,7 +96,7 @@ def plot_trace(
     """The log joint density of each draw, one line a chain.
 
     :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`.
-    :param label: of the vertical axis, for traces of something else.
+    :param label: label of the vertical axis, for traces of other quantities.
     :param ax: axes to draw on.
     :return: the axes.
     :raises ValueError: for another shape.
@@ -119,7 +119,7 @@ def plot_temperature(
     window: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Trace of the temperatures that the chains really have.
+    """Trace of the measured temperatures of the chains.
 
     Thin lines are chains; a thick line is the moving average over all of them. A temperature that
     stays above its target says that steps are too large or gradients too noisy.
@@ -347,7 +347,7 @@ def plot_schedule(
     :param step_size: number or schedule.
     :param temperature: number or schedule; drawn against an axis on the right.
     :param num_steps: steps after warm-up to show.
-    :param kept: steps whose draws are kept; by default what a cyclical schedule says.
+    :param kept: steps whose draws are kept; by default those of a cyclical schedule.
     :param ax: axes to draw on.
     :return: the axes of the step size.
     :raises ValueError: if `num_steps` is not positive, or a kept step is outside.

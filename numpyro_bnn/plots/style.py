@@ -1,4 +1,4 @@
-"""What all plots share: axes, colours for light and dark backgrounds and for the colour-blind.
+"""Axes, colours and legends of all plots, for light and dark backgrounds and for the colour-blind.
 
 Colours of data and of lines that only guide the eye come from the axes themselves, so that they
 follow the style sheet; everything else is from the palette of Okabe and Ito (2008), which
@@ -45,13 +45,13 @@ def palette(ax: Axes) -> tuple[str, ...]:
 
 
 def color_at(ax: Axes, index: int) -> str:
-    """The colour of this number."""
+    """The colour of the line with this number."""
     colors = palette(ax)
     return colors[index % len(colors)]
 
 
 def marker_at(index: int) -> str:
-    """The marker of this number; where colours begin again it is one further."""
+    """The marker of the line with this number; it changes when the colours repeat."""
     return MARKERS[(index + index // len(PALETTE)) % len(MARKERS)]
 
 
@@ -80,7 +80,7 @@ def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
     share = min(0.5, points / (72 * ax.get_window_extent().height / ax.figure.dpi))
     for each in ax.figure.axes:
         if each.bbox.bounds == ax.bbox.bounds:
-            # So many times as high as it looks, which on a logarithmic axis is another number.
+            # The factor in height on the page, which on a logarithmic axis is another factor of the limits.
             scale = each.yaxis.get_transform()
             low, high = scale.transform(np.array(each.get_ylim(), np.float64))
             top = scale.inverted().transform(np.array([low + (high - low) / (1 - share)]))[0]

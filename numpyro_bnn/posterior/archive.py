@@ -22,7 +22,7 @@ def save(run: Any, path: str | Path) -> Path:
     """Write draws to one file (a NumPy archive).
 
     :param run: an ``MCMC`` after `run`, or draws.
-    :param path: where to; the ending ``.npz`` is added where it lacks.
+    :param path: path of the file; the ending ``.npz`` is added where it lacks.
     :return: the path written.
     :raises ValueError: if there are no draws.
     :raises OSError: if the folder, which is made with its parents, cannot be written.
@@ -48,7 +48,7 @@ def save(run: Any, path: str | Path) -> Path:
 
 
 def _archive(path: str | Path) -> Path:
-    """Where to write an archive, before anything is gathered for it."""
+    """The path of a new archive, checked to be writable before any draws are gathered."""
     if not isinstance(path, (str, Path)):
         raise TypeError(f"save: path must name a file, got {path!r}.")
     if not Path(path).name:
@@ -69,14 +69,14 @@ def _archive(path: str | Path) -> Path:
 def load(path: str | Path, model: Callable) -> Draws:
     """Read draws that :func:`save` or ``MCMC(…, draws=path)`` wrote, to predict with.
 
-    Draws in a folder stay there: predictions and diagnoses read what they look at. The folder of
-    a run that is still going gives the draws so far. Chains that the run left out, or would leave
-    out by now, are left out here too, with a warning (:attr:`Draws.left_out`).
+    Draws in a folder stay on disk: predictions and diagnoses read the part that they need. The folder of
+    a run that has not ended gives the draws so far. Chains that the run left out, or would leave out
+    if it ended now, are left out here too, with a warning (:attr:`Draws.left_out`).
 
     :param path: the file or folder.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws.
-    :raises ValueError: if the file is not one of ours, or damaged.
+    :raises ValueError: if the file was not written by this package, or is damaged.
     :raises RuntimeError: if every chain was left out.
     """
     path = Path(path)
@@ -123,7 +123,7 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     for (group, source), array in store.arrays().items():
         (values if group == POSTERIOR else stats)[source] = array
     failed = store.failed
-    # A run that is still going, or was killed, has noted nothing yet.
+    # A run that has not ended, or was killed, has not recorded its suspect chains.
     suspect = store.about.get("suspect") or suspect_chains(values, stats)
     info: dict[str, Any] = {"left_out": failed} if failed else {}
     if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:

@@ -1,4 +1,4 @@
-"""To ArviZ and back.
+"""Converts draws to ArviZ objects, and back.
 
 The only file that imports ArviZ. Groups are assembled as xarray datasets, which both
 generations share: ArviZ 0.23 gets an ``InferenceData``, ArviZ 1 and later a ``DataTree``.
@@ -19,7 +19,7 @@ import xarray as xr
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
-from numpyro_bnn.posterior.arviz_groups import STATS, Groups, Training
+from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -27,9 +27,9 @@ from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.potential.subsampling import all_rows
 from numpyro_bnn.samplers.suspects import warn_of_use
 
-# Names of this package by ArviZ's.
+# Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
-# Made from the number of steps, and made anew.
+# Statistics that are computed from the number of steps, at every export.
 _DERIVED = ("tree_depth", "reached_max_treedepth")
 
 
@@ -61,10 +61,10 @@ def to_inference_data(
     - ``log_likelihood``: of each row, by observed site (nats).
     - ``observed_data``, ``constant_data`` (the inputs, ``x``).
     - ``posterior_predictive``: draws of the target at the training inputs under the target's own
-      name, and what each draw says in function space: ``probs``, or ``mean`` and ``scale`` (the
+      name, and the predictions of each draw: ``probs``, or ``mean`` and ``scale`` (the
       standard deviation of the noise), in units of the target.
-    - ``predictions``: the same for each name in `predict`, as ``test.y``, ``test.probs``, …, over
-      ``test.row``; their inputs in ``predictions_constant_data``.
+    - ``predictions``: draws of the target and predictions for each name in `predict`, as ``test.y``,
+      ``test.probs``, …, over ``test.row``; their inputs in ``predictions_constant_data``.
     - ``report``, where `report` is given: the Monte Carlo error of each row that was judged
       (``total_variation`` or ``relative`` over ``judged_row``), the group of each chain
       (``chain_group``) and how many times as many draws are ``needed``; verdict, tolerance and
@@ -87,7 +87,7 @@ def to_inference_data(
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
-    :param report: what :func:`~numpyro_bnn.diagnose` said of this run.
+    :param report: the report of :func:`~numpyro_bnn.diagnose` on this run.
     :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
@@ -124,7 +124,7 @@ def to_inference_data(
             "know them. Pass `x` and `y`, or `log_likelihood=False`."
         )
     key = jax.random.key(0) if rng_key is None else rng_key
-    groups = Groups(draws, _chain_labels(run, draws), dict(dims or {}), dict(coords or {}))
+    groups = ArvizGroups(draws, _chain_labels(run, draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
     groups.add_posterior(known_x, list(training.observed), base_sites)
     groups.add_sample_stats()
@@ -155,7 +155,7 @@ def to_inference_data(
 def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     """Draws from an ArviZ object, for :func:`numpyro_bnn.predict` and everything else.
 
-    :param idata: what :func:`to_inference_data` made, also after a round trip through a file; any
+    :param idata: a result of :func:`to_inference_data`, also after a round trip through a file; any
         other ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.
@@ -201,7 +201,7 @@ def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
     return np.setdiff1d(labels, list(left_out))
 
 
-def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
+def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
     args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
@@ -213,7 +213,7 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
         first = next(iter(inspect.signature(innermost(draws.model)).parameters), None)
         x = kwargs.get(first)
     if x is None or draws.model is None:
-        return Training(x, {})
+        return TrainingData(x, {})
     args, kwargs = prepared(draws.model, args, kwargs)
     structure = structure_of(draws.model, args, kwargs)
     sites = [name for name in structure.observed if not structure.sites[name].factor]
@@ -228,7 +228,9 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> Training:
         return {name: values[name]["value"] for name in sites}
 
     values = jax.jit(observed)(arguments.arrays) if sites else {}
-    # The model's own target lacks its mean, which float64 holds beside the rest.
+    # A ready model subtracts the mean of its target; it is added again in float64.
     shift = getattr(innermost(draws.model), "shift", None)
     found = {name: np.asarray(value) for name, value in values.items()}
-    return Training(x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()})
+    return TrainingData(
+        x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()}
+    )

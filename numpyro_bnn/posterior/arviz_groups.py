@@ -1,4 +1,4 @@
-"""The groups of a run, as ArviZ names them, while they grow."""
+"""Assembles the groups of an ArviZ object (``posterior``, ``log_likelihood``, …) as xarray datasets."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,21 +19,21 @@ from numpyro_bnn.storage.axis_names import class_layer, dims_of, layer_of, varia
 from numpyro_bnn.storage.stored_array import StoredArray
 from numpyro_bnn.storage.stored_names import refuse_names
 
-# ArviZ's names for what samplers report; the log joint is the negative potential energy.
+# ArviZ's names of sampler statistics; the log joint is the negative potential energy.
 STATS = {
     "accept_prob": "acceptance_rate",
     "adapt_state.step_size": "step_size",
     "num_steps": "n_steps",
     "potential_energy": "lp",
 }
-# Values that the parameters of the predictions of one block of rows may hold, beside the result.
+# Numbers that the predictions of one block of rows may hold, beside the result.
 _BLOCK = 2**26
 # The export as a whole has said which chains are suspect.
 predict_draws = named_elsewhere()(predict)
 
 
-class Training(NamedTuple):
-    """What a run was trained on.
+class TrainingData(NamedTuple):
+    """Inputs and observed values that a run was trained on.
 
     - **x** - the inputs; None where they are not known
     - **observed** - values of the observed sites
@@ -43,8 +43,8 @@ class Training(NamedTuple):
     observed: dict[str, np.ndarray]
 
 
-class ReportNumbers(Protocol):
-    """What a report measured; see :mod:`numpyro_bnn.diagnostics.report_numbers`."""
+class NumbersOfReport(Protocol):
+    """The numbers of a report that the export needs; see :mod:`numpyro_bnn.diagnostics.report_numbers`."""
 
     @property
     def attributes(self) -> Mapping[str, str | float | int]:
@@ -59,8 +59,8 @@ class ReportNumbers(Protocol):
         """Arrays over chains."""
 
 
-class Groups:
-    """The groups as they grow."""
+class ArvizGroups:
+    """Variables and attributes of the groups of an ArviZ object, added group by group."""
 
     def __init__(
         self, draws: Draws, chains: np.ndarray, dims: dict[str, Sequence[str]], coords: dict
@@ -138,10 +138,10 @@ class Groups:
             self.add("sample_stats", "reached_max_treedepth", ["chain", "draw"], reached)
 
     def add_log_likelihood(
-        self, training: Training, made: Mapping[str | None, Predictions], batch_size: int
+        self, training: TrainingData, made: Mapping[str | None, Predictions], batch_size: int
     ) -> None:
-        # Predictions come with their parameters: where nobody asked for these, so few rows at a
-        # time that they stay small.
+        # Predictions hold their parameters too: where these are not exported, rows are taken in blocks so
+        # small that they need little memory.
         total = self.draws.num_chains * self.draws.num_draws
         rows = max(1, _BLOCK // (total * 16) // batch_size) * batch_size
         for target, y in training.observed.items():
@@ -187,11 +187,11 @@ class Groups:
             axes = ["feature"] if np.ndim(leaf) == 2 and not suffix else axes
             self.add(group, name, [f"{prefix}row", *axes], leaf)
 
-    def add_observed(self, training: Training) -> None:
+    def add_observed(self, training: TrainingData) -> None:
         for name, value in training.observed.items():
             self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
 
-    def add_report(self, numbers: ReportNumbers) -> None:
+    def add_report(self, numbers: NumbersOfReport) -> None:
         for name, rows in numbers.by_row.items():
             self.add("report", name, ["judged_row"], rows)
         for name, chains in numbers.by_chain.items():
@@ -246,13 +246,13 @@ class Groups:
 
 
 def _both(variable: xr.Variable, attrs: dict | None) -> str:
-    """The sites that would get one name, where they are sites."""
+    """The two sites that would get one name, as part of a sentence; empty for other quantities."""
     sites = [own["site"] for own in (variable.attrs, attrs or {}) if "site" in own]
     return f", the sites {sites[0]!r} and {sites[1]!r}" if len(sites) == 2 else ""
 
 
 def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.Variable:
-    """Draws on disk as xarray reads them: where they are looked at."""
+    """Draws on disk as a variable of xarray that is read when it is indexed."""
     group, _, name = array.place.rpartition("/")
     opened = xr.open_zarr(array.path, group=group, chunks=None)[name].isel(chain=array.chains)
     variable = opened.rename(dict(zip(opened.dims, axes))).variable
@@ -261,7 +261,7 @@ def _lazily(array: StoredArray, axes: Sequence[str], attrs: dict | None) -> xr.V
 
 
 def _row_axes(prefix: str, ndim: int, lead: int) -> list[str]:
-    """Axes of something that has one value, or several, a row."""
+    """Names of the axes of a quantity with one value or several for each row."""
     several = [f"{prefix}output"] if ndim == lead + 2 else []
     several = several or [f"{prefix}output_{i}" for i in range(ndim - lead - 1)]
     return [*("chain", "draw")[:lead], f"{prefix}row", *several]

@@ -1,4 +1,4 @@
-"""Posterior draws that carry their model: one currency for samplers, ensembles and files."""
+"""Posterior draws that carry their model: the one type for draws of samplers, ensembles and files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -53,13 +53,12 @@ class Draws(Mapping[str, Any]):
 
     @property
     def left_out(self) -> dict[int, str]:
-        """Chains (or members) that failed and are not among these: number to reason."""
+        """Chains (or members) that failed and are not among these draws: reason by number."""
         return {int(chain): why for chain, why in self.info.get("left_out", {}).items()}
 
     @property
     def suspect(self) -> dict[int, str]:
-        """Chains of the run that are among these and never moved, or whose moves mostly failed:
-        number in the run to reason."""
+        """Chains among these draws that never moved or mostly diverged: reason by number in the run."""
         return suspects_in(self.info)
 
     @property
@@ -72,9 +71,9 @@ class Draws(Mapping[str, Any]):
 
 
 def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
-    """Draws from whatever holds them.
+    """The draws of a run, a fit or a mapping, as :class:`Draws`.
 
-    :param run: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a :class:`Draws`, or
+    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a :class:`Draws`, or
         a mapping of arrays with leading axes (chain, draw).
     :param model: the model, where `run` does not carry one.
     :param owner: the caller, for error messages.
@@ -96,7 +95,7 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
             "thinning": run.thinning,
             "max_num_steps": max_num_steps_of(run.sampler),
         }
-        # Of what is no MCMC of this package nothing is known.
+        # An MCMC of NumPyro itself records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
         if columns := getattr(run, "columns", []):
@@ -110,7 +109,7 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
 
 
 def stats_by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
-    """What a kernel records of each site, as one array a site: ``"name[site]"``."""
+    """Statistics with one array for all sites, split into one array a site: ``"name[site]"``."""
     flat: dict[str, Any] = {}
     for name, value in stats.items():
         if isinstance(value, Mapping):

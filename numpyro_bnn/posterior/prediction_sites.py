@@ -1,7 +1,7 @@
-"""What a prediction is of, and which draws it is made from.
+"""Finds the site to predict, and the draws of latent sites that a prediction is made from.
 
-A model is called as ``model(x)`` with new inputs. What the draws say of its latent sites takes their
-place; a deterministic site is always computed, because it may depend on the inputs.
+A model is called as ``model(x)`` with new inputs, and its latent sites take the values of a draw. A
+deterministic site is always computed again, because it may depend on the inputs.
 """
 
 import inspect
@@ -44,7 +44,7 @@ def check_call(model: Callable) -> None:
 
 
 def structure_at(model: Callable, x: Any) -> Structure:
-    """What the model consists of at new inputs, without a target.
+    """Sites and plates of the model at new inputs, without a target.
 
     :raises TypeError: if it needs a target, or other arguments.
     """
@@ -63,11 +63,11 @@ def structure_at(model: Callable, x: Any) -> Structure:
 def target_of(structure: Structure, samples: Mapping[str, Any], site: str | None) -> str:
     """The site to predict: the one that was asked for, or the only one without draws.
 
-    :raises ValueError: if it cannot be told, or if other sites have no draws.
+    :raises ValueError: if several sites could be the target, or if other sites have no draws.
     """
     sites = structure.sites
-    # What accompanies a weight (its precision, its standardised value) is not needed once the
-    # weight itself is given.
+    # Sites that belong to a weight (its precision, its standardised value) are not needed once the weight
+    # itself is given.
     weights = tuple(f"{name}." for name in samples)
     without = [
         n for n in sites if n not in samples and not n.startswith(weights) and not sites[n].factor
@@ -103,9 +103,9 @@ def draws_for(
     x: Any,
     batch_size: int,
 ) -> dict[str, Any]:
-    """The draws that take the place of sites, with axes (chain, draw).
+    """The draws whose values the sites of the model take, with axes (chain, draw).
 
-    :param structure: of the model at the first `batch_size` rows of x.
+    :param structure: sites and plates of the model at the first `batch_size` rows of x.
     :param samples: draws by site.
     :param target: site that is predicted.
     :param x: all inputs.
@@ -137,7 +137,7 @@ def draws_for(
 def check_same_rows(
     structure: Structure, samples: Mapping[str, Any], target: str, x: Any, fitted: Any
 ) -> None:
-    """Refuse latent values of the rows of a fit at as many other rows.
+    """Refuse to use latent values of single training rows at other rows, though their number is the same.
 
     :param fitted: the inputs of the fit; None where they are not known.
     :raises ValueError: naming the sites.

@@ -1,4 +1,4 @@
-"""Predictions of every draw, in memory that does not grow with draws times rows."""
+"""Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -32,23 +32,22 @@ from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.stored_array import StoredArray
 
-# Values of draws that are read from disk at a time.
+# Numbers of draws on disk that are read at a time.
 _BLOCK = 2**24
-# The same for draws in memory. Arrays of 32 MB and more are given back to the system when they
-# are freed, and each page of the next one costs a fault: a quarter of the time went there.
+# Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
+# system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
 # Draws in one vector.
 _VECTOR = 32
 
 
 class Predictions:
-    """What each draw predicts at each input.
+    """The predictions of each draw at each input.
 
     - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
       classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
-    - **suspect** - chains among them that never moved, or whose moves mostly failed: number in the
-      run to reason
+    - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
     """
 
     def __init__(
@@ -61,12 +60,12 @@ class Predictions:
         self.values = values
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
-        # What the model's own target lacks to be in the user's units.
+        # The mean that a ready model subtracts from its target; added to be in the user's units.
         self._shift = shift
         self._warned: set[str] = set()
 
     def warn_of_suspects(self, owner: str) -> None:
-        """Say, once for each `owner`, that suspect chains are averaged in."""
+        """Warn, once for each `owner`, that suspect chains are averaged in."""
         if self.suspect and owner not in self._warned:
             self._warned.add(owner)
             warn_of_use(owner, self.suspect)
@@ -144,7 +143,7 @@ class Average(NamedTuple):
 def average(predictions: Predictions) -> np.ndarray | Average:
     """Bayesian model average over all chains and draws.
 
-    :param predictions: what :func:`predict` returns.
+    :param predictions: the result of :func:`predict`.
     :return: class probabilities (row, classes), or :class:`Average` for other targets.
     :raises TypeError: for anything else.
     """
@@ -170,7 +169,7 @@ def predict(
     batch_size: int = 1000,
     site: str | None = None,
 ) -> Predictions:
-    """The distribution of the target at new inputs, under every draw.
+    """The distribution of the target at new inputs under every draw.
 
     Rows are taken `batch_size` at a time and draws one after another in small vectors, so that
     memory beyond the result does not grow with either. Draws on disk are read in blocks.
@@ -183,8 +182,8 @@ def predict(
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
     :return: predictions with leading axes (chain, draw, row).
-    :raises ValueError: if the target cannot be told, draws are missing or are latent values of
-        other rows, or inputs have no rows.
+    :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
+        of other rows, or inputs have no rows.
     :raises TypeError: if the model needs more than x.
     """
     fitted = (getattr(samples, "_args", None) or (None,))[0]
@@ -199,15 +198,14 @@ def predict(
 
 
 class Predictor:
-    """Predictions of one model at fixed inputs, of draws that come in blocks.
+    """Predicts at fixed inputs from blocks of draws; compiled once for blocks of one shape.
 
-    Its program is compiled once for blocks of one shape.
 
     :param model: the model, called as ``model(x)``.
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
-    :param site: what to predict, see :func:`predict`.
-    :param fitted: the inputs of the fit, where they are known.
+    :param site: the site to predict, see :func:`predict`.
+    :param fitted: the training inputs, where they are known.
     :raises ValueError: if inputs have no rows.
     :raises TypeError: if the model needs more than x.
     """
@@ -260,7 +258,7 @@ class Predictor:
     def _computed(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
     ) -> Iterator[tuple[slice, slice, dict[str, jax.Array]]]:
-        """What the program finds, some draws at some rows at a time."""
+        """Results of the compiled program, for blocks of draws and of rows, with their positions."""
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         from_prior = any(self.structure.sites[name].plates for name in latent)
@@ -303,8 +301,8 @@ class Predictor:
 
 
 def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
-    """Items one behind: each is given once the next has been asked for, so that the device computes
-    that one while this one is fetched."""
+    """Yield each item only after the next one was started, so that the device computes the next while this
+    one is copied to the host."""
     last = next(results)
     for result in results:
         yield last
@@ -313,7 +311,7 @@ def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
 
 
 def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
-    """Draws at a time: all where they are on the device, few where they are brought there."""
+    """Blocks of draws: a single one for draws on the device, small ones for draws on host or disk."""
     chains, num_draws = np.shape(next(iter(draws.values())))[:2]
     brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
     if not brought:
@@ -321,7 +319,7 @@ def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     of_one = chains * sum(int(np.prod(np.shape(v)[2:])) for v in brought)
     stored = any(isinstance(v, StoredArray) for v in brought)
     step = max(1, (_BLOCK if stored else _BLOCK_IN_MEMORY) // max(1, of_one))
-    # Whole vectors: what is left of one is computed apart, and compiled apart.
+    # Whole vectors of draws: the rest of a vector would be compiled as a program of its own.
     vector = _VECTOR // math.gcd(_VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
@@ -359,7 +357,7 @@ def _over_draws(
 
 
 def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
-    """What a distribution says in function space: probabilities, or mean and scale."""
+    """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
     base = unwrapped(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         shape = (*fn.batch_shape, base.probs.shape[-1])

@@ -98,7 +98,7 @@ def stack(
     :param key: random key, which draws are taken.
     :param num_samples: draws to take from all chains, in proportion to their weights (systematic
         resampling: each chain's share is right to one draw); as many as there are by default.
-    :param options: of :func:`numpyro_bnn.predict`.
+    :param options: options of :func:`numpyro_bnn.predict`.
     :return: one chain; ``info["weights"]`` has the weight of each chain.
     :raises ValueError: if `num_samples` is not positive, or as :func:`stacking_weights`.
     """

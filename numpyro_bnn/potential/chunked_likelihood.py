@@ -26,7 +26,7 @@ SITE = "log likelihood in chunks"
 
 
 class _LogLikelihood:
-    """Sums over rows as :func:`~numpyro_bnn.potential.rows.in_chunks` asks for them."""
+    """Log likelihood and gradient of some rows, as :func:`~numpyro_bnn.potential.rows.in_chunks` expects."""
 
     def __init__(self, model: Callable, args: tuple, kwargs: dict, plate: str | None) -> None:
         self.potential = Potential(model, args, kwargs)
@@ -46,7 +46,7 @@ class _LogLikelihood:
 
 
 class Chunked:
-    """A model with its likelihood summed in chunks; see the module.
+    """A model whose likelihood is summed in chunks of rows; the head of this module says how.
 
     :param fn: the model.
     :param chunk_size: rows at a time.
@@ -65,8 +65,8 @@ class Chunked:
             observed = structure_of(self.fn, args, kwargs).observed
         if not observed:
             return self.fn(*args, **kwargs)
-        # All rows pass through the model once more here, for the values of deterministic sites;
-        # where nobody asks for those the compiler leaves it out.
+        # All rows pass through the model once more here, for the values of deterministic sites; where
+        # these are not used the compiler removes it.
         visited = trace(block(with_stand_ins(self.fn), hide=list(observed)))
         sites = visited.get_trace(*args, **kwargs)
         latent = {

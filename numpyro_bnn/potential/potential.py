@@ -1,6 +1,6 @@
 """From a NumPyro model to its potential energy, on all data or on a minibatch.
 
-:class:`Potential` is the joint between models and samplers: samplers, optimisers and
+:class:`Potential` is the interface between models and samplers: samplers, optimisers and
 diagnostics take one and know nothing of models. For unconstrained values z of the latent
 sites and indices I of B out of N rows,
 
@@ -52,7 +52,7 @@ class _Taken(Messenger):
     """Handler that takes the rows of a minibatch out of the data that ``numpyro.subsample`` is given.
 
     :param take: ``take(values, axis)`` gives the rows.
-    :param axis: of the plate.
+    :param axis: axis of the plate.
     :param size: number of rows of the plate.
     """
 
@@ -68,7 +68,7 @@ class _Taken(Messenger):
         axis = self.axis - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
-            # The plate takes no rows of what is no longer of this type.
+            # A message of another type is not subsampled again by the plate.
             msg["type"] = "taken"
             msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
@@ -76,8 +76,8 @@ class _Taken(Messenger):
 class Potential:
     """Potential energy of a model given its arguments, over unconstrained latent values.
 
-    Call it with ``z: {site: array}`` for the energy in nats. It is of all rows, also where a plate of
-    the model subsamples (``subsample_size=``); rows are taken by :meth:`minibatch` alone.
+    Call it with ``z: {site: array}`` for the energy in nats. All rows count, even where a plate of the
+    model subsamples (``subsample_size=``); only :meth:`minibatch` takes some of them.
 
     :param model: a NumPyro model.
     :param args: its positional arguments; arrays, or pytrees of them, may be traced.
@@ -92,7 +92,7 @@ class Potential:
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:
             self.structure = structure_of(self.model, self.args, self.kwargs)
-        # Here too, for kernels of this package in NumPyro's own MCMC.
+        # Checked here too, for kernels of this package that run in NumPyro's own MCMC.
         check_targets(self.structure)
         if not self.structure.latent:
             raise ValueError("The model has no latent site: every sample site is observed.")
@@ -117,9 +117,9 @@ class Potential:
         return potential_energy(self.bound, self.args, self.kwargs, z)
 
     def energies(self, z: Values) -> tuple[jax.Array, jax.Array]:
-        """U(z) in its two parts: of the prior, transforms included, and of the likelihood.
+        """The two parts of U(z): the prior's, Jacobians of transforms included, and the likelihood's.
 
-        The likelihood is every observed site and factor; it is what tempering raises to a power.
+        The likelihood consists of all observed sites and factors; tempering raises it to a power.
 
         :param z: unconstrained values by site.
         :return: -log p(θ(z)) |∂θ/∂z| and -log p(y | θ(z)), in nats.
@@ -144,7 +144,7 @@ class Potential:
         :param indices: row numbers.
         :param plate: name of the data plate.
         :param contiguous: whether the rows are consecutive, and can be sliced out.
-        :param ahead: rows that will be wanted next, which data on the host are read for.
+        :param ahead: row numbers of the next step: data on the host are read for them meanwhile.
         """
         model = self.rows_of(indices, plate, contiguous, ahead)
         return potential_energy(model, self.args, self.kwargs, z)
@@ -267,7 +267,7 @@ class Potential:
         """Constrained values of the latent sites drawn from their priors.
 
         :param key: random key.
-        :param given: values of some sites, which the others are drawn given.
+        :param given: values of some sites; the other sites are drawn conditionally on them.
         """
         seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
         seeded = substitute(seeded, data=dict(given or {}))
@@ -307,7 +307,7 @@ def _no_plate(plate: str | None, candidates: list[str]) -> str:
 
 
 def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str, Callable]:
-    """How each latent site is constrained, by its support alone."""
+    """The transform from unconstrained to constrained values of each latent site, by its support."""
     seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
     sites = trace(seeded).get_trace(*args, **(kwargs or {}))
     return {

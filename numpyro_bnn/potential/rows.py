@@ -1,4 +1,4 @@
-"""Rows of data: those of a minibatch, and sums over all of them, a chunk at a time."""
+"""Energies and gradients on the rows of a minibatch, and sums over all rows, a chunk at a time."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -11,7 +11,7 @@ from numpyro_bnn._types import PyTree
 
 
 class SummedOverRows(Protocol):
-    """What :func:`in_chunks` adds up."""
+    """A quantity that is a sum over rows, which :func:`in_chunks` computes a chunk at a time."""
 
     @property
     def size(self) -> int: ...
@@ -19,13 +19,13 @@ class SummedOverRows(Protocol):
     def some(
         self, position: PyTree, indices: jax.Array, contiguous: bool
     ) -> tuple[jax.Array, PyTree]:
-        """Value and gradient on some rows, scaled as if they were all."""
+        """Value and gradient on some rows, scaled by N/B as an estimate of those on all rows."""
 
 
 class Rows(NamedTuple):
     """A potential and the rows that minibatches come from.
 
-    - **potential** - of all rows: a :class:`~numpyro_bnn.potential.potential.Potential`, or a function
+    - **potential** - energy on all rows: a :class:`~numpyro_bnn.potential.potential.Potential` or a function
     - **plate** - name of the data plate; empty where rows are not taken by number
     - **size** - number of rows N; 0 where it is not known
     """
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
         contiguous: bool = False,
         ahead: jax.Array | None = None,
     ) -> tuple[jax.Array, PyTree]:
-        """U(θ; I) and its gradient; `ahead` are the rows that will be wanted next."""
+        """U(θ; I) and its gradient; `ahead` are the row numbers of the next step, for host data."""
 
         def energy(position: PyTree) -> jax.Array:
             return self.potential.minibatch(position, indices, self.plate, contiguous, ahead)

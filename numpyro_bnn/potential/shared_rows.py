@@ -36,11 +36,11 @@ def rows_are_shared() -> bool:
 def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
     """Rows of a minibatch, an equal part of them on each device that shares the data.
 
-    What follows is computed on each device for its part, and summed.
+    The following computation runs on each device for its part, and the results are summed.
 
-    :param values: of all rows, in a program for which :func:`rows_are_shared`.
+    :param values: values of all rows, in a program for which :func:`rows_are_shared` is true.
     :param indices: (B,) row numbers.
-    :param axis: of the rows.
+    :param axis: axis of the rows.
     """
     # Groups of chains, where there are several, are fixed around this point.
     inside = jax.sharding.get_abstract_mesh()
@@ -50,6 +50,6 @@ def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
         return lax.with_sharding_constraint(array, sharding)
 
-    # Every device knows all numbers: their permutation in parts would be an exchange by itself.
+    # Every device gets all row numbers: sharing them out would cost an exchange of its own.
     rows = jnp.take(values, on_devices(indices), axis)
     return on_devices(rows, *[None] * (axis % rows.ndim), DATA)

@@ -9,7 +9,7 @@ class Plate(NamedTuple):
     """A plate of a model.
 
     - **size** - number of rows, N
-    - **subsample_size** - rows that the model itself takes of them; N unless it subsamples
+    - **subsample_size** - number of rows that the model itself takes; N unless it subsamples
     """
 
     size: int
@@ -19,15 +19,15 @@ class Plate(NamedTuple):
 class Site(NamedTuple):
     """A sample site of a model, without its values.
 
-    - **shape** - of the value
+    - **shape** - shape of the value
     - **distribution_shape** - batch and event shape of its distribution
     - **event_dim** - number of event axes
     - **observed** - whether it is part of the likelihood
-    - **discrete** - whether its support is
+    - **discrete** - whether its support is discrete
     - **plates** - enclosing plates: name to axis, counted from the right of the batch shape
     - **factor** - whether it comes from ``numpyro.factor``
-    - **scale** - shape of the weights of its log density; of a number where there are none
-    - **unconstrained** - shape of its unconstrained value; None where there is no such value
+    - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
+    - **unconstrained** - shape of its unconstrained value; None for a site without one
     """
 
     shape: tuple[int, ...]
@@ -42,13 +42,13 @@ class Site(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """What a model consists of for given arguments.
+    """Sites, plates and hierarchical precisions of a model for given arguments.
 
     - **sites** - its sample sites, in order
     - **plates** - its plates
     - **levels** - its hierarchical precisions of weights, the lowest first
     - **deterministic** - shapes of its deterministic sites
-    - **parameters** - those of them that stand for parameters of this package's priors
+    - **parameters** - names of the deterministic sites that are parameters under this package's priors
     """
 
     sites: dict[str, Site]
@@ -59,7 +59,7 @@ class Structure(NamedTuple):
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what draws may give: sample sites, and parameters that are computed."""
+        """Shapes of the sites that draws may have: sample sites, and parameters that are deterministic."""
         computed = {name: self.deterministic[name] for name in self.parameters}
         return {name: site.shape for name, site in self.sites.items()} | computed
 

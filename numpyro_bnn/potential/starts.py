@@ -1,4 +1,4 @@
-"""Where chains start: full sets of latent values from a few of them.
+"""Initial positions of chains: values of all latent sites from values of some of them.
 
 A trained network gives weights; a hierarchical prior also needs precisions, and in
 non-centred coordinates standardised weights. Precisions start at their conditional means
@@ -21,13 +21,13 @@ from numpyro_bnn.priors.precision_levels import prior_means, typical_values
 
 
 def centered(potential: Potential) -> Potential:
-    """The potential energy of the model in centred coordinates: of weights and precisions themselves."""
+    """The potential energy of the model in centred coordinates: over weights and precisions themselves."""
     model = parameterize(potential.model, "centered")
     return Potential(model, potential.args, potential.kwargs)
 
 
 def own_coordinates(potential: Potential, values: Values) -> Values:
-    """Unconstrained latent values from constrained ones of weights and precisions."""
+    """Unconstrained values in the model's own coordinates, from constrained weights and precisions."""
     own = to_own_coordinates(potential.model, potential.args, potential.kwargs, values)
     return potential.unconstrain(own)
 
@@ -39,7 +39,7 @@ def fill_precisions(potential: Potential, values: Values) -> Values:
 
 
 def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str] = ()) -> None:
-    """Refuse starts for sites that a model does not have, or that lack some.
+    """Refuse starts that name unknown sites, or that lack a needed one.
 
     :raises ValueError: naming them.
     """
@@ -58,7 +58,7 @@ def check_kinds(owner: str, init_params: Any) -> None:
     """Refuse starts that are not made of numbers.
 
     :param owner: the caller, for error messages.
-    :raises TypeError: naming the first that is not.
+    :raises TypeError: naming the first value that is not.
     """
     for leaf in jax.tree.leaves(init_params, is_leaf=lambda value: value is None):
         kind = getattr(leaf, "dtype", None)
@@ -72,7 +72,7 @@ def check_kinds(owner: str, init_params: Any) -> None:
 def check_mapping(owner: str, init_params: Any) -> None:
     """Refuse starts of a model that are not arrays by site.
 
-    :raises TypeError: naming what they are.
+    :raises TypeError: naming their type.
     """
     check_kinds(owner, init_params)
     if not isinstance(init_params, Mapping):
@@ -118,26 +118,28 @@ def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[
 
 
 def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...]) -> Values:
-    """Unconstrained start from the values of weights alone.
+    """Unconstrained start of all latent sites from the values of weights alone.
 
-    :param potential: of the model to start.
+    :param potential: potential energy of the model.
     :param given: values of weight sites (``"net/Dense_0.kernel"``), which are real, and
         unconstrained ones of any further latent sites.
     :param chains: the leading axis of chains that every array has, () where there is none.
     :return: unconstrained values of every latent site; precisions at their conditional means.
     :raises ValueError: if other sites are missing, naming them.
     """
-    around = centered(potential)
-    levels = around.structure.levels
-    needed = [n for n in around.structure.latent if n not in levels]
+    in_centered_coordinates = centered(potential)
+    levels = in_centered_coordinates.structure.levels
+    needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
     check_names(given, [*needed, *levels], needed)
-    _check_shapes(given, around.structure, chains)
+    _check_shapes(given, in_centered_coordinates.structure, chains)
 
     def one(values: Values) -> Values:
-        placeholder = {n: jnp.zeros(around.structure.sites[n].shape) for n in levels}
-        constrained = around.constrain({**placeholder, **values})
+        placeholder = {
+            n: jnp.zeros(in_centered_coordinates.structure.sites[n].shape) for n in levels
+        }
+        constrained = in_centered_coordinates.constrain({**placeholder, **values})
         constrained = {n: constrained[n] for n in constrained if n in values or n not in levels}
-        return own_coordinates(potential, fill_precisions(around, constrained))
+        return own_coordinates(potential, fill_precisions(in_centered_coordinates, constrained))
 
     return jax.vmap(one)(given) if chains else one(given)
 
@@ -154,7 +156,8 @@ def shrink(name: str, value: jax.Array) -> jax.Array:
 def gentle_draw(potential: Potential, key: jax.Array) -> Values:
     """Prior draw, with kernels shrunk where the prior is wide and precisions at their means.
 
-    Vague laws of precisions give draws many orders of magnitude apart, from where nothing is learnt.
+    Vague priors of precisions give draws that differ by orders of magnitude, from which optimisers and
+    chains do not recover.
     """
     structure = potential.structure
     shapes = {name: structure.sites[name].shape for name in structure.latent}
@@ -164,16 +167,16 @@ def gentle_draw(potential: Potential, key: jax.Array) -> Values:
 
 
 def gentle_start(potential: Potential, key: jax.Array) -> Values:
-    """A prior draw that :func:`gentle_draw` made smaller, in unconstrained coordinates."""
+    """A draw of :func:`gentle_draw`, in unconstrained coordinates."""
     return potential.unconstrain(gentle_draw(potential, key))
 
 
 class BoundModel(NamedTuple):
-    """A model on its training data.
+    """A model together with its training data.
 
     - **model** - the model
     - **args**, **kwargs** - its arguments
-    - **structure** - what it consists of for them
+    - **structure** - its sites and plates for these arguments
     """
 
     model: Callable
@@ -189,7 +192,7 @@ class BoundModel(NamedTuple):
 def _sites_to_start(
     kernel: MCMCKernel, structure: Structure, given: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Sites that a start may give to a kernel, and those that it must."""
+    """Names of the sites that a start of a kernel may contain, and of those that it must contain."""
     # Discrete sites are summed out under HMC, or drawn by a kernel of their own: no start.
     own = [name for name in structure.latent if not structure.sites[name].discrete]
     if isinstance(kernel, HMC):

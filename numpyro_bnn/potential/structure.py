@@ -1,7 +1,7 @@
-"""What a NumPyro model consists of for given arguments: sites, plates, hierarchical precisions.
+"""Finds sites, plates and hierarchical precisions of a NumPyro model for given arguments.
 
-Found by an abstract trace, so that nothing is computed; with the checks that every fit makes
-before it begins.
+By an abstract trace, so that nothing is computed; with the checks that every fit makes before it
+begins.
 """
 
 import re
@@ -17,6 +17,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn._checks import refuse_equal_keys as refuse_equal_keys
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.likelihoods.observe import check_classes
@@ -27,7 +28,7 @@ from numpyro_bnn.priors.precision_levels import levels_of
 
 
 def as_jax(tree: Any) -> Any:
-    """NumPy's arrays as JAX's, which the traced rows of a minibatch can index."""
+    """NumPy arrays as JAX arrays, which traced row numbers of a minibatch can index."""
 
     def convert(leaf: Any) -> Any:
         numeric = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc"
@@ -38,7 +39,7 @@ def as_jax(tree: Any) -> Any:
 
 @contextmanager
 def explain_tracing() -> Iterator[None]:
-    """Say why a model cannot compute Python numbers from its data."""
+    """Explain JAX's error for a model that computes Python numbers from its data."""
     try:
         yield
     except (
@@ -56,7 +57,7 @@ def explain_tracing() -> Iterator[None]:
 
 @contextmanager
 def _explain_names() -> Iterator[None]:
-    """Say which name two sites of a model have."""
+    """Explain NumPyro's error for two sites with one name, naming it."""
     try:
         yield
     except AssertionError as error:
@@ -83,7 +84,7 @@ def structure_of(
     :param model: a NumPyro model.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
-    :param indices: rows to take, by plate.
+    :param indices: row numbers to take, by name of the plate.
     """
     found: list[Structure] = []
     args, kwargs = as_jax(prepared(model, args, kwargs))
@@ -116,7 +117,7 @@ def structure_of(
 
 
 def _plates(sites: Mapping[str, Any]) -> dict[str, Plate]:
-    """Plates of a trace, those inside of a loop (``scan``) among them, which only sites name."""
+    """Plates of a trace; plates inside a loop (``scan``) are found from the sites in them."""
     frames = [f for site in sites.values() for f in site.get("cond_indep_stack", ())]
     plates = {frame.name: Plate(frame.size, frame.size) for frame in frames}
     for name, site in sites.items():
@@ -131,7 +132,7 @@ def _site(site: dict[str, Any]) -> Site:
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     if site["is_observed"]:
         check_classes(site["name"], distribution, site["value"])
-    # Weights of the rows that stay whole in a minibatch are an error here.
+    # Raises where weights of rows keep the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     discrete = bool(distribution.support.is_discrete)
     latent = not site["is_observed"] and not discrete
@@ -149,7 +150,7 @@ def _site(site: dict[str, Any]) -> Site:
 
 
 def _innermost_law(distribution: Any) -> Any:
-    """A distribution without what plates and masks put around it."""
+    """A distribution without the expanding, masking and event dimensions that wrap it."""
     while hasattr(distribution, "base_dist"):
         distribution = distribution.base_dist
     return distribution
@@ -163,31 +164,17 @@ def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...] | None:
     return tuple(transform.inverse_shape(jnp.shape(site["value"])))
 
 
-def refuse_equal_keys(owner: str, keys: Any) -> None:
-    """Refuse chains that would be the same chain.
-
-    :param keys: one random key a chain.
-    :raises ValueError: naming two chains.
-    """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
-    for chain, row in enumerate(rows):
-        if (first := rows.index(row)) < chain:
-            raise ValueError(
-                f"{owner}: chains {first} and {chain} have the same random key, so that they would be "
-                "one chain and agree whatever it does. Give one key, from which every chain gets its "
-                f"own, or `jax.random.split(key, {len(rows)})`."
-            )
-
-
 def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, Structure]:
-    """What every fit does first: let the model see its training data, and check them.
+    """The first step of every fit: trace the model with its training data, and check both.
 
+    :param model: a NumPyro model.
+    :param args: its positional arguments, as the user gave them.
+    :param kwargs: its keyword arguments.
     :return: the arguments as the device gets them (:func:`~numpyro_bnn.data.arguments.prepared`), and
         the structure of the model.
     :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
-        of an observed site would be stretched or counted several times, or if the target is
-        missing; and whatever the model itself refuses.
+        of an observed site would be broadcast or counted several times, or if the target is
+        missing; and any error of the model itself.
     """
     check_arguments(args, kwargs)
     ready = innermost(model)

@@ -1,8 +1,8 @@
-"""Plates that subsample in the model itself (``subsample_size=``): undone, and taken as a batch size.
+"""Turns off the subsampling of plates in a model (``subsample_size=``), and takes the size as batch size.
 
 NumPyro draws the rows of such a plate anew in each call of the model where there is a random key,
-and takes the same ones for a whole run where there is none. Here a model is always a function of
-all rows, and whoever wants a minibatch substitutes its row numbers.
+and uses the same rows for a whole run where there is none. Here a model is always a function of
+all rows, and a caller that wants a minibatch substitutes its row numbers.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,10 @@ class all_rows(Messenger):
 
 
 def without_subsampling(model: Callable, structure: Structure) -> Callable:
-    """The model on all rows; itself where no plate subsamples.
+    """The model on all rows; the model itself where no plate subsamples.
 
-    :param structure: of the model.
+    :param model: a NumPyro model.
+    :param structure: its sites and plates.
     """
     subsamples = any(p.subsample_size < p.size for p in structure.plates.values())
     return all_rows(model) if subsamples else model
@@ -42,14 +43,14 @@ def own_batch_size(owner: str, structure: Structure, plate: str | None = None) -
     """Rows that the model takes of the plate around its observed sites; None for all.
 
     :param owner: the caller, for error messages.
-    :param structure: of the model.
+    :param structure: sites and plates of the model.
     :param plate: the data plate, where the model has several.
     :raises ValueError: if several plates subsample.
     """
-    around = {p for name in structure.observed for p in structure.sites[name].plates}
+    plates_of_observed = {p for name in structure.observed for p in structure.sites[name].plates}
     found = {
         name: structure.plates[name].subsample_size
-        for name in sorted(around if plate is None else around & {plate})
+        for name in sorted(plates_of_observed if plate is None else plates_of_observed & {plate})
         if structure.plates[name].subsample_size < structure.plates[name].size
     }
     if len(found) > 1:

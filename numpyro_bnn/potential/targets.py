@@ -1,9 +1,9 @@
-"""What is wrong with the targets of a model, told from shapes alone.
+"""Refuses targets that would be broadcast or counted several times, found from shapes alone.
 
-NumPyro stretches whatever can be stretched. A target (N, 1) against predictions (N,) is an N×N
+NumPyro broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N
 table of log densities; a single value, or a likelihood that was summed, counts once for every row
-of the plate around it; a target that was not passed is sampled. All of these run, and give another
-posterior than the one that was meant. One rule finds the first three: the values of an observed
+of the plate around it; a target that was not passed is sampled. All of these run, and sample another
+posterior than the intended one. One rule finds the first three: the values of an observed
 site have the shape of their log densities, so that each of them counts once.
 """
 
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 def check_targets(structure: Structure) -> None:
-    """Refuse observed sites of which a value would be stretched, or count several times.
+    """Refuse observed sites with values that would be broadcast, or counted several times.
 
     :raises ValueError: naming the site and both shapes.
     """
@@ -65,7 +65,7 @@ def _together(*shapes: Shape) -> Shape | None:
 
 
 def _times(factor: Site) -> int:
-    """How often plates repeat a factor, whose values are empty events."""
+    """How often the plates around a factor repeat its log density."""
     return prod(factor.distribution_shape[:-1]) // max(1, prod(factor.shape[:-1]))
 
 
@@ -115,9 +115,9 @@ def _check_weights(name: str, site: Site, full: Shape) -> None:
 
 
 def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: dict) -> None:
-    """Say that nothing is observed: the target was forgotten.
+    """Refuse a model without any observed site: the target was forgotten.
 
-    A density without data, ``model()``, has nothing to observe.
+    A density without data, ``model()``, is allowed to observe nothing.
 
     :param model: the model without handlers around it.
     :raises ValueError: if an argument of the model is None, naming it.

@@ -1,8 +1,8 @@
-"""What a prior is: a rule from the path and shape of a parameter to a distribution.
+"""The interface of a prior: a rule from the path and shape of a parameter to a distribution.
 
 A *path* is the dotted name of a parameter inside its network (``"Dense_0.kernel"``). A prior
-is asked once for all parameters of a network (:meth:`Prior.sample`), so that a hierarchical
-prior can tie several arrays together; priors that treat each array by itself only define
+is called once for all parameters of a network (:meth:`Prior.sample`), so that a hierarchical
+prior can share precisions between arrays; priors that treat each array by itself only define
 ``(path, shape) -> Distribution``.
 """
 
@@ -24,11 +24,11 @@ Rule = Callable[[str, Shape], dist.Distribution]
 def parameter(site: str, value: jax.Array) -> jax.Array:
     """``numpyro.deterministic`` for a parameter that is computed from other sites.
 
-    Draws may give it in their place. No other deterministic site may come from draws: it can
-    depend on the inputs, and those of new rows are others.
+    Predictions take its value from the draws, as for a sample site. All other deterministic sites are
+    computed again, because they may depend on the inputs.
 
-    :param site: its name.
-    :param value: its value.
+    :param site: name of the site.
+    :param value: value of the parameter.
     """
     message = {
         "type": "deterministic",
@@ -41,7 +41,7 @@ def parameter(site: str, value: jax.Array) -> jax.Array:
 
 
 def is_parameter(site: Mapping[str, Any]) -> bool:
-    """Whether a deterministic site of a trace is one of :func:`parameter`."""
+    """Whether a deterministic site of a trace was made by :func:`parameter`."""
     return bool(site.get("infer", {}).get("parameter"))
 
 
@@ -74,7 +74,7 @@ class Prior(Told):
 class FromFunction(Prior):
     """A prior given as a plain function ``(path, shape) -> Distribution``.
 
-    :param rule: that function, of a dotted parameter path and a shape.
+    :param rule: the function, of a dotted parameter path and a shape.
     """
 
     def __init__(self, rule: Rule) -> None:

@@ -1,4 +1,4 @@
-"""The coordinates of a hierarchical prior: centred, non-centred or collapsed, changed from outside.
+"""The coordinates of a hierarchical prior (centred, non-centred or collapsed), set from outside the model.
 
 :class:`parameterize` is a handler around a model; :func:`to_own_coordinates` takes values of weights and
 precisions to the coordinates in which the model samples them.
@@ -18,7 +18,7 @@ PARAMETERIZATIONS = ("noncentered", "centered", "collapsed")
 
 
 class _Standardized(NamedTuple):
-    """On a site ``"{site}.base"``: what it stands for is ``scale`` times its value."""
+    """Mark of a site ``"{site}.base"``: the parameter is ``scale`` times its value."""
 
     scale: jax.Array
 
@@ -26,7 +26,7 @@ class _Standardized(NamedTuple):
 class parameterize(Messenger):
     """Handler that puts every hierarchical prior of a model into other coordinates.
 
-    The posterior over weights and precisions is the same; only what the sampler moves changes.
+    The posterior over weights and precisions is the same; only the variables that are sampled change.
 
     :param fn: the model.
     :param parameterization: ``"noncentered"``, ``"centered"`` or ``"collapsed"``; see
@@ -50,13 +50,13 @@ class parameterize(Messenger):
         return call_of("parameterize", {}, (self.fn, self.parameterization))
 
     def _model(self) -> Any:
-        """The model under this handler and further ones of the kind, which it overrules."""
+        """The model without this handler and inner ones of this class, which this one overrides."""
         model = self.fn
         while isinstance(model, parameterize):
             model = model.fn
         return model
 
-    # NumPyro's Gibbs wants the models of its blocks to be equal.
+    # NumPyro's Gibbs requires the models of its blocks to be equal.
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, parameterize):
             return NotImplemented
@@ -68,7 +68,7 @@ class parameterize(Messenger):
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "parameterization":
-            # The handler nearest to the model speaks first; the outermost has the last word.
+            # Handlers process a message from the inside out: the outermost one decides.
             msg["value"] = self.parameterization
 
 

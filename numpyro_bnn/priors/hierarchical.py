@@ -36,7 +36,7 @@ class _TopPrecision(NamedTuple):
     """The prior of the group's own precision, the top of the hierarchy; or its known value.
 
     - **concentration** - None where the precision is known
-    - **rate** - of the Gamma law
+    - **rate** - rate of its Gamma distribution
     - **mean** - its mean, or the known precision
     """
 
@@ -64,11 +64,11 @@ class Hierarchical(Prior):
 
     Sites: ``"{name}/{path}"`` for the weights, ``"{name}/{path}.precision"`` for the precision of a
     group of one array (``"{name}/{layer}.precision"``, ``"{name}/{label}.precision"`` for larger
-    groups) and ``"{name}/{path}.unit_precision"`` for those of source units. In the non-centred
+    groups) and ``"{name}/{path}.unit_precision"`` for the precisions of source units. In the non-centred
     coordinates the sampled sites are ``"{name}/{path}.base"``, standard normal (or t), and
     ``"{name}/{path}.unit_precision.base"``, Gamma with mean 1; in the collapsed ones the lowest
-    precisions above the weights are integrated out. What is not sampled is then a deterministic
-    site: precisions are in the draws always.
+    precisions above the weights are integrated out. Weights and precisions that are not sampled themselves
+    are deterministic sites, so that they are always in the draws.
 
     :param concentration: shape of the Gamma prior of the precisions.
     :param rate: its rate, so that the prior mean of a precision is concentration / rate.
@@ -123,7 +123,7 @@ class Hierarchical(Prior):
         parameterization: Parameterization = "noncentered",
         groups: GroupRule = "array",
     ) -> "Hierarchical":
-        """Neal's form: a width, and a shape number for each level that is there.
+        """Neal's form of the prior: a width, and a shape number for each level that is used.
 
             τ ~ Gamma(a₀/2, a₀ W²/2)            one for a group, group=a₀
             τ_i | τ ~ Gamma(a₁/2, a₁/(2τ))      one for a source unit, unit=a₁
@@ -138,8 +138,8 @@ class Hierarchical(Prior):
 
         :param width: W, in units of the weights: τ^(-1/2) is about W a priori.
         :param group: shape number of the group level.
-        :param unit: of the level of source units.
-        :param weight: of the level of single weights, the degrees of freedom of their t law.
+        :param unit: shape number of the level of source units.
+        :param weight: shape number of the level of single weights: the degrees of freedom of their t.
         :param scale_by_fan_in: divide W² of kernels, so that wide layers get no larger sums: with n
             the fan-in and a = a₂ (a₁ where that is left out) by n where a is infinite, n a/(a - 2)
             above 2, n log n at 2 (n below 3 inputs), n^(2/a) below 2. In a group of arrays whose
@@ -203,7 +203,7 @@ class Hierarchical(Prior):
             for array in direct:
                 values[array.site] = _weights(array, sizes[array.site], precision, "centered")
         for array, k in by_unit:
-            # Under a known precision the units are at the top themselves.
+            # With a known group precision the unit precisions are the top level.
             rate = k / top.mean if parent is None else None
             level = Level(_units_of(array), k, rate, parent, (array,))
             values |= _sample_level(level, sizes, precision, parameterization)[0]
@@ -224,7 +224,7 @@ class Hierarchical(Prior):
         return label
 
     def divisor(self, path: str, shape: Shape) -> float:
-        """What W² is divided by for an array; see :meth:`width`."""
+        """The number by which W² is divided for an array; see :meth:`width`."""
         if not self.scale_by_fan_in or source_axis(path, shape) is None:
             return 1.0
         n = fan_in(path, shape)
@@ -285,7 +285,7 @@ def _integrated(
 ) -> tuple[dict[str, jax.Array], Any]:
     """Sample weights with their precision integrated out, and draw the precision back.
 
-    Of several arrays each is given those before it: p(w₁) p(w₂ | w₁) ….
+    With several arrays, each is sampled conditionally on those before it: p(w₁) p(w₂ | w₁) ….
     """
     values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
     weights = {}

@@ -4,10 +4,10 @@ For n weights w ~ Normal(0, 1 / (factor t)) and t ~ Gamma(a, b),
 
     p(w) = Γ(a + n/2) / Γ(a) · b^a (factor / 2π)^(n/2) / (b + factor ‖w‖²/2)^(a + n/2),
 
-a multivariate Student t. The precision is drawn back from Gamma(a + n/2, b + factor ‖w‖²/2). What
-a model does with values that a sampler has found must be a function of these values alone, and
-NumPyro gives post-processing the same random key for every draw; so the key is made from the bits of
-the weights: other weights, other random numbers.
+a multivariate Student t. The precision is drawn afterwards from Gamma(a + n/2, b + factor
+‖w‖²/2). Post-processing of draws must depend on their values alone, and NumPyro gives it the same random key
+for every draw; so the key is made from the bits of the weights: different weights give different random
+numbers.
 """
 
 import zlib
@@ -27,10 +27,10 @@ from numpyro_bnn.priors.precision_levels import Array
 class GammaScaleMixture(dist.Distribution):
     """Normal weights whose common precision, or one for each slice, is Gamma distributed.
 
-    :param concentration: a of the Gamma law, a number.
-    :param rate: b, of shape () or one for each slice along the axis of `array`.
-    :param shape: of the weights; all of its axes are event axes.
-    :param array: which axis has a precision each, and the factor between precisions.
+    :param concentration: shape parameter a of the Gamma distribution, a number.
+    :param rate: rate b, of shape () or one for each slice along the axis of `array`.
+    :param shape: shape of the weights; all of its axes are event axes.
+    :param array: the axis along which each slice has its own precision, and the factor of the precisions.
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -88,10 +88,10 @@ class GammaScaleMixture(dist.Distribution):
 
 
 def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
-    """A draw of a precision from its law given the weights, with a key made from their bits.
+    """A draw of a precision from its conditional given the weights, with a key made from their bits.
 
-    :param site: name of the precision; others use other random numbers.
-    :param law: of the precision.
+    :param site: name of the precision; other sites use other random numbers.
+    :param law: conditional distribution of the precision.
     :param weights: arrays that differ from draw to draw.
     """
     key = key_of(site, weights)
@@ -99,9 +99,9 @@ def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:
 
 
 def key_of(site: str, values: list[jax.Array]) -> jax.Array:
-    """A random key made from the bits of what a sampler has found.
+    """A random key made from the bits of sampled values.
 
-    :param site: what it is for; others get other keys.
+    :param site: name of the site it is for; other sites get other keys.
     :param values: arrays that differ from draw to draw.
     """
     key = jax.random.key(zlib.crc32(site.encode()))

@@ -12,7 +12,7 @@ import jax
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
 
-# Last components of the names of sites that accompany a parameter and are not one.
+# Last components of the names of sites that belong to a parameter, such as its precision.
 AUXILIARY = (
     "precision",
     "unit_precision",
@@ -28,7 +28,7 @@ _SPLIT_PROJECTIONS = ("query", "key", "value")
 
 
 def is_auxiliary(site: str) -> bool:
-    """Whether a site accompanies a parameter (a precision, a standardised value, …)."""
+    """Whether a site belongs to a parameter (its precision, its standardised value, …) and is none itself."""
     return site.rsplit(".", 1)[-1] in AUXILIARY
 
 

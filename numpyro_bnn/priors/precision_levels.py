@@ -1,4 +1,4 @@
-"""The levels of a hierarchy of Gamma precisions, and what each is given all else.
+"""The levels of a hierarchy of Gamma precisions, and their conditional distributions given all other sites.
 
 A precision t of one level has prior Gamma(k, rate) at the top and Gamma(k, k / parent) below, and
 governs weights w ~ Normal(0, 1 / (factor t)) or t-distributed ones, residuals of the data likewise,
@@ -8,8 +8,8 @@ and precisions of the level below. Its conditional law then has
 
 in the notation of :mod:`numpyro_bnn.distributions.generalized_inverse_gaussian`: Gamma wherever weights
 are Gaussian and there are no children. Weights that are t-distributed with `df` degrees of freedom are
-Gaussian with a precision each, children of Gamma(df/2, df / (2 t)), which is drawn for the purpose and
-forgotten.
+Gaussian given a precision for each entry, Gamma(df/2, df / (2 t)), which is drawn as an auxiliary variable
+and discarded.
 
 Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3 and A.4.
 """
@@ -24,7 +24,7 @@ from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
 
 Values = Mapping[str, jax.Array]
-# What the site of the precisions of an array's source units is called after the array.
+# Suffix of the name of the site with the precisions of an array's source units.
 UNITS = ".unit_precision"
 
 
@@ -32,8 +32,8 @@ class Array(NamedTuple):
     """An array that a precision governs: w ~ Normal(0, 1 / (factor precision)).
 
     - **site** - name of its site
-    - **axis** - along which it has a precision each; None for one precision in all
-    - **factor** - its precision over that of the level
+    - **axis** - axis along which each slice has its own precision; None for one precision in all
+    - **factor** - precision of the array divided by the precision of the level
     - **df** - degrees of freedom where it is t-distributed; None where Gaussian
     """
 
@@ -68,12 +68,12 @@ class Child(NamedTuple):
 
 
 class Level(NamedTuple):
-    """What a precision site is the precision of; kept in its ``infer`` dict.
+    """A precision site with the weights and lower precisions that it governs; kept in its ``infer`` dict.
 
-    - **site** - its name, as the model calls it: a ``scope`` around the model prefixes names, and
+    - **site** - name of the site as the model gives it: a ``scope`` around the model prefixes names, and
       :func:`levels_of` renames all alike
-    - **concentration** - k of its Gamma prior
-    - **rate** - of the prior at the top; None below
+    - **concentration** - shape parameter k of its Gamma prior
+    - **rate** - rate of the prior at the top level; None below
     - **parent** - site of the level above; None at the top
     - **arrays** - weights (or residuals of the observed sites) that it governs
     - **children** - precisions that it governs
@@ -95,7 +95,7 @@ class Level(NamedTuple):
 
     @property
     def conjugate(self) -> bool:
-        """Whether the law given all else is Gamma."""
+        """Whether the conditional distribution given all other sites is Gamma."""
         return not self.children and all(array.df is None for array in self.arrays)
 
     def prior_rate(self, values: Values) -> Any:
@@ -105,14 +105,14 @@ class Level(NamedTuple):
         return self.rate
 
     def conditional(self, values: Values) -> Gamma:
-        """The law of the precision given weights and the level above, where it is Gamma."""
+        """The conditional of the precision given weights and the level above, where it is Gamma."""
         shape, up, _ = self.law(values, {})
         return Gamma(shape, up)
 
     def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
-        """Shape, up and down of the generalised inverse Gaussian law of log τ given all else.
+        """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision.
 
-        :param values: of weights and of the precisions above and below.
+        :param values: values of weights and of the precisions above and below.
         :param own: a precision for each entry of every t-distributed array.
         """
         shape = self.concentration
@@ -132,7 +132,7 @@ class Level(NamedTuple):
         return shape, up, down
 
     def own_laws(self, values: Values) -> dict[str, Gamma]:
-        """Laws of the precisions of single entries of t-distributed arrays."""
+        """Conditionals of the auxiliary precisions of single entries of t-distributed arrays."""
         laws = {}
         for array in self.arrays:
             if array.df is not None:
@@ -143,7 +143,7 @@ class Level(NamedTuple):
         return laws
 
     def draw(self, key: jax.Array, values: Values) -> jax.Array:
-        """An exact draw given all else (and, through `values`, the present value for t)."""
+        """An exact draw given all other sites (for t-distributed arrays also given the current value)."""
         key_own, key = jax.random.split(key)
         laws = self.own_laws(values)
         own = {
@@ -156,7 +156,7 @@ class Level(NamedTuple):
         return jnp.exp(sample_log(key, shape, up, down))
 
     def typical(self, values: Values) -> jax.Array:
-        """A value in the middle of its law: the conditional mean where that law is Gamma."""
+        """A central value of its conditional distribution: the mean where that is Gamma."""
         own = {site: law.mean for site, law in self.own_laws(values).items()}
         return jnp.exp(mode_of_log(*self.law(values, own)))
 
@@ -184,10 +184,10 @@ def levels_of(model_trace: dict[str, Any]) -> dict[str, Level]:
 def prior_means(
     levels: Mapping[str, Level], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, jax.Array]:
-    """The precisions at their prior means, each given the level above at its own.
+    """The precisions at their prior means, each given the level above at its prior mean.
 
     :param levels: all levels of a model.
-    :param shapes: of the sites.
+    :param shapes: shapes of the sites.
     """
     means: dict[str, jax.Array] = {}
     for name, level in reversed(list(levels.items())):
@@ -202,7 +202,7 @@ def typical_values(
     values: Values,
     rounds: int = 5,
 ) -> dict[str, jax.Array]:
-    """Add values in the middle of the law of every precision that has none.
+    """Add a central value of its conditional for every precision that has no value.
 
     Precisions that depend on weights alone are at their conditional mean; where there are several
     levels, each is set in turn given the others, `rounds` times.

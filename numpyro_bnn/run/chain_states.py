@@ -1,7 +1,7 @@
 """The states of the chains of a run, and the buffers that their draws go to.
 
-Chains run together in one program, or one after another in a program for one chain. Whoever advances
-them by a segment of the run need not know which.
+Chains run together in one program, or one after another in a program for one chain; callers that advance
+them by a segment of the run do so in the same way.
 """
 
 from collections.abc import Callable, Collection
@@ -16,15 +16,18 @@ from numpyro_bnn.run.programs import Programs
 
 
 class ChainStates:
-    """The chains of a run, in groups that one program advances: all of them, or one chain each.
+    """The states and draw buffers of all chains of a run.
+
+    Chains are held in groups, each advanced by one call of the compiled program: one group of all chains,
+    or a group for each.
 
     :param programs: the compiled programs of a group.
     :param num_chains: number of chains in all.
     :param one_by_one: whether every chain is a group of its own.
     :param keys: random key of each chain.
-    :param starts: starts, or None.
+    :param starts: initial positions, or None.
     :param arrays: the data.
-    :param sizes: numbers of rows, which devices may share.
+    :param sizes: row counts; arrays with so many rows may be shared out over devices.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class ChainStates:
         self.states = [start(k, s, self.arrays) for k, s in zip(self._keys, self._starts)]
 
     def continue_from(self, states: Any) -> None:
-        """Go on from complete states, stacked over chains."""
+        """Continue from complete states, stacked over chains."""
         self.states = self._split(states)
 
     def abstract(self) -> Any:
@@ -73,11 +76,11 @@ class ChainStates:
 
     @property
     def stacked(self) -> Any:
-        """Complete states of all chains, on this process."""
+        """Complete states of all chains, stacked, gathered on this process."""
         return _stack(self.states) if self.one_by_one else self.placement.gathered(self.states[0])
 
     def fresh_buffers(self) -> None:
-        """Room for draws, other than that of the last ones taken: there are two, in turn."""
+        """Switch to a draw buffer whose draws are no longer needed: two buffers are used in turn."""
         if len(self._taken) == 2:
             self._draws = self._taken.pop(0)
             return
@@ -113,7 +116,7 @@ class ChainStates:
     def take(self, count: int) -> Callable[[], Any]:
         """A function that copies the first `count` draws to the host, (chain, draw, …).
 
-        It may be called until :meth:`fresh_buffers` was called twice: then its buffer is used again.
+        Call it before :meth:`fresh_buffers` is called a second time, which reuses the buffer.
         """
         buffers = self.placement.gathered(self._draws)
         self._taken.append(self._draws)

@@ -1,8 +1,9 @@
-"""A run on its way: chains take steps, draws are kept, and somebody may say when it is enough.
+"""The loop of a run: chains advance segment by segment, draws are kept, and a stopping rule may end it.
 
-A run of fixed length takes all segments of its plan. A run in stages stops for a look at growing numbers
-of draws (half as many more each time: Glynn and Whitt 1992, Flegal and Gong 2015 on rules of fixed
-width), and a :class:`Judge` decides. How it decides is not known here.
+A run of fixed length takes all segments of its plan. A run in stages is evaluated at growing numbers of
+draws (half as many more each time: Glynn and Whitt 1992, Flegal and Gong 2015 on fixed-width stopping
+rules), and a :class:`Judge` decides whether it ends. The rule itself is in
+:mod:`numpyro_bnn.run.until`.
 """
 
 import time
@@ -20,15 +21,16 @@ from numpyro_bnn.storage.checkpoints import Progress
 from numpyro_bnn.storage.processes import Processes
 
 
-class Drawn(NamedTuple):
-    """What there is to look at.
+class DrawsSoFar(NamedTuple):
+    """The draws and chain states of a run so far, as a stopping rule gets them.
 
-    - **between** - draws from one number to another, by field: leaves (chain, draw, …) on the host
-    - **num_draws** - of each chain so far
-    - **seconds_a_draw** - that sampling takes; NaN before this process has sampled any
-    - **chunk** - draws that are taken at a time: blocks of this size need no new program
-    - **states** - of the chains
-    - **step** - number of the step after the last of these draws
+    - **between** - ``between(begin, end)`` gives draws `begin` to `end` by field: leaves (chain, draw, …)
+      on the host
+    - **num_draws** - draws of each chain so far
+    - **seconds_a_draw** - time that sampling takes; NaN before this process has sampled any
+    - **chunk** - draws of a chunk: predictions of blocks of this size need no new compilation
+    - **states** - gives the complete states of all chains
+    - **step** - number of steps taken, warm-up included
     """
 
     between: Callable[[int, int], dict[str, Any]]
@@ -40,12 +42,12 @@ class Drawn(NamedTuple):
 
 
 class Judge(Protocol):
-    """Says when a run in stages is long enough.
+    """The stopping rule of a run in stages.
 
     - **reason** - why to stop; None while the run should go on
-    - **dropped** - draws at the beginning that do not count
-    - **max_seconds** - time allowed; None for any
-    - **line** - where the run stands, in words
+    - **dropped** - number of draws at the beginning that do not count
+    - **max_seconds** - time limit; None for none
+    - **line** - how far the run is, in words
     """
 
     reason: str | None
@@ -54,9 +56,9 @@ class Judge(Protocol):
     line: str
 
     def prepare(self, like: dict[str, Any], chunk: int) -> None:
-        """Get ready for draws of these shapes (chain, draw, …), before there are any."""
+        """Check and compile for draws of these shapes (chain, draw, …), before any step is taken."""
 
-    def look(self, drawn: Drawn) -> None:
+    def evaluate(self, drawn: DrawsSoFar) -> None:
         """Judge all draws so far."""
 
 
@@ -70,7 +72,7 @@ class InMemory:
         self._begins = [0]
 
     def take(self, chain_states: ChainStates, segment: Segment, progress: Progress) -> None:
-        """Keep the draws that the buffer holds, which the next ones overwrite."""
+        """Copy the draws out of the buffer, which the next segment overwrites."""
         if segment.warmup:
             return
         # A host array may be the buffer itself.
@@ -81,10 +83,10 @@ class InMemory:
         chain_states.fresh_buffers()
 
     def wait(self) -> None:
-        """Everything is there at once."""
+        """Nothing to wait for: draws are kept at once."""
 
     def between(self, begin: int, end: int) -> dict[str, Any]:
-        """Draws from one number to another, by field."""
+        """Draws `begin` to `end` of each chain, by field."""
         parts = [
             jax.tree.map(lambda leaf, at=at: leaf[:, max(0, begin - at) : end - at], chunk)
             for at, chunk in zip(self._begins, self._chunks)
@@ -96,12 +98,12 @@ class InMemory:
 
 
 class Course(NamedTuple):
-    """What it takes to go on with a run.
+    """Advances the chains of a run by the segments of its plan.
 
-    - **chain_states** - the chains
-    - **plan** - how the run is cut
-    - **kept** - takes chunks of draws; None where one buffer holds all of them
-    - **processes** - that share the run
+    - **chain_states** - states and draw buffers of the chains
+    - **plan** - the segments of the run
+    - **kept** - takes over finished chunks of draws; None where one buffer holds all draws
+    - **processes** - the processes that share the run
     """
 
     chain_states: ChainStates
@@ -116,12 +118,13 @@ class Course(NamedTuple):
         ends: Callable[[int], bool],
         draws: int | None = None,
     ) -> Progress:
-        """Take the steps that are left, or those up to an interruption.
+        """Take the remaining steps, or the steps up to an interruption.
 
-        :param done: what was taken before.
-        :param bars: show it.
-        :param ends: asked after every segment whether to end there; told the number of draws so far.
-        :param draws: up to so many of each chain; default: those of the plan.
+        :param done: steps and draws taken before.
+        :param bars: progress bars.
+        :param ends: called after every segment with the number of draws so far; true ends the run there.
+        :param draws: draws a chain to reach; default: those of the plan.
+        :return: steps and draws taken in all.
         """
         steps, count = done
         plan = self.plan if draws is None else self.plan._replace(draws=draws)
@@ -142,9 +145,9 @@ class Course(NamedTuple):
     def in_stages(
         self, done: Progress, bars: ProgressBars, interrupted: Callable[[], bool], judge: Judge
     ) -> Progress:
-        """Go on until the judge says enough, time is over or somebody interrupts.
+        """Advance until the stopping rule is met, time is over or the user interrupts.
 
-        Looks that an earlier process made are made again: they depend on nothing but draws.
+        A resumed run repeats the evaluations of the earlier process: they depend on nothing but draws.
         """
         began, seconds_a_draw = time.monotonic(), float("nan")
 
@@ -152,23 +155,23 @@ class Course(NamedTuple):
             return judge.max_seconds is not None and time.monotonic() - began > judge.max_seconds
 
         def ends(count: int) -> bool:
-            # Fewer draws than a chunk would say nothing.
+            # Fewer draws than a chunk are too few to judge.
             return interrupted() or (count >= self.plan.chunk and late())
 
         bars.say(judge.line)
         for count in self.plan.looks():
             if count > done.draws:
                 bars.extend(self.plan._replace(draws=count).total)
-                begun, before = time.monotonic(), done.steps
+                segments_began, before = time.monotonic(), done.steps
                 done = self.advance(done, bars, ends, count)
-                seconds = time.monotonic() - begun
+                seconds = time.monotonic() - segments_began
                 seconds_a_draw = seconds * self.plan.thinning / max(1, done.steps - before)
             stopped = self.processes.agreed(interrupted())
             over = self.processes.agreed(late()) and count >= done.draws
             if stopped or not done.draws:
                 judge.reason = "interrupted"
                 break
-            self._look(judge, min(count, done.draws), seconds_a_draw)
+            self._evaluate(judge, min(count, done.draws), seconds_a_draw)
             bars.say(judge.line)
             if judge.reason is not None:
                 break
@@ -177,11 +180,11 @@ class Course(NamedTuple):
                 break
         return done
 
-    def _look(self, judge: Judge, count: int, seconds_a_draw: float) -> None:
-        """Let the first process look, and tell the others."""
+    def _evaluate(self, judge: Judge, count: int, seconds_a_draw: float) -> None:
+        """Evaluate the stopping rule in the first process, and send its decision to the others."""
         assert self.kept is not None
         step = self.plan.warmup + count * self.plan.thinning
-        drawn = Drawn(
+        drawn = DrawsSoFar(
             self.kept.between,
             count,
             seconds_a_draw,
@@ -190,8 +193,8 @@ class Course(NamedTuple):
             step,
         )
 
-        def look() -> list[Any]:
-            judge.look(drawn)
+        def evaluate() -> list[Any]:
+            judge.evaluate(drawn)
             return [judge.reason, judge.dropped, judge.line]
 
-        judge.reason, judge.dropped, judge.line = self.processes.first(look)
+        judge.reason, judge.dropped, judge.line = self.processes.first(evaluate)

@@ -1,11 +1,11 @@
-"""Where chains and rows are: one code path for one device, several, and several processes.
+"""Places chains and rows of data on devices: one code path for one device, several, and several processes.
 
 A mesh has an axis ``"chain"``, an axis ``"data"``, or both. Chains are shared out along the first:
 each group of devices runs its own chains, at its own pace. Rows are shared out along the second,
 and the compiler adds up what the devices of a group find (XLA's collectives). A program means the
 same with rows on one device or on many, so that draws differ by the order of summation only.
 
-The rows of a minibatch, which may be anywhere, are exchanged so that each device looks at an equal
+The rows of a minibatch, which may be on any device, are exchanged so that each device works on an equal
 part of them (:func:`taken_by_all`).
 
 A number of rows that the devices do not divide is padded to one that they do, and cut back inside
@@ -28,10 +28,10 @@ from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Padded:
-    """An array with rows added at its end.
+    """An array with rows of padding at its end.
 
-    - **array** - with them
-    - **size** - number of rows without
+    - **array** - the padded array
+    - **size** - number of rows without the padding
     """
 
     array: Any
@@ -39,7 +39,7 @@ class Padded:
 
 
 def devices_for(num_chains: int) -> int:
-    """How many devices of this process share the chains: the largest divisor there are."""
+    """How many devices of this process share the chains: the largest number that divides `num_chains`."""
     return max(d for d in range(1, jax.local_device_count() + 1) if num_chains % d == 0)
 
 
@@ -55,7 +55,7 @@ class Placement:
 
     @classmethod
     def given(cls, mesh: Any, num_chains: int, chain_method: Any) -> "Placement":
-        """The argument `mesh` of ``MCMC``, or the rule where it is None.
+        """The placement for the argument `mesh` of ``MCMC``; where it is None, a rule decides.
 
         :raises TypeError: if it is no mesh.
         :raises ValueError: if the chains do not fit it.
@@ -108,7 +108,7 @@ class Placement:
         """Put data on the devices.
 
         :param arrays: the data.
-        :param sizes: numbers of rows; arrays of so many are shared out.
+        :param sizes: row counts; arrays with so many rows are shared out.
         :raises ValueError: if rows are to be shared out and there is no such number.
         """
         if self.mesh is None:
@@ -120,21 +120,21 @@ class Placement:
                 "the observed sites, and there is none here. Put one there, or use the axis "
                 "'chain' alone."
             )
-        placed: list[Any] = []
+        on_devices: list[Any] = []
         for array in arrays:
             if shards == 1 or not np.ndim(array) or len(array) not in sizes:
-                placed.append(_put(array, self._sharding()))
+                on_devices.append(_put(array, self._sharding()))
                 continue
             size = len(array)
             more = [(0, -size % shards)] + [(0, 0)] * (np.ndim(array) - 1)
             padded: Any = (
                 jnp.pad(array, more) if isinstance(array, jax.Array) else np.pad(array, more)
             )
-            placed.append(Padded(_put(padded, self._sharding(DATA)), size))
-        return placed
+            on_devices.append(Padded(_put(padded, self._sharding(DATA)), size))
+        return on_devices
 
     def chains(self, chained: Any, num_chains: int) -> Any:
-        """Put arrays with a leading axis of chains (none for one chain) where their chains are."""
+        """Put arrays with a leading axis of chains (none for one chain) on the devices of their chains."""
         if self.mesh is None:
             return chained
         sharding = self._chain_sharding(num_chains)
@@ -144,9 +144,9 @@ class Placement:
         return self._sharding(*([CHAIN] if num_chains > 1 else []))
 
     def compiled(self, function: Callable, num_chains: int, **options: Any) -> Any:
-        """`function`, compiled, with its results where the chains are.
+        """`function`, compiled so that its results stay on the devices of their chains.
 
-        :param options: of ``jax.jit``.
+        :param options: options of ``jax.jit``.
         """
         if self.mesh is not None:
             options["out_shardings"] = self._chain_sharding(num_chains)
@@ -191,7 +191,7 @@ class Placement:
             )(chained, arrays)
 
     def gathered(self, tree: Any) -> Any:
-        """Arrays of all chains on this process; every process must ask."""
+        """Arrays of all chains, copied to this process; every process must call this."""
         if not self.spans_processes:
             return tree
         copied = jax.jit(lambda tree: tree, out_shardings=self._sharding())(tree)
@@ -213,7 +213,7 @@ def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         return jax.device_put(leaf, sharding)
-    # Every process has the values, and puts on its devices what is theirs.
+    # Every process has all values, and puts on its devices the part that belongs there.
     values = np.asarray(leaf)
     kind = jax.dtypes.canonicalize_dtype(values.dtype)
     return jax.make_array_from_callback(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM take effect between compiled steps, so that nothing is lost."""
+"""Delays Ctrl-C and SIGTERM until the compiled steps under way are finished, so that no draw is lost."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 def finish_before_interrupt(also_terminate: bool) -> Iterator[Callable[[], bool]]:
     """Let Ctrl-C take effect between compiled steps; a second one takes effect at once.
 
-    :param also_terminate: the same for SIGTERM, which batch systems send before they kill.
+    :param also_terminate: whether to delay SIGTERM too, which batch systems send before they kill.
     """
     asked: list[int] = []
     watched = [signal.SIGINT] + [signal.SIGTERM] * also_terminate

@@ -1,14 +1,15 @@
-"""What a kernel may have beyond NumPyro's interface, for ``MCMC`` to use: no kernel is known by its class.
+"""Optional methods by which a kernel tells ``MCMC`` more than NumPyro's interface does.
 
-A kernel implements what it needs, of these:
+``MCMC`` knows no kernel by its class. A kernel implements those of these that it needs:
 
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
 - ``take_batch_size(structure)`` - take the number of rows at a time that the model names;
-- ``is_cold(num_steps)`` - whether chains only descend, so that those of one start may be equal;
-- ``with_pilot(key, args, kwargs)`` - the kernel to run, after what must be found before chains begin,
-  such as the number of rungs of a ladder;
-- ``evidence_of(fields)`` - what its fields, (chain, draw, …) by name, tell of the log evidence.
+- ``is_cold(num_steps)`` - whether the temperature is 0, so that chains only descend and chains from one
+  start may be equal;
+- ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
+  number of rungs of a ladder;
+- ``evidence_of(fields)`` - the estimate of the log evidence from its fields, (chain, draw, …) by name.
 """
 
 from typing import Any
@@ -19,25 +20,26 @@ from numpyro.util import is_prng_key
 
 from numpyro_bnn.potential.sites import Structure
 
-# A number beyond those of the keys that chains split from theirs.
+# Folded into the key of the pilot run: a number that no chain uses.
 _PILOT = 2**31 - 1
 
 
 def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
-    """Let a kernel that works on minibatches take the size of those that the model names."""
+    """Give a minibatch kernel the batch size that the model names (``subsample_size=``)."""
     if hasattr(kernel, "take_batch_size"):
         kernel.take_batch_size(structure)
 
 
 def is_cold(kernel: MCMCKernel, num_steps: int) -> bool:
-    """Whether chains only descend, so that those of one start and one key may well be equal."""
+    """Whether the temperature is 0: chains only descend, and those of one start and key may be equal."""
     return hasattr(kernel, "is_cold") and kernel.is_cold(num_steps)
 
 
 def after_pilot(kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """The kernel to run.
+    """The kernel to run, after its pilot run if it has one.
 
-    :param keys: of the chains, or of the only one.
+    :param kernel: the kernel that the user gave.
+    :param keys: random keys of the chains, or of the only chain.
     :param args: arguments of the model.
     :param kwargs: keyword arguments of the model.
     """
@@ -48,5 +50,5 @@ def after_pilot(kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[s
 
 
 def evidence_of(kernel: MCMCKernel, fields: dict[str, Any]) -> Any:
-    """What a run tells of the log evidence; None for kernels that tell nothing."""
+    """The estimate of the log evidence; None for kernels without one."""
     return kernel.evidence_of(fields) if hasattr(kernel, "evidence_of") else None

@@ -1,4 +1,4 @@
-"""How long a run is, and into which segments it is cut."""
+"""The length of a run, and the segments that the compiled program takes one after another."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,11 +7,11 @@ from typing import NamedTuple
 class Segment(NamedTuple):
     """Steps that the compiled program takes in one call.
 
-    - **slot** - of the buffer, where its first draw goes
+    - **slot** - index in the draw buffer where its first draw goes
     - **draws** - number of draws; in warm-up 1, which the next segment overwrites
-    - **steps** - between draws
+    - **steps** - steps a draw
     - **warmup** - whether its draws are discarded
-    - **whole** - whether a chunk, which goes to disk, ends with it
+    - **whole** - whether it is the last segment of a chunk, which goes to disk
     """
 
     slot: int
@@ -26,12 +26,12 @@ class Segment(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How long a run is and how it is cut.
+    """The length of a run, and the lengths of its segments and chunks.
 
-    - **warmup** - steps before the first one that counts for a draw
+    - **warmup** - steps of warm-up
     - **draws** - draws to collect of each chain
     - **thinning** - steps a draw
-    - **rate** - steps between looks at the clock (progress, Ctrl-C)
+    - **rate** - steps of a segment: after each, progress is shown and Ctrl-C takes effect
     - **every** - steps a chunk; None for a run in memory, which is one chunk
     """
 
@@ -70,16 +70,16 @@ class Plan(NamedTuple):
         return max(1, min(self.draws, self.every // self.thinning))
 
     def in_stages(self) -> "Plan":
-        """The plan of a run that is judged at growing numbers of draws: `draws` is that of the first.
+        """The plan of a run that is judged at growing numbers of draws, the first of them `draws`.
 
-        Chunks are half of it or smaller, and all of one size.
+        All chunks have one size, at most half of `draws`.
         """
         every = -(-self.draws // 2) * self.thinning
         every = every if self.every is None else min(every, self.every)
         return self._replace(every=every, rate=min(self.rate, every))
 
     def looks(self) -> Iterator[int]:
-        """Numbers of draws at which to look: whole chunks, each time half as many more."""
+        """Numbers of draws at which the run is judged: whole chunks, each time half as many more."""
         chunk = self.chunk
         count = -(-self.draws // chunk) * chunk
         while True:
@@ -87,7 +87,7 @@ class Plan(NamedTuple):
             count = -(-3 * count // (2 * chunk)) * chunk
 
     def segments(self, done: int = 0) -> Iterator[Segment]:
-        """The segments after the first `done` steps, which end a chunk."""
+        """The segments after the first `done` steps; these are whole chunks."""
         every = self.every or max(1, self.warmup)
         for begin in range(0, self.warmup, every):
             end = min(begin + every, self.warmup)

@@ -1,4 +1,4 @@
-"""The compiled loops behind :class:`numpyro_bnn.MCMC`, and where chains run.
+"""The compiled programs behind :class:`numpyro_bnn.MCMC`.
 
 Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
 writes draws into a buffer that it updates in place. Data are arguments of both, so that a
@@ -35,12 +35,12 @@ class Programs:
     :param fields: dotted names of state fields to collect, the sample field first.
     :param removed: sites not to collect.
     :param postprocess: replaces the kernel's own post-processing where not None.
-    :param record: what is kept of the sites of a draw; all where None.
+    :param record: maps the sites of a draw to the values to keep; None keeps all sites.
     :param num_chains: number of chains that go through the programs together.
     :param chain_method: ``"parallel"``, ``"vectorized"`` or a transformation such as
         ``jax.vmap``; not used for one chain.
-    :param size: number of draws that a buffer holds.
-    :param placement: where chains and rows are.
+    :param size: number of draws that a draw buffer holds.
+    :param placement: puts chains and rows on devices.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Programs:
         )
 
     def spread(self, chained: Any) -> Any:
-        """Put arrays with a leading chain axis where their chains are."""
+        """Put arrays with a leading axis of chains on the devices of their chains."""
         return self.placement.chains(chained, self.num_chains)
 
     def _start(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
@@ -99,11 +99,11 @@ class Programs:
         return jax.tree.map(_strong, state)
 
     def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
-        """A buffer for `size` draws of every chain."""
+        """An empty draw buffer, for `size` draws of every chain."""
         return self._zeros(state, init_params, arrays)
 
     def zeros(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
-        """What the compiled program computes, without compiling: to look at its shapes."""
+        """The draw buffer by an uncompiled function, for ``jax.eval_shape``: only its shapes are wanted."""
 
         def one(chain: tuple, arrays: list[Any]) -> Draws:
             state, init_params = chain
@@ -148,7 +148,7 @@ class Programs:
         thinning: jax.Array,
         arrays: list[Any],
     ) -> tuple[State, Draws]:
-        """Take ``num_draws * thinning`` steps and write draws from `slot` on."""
+        """Take ``num_draws * thinning`` steps, and write the draws into the buffer from index `slot` on."""
 
         def one(chain: tuple, arrays: list[Any]) -> tuple[State, Draws]:
             state, draws, init_params = chain
@@ -182,7 +182,7 @@ def split_fields(fields: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _recorded(values: Any) -> dict[str, Any]:
-    """What `record` returned, if it can be kept."""
+    """Check what `record` returned: a mapping of arrays by name."""
     if not isinstance(values, Mapping):
         raise TypeError(
             f"MCMC: record must return a dict of arrays, got {type(values).__name__}; nothing was "
@@ -222,7 +222,7 @@ def _field(state: State, name: str) -> Any:
     try:
         return nested_attrgetter(name)(state)
     except (AttributeError, TypeError, LookupError) as error:
-        # A state may be one of a kernel inside: "hmc_state.energy".
+        # The state of a kernel may hold that of an inner kernel: "hmc_state.energy".
         known = list(getattr(state, "_fields", ()))
         raise ValueError(
             f"MCMC: extra_fields names '{name}', which the state of the kernel does not have; it has "

@@ -1,4 +1,4 @@
-"""What a user sees while chains run: progress bars, and advice when memory runs out."""
+"""Progress bars of a run, and advice when memory runs out."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from numpyro_bnn.run.chain_states import chain_of
 
 @contextmanager
 def explain_memory() -> Iterator[None]:
-    """Say what makes a run smaller when memory runs out."""
+    """Add advice to the error when memory runs out: settings that make the run smaller."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -30,7 +30,7 @@ def explain_memory() -> Iterator[None]:
 class ProgressBars:
     """Progress bars, one a chain, and a line of text below them.
 
-    :param kernel: says how its chains are doing.
+    :param kernel: gives the text beside each bar.
     :param num_chains: number of bars; none where 0.
     :param total: steps of the whole run.
     :param done: steps taken before.
@@ -45,14 +45,19 @@ class ProgressBars:
         self._text: Any = None
 
     def update(self, chains: range, steps: int, state: Any) -> None:
-        """Some chains, of which this is the state, have taken steps."""
+        """Move the bars of some chains on by `steps`.
+
+        :param chains: numbers of the chains.
+        :param steps: steps that they have taken.
+        :param state: their state.
+        """
         for c in chains if self._bars else ():
             own = state if len(chains) == 1 else chain_of(state, c)
             self._bars[c].set_postfix_str(self._kernel.get_diagnostics_str(own), refresh=False)
             self._bars[c].update(steps)
 
     def extend(self, total: int) -> None:
-        """The run is longer than it was said to be."""
+        """Make the bars longer: the run takes more steps than announced."""
         for bar in self._bars:
             bar.total = total
             bar.refresh()

@@ -1,7 +1,7 @@
-"""What a run puts on disk while it goes on, and how it is told to end.
+"""Writes draws and checkpoints of a run to disk while the chains go on.
 
-:class:`Disk` is where: a folder for draws, one for checkpoints, or both; :class:`Recorder` writes
-there behind the sampler's back. Of several processes the first one writes, and all read.
+:class:`Disk` holds the folders: one for draws, one for checkpoints, or both; :class:`Recorder` writes
+there on a thread of its own. Of several processes the first one writes, and all read.
 """
 
 import uuid
@@ -34,14 +34,14 @@ _UNWRITABLE = (
 
 
 class Disk(NamedTuple):
-    """Where a run is kept.
+    """The folders that a run is kept in.
 
     - **checkpoint** - folder of checkpoints, or None
-    - **every** - steps between them, and in a chunk of draws
+    - **every** - steps between checkpoints, and in a chunk of draws
     - **draws** - folder of draws; None for one inside `checkpoint`
-    - **dtype** - of the draws of sites there; as sampled where None
-    - **processes** - of the run
-    - **locks** - of the folders, which the first process holds while a run goes on
+    - **dtype** - dtype in which draws of sites are stored; as sampled where None
+    - **processes** - the processes of the run
+    - **locks** - locks on the folders, which the first process holds during the run
     """
 
     checkpoint: Path | None
@@ -71,7 +71,7 @@ class Disk(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the form of the stored draws follows from, by name."""
+        """Settings that the format of the stored draws depends on, by name."""
         draws = None if self.draws is None else self.draws.name
         return {"checkpoint_every": self.every, "draws": draws, "draws_dtype": self.dtype}
 
@@ -100,10 +100,10 @@ class Disk(NamedTuple):
             yield
 
     def _take(self, locks: ExitStack, resumed: bool) -> None:
-        # Links may lead elsewhere than when this was made.
+        # Links may point elsewhere than when this object was made.
         refuse_nested(self.checkpoint, self.draws)
         if resumed:
-            self._checkpoint.require_begun()
+            self._checkpoint.require_run()
         else:
             if self.checkpoint is not None:
                 self._checkpoint.refuse_foreign()
@@ -120,13 +120,13 @@ class Disk(NamedTuple):
             self.store.refuse_occupied()
 
     def check_locks(self) -> None:
-        """See :meth:`FolderLock.check`."""
+        """Check that this process still holds its locks; see :meth:`FolderLock.check`."""
         for lock in self.locks:
             lock.check()
 
     @contextmanager
     def withdrawn_if_refused(self, resumed: bool) -> Iterator[None]:
-        """Leave no begun run behind where its model or settings are refused after all."""
+        """Remove the header of a new run if its model or settings are refused before the first step."""
         try:
             yield
         except (TypeError, ValueError):
@@ -135,7 +135,7 @@ class Disk(NamedTuple):
             raise
 
     def begin(self, start: Start, describe: Callable[[], Described]) -> None:
-        """Store what a run is, before its first step.
+        """Store the description and the start of a run, before its first step.
 
         :raises OSError: if the folders are not those of all processes.
         """
@@ -160,7 +160,7 @@ class Disk(NamedTuple):
         return self.processes.together(lambda: checkpoint.read_start(describe, accept))
 
     def load(self, like: Any) -> tuple[Any, Progress] | None:
-        """The last complete states and how far they are; None where there are none yet.
+        """The last complete states, and their steps and draws; None where there are none yet.
 
         :param like: abstract states of the same run.
         """
@@ -174,13 +174,13 @@ class Disk(NamedTuple):
     def recorder(
         self, like: Any, sample_field: str, plan: Plan, done: Progress, resumed: bool
     ) -> "Recorder":
-        """What writes there.
+        """The recorder that writes to these folders.
 
         :param like: abstract draws of a chunk, (chain, draw, …) by field.
         :param sample_field: the field that holds the sites.
-        :param plan: of the run.
-        :param done: what earlier processes have stored; the store is cut back to it.
-        :param resumed: whether there were any.
+        :param plan: segments and chunks of the run.
+        :param done: steps and draws that earlier processes have stored; later draws are dropped.
+        :param resumed: whether there were earlier processes.
         """
         variables = variables_of(like, sample_field, 2)
         chains = jax.tree.leaves(like)[0].shape[0]
@@ -213,17 +213,17 @@ def _look_for(folder: Path, mark: str) -> None:
 
 
 class Recorder:
-    """Puts finished chunks on disk while the next one is computed, on one thread.
+    """Writes finished chunks to disk on a thread, while the next chunk is computed.
 
     The draws of a chunk are whole on disk before the checkpoint that counts them.
 
-    :param store: where draws go.
-    :param variables: what they consist of.
-    :param form: of the tree of draws by field, whose leaves they are.
-    :param checkpoint: where states go; None for draws alone.
-    :param done: what is on disk already.
-    :param processes: of the run.
-    :param may_write: called before anything is written; raises where this process may not.
+    :param store: the store of draws.
+    :param variables: its variables, in the order of the leaves of the draws.
+    :param form: pytree structure of the draws by field.
+    :param checkpoint: folder of the chain states; None to keep draws alone.
+    :param done: steps and draws that are on disk already.
+    :param processes: the processes of the run.
+    :param may_write: called before anything is written; raises if this process may not write.
     """
 
     takes_parts = False
@@ -249,16 +249,16 @@ class Recorder:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")
 
     def put(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
-        """Hand over a chunk; waits until the one before is on disk.
+        """Hand over a chunk to be written; waits until the one before is on disk.
 
-        :raises OSError: if that one could not be written.
+        :raises OSError: if the chunk before could not be written.
         """
         self.wait()
         if self.processes.is_first:
             self._pending = self._pool.submit(self._write, draws, states, progress)
 
     def take(self, chain_states: ChainStates, segment: Segment, progress: Progress) -> None:
-        """Take over a chunk that chain_states have finished; warm-up has a checkpoint and no draws."""
+        """Write the chunk that a segment has finished; in warm-up a checkpoint without draws."""
         if segment.warmup:
             self.put(None, chain_states.stacked, progress)
             return
@@ -276,14 +276,14 @@ class Recorder:
         self._safe = progress
 
     def leave_out(self, states: Any) -> None:
-        """Note the chains that exploded in a store that earlier releases of this package wrote."""
+        """Record chains that exploded, in a store that an earlier release of this package wrote."""
         if self.processes.is_first:
             self.store.leave_out(exploded_chains(states))
 
     def wait(self) -> None:
-        """Until all that was handed over is on disk.
+        """Wait until everything that was handed over is on disk.
 
-        :raises OSError: if it could not be written; the message says what is safe.
+        :raises OSError: if it could not be written; the message says which draws are on disk.
         :raises RuntimeError: in the processes that do not write, for the same reason.
         """
         pending, self._pending = self._pending, None
@@ -297,9 +297,9 @@ class Recorder:
 
     @contextmanager
     def saying_what_is_safe(self) -> Iterator[None]:
-        """Add to errors of the disk what is on it already.
+        """Add to errors of the file system which steps and draws are on disk already.
 
-        :raises OSError: in place of that of the file system, with its number.
+        :raises OSError: with the error number of the file system.
         """
         try:
             yield
@@ -309,7 +309,7 @@ class Recorder:
             said = f"{error.strerror or error}. {self._what_is_safe()}"
             raise OSError(error.errno, said) from error
         except Exception as error:
-            # Orbax wraps what the file system says in errors of its own.
+            # Orbax wraps errors of the file system in its own.
             error.add_note(self._what_is_safe())
             raise
 
@@ -329,17 +329,17 @@ class Recorder:
         )
 
     def drop(self, count: int) -> None:
-        """Let no reader count the first draws of each chain."""
+        """Mark the first `count` draws of each chain as dropped: readers do not show them."""
         if count:
             self.processes.first(lambda: self.store.note(dropped=count))
 
     def draws(self) -> dict[str, Any]:
-        """All that is in the store and counts, by field: leaves are read when indexed."""
+        """All stored draws that count, by field; leaves are read from disk when indexed."""
         arrays: dict[tuple[str, str], StoredArray] = self.store.arrays()
         return jax.tree.unflatten(self._form, [arrays[v.group, v.source] for v in self.variables])
 
     def between(self, begin: int, end: int) -> dict[str, Any]:
-        """Draws from one number to another, by field."""
+        """Draws `begin` to `end` of each chain, by field."""
         return jax.tree.map(lambda leaf: leaf[:, begin:end], self.draws())
 
     def close(self) -> None:

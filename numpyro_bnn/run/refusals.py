@@ -1,4 +1,4 @@
-"""What can be wrong with a run: models that HMC would get wrong, starts without energy, explosions."""
+"""Refuses runs that would be silently wrong: models that a kernel cannot sample, starts without energy."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,15 +17,15 @@ from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import begin_fit
 from numpyro_bnn.run.kernel_protocol import take_batch_size
 
-# Kernels of NumPyro that look at all rows; HMCECS is an HMCGibbs that does not.
+# Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
 
 
 class Seen(NamedTuple):
-    """Data that a model has seen.
+    """The arguments of a run as arrays, and the model with them.
 
     - **args**, **kwargs** - arguments of the model, as arrays
-    - **fit** - the model on them; None for a kernel over a potential function
+    - **fit** - the model with these arguments; None for a kernel over a potential function
     """
 
     args: tuple
@@ -36,11 +36,11 @@ class Seen(NamedTuple):
 def seen_by(
     sampler: MCMCKernel, model: Callable | None, chunked: bool, args: tuple, kwargs: dict[str, Any]
 ) -> Seen:
-    """Let the model see its data, and refuse what cannot be right.
+    """Trace the model with its data, and refuse what the kernel cannot sample correctly.
 
     :param sampler: the kernel.
-    :param model: that it is over, if any.
-    :param chunked: whether rows are taken some at a time.
+    :param model: its model; None for a kernel over a potential function.
+    :param chunked: whether the likelihood is summed over chunks of rows.
     :param args: arguments of the model.
     :param kwargs: keyword arguments of the model.
     """
@@ -64,7 +64,7 @@ def check_extra_fields(extra_fields: Any) -> None:
 
 
 def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
-    """Refuse a model that subsamples under a kernel that would take one minibatch for all data.
+    """Refuse a model that subsamples under a kernel that would use one fixed minibatch for the whole run.
 
     :raises ValueError: naming the plate.
     """
@@ -97,7 +97,7 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
 
 
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
-    """Refuse data on the host where a sampler would want all of them on the device."""
+    """Refuse data on the host under a sampler that needs all rows on the device."""
     sources = sources_in(data)
     if sources and not chunked and not getattr(sampler, "takes_host_rows", False):
         raise ValueError(
@@ -108,7 +108,7 @@ def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
 
 
 def refuse_sites_of_host_rows(fit: BoundModel) -> None:
-    """Refuse deterministic sites that only all rows, which are never together, could tell."""
+    """Refuse deterministic sites that depend on all rows: host data are never on the device together."""
     if not fit.structure.deterministic or not sources_in((fit.args, fit.kwargs)):
         return
     potential = fit.potential
@@ -120,7 +120,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
             potential.bound, potential.args, potential.kwargs, z, return_deterministic=True
         )
 
-    # Stand-ins for the rows are NaN.
+    # The placeholders for host data are NaN, so a site that depends on rows is NaN.
     found = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
     for name, value in found.items():
         if np.isnan(value).any():
@@ -134,7 +134,7 @@ def check_energy(fit: BoundModel, energy: Any, z: Any) -> None:
     """Refuse starts without a finite potential energy.
 
     :param fit: the model on its data.
-    :param energy: of every chain, or of the only one.
+    :param energy: potential energy of every chain, or of the only chain.
     :param z: positions, with an axis of chains if the energies have one.
     :raises ValueError: naming the chain and the sites.
     """

@@ -1,4 +1,4 @@
-"""One run from its start, or from its checkpoint, to its draws: in memory or on disk."""
+"""Runs the chains from their start or a checkpoint to the end, with draws in memory or on disk."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from numpyro_bnn.storage.processes import Processes
 
 
 class Finished(NamedTuple):
-    """What a run leaves.
+    """The draws of a finished run.
 
-    - **draws** - that count, by field: leaves (chain, draw, …), in memory or on disk
-    - **bad** - first draw of each chain that is not finite, by chain, of all that were sampled
-    - **num_draws** - of each chain that were sampled
+    - **draws** - draws that count, by field: leaves (chain, draw, …), in memory or on disk
+    - **bad** - index of the first draw with NaN or infinities, by chain that has any
+    - **num_draws** - draws of each chain that were sampled, dropped ones included
     """
 
     draws: dict[str, Any]
@@ -36,19 +36,19 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampling:
-    """What a run consists of.
+    """A run, with everything that it needs; :meth:`run` samples.
 
-    :param kernel: says how its chains are doing.
+    :param kernel: gives the texts of the progress bars.
     :param sample_field: the field that holds the sites.
-    :param start: keys and starts of the chains.
-    :param fit: the model on its data; None for a kernel over a potential function.
-    :param chain_states: the chains.
-    :param plan: how the run is cut.
-    :param disk: where it is kept; None for a run in memory.
-    :param processes: that share it.
-    :param num_bars: progress bars to show.
-    :param warmed_up: states that an earlier warm-up left, to go on from; None for a run of its own.
-    :param judge: says when it is long enough; None for a run of fixed length.
+    :param start: random keys and initial positions of the chains.
+    :param fit: the model with its data; None for a kernel over a potential function.
+    :param chain_states: states and draw buffers of the chains.
+    :param plan: segments and chunks of the run.
+    :param disk: folders for draws and checkpoints; None for a run in memory.
+    :param processes: the processes that share the run.
+    :param num_bars: number of progress bars.
+    :param warmed_up: chain states after an earlier warm-up, to continue from; None to start anew.
+    :param judge: the stopping rule; None for a run of fixed length.
     """
 
     kernel: MCMCKernel
@@ -64,9 +64,9 @@ class Sampling:
     judge: Judge | None
 
     def run(self, resumed: bool) -> Finished:
-        """Sample.
+        """Sample until the end of the plan, the stopping rule or an interruption.
 
-        :param resumed: whether to begin where a checkpoint is.
+        :param resumed: whether to continue from the last checkpoint.
         :raises KeyboardInterrupt: if it was interrupted before the first draw.
         """
         if self.disk is not None:
@@ -109,7 +109,7 @@ class Sampling:
             judge.prepare(self.chain_states.abstract_draws(), self.plan.chunk)
 
     def _place(self, resumed: bool) -> Progress:
-        """Put the chains where they start, or where they were stored."""
+        """Set the chain states to their starts, or to those of the last checkpoint."""
         chain_states = self.chain_states
         if resumed:
             assert self.disk is not None
@@ -127,7 +127,7 @@ class Sampling:
         return Progress(0, 0)
 
     def _advance(self, done: Progress, kept: Recorder | InMemory | None) -> Progress:
-        """Take the steps that are left, or those up to an interruption."""
+        """Take the remaining steps, or the steps up to an interruption."""
         course = Course(self.chain_states, self.plan, kept, self.processes)
         self.chain_states.fresh_buffers()
         with (

@@ -1,4 +1,4 @@
-"""Starts of the chains, in the form that each kernel wants."""
+"""Initial positions of the chains, in the form that each kernel expects."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,10 +28,10 @@ from numpyro_bnn.priors.coordinates import parameterize
 def starts_for(
     kernel: MCMCKernel, fit: BoundModel | None, init_params: Any, num_chains: int
 ) -> Any:
-    """Starts for every chain, in the form that a kernel wants.
+    """Initial positions of every chain, in the form that the kernel expects.
 
     :param kernel: any kernel.
-    :param fit: its model on the data; None for a kernel over a potential function.
+    :param fit: its model with the data; None for a kernel over a potential function.
     :param init_params: unconstrained values, of all latent sites or of the weights alone, with a
         leading axis of chains; or None.
     :param num_chains: number of chains.
@@ -58,7 +58,7 @@ def starts_for(
 
 
 def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
-    """Starts of all sites of the model in other coordinates, in its own.
+    """Translate starts given in other coordinates of the model into its own coordinates.
 
     Collapsed coordinates have no value of the lowest precisions: :func:`complete` finds them.
     """

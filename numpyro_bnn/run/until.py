@@ -1,9 +1,9 @@
-"""When a run is long enough: averages are known as well as asked, or more draws cannot help.
+"""The stopping rule of ``run_until``: Monte Carlo errors are within tolerance, or more draws cannot help.
 
-A run in stages (:mod:`numpyro_bnn.run.course`) is looked at here. Each look predicts what is new, drops
-a first part while the halves of the rest differ, and asks for the verdict
-(:mod:`numpyro_bnn.diagnostics`). Two looks in a row must say the same before anything ends: a rule that
-stops at the first good sign stops too early too often.
+A run in stages (:mod:`numpyro_bnn.run.course`) is evaluated here. Each evaluation predicts from the new
+draws, drops a first part of the run while the halves of the rest differ, and asks for the verdict
+(:mod:`numpyro_bnn.diagnostics`). The run ends only if two evaluations in a row say so: a rule that stops
+at the first good verdict too often stops too early.
 """
 
 import time
@@ -24,7 +24,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import max_num_steps_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
-from numpyro_bnn.run.course import Drawn
+from numpyro_bnn.run.course import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains, first_bad_draws
 from numpyro_bnn.storage.checkpoints import Start
 
@@ -49,13 +49,13 @@ _SAID = {
 
 
 class Look(NamedTuple):
-    """What was seen at one number of draws.
+    """One evaluation of the stopping rule.
 
-    - **draws** - of each chain so far
-    - **dropped** - of them at the beginning, which did not count
-    - **report** - on the rest; None where no chain was finite
-    - **seconds** - since the run began in this process
-    - **seconds_left** - until the run should be long enough; NaN where nobody can tell
+    - **draws** - draws of each chain so far
+    - **dropped** - number of them at the beginning that did not count
+    - **report** - report on the other draws; None where no chain was finite
+    - **seconds** - seconds since the run began in this process
+    - **seconds_left** - estimated seconds until the rule is met; NaN where there is no estimate
     """
 
     draws: int
@@ -70,9 +70,9 @@ class Stopped(NamedTuple):
 
     - **reason** - ``"within tolerance"``, ``"modes: temper"``, ``"chains that do not move"``,
       ``"no chain stayed finite"``, ``"max_minutes"`` or ``"interrupted"``
-    - **draws** - of each chain that were sampled
-    - **dropped** - of them at the beginning, which are not among the samples
-    - **looks** - what was seen on the way; of several processes the first one has them
+    - **draws** - draws of each chain that were sampled
+    - **dropped** - number of them at the beginning that are not among the samples
+    - **looks** - all evaluations of the stopping rule; of several processes only the first has them
     """
 
     reason: str
@@ -82,15 +82,15 @@ class Stopped(NamedTuple):
 
     @property
     def is_early(self) -> bool:
-        """Whether the run ended otherwise than it was told to, for a reason to be warned of.
+        """Whether the run ended before its errors were within tolerance, for a reason to warn of.
 
-        Of chains that do not move or are not finite every run warns.
+        False for chains that do not move or are not finite: every run warns of those anyway.
         """
         return self.reason in (MODES, "interrupted")
 
     @property
     def report(self) -> Report | None:
-        """The verdict at the last look, on predictions alone; None where there was none."""
+        """The report of the last evaluation, on predictions alone; None where there was none."""
         return self.looks[-1].report if self.looks else None
 
     def __str__(self) -> str:
@@ -104,13 +104,13 @@ class Stopped(NamedTuple):
 
 
 class UntilKnown:
-    """Looks at the draws of a run, and says when to stop; see the module.
+    """Stops a run when Monte Carlo errors of predictions are within a tolerance; see the head of this module.
 
-    :param kernel: of the run, over a model.
-    :param until: what is accepted; default ``Tolerance()``.
-    :param at: inputs and targets ``(x, y)`` that predictions are judged at; y may be None.
-    :param max_minutes: time allowed; None for any.
-    :param fitted: the inputs of the fit, where they are known.
+    :param kernel: the kernel of the run, over a model.
+    :param until: the Monte Carlo error that is accepted; default ``Tolerance()``.
+    :param at: inputs and targets ``(x, y)`` at which predictions are judged; y may be None.
+    :param max_minutes: time limit; None for none.
+    :param fitted: the training inputs, where they are known.
     :param columns: names of their columns, where they were a table.
     :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
     :raises ValueError: if `at` is missing or its rows differ in number, or for no positive time.
@@ -144,7 +144,7 @@ class UntilKnown:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes another one like this, beside `at`: numbers by name."""
+        """Numbers by name from which, with `at`, an equal stopping rule can be made again."""
         minutes = None if self.max_seconds is None else self.max_seconds / 60.0
         tolerance = self.tolerance
         return {
@@ -155,10 +155,10 @@ class UntilKnown:
         }
 
     def prepare(self, like: dict[str, Any], chunk: int) -> None:
-        """Predict with zeros: what does not fit is refused, and all is compiled, before the run.
+        """Predict from draws of zeros, so that errors are raised and programs compiled before the run.
 
         :param like: abstract draws by field, (chain, draw, …).
-        :param chunk: draws that there will be at a time.
+        :param chunk: number of draws in a block.
         """
 
         def zeros(leaf: Any) -> np.ndarray:
@@ -182,8 +182,8 @@ class UntilKnown:
         scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
         return {"values": predictions.values, "scored": scored, "stats": stats_by_site(stats)}
 
-    def look(self, drawn: Drawn) -> None:
-        """Predict what is new, judge what counts, and decide."""
+    def evaluate(self, drawn: DrawsSoFar) -> None:
+        """Predict from the new draws, judge all draws that count, and decide whether to stop."""
         for begin in range(self._known, drawn.num_draws, drawn.chunk):
             draws = drawn.between(begin, min(begin + drawn.chunk, drawn.num_draws))
             for chain, draw in first_bad_draws(draws[self._sample_field]).items():
@@ -218,7 +218,7 @@ class UntilKnown:
         self.line = self._told()
 
     def _joined(self, kind: str, failed: set[int]) -> dict[str, np.ndarray]:
-        """All blocks so far side by side, of the chains that are finite."""
+        """One kind of array over all draws so far, of the chains that are finite."""
         parts = [part[kind] for part in self._parts]
         joined = {name: np.concatenate([p[name] for p in parts], 1) for name in parts[0]}
         if not failed:
@@ -227,8 +227,8 @@ class UntilKnown:
             name: x[np.setdiff1d(np.arange(len(x)), list(failed))] for name, x in joined.items()
         }
 
-    def _seconds_left(self, drawn: Drawn, report: Report) -> float:
-        """Until two looks in a row are within tolerance, if errors fall as they should."""
+    def _seconds_left(self, drawn: DrawsSoFar, report: Report) -> float:
+        """Seconds until two evaluations in a row are within tolerance, if errors fall as 1/√draws."""
         needed = report.needed
         if report.verdict.startswith("chains") or not np.isfinite(needed):
             return float("nan")
@@ -239,7 +239,7 @@ class UntilKnown:
         return (1.5 * first - drawn.num_draws) * drawn.seconds_a_draw
 
     def _decided(self) -> str | None:
-        """Why to stop, if the last two looks say the same."""
+        """The reason to stop, if the last two evaluations agree on it."""
         last = [look.report for look in self.looks[-2:]]
         if len(last) < 2 or any(report is None for report in last):
             return None
@@ -252,7 +252,7 @@ class UntilKnown:
         return None
 
     def _told(self) -> str:
-        """Where the run stands, in a line."""
+        """How far the run is, as a line of text."""
         look = self.looks[-1]
         assert look.report is not None
         text = f"{look.draws} draws: {look.report.verdict.words}: {look.report.headline}"
@@ -268,17 +268,17 @@ class UntilKnown:
     def stopped(self, draws: int) -> Stopped:
         """How the run ended.
 
-        :param draws: of each chain that were sampled.
+        :param draws: draws of each chain that were sampled.
         """
         assert self.reason is not None
         return Stopped(self.reason, draws, self.dropped, tuple(self.looks))
 
 
 def stored_judge(kernel: MCMCKernel, start: Start, args: tuple) -> UntilKnown:
-    """Who judges a run that was stored.
+    """The stopping rule of a stored run.
 
-    :param kernel: of the run.
-    :param start: how it began.
+    :param kernel: the kernel of the run.
+    :param start: how the run began.
     :param args: arguments of the model.
     """
     assert start.until is not None
@@ -288,9 +288,11 @@ def stored_judge(kernel: MCMCKernel, start: Start, args: tuple) -> UntilKnown:
 
 
 def check_until(until: Any, max_minutes: Any) -> Tolerance:
-    """The tolerance, and refusals of what is none and of times that are no times.
+    """Check the arguments of a stopping rule, and return the tolerance.
 
-    :raises TypeError: for another kind.
+    :param until: the tolerance; None for the default.
+    :param max_minutes: time limit; None for none.
+    :raises TypeError: for anything but a `Tolerance` and a number.
     :raises ValueError: for a time that is not positive and finite.
     """
     if max_minutes is not None:
@@ -304,7 +306,7 @@ def check_until(until: Any, max_minutes: Any) -> Tolerance:
 
 
 def _checked_at(model: Callable, at: Any, columns: Sequence[str]) -> tuple[Any, Any]:
-    """Inputs and targets that a run is judged at, on the host."""
+    """Check the inputs and targets at which a run is judged; returned on the host."""
     if at is None:
         raise ValueError(
             "run_until: at is missing. Give the inputs and targets at which predictions are to be "

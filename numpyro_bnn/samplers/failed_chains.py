@@ -1,4 +1,4 @@
-"""Chains that failed: exploded, or with a draw that is not finite. They are left out of every average."""
+"""Finds chains that failed (exploded, or with draws that are not finite), to leave them out of averages."""
 
 import warnings
 from typing import Any
@@ -12,23 +12,23 @@ _BY_SCHEDULE = "its schedule"
 
 
 def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
-    """Why chains failed, by chain.
+    """The reason of failure by number of the chain; empty where none failed.
 
-    :param state: of the kernel, after the last step.
-    :param bad: first draw of a chain that is not finite.
+    :param state: state of the kernel after the last step.
+    :param bad: index of the first draw that is not finite, by chain that has one.
     """
     return exploded_chains(state) | not_finite(bad)
 
 
 def not_finite(bad: dict[int, int]) -> dict[int, str]:
-    """Reasons for the first draw of a chain that is not finite, by chain."""
+    """The reason of failure, in words, of chains with draws that are not finite."""
     return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
 
 
 def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
-    """Say which chains are left out, and why.
+    """Warn of the chains that are left out, with the reason.
 
-    :param failed: at least one chain.
+    :param failed: reason by chain, for at least one chain.
     :raises RuntimeError: if no other chain is left.
     """
     reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
@@ -46,10 +46,10 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
 
 
 def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
-    """Chains that a kernel, or a block of Gibbs, has frozen.
+    """Chains that a kernel, or a block of Gibbs, froze because their state became non-finite.
 
-    :param state: of the kernel.
-    :param before: number of a step; chains that exploded at it or later are not counted.
+    :param state: state of the kernel.
+    :param before: number of a step; chains that exploded at this step or later are not counted.
     """
     left_out = {}
     for part in (state, *getattr(state, "block_states", ())):
@@ -60,7 +60,7 @@ def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
 
 
 def _cause(state: Any, chain: Any) -> str:
-    """Why a chain was frozen, which its state shows."""
+    """The reason why a chain was frozen, read from its state."""
     for field, name in (("step_size", "step size"), ("temperature", "temperature")):
         value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
         if not (np.isfinite(value) and value >= 0):
@@ -69,7 +69,7 @@ def _cause(state: Any, chain: Any) -> str:
 
 
 def first_bad_draws(draws: Any) -> dict[int, int]:
-    """First draw of each chain that is not finite somewhere, by chain.
+    """Index of the first draw with NaN or infinities, by chain that has one.
 
     :param draws: pytree of arrays (chain, draw, …), on a device or on the host.
     """
@@ -87,7 +87,7 @@ def first_bad_draws(draws: Any) -> dict[int, int]:
 def _finite(values: Any) -> Any:
     if isinstance(values, jax.Array):
         return _finite_on_device(values)
-    # A sum passes over them once and keeps nothing; it is finite only if all of them are.
+    # A sum needs one pass and no memory; it is finite only if all values are.
     with np.errstate(all="ignore"):
         if np.isfinite(values.sum()):
             return np.ones(values.shape[:2], bool)

@@ -1,4 +1,4 @@
-"""Chains that are no draws of the posterior although every number in them is finite.
+"""Finds suspect chains: all numbers are finite, but they are not draws of the posterior.
 
 A chain is *suspect* where, after warm-up,
 
@@ -6,10 +6,10 @@ A chain is *suspect* where, after warm-up,
 - hardly any of its proposals would have been accepted; or
 - more than half of its transitions diverged.
 
-Suspect chains are kept, and named wherever they count. The thresholds are such that chance names less
-than one healthy chain in a thousand, however short the run: a random walk that accepts 0.23 of its
-proposals, or NUTS at any `target_accept_prob`. A run at temperature 0 optimises and may settle: it is
-never suspect for that.
+Suspect chains are kept, and a warning names them wherever their draws are used. The thresholds are such
+that by chance fewer than one healthy chain in a thousand is named, however short the run (a random walk
+that accepts 0.23 of its proposals, or NUTS at any `target_accept_prob`). A run at temperature 0 optimises
+and may settle: it is never suspect for that.
 """
 
 import math
@@ -24,15 +24,16 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.util import find_stack_level
 
-# No kernel of use accepts less. Proposals of a healthy chain vary, so that less is asked of few.
+# No usable kernel accepts less than this share. Acceptance varies, so that with fewer than _ENOUGH proposals
+# a lower share is needed to be suspect.
 _LOW_ACCEPTANCE, _ENOUGH = 0.05, 50
-# And nothing is said of fewer than these.
+# Runs with fewer proposals than these are not judged by their acceptance.
 _FEWEST = 5
 # Below this many divergences chance may have made them half of a very short run.
 _FEW_DIVERGENCES = 4
-# How likely a healthy chain may be to have stayed where it is before that counts against it.
+# A chain that never moved is suspect if a healthy one would do so with less than this probability.
 _CHANCE = 1e-3
-# Values of draws on disk that are read at a time.
+# Numbers of draws on disk that are read at a time.
 _BLOCK = 2**24
 
 _QUIET: ContextVar[bool] = ContextVar("suspects_are_named_elsewhere", default=False)
@@ -42,9 +43,9 @@ class Part(NamedTuple):
     """A kernel, or a block of Gibbs: the latent sites that it moves and what it accepted.
 
     - **values** - draws (chain, draw, …) of its sites
-    - **names** - of the block, to say which; empty for a kernel that moves all
+    - **names** - names of its sites, for messages; empty for a kernel that moves all sites
     - **acceptance** - mean acceptance probability of each chain; None where nothing is rejected
-    - **steps** - steps that the mean is over, of each chain
+    - **steps** - number of steps that this mean is taken over
     """
 
     values: list[Any]
@@ -60,11 +61,11 @@ def suspect_chains(
     steps_a_draw: int = 1,
     exact_energy: bool = True,
 ) -> dict[int, str]:
-    """Chains that never moved, or whose moves all failed, and why.
+    """Suspect chains: those that never moved, hardly accept or mostly diverge, with the reason.
 
     :param sites: draws (chain, draw, …) by site, in memory or on disk.
-    :param stats: what the kernel recorded of each draw, (chain, draw).
-    :param state: of the kernel after the last step, with an axis of chains where there are several;
+    :param stats: statistics that the kernel recorded of each draw, (chain, draw).
+    :param state: state of the kernel after the last step, with an axis of chains where there are several;
         None where it is not known.
     :param steps_a_draw: steps between two draws that were kept.
     :param exact_energy: whether the energies are of all rows: then they change when a chain moves.
@@ -105,7 +106,7 @@ def _parts(
     steps_a_draw: int,
     energy: Any,
 ) -> Iterator[Part]:
-    """What moves together: the blocks of Gibbs, or all sites."""
+    """The groups of sites that are moved together: the blocks of Gibbs, or all sites."""
     chains, draws = hot.shape
     for block in getattr(state, "block_states", ()):
         position = _position(block)
@@ -122,8 +123,8 @@ def _parts(
     kernel = getattr(state, "hmc_state", state)
     values, names = _of_sites(sites, _position(kernel))
     if not names:
-        # Other names than those of the position: `record=` kept something else, which may be
-        # constant where the position is not. The energy tells.
+        # Other names than those of the position: `record=` kept other values, which may be constant although
+        # the position moves. The energy is compared too.
         values = [leaf for leaf in jax.tree.leaves(sites) if _is_real(leaf)]
         values += [] if energy is None else [energy]
     if "accept_prob" in stats:
@@ -138,7 +139,7 @@ def _parts(
 
 
 def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[tuple[int, str]]:
-    """Chains of a part with a reason each, the reason of no movement first."""
+    """Suspect chains of a part, each with its reason; chains that never moved come first."""
     of = f" of the block of {_listed(part.names)}" if part.names else ""
     zeros = np.zeros(len(hot), bool)
     chance = np.zeros(len(hot))
@@ -147,8 +148,8 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
         limit = _LOW_ACCEPTANCE * np.minimum(1, part.steps / _ENOUGH) ** 2
         failing = (part.acceptance < limit) & (part.steps >= _FEWEST)
         chance = (1 - np.clip(part.acceptance, 0, 1)) ** part.steps
-    # A mean that is not a number says nothing of the chance.
-    # Of many chains the luckiest may have stayed where it was.
+    # Of many chains, one may stay in place by chance: the probability counts for all of them together. A mean
+    # acceptance that is NaN gives no probability, and the chain is doubted.
     doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
     for chain in np.flatnonzero(still | failing).tolist():
@@ -177,7 +178,7 @@ def _is_real(leaf: Any) -> bool:
 
 
 def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
-    """The running mean that most kernels keep; that of an ensemble is one for all its chains."""
+    """The running mean of the acceptance probability in the state; an ensemble has one for all chains."""
     mean = getattr(getattr(state, "inner_state", state), "mean_accept_prob", None)
     if mean is None or np.size(mean) not in (1, chains):
         return None
@@ -187,8 +188,8 @@ def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
 def never_moved(leaves: list[Any]) -> np.ndarray:
     """Which chains have the same value in all their draws, bit for bit.
 
-    Nearly always the first and the last draw of one site tell. Only where they are the same is more
-    looked at, a block of draws at a time.
+    Comparing the first and the last draw of one site nearly always settles it. Only where these are equal are
+    all draws compared, a block at a time.
 
     :param leaves: arrays (chain, draw, …), in memory or on disk.
     :return: a flag for each chain.
@@ -210,7 +211,7 @@ def never_moved(leaves: list[Any]) -> np.ndarray:
 
 
 def _on_host(leaf: Any) -> Any:
-    """A slice of an array of JAX is a program to compile; of NumPy's, or of one on disk, it is not."""
+    """The array on the host: slicing a JAX array would compile a program for every slice."""
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
@@ -236,7 +237,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def named(suspect: Mapping[int, str]) -> str:
-    """Suspect chains with their reasons, as messages list them: one reason once."""
+    """Suspect chains with their reasons as text, chains with the same reason together."""
     alike: dict[str, list[str]] = {}
     for chain, why in suspect.items():
         alike.setdefault(why, []).append(str(chain))
@@ -247,12 +248,12 @@ def named(suspect: Mapping[int, str]) -> str:
 
 
 def suspects_in(info: Mapping[str, Any]) -> dict[int, str]:
-    """Suspect chains that the facts about a run name; files keep numbers as text."""
+    """The suspect chains in the `info` of a run; numbers may be text, as in files."""
     return {int(chain): why for chain, why in info.get("suspect", {}).items()}
 
 
 def warn_of_run(suspect: Mapping[int, str], num_chains: int) -> None:
-    """Say after a run which of its chains are suspect."""
+    """Warn after a run of its suspect chains."""
     if suspect:
         several = len(suspect) > 1
         warnings.warn(
@@ -265,7 +266,7 @@ def warn_of_run(suspect: Mapping[int, str], num_chains: int) -> None:
 
 
 def warn_of_use(owner: str, suspect: Mapping[int, str]) -> None:
-    """Say that suspect chains take part in what is made of the draws."""
+    """Warn that draws of suspect chains are used in a result."""
     if suspect and not _QUIET.get():
         several = len(suspect) > 1
         warnings.warn(
@@ -277,7 +278,7 @@ def warn_of_use(owner: str, suspect: Mapping[int, str]) -> None:
 
 @contextmanager
 def named_elsewhere() -> Iterator[None]:
-    """Where a table names suspect chains, what it is made from need not warn of them."""
+    """Silence warnings of suspect chains in a block whose result names them itself, such as a table."""
     token = _QUIET.set(True)
     try:
         yield

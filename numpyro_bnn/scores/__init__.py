@@ -15,6 +15,16 @@ Which way is better: `lppd`, `accuracy` up; `rmse`, `crps`, `brier`,
 `expected_calibration_error` down; `coverage` should equal its level.
 """
 
+from numpyro_bnn.scores.against_targets import (
+    PairedDifference,
+    accuracy,
+    brier,
+    crps,
+    lppd,
+    paired_difference,
+    rmse,
+    standard_error,
+)
 from numpyro_bnn.scores.calibration import (
     Reliability,
     coverage,
@@ -31,16 +41,6 @@ from numpyro_bnn.scores.distributions import (
     total_variation,
     uncertainty,
     wasserstein,
-)
-from numpyro_bnn.scores.point import (
-    PairedDifference,
-    accuracy,
-    brier,
-    crps,
-    lppd,
-    paired_difference,
-    rmse,
-    standard_error,
 )
 
 __all__ = [

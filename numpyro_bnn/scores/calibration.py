@@ -1,4 +1,4 @@
-"""Calibration: do probabilities and intervals hold what they promise?
+"""Calibration: are predicted probabilities and intervals as frequent as they claim?
 
 Classification by confidence against accuracy, regression by the probability integral transform.
 Shapes, predictions and `pointwise` are as in :mod:`numpyro_bnn.scores`, through which all of

@@ -1,8 +1,8 @@
 """Scores that compare predictive distributions, and the parts of their uncertainty.
 
-No target is needed here: how far two posteriors predict alike (agreement, total variation,
+No target is needed here: how similarly two posteriors predict (agreement, total variation,
 Wasserstein distance), how much of the uncertainty is in the data and how much in the weights,
-and whether it tells unfamiliar inputs from familiar ones. Shapes, predictions and `pointwise`
+and whether uncertainty separates unfamiliar inputs from familiar ones. Shapes, predictions and `pointwise`
 are as in :mod:`numpyro_bnn.scores`, through which all of these are reached.
 """
 
@@ -35,7 +35,7 @@ def agreement(p: Any, q: Any, *, pointwise: bool = False) -> float | np.ndarray:
     section on fidelity to HMC.
 
     :param p: `(..., n, classes)` probabilities, or predictions.
-    :param q: the same for the other posterior; the number of draws may differ.
+    :param q: probabilities or draws of the other posterior, like `p`; the number of draws may differ.
     :param pointwise: give 0/1 for each input.
     :return: a share between 0 and 1.
     :raises ValueError: for what are not probabilities, or other rows or classes.
@@ -55,7 +55,7 @@ def total_variation(p: Any, q: Any, *, pointwise: bool = False) -> float | np.nd
     (arXiv:2104.14421).
 
     :param p: `(..., n, classes)` probabilities, or predictions.
-    :param q: the same for the other posterior; the number of draws may differ.
+    :param q: probabilities or draws of the other posterior, like `p`; the number of draws may differ.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: a number between 0 and 1.
     :raises ValueError: for what are not probabilities, or other rows or classes.
@@ -94,10 +94,10 @@ def wasserstein(
 
     :param p: draws `(..., n)`, or `(..., n, event)` with `event_dim=1`; or predictions, of
         which the class probabilities or else the means are compared.
-    :param q: the same for the other posterior; the number of draws may differ.
+    :param q: probabilities or draws of the other posterior, like `p`; the number of draws may differ.
     :param event_dim: 0 or 1; for predictions it is known. Default: 0 for arrays.
     :param num_projections: directions of the sliced distance.
-    :param seed: of the directions; the same directions serve every input and every call.
+    :param seed: seed of the directions; the same directions serve every input and every call.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: the distance in the units of the draws.
     :raises ValueError: for NaN, other rows, or another `event_dim`.
@@ -180,8 +180,8 @@ class Uncertainty(NamedTuple):
     """Uncertainty at each input and its two parts, `total = aleatoric + epistemic`.
 
     :param total: entropy (nats) or variance (squared units) of the posterior predictive.
-    :param aleatoric: the mean over draws of each draw's own: what more data would leave.
-    :param epistemic: what the draws disagree on: what more data would remove.
+    :param aleatoric: mean over draws of the uncertainty under each draw, which more data would not reduce.
+    :param epistemic: disagreement of the draws, which more data would reduce.
     """
 
     total: np.ndarray

@@ -1,10 +1,10 @@
-"""What a score may be given, checked once: arrays with draw axes, targets, labels.
+"""Checks the arguments of all scores: arrays with axes of draws, targets, labels.
 
 Every score takes, as its first argument, either an array whose leading axes are draws (any
 number of them: none, `(draw,)`, `(chain, draw)`) or an object of predictions. Such an object
 has `values`, a mapping with `"probs"` `(chain, draw, n, class)` or with `"mean"` and `"scale"`
 `(chain, draw, n)`, and a method `log_prob(y) -> (chain, draw, n)`. It is recognised by that
-shape and not by its class, so this file needs to import nothing that makes predictions.
+form and not by its class, so that this file need not import predictions.
 
 The checks are here because the mistakes they catch give numbers that look right: a target of
 shape `(n, 1)` broadcasts against `(n,)` to an n by n table, logits passed as probabilities
@@ -30,7 +30,7 @@ def is_predictions(x: Any) -> bool:
 
 
 def _warn_of_suspects(predictions: Any) -> None:
-    """The first score of some predictions says which of their chains are suspect."""
+    """Warn of suspect chains among the predictions, once for each object of predictions."""
     if getattr(predictions, "suspect", None):
         predictions.warn_of_suspects("scores")
 
@@ -178,7 +178,7 @@ def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.nda
     """Flatten the draw axes of `draws`, whose last axes must be exactly those of `y`.
 
     :param name: the score that asks, for the error.
-    :param what: what `draws` is called in the error.
+    :param what: name of `draws` in the error.
     :param draws: array `(..., *y.shape)`.
     :param y: the target; nothing is ever broadcast against it.
     :return: array `(draw, *y.shape)`.

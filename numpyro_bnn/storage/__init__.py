@@ -1,6 +1,7 @@
-"""What lies on disk: checkpoints that continue bit for bit, and draws in zarr.
+"""Files of a run: checkpoints, from which it continues bit for bit, and draws in zarr stores.
 
-``run_identity.py`` says in plain text what makes two runs the same run; ``checkpoints.py`` keeps
-states and the start, ``draw_store.py`` the draws, in chunks with checksums (``chunk_files.py``).
+``checkpoints.py`` keeps chain states and how the run began, ``draw_store.py`` the draws, in chunks with
+checksums (``chunk_files.py``). ``run_identity.py`` describes kernel, model, data and libraries in plain
+text, so that a run is only continued by the same run. Begin with ``checkpoints.py``.
 Nothing here is ever unpickled.
 """

@@ -1,7 +1,7 @@
-"""Names for the axes of weights: which axis of a site runs over what.
+"""Names for the axes of weights in files: inputs, outputs, heads, positions of a convolution's window.
 
-Axes are named within their layer (``"net.Dense_0.unit_in"``), since layers differ in width and
-one dataset knows one size for each name.
+Axes are named within their layer (``"net.Dense_0.unit_in"``), since layers differ in width and a dataset
+of xarray has one size for each name.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ Shape = tuple[int, ...]
 
 
 class _Place(NamedTuple):
-    """Where a site of a network belongs: layer ``"net/Dense_0"``, parameter ``"kernel"``."""
+    """The layer (``"net/Dense_0"``) and the parameter (``"kernel"``) that a site of a network belongs to."""
 
     layer: str
     parameter: str
 
 
 def variable_name(site: str) -> str:
-    """Name of a site in a file: netCDF and ``DataTree`` take a slash for a path."""
+    """Name of a site in a file, with dots for slashes: netCDF and ``DataTree`` read a slash as a path."""
     return site.replace("/", ".")
 
 
 def layer_of(site: str) -> str | None:
-    """The layer of a weight or of what accompanies it; None for other sites."""
+    """The layer of a weight, or of the weight whose precision or base value a site is; None for others."""
     if "/" not in site:
         return None
     return _place(site).layer
@@ -48,8 +48,8 @@ def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str
     """Name every axis of every site.
 
     Kernels are (unit_in, unit_out), with ``window_i`` in front for convolutions; attention
-    projections add ``head``; embeddings are (entry, unit_out). What accompanies a weight shares
-    the axes of that weight.
+    projections add ``head``; embeddings are (entry, unit_out). A precision or
+    base value of a weight has the axes of that weight.
 
     :param shapes: shape of one value by site name.
     :param classes: the layer whose outputs are the classes; its ``unit_out`` is ``class``.
@@ -107,11 +107,11 @@ def _weight_axes(site: str, shapes: Mapping[str, Shape]) -> list[str]:
 
 
 def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Array]) -> str | None:
-    """The layer whose outputs are the logits of the classes, found by asking the model.
+    """The layer whose outputs are the logits of the classes, found by differentiating the model.
 
-    Adding b to the bias of that layer moves the log probabilities as it moves those of a
-    softmax, ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could mistake a hidden layer
-    of as many units.
+    The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
+    ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
+    as there are classes.
 
     :param model: called as ``model(x)``.
     :param x: inputs; the first row is used.

@@ -1,8 +1,9 @@
-"""What decides a run, looked at before and after its model is traced for the first time.
+"""Objects that a model changes by being called (a counter, a cache, a log), found so as not to compare them.
 
-What differs between the two is the model's own doing: a counter, a cache, a log. A run that is
-resumed would differ in it from the one that was broken off, though its draws are the same; such
-things are named in a warning when the run begins, and left out of all comparisons.
+Kernel, model and data are described before and after the model is traced for the first time. Whatever
+differs between the two was changed by the model itself. A resumed run would differ in it from the
+interrupted one although its draws are the same, so it is left out of the comparison of the two, and
+a warning names it when the run begins.
 """
 
 import warnings
@@ -16,10 +17,10 @@ from numpyro_bnn.storage.run_identity import Described, Facts, describe_all, is_
 _MOST_NAMES = 8
 
 
-class Watched:
-    """Values that decide a run; made before the model is traced.
+class ChangesByModel:
+    """Kernel, model and data as they are before the model is traced; :meth:`after` finds what it changed.
 
-    :param values: by the name that they have in messages.
+    :param values: everything that decides the draws of a run, by the name that it has in messages.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -27,15 +28,15 @@ class Watched:
         self._before = describe_all(self.values).facts
 
     def after(self, left_out: Collection[str] = ()) -> Described:
-        """What there is to compare, once the model has been traced.
+        """Describe the values again, without what has changed; called once the model has been traced.
 
-        :param left_out: paths that the run which is to be continued left out.
-        :return: facts, and the paths that are left out, with the reason.
+        :param left_out: paths that the stored run left out of the comparison already.
+        :return: facts to compare, and the paths that are left out, with the reason.
         """
         changed: list[str] = []
-        # An object that is reached in two ways is described where it is met first, and named by that
-        # path where it is met again. If the first way is what the model changed, the object moves
-        # to the second: a second round, without the first way, tells whether it differs itself.
+        # An object that can be reached by two paths is described under the first, and the second refers
+        # to it ("as …"). If the model changed the first path, the description moves to the second path
+        # and looks new there: a second round, without the first path, tells whether the object differs.
         for _ in range(2):
             found = describe_all(self.values, (*left_out, *changed))
             skipped = (*left_out, *changed)
@@ -60,7 +61,7 @@ class Watched:
 
 
 def _topmost(names: list[str]) -> list[str]:
-    """Those that are no part of another."""
+    """Paths that are not inside another of these paths."""
     kept: list[str] = []
     for name in sorted(names, key=len):
         if not is_within(name, kept):
@@ -69,10 +70,10 @@ def _topmost(names: list[str]) -> list[str]:
 
 
 def warn_of_left_out(owner: str, left_out: Mapping[str, str]) -> None:
-    """Say what a resumed run will not be compared in.
+    """Warn of the objects in which a resumed run will not be compared with the stored one.
 
-    :param owner: the caller.
-    :param left_out: paths and reasons.
+    :param owner: the caller, for the message.
+    :param left_out: the reason by path; nothing is said where there are none.
     """
     if not left_out:
         return

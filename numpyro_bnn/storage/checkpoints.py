@@ -1,12 +1,13 @@
-"""Checkpoints of a run: what it takes to continue it in another process to the very same draws.
+"""Checkpoints of a run: all that is needed to continue it in another process, to exactly the same draws.
 
 A checkpoint is a folder:
 
-- ``run.json``: facts that make a run this run (:mod:`numpyro_bnn.storage.run_identity`), paths of what is
-  left out of them, and the fields that it collects; written before the first step, after ``start``;
-- ``start``: random keys and starts;
-- ``steps``: complete states of the chains, the last two (orbax);
-- ``draws.zarr``: the draws so far, where they are not kept elsewhere.
+- ``run.json``: the description of kernel, model and data (:mod:`numpyro_bnn.storage.run_identity`), the
+  paths that are left out of it, and the names of the collected fields; written after ``start`` and before
+  the first step;
+- ``start``: random keys and initial positions of the chains;
+- ``steps``: complete states of the chains, of the last two checkpoints (orbax);
+- ``draws.zarr``: the draws so far, unless `MCMC` was given another folder for them.
 
 Orbax writes a state beside the others and renames it when it is whole, so that a kill or a full
 disk at any moment leaves the one before. Nothing here is ever unpickled.
@@ -32,9 +33,9 @@ from numpyro_bnn.storage.folders import damaged, entries, read_json
 from numpyro_bnn.storage.run_identity import Described, Facts, difference, differing, is_within
 
 _FORMAT = "numpyro_bnn checkpoint 2"
-# Its facts are fewer: what a model's code reaches was not looked at.
+# The format before it has fewer facts: globals and modules that a model's code reaches are missing.
 _BEFORE = "numpyro_bnn checkpoint 1"
-# What the form of the stored states and draws follows from.
+# Settings that the shapes of stored states and draws depend on: a resumed run cannot differ in them.
 _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")
 _FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
 
@@ -43,10 +44,11 @@ class Start(NamedTuple):
     """How a run began.
 
     - **keys** - random key of each chain
-    - **init_params** - starts of the chains, or None
-    - **extra_fields** - names of the fields to collect
-    - **until** - numbers by name that say when the run is long enough; None for one of fixed length
-    - **at** - arrays that this is judged at, or None
+    - **init_params** - initial positions of the chains, or None
+    - **extra_fields** - names of the state fields to collect
+    - **until** - settings of the stopping rule by name, for a run until predictions are known; None for
+      a run of fixed length
+    - **at** - the inputs (and targets) at which the stopping rule judges predictions, or None
     """
 
     keys: jax.Array
@@ -59,8 +61,8 @@ class Start(NamedTuple):
 class Progress(NamedTuple):
     """How far a run is.
 
-    - **steps** - taken so far, warm-up included
-    - **draws** - of each chain that the store holds
+    - **steps** - steps taken so far, warm-up included
+    - **draws** - draws of each chain in the store
     """
 
     steps: int
@@ -68,7 +70,7 @@ class Progress(NamedTuple):
 
 
 class Checkpoint:
-    """A folder of checkpoints; see the module.
+    """The folder of checkpoints of one run; its files are described at the head of this module.
 
     :param directory: the folder; made when the run begins.
     """
@@ -82,8 +84,8 @@ class Checkpoint:
         return self.directory / "draws.zarr"
 
     @property
-    def begun(self) -> bool:
-        """Whether a run has stored what it is."""
+    def holds_run(self) -> bool:
+        """Whether the folder holds the description of a run, which is written before its first step."""
         return self._header.exists()
 
     @property
@@ -92,7 +94,7 @@ class Checkpoint:
 
     @property
     def _draft(self) -> Path:
-        """The header of a run that has not begun: who finds it knows that the folder is ours."""
+        """``run.json`` before the run is accepted; it also marks the folder as one of this package."""
         return self.directory / "run.json.partial"
 
     @property
@@ -101,13 +103,13 @@ class Checkpoint:
 
     @property
     def run(self) -> str | None:
-        """Identity of the run, which its draws have too; None for runs of before there was one."""
+        """Identifier of the run, which its store of draws repeats; None for checkpoints of older versions."""
         return self._read_header().get("run")
 
     def refuse_foreign(self) -> None:
-        """Refuse a folder with files that no run of ours has put there.
+        """Refuse a folder with files that are not of a checkpoint.
 
-        :raises FileExistsError: naming some.
+        :raises FileExistsError: naming some of the files.
         """
         found = entries(self.directory)
         if found and not found & {self._header.name, self._draft.name}:
@@ -119,30 +121,34 @@ class Checkpoint:
 
     def refuse_occupied(self) -> None:
         """:raises FileExistsError: if the folder holds a run already."""
-        if self.begun:
+        if self.holds_run:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
                 "`mcmc.resume(…)`, choose another folder, or remove this one."
             )
 
-    def require_begun(self) -> None:
+    def require_run(self) -> None:
         """:raises FileNotFoundError: if the folder holds no run."""
-        if not self.begun:
+        if not self.holds_run:
             raise FileNotFoundError(
                 f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
                 "anything, or the folder is another. Begin with `mcmc.run(…)`."
             )
 
     def withdraw(self) -> None:
-        """Take back what `begin` stored: the run was refused before its first step."""
+        """Undo `begin`, for a run that was refused before its first step."""
         with suppress(FileNotFoundError):
             os.replace(self._header, self._draft)
 
     def begin(self, start: Start, described: Described) -> None:
-        """Store what a run is, before its first step, and warn of what is no part of it.
+        """Store the description and the start of a run, before its first step.
 
+        Warns of objects that are left out of the description.
+
+        :param start: keys, initial positions and settings.
+        :param described: facts about kernel, model and data.
         :raises FileExistsError: if the folder holds a run already.
-        :raises TypeError: if the starts are of a form that cannot be stored without pickle.
+        :raises TypeError: if the initial positions have a structure that only pickle could store.
         """
         import orbax.checkpoint as ocp
 
@@ -185,14 +191,14 @@ class Checkpoint:
     ) -> Start:
         """How the stored run began.
 
-        :param describe: tells the run that would continue it, without the paths that it is given.
-        :param accept: paths in which the two may differ; None where nobody can be asked.
+        :param describe: describes the run that would continue it, leaving out the paths it is given.
+        :param accept: paths in which the two runs may differ; None for callers without such an argument.
         :raises FileNotFoundError: if nothing was stored.
-        :raises ValueError: if the run is another, naming what differs, or the files are damaged.
+        :raises ValueError: if the stored run is another one, naming what differs, or files are damaged.
         """
-        self.require_begun()
+        self.require_run()
         content = self._read_header()
-        self._refuse_another(content, describe, accept)
+        self._refuse_other_run(content, describe, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
         except Exception as error:  # damaged files make the readers fail in any way there is
@@ -204,7 +210,7 @@ class Checkpoint:
         return Start(keys, init_params, fields, content.get("until"), at)
 
     def _read_leaves(self, start: dict[str, Any]) -> Any:
-        """Keys, starts, and what the run is judged at, as the header describes them."""
+        """Random keys, initial positions, and inputs of the stopping rule, as the header lists them."""
         import orbax.checkpoint as ocp
 
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
@@ -215,14 +221,14 @@ class Checkpoint:
         )
         plain = [found[str(i)] for i in range(len(target))]
         keys, init_params, *more = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
-        if not more:  # the start of a run before they could be of unknown length
+        if not more:  # stored before there was a stopping rule
             return keys, init_params, None
-        # What is judged at stays on the host as it was given: a device would round it.
+        # The inputs of the stopping rule stay on the host as they were given: a device would round them.
         return keys, init_params, jax.tree.unflatten(form, plain)[2]
 
     @property
     def _safe(self) -> str:
-        """What a damaged header or start does not touch."""
+        """For error messages: the draws that a damaged header or start leaves intact."""
         where = f" in {self.store_path}" if self.store_path.exists() else ""
         return (
             f"The draws so far{where} are untouched: read them with `bnn.load`. Restore the damaged file "
@@ -230,7 +236,7 @@ class Checkpoint:
         )
 
     def _read_header(self) -> dict[str, Any]:
-        """What a run is, from its header.
+        """The content of ``run.json``: description of the run, collected fields, start.
 
         :raises ValueError: if the file is damaged, or of another format.
         """
@@ -248,12 +254,19 @@ class Checkpoint:
             raise damaged(self._header, error, self._safe)
         return content
 
-    def _refuse_another(
+    def _refuse_other_run(
         self,
         content: dict[str, Any],
         describe: Callable[[Collection[str]], Described],
         accept: Collection[str] | None,
     ) -> None:
+        """Refuse to continue the stored run with another kernel, model, data or settings.
+
+        :param content: content of ``run.json``.
+        :param describe: see :meth:`read_start`.
+        :param accept: see :meth:`read_start`.
+        :raises ValueError: naming the facts that differ.
+        """
         left_out = content.get("left_out", [])
         described = describe(left_out)
         new = {n: why for n, why in described.unknown.items() if not is_within(n, left_out)}
@@ -278,7 +291,7 @@ class Checkpoint:
         )
 
     def save(self, states: Any, progress: Progress) -> None:
-        """Store complete states of all chains; the one before stays until this is whole."""
+        """Store the complete states of all chains; the previous checkpoint stays until this one is whole."""
         import orbax.checkpoint as ocp
 
         plain, kinds = _to_plain(jax.tree.leaves(states))
@@ -290,9 +303,9 @@ class Checkpoint:
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
-        """Step of the last complete states; None where there are none yet.
+        """The step at which complete states were last stored; None where there are none yet.
 
-        :raises ValueError: if what tells of them is damaged.
+        :raises ValueError: if the files that list the stored steps are damaged.
         """
         try:
             return self._open().latest_step()
@@ -301,11 +314,11 @@ class Checkpoint:
             raise self._unreadable(max(found, default=0), error) from error
 
     def load(self, like: Any, step: int) -> tuple[Any, Progress]:
-        """Complete states and how far they are.
+        """The complete states of all chains, and the steps and draws that they come after.
 
-        :param like: abstract states of the same run.
-        :param step: that they were stored at.
-        :raises ValueError: if the stored states have another form or are damaged.
+        :param like: abstract states of the same run, for structure, shapes and dtypes.
+        :param step: the step at which they were stored.
+        :raises ValueError: if the stored states have another structure or are damaged.
         """
         import orbax.checkpoint as ocp
 
@@ -358,7 +371,7 @@ class Checkpoint:
 
 
 def _alone() -> Any:
-    """Orbax waits for no other process: one of them writes, and each reads when it likes."""
+    """Options by which orbax waits for no other process: one of them writes, each reads by itself."""
     import orbax.checkpoint as ocp
 
     here = jax.process_index()
@@ -368,10 +381,11 @@ def _alone() -> Any:
 
 
 def check_accept(accept: Any) -> Collection[str]:
-    """Refuse what is no list of paths, or a path that the stored files depend on.
+    """Refuse an `accept` that is no list of paths, or that names a setting the stored files depend on.
 
-    :raises TypeError: for another kind.
-    :raises ValueError: for a path that no run can differ in.
+    :param accept: the argument of `resume`.
+    :raises TypeError: for anything but a list of names.
+    :raises ValueError: for a setting in which a resumed run cannot differ.
     """
     names = isinstance(accept, (list, tuple, set, frozenset))
     if not names or not all(isinstance(name, str) and name for name in accept):
@@ -389,7 +403,7 @@ def check_accept(accept: Any) -> Collection[str]:
 
 
 def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
-    """Facts of a checkpoint of the format before this one, and those that it is compared in."""
+    """Facts of a checkpoint in the older format, and of the run that continues it, that can be compared."""
     warnings.warn(
         "The checkpoint was written by an earlier version, which did not look at globals and modules "
         "that a model reaches. What it did look at is compared; see to the rest yourself.",
@@ -420,14 +434,14 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _to_plain(leaves: list[Any]) -> tuple[list[np.ndarray], list[str | None]]:
-    """Arrays of numbers on the host, and which of them stand for random keys of which kind."""
+    """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
     kinds = [str(jax.random.key_impl(x)) if _is_key(x) else None for x in leaves]
     plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
     return [np.asarray(x) for x in plain], kinds
 
 
 def _zeros_like(leaves: list[Any]) -> list[np.ndarray]:
-    """What `_to_plain` gives for arrays of which only the shapes are known."""
+    """Zeros of the shapes and dtypes that `_to_plain` gives, from abstract leaves."""
     shapes = [jax.eval_shape(jax.random.key_data, x) if _is_key(x) else x for x in leaves]
     return [np.zeros(x.shape, x.dtype) for x in shapes]
 
@@ -441,7 +455,7 @@ def _from_plain(leaves: list[Any], kinds: list[str | None]) -> list[jax.Array]:
 
 @contextmanager
 def _quiet_orbax() -> Iterator[None]:
-    """Orbax logs warnings about how it waits for itself."""
+    """Silence the warnings that orbax logs about its own waiting."""
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)

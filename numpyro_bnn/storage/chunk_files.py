@@ -1,8 +1,8 @@
-"""Files of draws: the chunks of a zarr array, written so as to take little from the sampler.
+"""Writes the chunks of a zarr array of draws, with few copies so that the sampler is hardly delayed.
 
-A file holds what zarr's own writer would put there: numbers in C order, compressed where the array
-says so, then the crc32c of these bytes. That writer copies a chunk several times, on threads of its
-own; here its draws are copied at most once, and the checksum is that of the memory which is written.
+A file has the content that zarr's own writer would give it: numbers in C order, compressed where the
+array says so, then the crc32c of these bytes. Zarr's writer copies a chunk several times, on threads of
+its own; here draws are copied at most once, and the checksum is computed from the memory that is written.
 """
 
 from pathlib import Path
@@ -14,24 +14,25 @@ import numpy as np
 from numpyro_bnn.storage.folders import damaged, read_json
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-# Bytes in one file of a chunk: reading some of the scalars need not read all of them.
+# Bytes in one file of a chunk: with several files, some of the scalars can be read without the others.
 _FILE_BYTES = 2**22
-# What crc32c adds to a file.
+# Bytes of the checksum at the end of a file.
 _CHECKSUM_BYTES = 4
-# Every reader knows float32; the two bytes that rounding to bfloat16 empties compress to nothing.
-_SQUEEZE: dict[str, Any] = {"cname": "lz4", "clevel": 1}
+# Draws rounded to bfloat16 are stored as float32, which every reader knows; the two bytes that rounding
+# sets to zero compress to nothing.
+_COMPRESSION: dict[str, Any] = {"cname": "lz4", "clevel": 1}
 
 
 def layout(
     kind: Any, wanted: str | None, chains: int, draws: int, shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """How an array is stored, in the words of zarr's ``create_array``.
+    """Chunk shape, dtype and compression of an array of draws: arguments of zarr's ``create_array``.
 
-    :param kind: type of the draws as they were sampled.
-    :param wanted: one of `DTYPES`, for those that are no integers; as sampled where None.
-    :param chains: of a chunk.
-    :param draws: of a chunk.
-    :param shape: of one value.
+    :param kind: dtype of the draws as they were sampled.
+    :param wanted: one of `DTYPES`, to store floating-point draws in; None keeps their dtype.
+    :param chains: number of chains, all in one chunk.
+    :param draws: draws in a chunk.
+    :param shape: shape of one draw of the variable.
     """
     from zarr.codecs import BloscCodec, Crc32cCodec
 
@@ -40,7 +41,7 @@ def layout(
     if wanted is not None and np.issubdtype(stored, np.floating):
         stored = np.dtype(np.float32 if wanted == "bfloat16" else wanted)
         if wanted == "bfloat16":
-            compressors.insert(0, BloscCodec(typesize=4, shuffle="shuffle", **_SQUEEZE))
+            compressors.insert(0, BloscCodec(typesize=4, shuffle="shuffle", **_COMPRESSION))
     return {
         "chunks": _chunk_shape(chains, draws, shape, stored.itemsize),
         "dtype": stored,
@@ -57,9 +58,9 @@ def _chunk_shape(chains: int, draws: int, shape: tuple[int, ...], itemsize: int)
 
 
 class DrawFiles:
-    """The files of one array: one a chunk, or several along the first axis of its values.
+    """The files of one zarr array: one file a chunk, or several, split along the first axis of a draw.
 
-    :param folder: of the array.
+    :param folder: the folder of the array.
     :raises ValueError: if the file that describes it is missing or damaged.
     """
 
@@ -74,8 +75,8 @@ class DrawFiles:
         try:
             self._lengths = tuple(map(int, own["chunk_grid"]["configuration"]["chunk_shape"]))
             self._kind = np.dtype(own["data_type"]).newbyteorder("<")
-            # What is rounded to bfloat16 is compressed, and nothing else.
-            self._squeezed = any(codec["name"] == "blosc" for codec in own["codecs"])
+            # Only draws that were rounded to bfloat16 are compressed.
+            self._compressed = any(codec["name"] == "blosc" for codec in own["codecs"])
             self._shape = tuple(map(int, own["shape"]))
         except (KeyError, TypeError, ValueError) as error:
             raise damaged(path, error, safe) from error
@@ -85,32 +86,32 @@ class DrawFiles:
         self.about = own
 
     def _paths(self, chunk: int) -> list[Path]:
-        # Only the first axis of values is cut.
+        # A chunk is split along the first axis of a draw only.
         counts = [-(-n // length) for n, length in zip(self._shape[2:], self._lengths[2:])]
         folder = self.folder / "c" / "0" / str(chunk)
         return [folder.joinpath(*map(str, inner)) for inner in np.ndindex(*counts)]
 
-    def are_whole(self, chunk: int, thoroughly: bool) -> bool:
+    def are_whole(self, chunk: int, with_checksums: bool) -> bool:
         """Whether no file of a chunk is missing, cut short or changed.
 
-        :param chunk: its number.
-        :param thoroughly: whether to read the files, and compare their checksums.
+        :param chunk: number of the chunk.
+        :param with_checksums: whether to read the files and compare their checksums, not only their sizes.
         """
         size = int(np.prod(self._lengths)) * self._kind.itemsize + _CHECKSUM_BYTES
         for path in self._paths(chunk):
             found = path.stat().st_size if path.is_file() else 0
-            if found <= _CHECKSUM_BYTES if self._squeezed else found != size:
+            if found <= _CHECKSUM_BYTES if self._compressed else found != size:
                 return False
-            if thoroughly and not _has_its_checksum(path):
+            if with_checksums and not _has_its_checksum(path):
                 return False
         return True
 
     def write(self, chunk: int, values: np.ndarray) -> None:
         """Write the files of a chunk.
 
-        :param chunk: its number.
-        :param values: (chain, draw, …), fewer draws than a chunk holds where it is the last.
-        :raises ValueError: if the type in the file cannot hold a value.
+        :param chunk: number of the chunk.
+        :param values: draws (chain, draw, …); the last chunk may hold fewer.
+        :raises ValueError: if a draw is too large for the dtype of the file.
         """
         crc32c = _crc32c()
         values = self._rounded(values)
@@ -122,25 +123,25 @@ class DrawFiles:
             if block.shape == self._lengths:
                 block = np.ascontiguousarray(block)
             else:
-                # Zarr wants files of one size.
+                # Zarr expects all chunks of an array to have the same size.
                 more = [(0, n - own) for n, own in zip(self._lengths, block.shape)]
                 block = np.pad(block, more)
-            content = np.frombuffer(self._squeeze(block), np.uint8)
+            content = np.frombuffer(self._compress(block), np.uint8)
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("wb") as file:
                 file.write(content)
                 file.write(crc32c(content).to_bytes(_CHECKSUM_BYTES, "little"))
 
-    def _squeeze(self, block: np.ndarray) -> Any:
-        if not self._squeezed:
+    def _compress(self, block: np.ndarray) -> Any:
+        if not self._compressed:
             return block
         from numcodecs import Blosc
 
-        return Blosc(shuffle=Blosc.SHUFFLE, **_SQUEEZE).encode(block)
+        return Blosc(shuffle=Blosc.SHUFFLE, **_COMPRESSION).encode(block)
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            rounded = np.asarray(values, jnp.bfloat16 if self._squeezed else self._kind)
+            rounded = np.asarray(values, jnp.bfloat16 if self._compressed else self._kind)
         if self._kind == np.float16 and (np.isinf(rounded) & np.isfinite(values)).any():
             largest = float(np.abs(values[np.isfinite(values)]).max())
             raise ValueError(
@@ -160,7 +161,7 @@ def _has_its_checksum(path: Path) -> bool:
 
 
 def _crc32c() -> Any:
-    """The function that zarr, an old or a new one, takes checksums with."""
+    """The checksum function of zarr, whose older and newer versions depend on different packages."""
     try:
         import google_crc32c
     except ImportError:

@@ -1,11 +1,11 @@
-"""Draws on disk while a run is going: a zarr store that xarray and ArviZ open as it grows.
+"""A zarr store that draws are written to during a run, and that xarray and ArviZ can open meanwhile.
 
-The store holds two groups like ArviZ's, ``posterior`` (one variable a site) and ``sample_stats``
-(one a field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full
-before the files that tell the number of draws (``zarr.json``, each replaced atomically) count it,
-so that whoever opens the store sees whole draws only, and a kill at any time leaves those that
-were counted. Nothing is compressed unless told, every chunk ends in a checksum, and reading one
-that was damaged is an error that says which draws are safe.
+The store holds two groups named as in ArviZ, ``posterior`` (one variable a site) and ``sample_stats``
+(one a field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full before
+the metadata (``zarr.json``, each file replaced atomically) count it. So readers see whole draws only,
+and a process killed at any time leaves all draws that were counted. Only draws stored as bfloat16 are
+compressed, every chunk ends in a checksum, and reading a damaged one raises an error that says which draws
+are intact.
 """
 
 import json
@@ -34,10 +34,10 @@ class Variable(NamedTuple):
     """One array of the store.
 
     - **group** - ``"posterior"`` or ``"sample_stats"``
-    - **name** - in the file
-    - **source** - name of the site or field; a leaf of a field that is a tree has its path added
-    - **shape** - of one value
-    - **dtype** - of the draws as they were sampled
+    - **name** - its name in the file
+    - **source** - name of the site or state field; for a pytree, with the path of the leaf
+    - **shape** - shape of one draw
+    - **dtype** - dtype of the draws as they were sampled
     """
 
     group: str
@@ -48,9 +48,9 @@ class Variable(NamedTuple):
 
 
 def variables_of(draws: Mapping[str, Any], sample_field: str, lead: int) -> list[Variable]:
-    """The arrays that a collection of draws consists of, in the order of its leaves.
+    """The variables to store for the fields that a run collects, in the order of the leaves.
 
-    :param draws: abstract or real arrays by field.
+    :param draws: abstract or real arrays by state field.
     :param sample_field: the field that holds the sites.
     :param lead: number of leading axes (chain, draw) of each array.
     """
@@ -80,15 +80,15 @@ def _axes(variables: list[Variable]) -> list[list[str]]:
 
 
 def _key(part: Any) -> str:
+    """One part of a pytree path, as text."""
     return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
 
 class DrawStore:
-    """A folder of draws; see the module.
+    """The draws of one run on disk; the head of this module describes the folder.
 
     :param path: the folder.
-    :param guard: called before anything is written there that readers look at; raises if this process
-        may not.
+    :param guard: called before any metadata are written; raises if this process may not write.
     """
 
     def __init__(self, path: str | Path, guard: Callable[[], None] = lambda: None) -> None:
@@ -98,7 +98,7 @@ class DrawStore:
 
     @property
     def is_made(self) -> bool:
-        """Whether a store was made here, to the end."""
+        """Whether the folder holds a store whose creation was completed."""
         return (self.path / "zarr.json").exists() and not self._read_about().get("unfinished")
 
     def refuse_foreign(self) -> None:
@@ -117,7 +117,7 @@ class DrawStore:
     def refuse_other(self, run: str | None) -> None:
         """Refuse a folder that holds anything but the draws of one run.
 
-        :param run: identity of that run; None for one of before runs had any.
+        :param run: identifier of that run; None for runs of older versions, which had none.
         :raises FileExistsError: if there are other draws, or other files.
         """
         found = entries(self.path)
@@ -144,9 +144,14 @@ class DrawStore:
         dtype: str | None,
         run: str | None = None,
     ) -> None:
-        """Make an empty store for `num_draws` draws, `chunk` of them a file, and open it.
+        """Create an empty store and open it for writing.
 
-        :param run: identity of the run. What it left of a store that was never finished is made anew.
+        :param variables: the arrays to store.
+        :param chains: number of chains.
+        :param num_draws: draws a chain that there is room for.
+        :param chunk: draws of each chain in one chunk.
+        :param dtype: dtype in which floating-point draws are stored; None keeps their dtype.
+        :param run: identifier of the run. A store that the same run did not complete is made anew.
         :raises FileExistsError: if the folder holds anything else.
         """
         import zarr
@@ -185,7 +190,7 @@ class DrawStore:
     # -- writing -------------------------------------------------------------------------------
 
     def open_for_writing(self, num_draws: int) -> None:
-        """Continue after the first `num_draws` draws; later ones are forgotten."""
+        """Continue after the first `num_draws` draws; later ones no longer count and are overwritten."""
         about = self.about
         about["not_finite"] = {c: d for c, d in about["not_finite"].items() if d < num_draws}
         about["left_out"] = {c: o for c, o in about["left_out"].items() if o["after"] < num_draws}
@@ -210,7 +215,7 @@ class DrawStore:
         self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
 
     def note(self, **facts: Any) -> None:
-        """Keep what is known of the run once it is finished, such as its suspect chains."""
+        """Write facts about the whole run into the metadata, such as its suspect chains."""
         self._files = self._found()
         self._commit(self.about | facts)
 
@@ -233,7 +238,7 @@ class DrawStore:
             raise damaged(self.path / group, error, _SAFE) from error
 
     def _commit(self, about: dict[str, Any]) -> None:
-        """Tell readers the number of draws: every ``zarr.json``, the root's last."""
+        """Write the number of draws where readers look for it: every ``zarr.json``, the root's last."""
         self._guard()
         self._files = self._files or self._found()
         known: dict[str, dict] = {}
@@ -248,9 +253,9 @@ class DrawStore:
         _replace(self.path / "zarr.json", _group(about, known))
 
     def leave_out(self, failed: Mapping[int, str]) -> None:
-        """Remember chains that no reader should average in, though their draws are finite.
+        """Record chains to leave out of averages although their draws are finite.
 
-        :param failed: why, by chain; found in draws that are about to be added.
+        :param failed: the reason by chain; seen in draws that are about to be added.
         """
         about = self.about
         new = {str(chain): why for chain, why in failed.items()}
@@ -262,7 +267,7 @@ class DrawStore:
 
     @property
     def first_bad(self) -> dict[int, int]:
-        """First draw of each chain that is not finite, by chain."""
+        """Index of the first draw with NaN or infinities, by chain that has any."""
         return {int(chain): draw for chain, draw in self.about["not_finite"].items()}
 
     @property
@@ -275,9 +280,9 @@ class DrawStore:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the store says about itself.
+        """The attributes of the store: format, number of draws, chunk length, chains to leave out.
 
-        :raises ValueError: if the folder is not one of ours, or damaged.
+        :raises ValueError: if the folder is no store of draws of this package, or damaged.
         """
         about = self._read_about()
         if about.get("unfinished"):
@@ -303,10 +308,10 @@ class DrawStore:
             return about | {
                 "chunk": _count(about["chunk"], 1),
                 "num_draws": _count(about["num_draws"], 0),
-                # Older stores know of none.
+                # Stores of older versions have no dropped draws.
                 "dropped": _count(about.get("dropped", 0), 0),
                 "not_finite": {str(int(c)): int(d) for c, d in about["not_finite"].items()},
-                # Older stores know only of draws that are not finite.
+                # Stores of older versions leave out only chains whose draws are not finite.
                 "left_out": {
                     str(int(c)): {"after": int(o["after"]), "why": str(o["why"])}
                     for c, o in about.get("left_out", {}).items()
@@ -316,7 +321,7 @@ class DrawStore:
             raise damaged(path, error, _SAFE) from error
 
     def arrays(self) -> dict[tuple[str, str], StoredArray]:
-        """Every array by group and source, lazily, without the first part of the run if that was dropped."""
+        """Every array by group and source, read on demand; draws dropped from the beginning are not shown."""
         import zarr
 
         about = self.about
@@ -328,7 +333,7 @@ class DrawStore:
                 array = root[group][name]
                 source = array.attrs["source"]
                 found[group, source] = StoredArray(array, self, first=about["dropped"])
-        except Exception as error:  # what zarr raises for metadata that make no sense is not told
+        except Exception as error:  # zarr does not document what it raises for senseless metadata
             raise damaged(self.path / "zarr.json", error, _SAFE) from error
         return found
 
@@ -336,7 +341,8 @@ class DrawStore:
         """Refuse a store with files missing or cut short: a missing one would read as zeros.
 
         :param num_draws: draws of each chain that should be whole.
-        :param to_continue: whether a run wants to go on there: every file is read then.
+        :param to_continue: whether a run is to be continued in the store: then every file is read and
+            its checksum compared.
         :raises ValueError: saying which draws are whole, and how to read them.
         """
         if self._first_sound(to_continue) >= num_draws:
@@ -358,15 +364,15 @@ class DrawStore:
 
     @property
     def num_sound(self) -> int:
-        """Draws before the first file that is missing, cut short or fails its checksum."""
-        return self._first_sound(thoroughly=True)
+        """Number of draws before the first file that is missing, cut short or fails its checksum."""
+        return self._first_sound(with_checksums=True)
 
-    def _first_sound(self, thoroughly: bool) -> int:
+    def _first_sound(self, with_checksums: bool) -> int:
         about = self.about
         sound = about["num_draws"]
         for files in self._found().values():
             for chunk in range(-(-sound // about["chunk"])):
-                if not files.are_whole(chunk, thoroughly):
+                if not files.are_whole(chunk, with_checksums):
                     sound = chunk * about["chunk"]
                     break
         return sound

@@ -1,4 +1,4 @@
-"""Folders that a user names for output: what may be written there, and how to find out in time."""
+"""Folders that a user names for output: checks that they can be written, made before a run begins."""
 
 import json
 import os
@@ -10,7 +10,9 @@ from numpyro_bnn.storage.locks import OWN_PREFIX
 
 
 def refuse_nested(checkpoint: Path | None, draws: Path | None) -> None:
-    """Refuse two folders of which one holds the other, whatever paths lead there.
+    """Refuse folders for checkpoint and draws that are one folder, or of which one is inside the other.
+
+    Links and mounts are followed.
 
     :raises ValueError: naming both.
     """
@@ -37,7 +39,7 @@ def _contains(folder: Path, inner: Path) -> bool:
 
 
 def entries(folder: Path) -> set[str]:
-    """Names of what a folder holds, beside our passing files; nothing where there is no folder."""
+    """Names of files and folders in a folder, without locks and marks of this package; empty without one."""
     try:
         return {name for name in os.listdir(folder) if not name.startswith(OWN_PREFIX)}
     except (FileNotFoundError, NotADirectoryError):
@@ -45,13 +47,13 @@ def entries(folder: Path) -> set[str]:
 
 
 def leave_mark(folder: Path, what: str) -> str:
-    """Make a folder and leave an empty file in it, which tells that it can be written.
+    """Make a folder and leave an empty file in it, which proves that it can be written.
 
     :param folder: made with its parents where it does not exist.
-    :param what: what was wanted and what to do, for the message: two sentences with a place for
-        the folder and the reason, ``"…{folder}…({why})…"``.
-    :return: name of that file.
-    :raises OSError: if that fails.
+    :param what: the error message, with places for the folder and the reason:
+        ``"…{folder}…({why})…"``.
+    :return: name of the empty file.
+    :raises OSError: if the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,12 +65,15 @@ def leave_mark(folder: Path, what: str) -> str:
 
 
 def require_writable(folder: Path, what: str) -> None:
-    """See :func:`leave_mark`; nothing is left."""
+    """Make a folder and prove that it can be written, leaving no file in it; see :func:`leave_mark`."""
     (folder / leave_mark(folder, what)).unlink()
 
 
 def path_of(name: str, value: Any) -> Path | None:
-    """A folder that a user gave to ``MCMC``, wherever the process goes later.
+    """The absolute path of a folder that a user gave to ``MCMC``: the process may change its directory later.
+
+    :param name: the argument, for errors.
+    :param value: the value that was given.
 
     :raises TypeError: for what is no path.
     :raises ValueError: for an empty one, which would be the current folder.
@@ -85,12 +90,12 @@ def path_of(name: str, value: Any) -> Path | None:
 
 
 def read_json(path: Path, safe: str) -> dict[str, Any]:
-    """What one of our files says.
+    """Read a JSON file of this package that holds an object.
 
     :param path: the file.
-    :param safe: a sentence about what is not lost when it is damaged.
-    :raises FileNotFoundError: if there is none.
-    :raises ValueError: naming it, if it holds something else than the fields of an object.
+    :param safe: a sentence for the error, on what is not lost when the file is damaged.
+    :raises FileNotFoundError: if there is no such file.
+    :raises ValueError: naming the file, if it does not hold a JSON object.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -102,6 +107,6 @@ def read_json(path: Path, safe: str) -> dict[str, Any]:
 
 
 def damaged(path: Path, error: Exception, safe: str) -> ValueError:
-    """The error to raise for a file of ours that cannot be understood."""
+    """The error to raise for a damaged file; `safe` is a sentence on what is not lost."""
     what = f"there is no {error}" if isinstance(error, KeyError) else error
     return ValueError(f"{path} is damaged: {what}. {safe}")

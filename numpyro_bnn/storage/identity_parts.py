@@ -1,8 +1,8 @@
-"""What an object consists of, so that two of them can be compared in different processes.
+"""The parts of an object by name, by which it can be compared with one in another process.
 
-- of a class of the user's own: its members and bases;
-- of a kernel or ready model: what its constructor took, and never what it learned later;
-- of anything else: what :mod:`copy` would make another one from.
+- a class of the user's own: its members and bases;
+- a kernel or ready model: the arguments of its constructor, and never what it learned later;
+- anything else: the values from which :mod:`copy` would make another one.
 """
 
 import contextlib
@@ -24,19 +24,24 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn.storage.reached_code import home_of, is_library_function, stores
 
-# Members of classes that say nothing of what they do, or that Python makes.
-_UNTOLD = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__"}
-_UNTOLD |= {"__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__"}
-_UNTOLD |= {"__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__"}
-_UNTOLD |= {"__orig_bases__", "__abstractmethods__", "_abc_impl", "__dataclass_params__"}
-_UNTOLD |= {"__dataclass_fields__", "__hash__", "__classdictcell__", "__type_params__"}
-# Attributes that follow from the others, once somebody has asked for them.
+# Members of classes that Python makes, or that do not affect what the class does.
+_IGNORED_MEMBERS = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__"}
+_IGNORED_MEMBERS |= {
+    "__annotations__",
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations_cache__",
+}
+_IGNORED_MEMBERS |= {"__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__"}
+_IGNORED_MEMBERS |= {"__orig_bases__", "__abstractmethods__", "_abc_impl", "__dataclass_params__"}
+_IGNORED_MEMBERS |= {"__dataclass_fields__", "__hash__", "__classdictcell__", "__type_params__"}
+# Types of attributes that are computed from others on first use.
 _DERIVED = ("cached_property", "lazy_property")
 _MAKERS = (copyreg.__newobj__, copyreg._reconstructor)  # type: ignore[attr-defined]
 
 
 def members_of(kind: type) -> dict[str, Any]:
-    """What a class of the user's own is made of."""
+    """Members and bases of a class by name; empty for a library's, which its version identifies."""
     if not is_own_class(kind):
         return {}
     parts: dict[str, Any] = {
@@ -51,7 +56,7 @@ def members_of(kind: type) -> dict[str, Any]:
             member = member.func if hasattr(member, "func") else member.__func__
         if callable(member):
             member = inspect.unwrap(member)
-        if name in _UNTOLD or isinstance(member, types.MemberDescriptorType):
+        if name in _IGNORED_MEMBERS or isinstance(member, types.MemberDescriptorType):
             continue
         if isinstance(member, types.GetSetDescriptorType) or member is kind:
             continue
@@ -61,22 +66,22 @@ def members_of(kind: type) -> dict[str, Any]:
 
 
 def is_own_class(kind: type) -> bool:
-    """Whether a class may change while the versions of libraries do not.
+    """Whether a class may change although the versions of all libraries stay.
 
-    The user's own, and those that a library makes while the program runs, as `nn.scan` does.
+    True for the user's own classes, and for those that a library makes at run time, as `nn.scan` does.
     """
     home = home_of(kind.__module__)
     return home is None or (home != "python" and constant_of_library(kind) is None)
 
 
 def _is_generated(member: Any) -> bool:
-    """Whether `dataclass` wrote a method from the fields, which are members too."""
+    """Whether a member is a method that `dataclass` generated from the fields, which are compared anyway."""
     code = getattr(member, "__code__", None)
     return code is not None and (code.co_filename == "<string>" or is_library_function(member))
 
 
 def wrapped_parts(value: Any) -> dict[str, Any] | None:
-    """What a library made a function of, as `jax.jit` and `jax.custom_vjp` do; None for others."""
+    """The user's functions inside a wrapper of a library, such as `jax.jit`; None for other objects."""
     kind = type(value)
     if home_of(kind.__module__) is None or isinstance(value, Messenger) or not callable(value):
         return None
@@ -93,7 +98,7 @@ def _is_own_function(value: Any) -> bool:
 
 
 def state_of(value: Any) -> dict[str, Any]:
-    """What an object consists of, by the name of the attribute.
+    """The state of an object: values by attribute name.
 
     :raises Exception: of any kind, for objects that cannot be copied.
     """
@@ -110,17 +115,17 @@ def state_of(value: Any) -> dict[str, Any]:
     if "flax" not in homes:
         return _reduced(value)
     if dataclasses.is_dataclass(value):
-        # Linen modules know their parent, which says nothing of them.
+        # Linen modules refer to their parent, which is no part of them.
         fields = [f.name for f in dataclasses.fields(value) if f.init and f.name != "parent"]
         return {name: getattr(value, name, None) for name in fields}
-    # Modules and variables of NNX, without what Flax notes in them about its own traces.
+    # Modules and variables of NNX, without the attributes in which Flax keeps the state of its traces.
     parts = _reduced(value)
     of_traces = ("_object__", "_pytree__", "_trace_state")
     return {name: part for name, part in parts.items() if not name.startswith(of_traces)}
 
 
 def _constructed_from(value: Any) -> dict[str, Any]:
-    """What only the constructors of an object set, and what is named as an argument of one."""
+    """Attributes that only constructors set, and attributes named after an argument of a constructor."""
     known = getattr(value, "__dict__", {})
     found: dict[str, Any] = {}
     at_first: set[str] = set()
@@ -141,9 +146,11 @@ def _constructed_from(value: Any) -> dict[str, Any]:
 
 
 def _reduced(value: Any) -> dict[str, Any]:
-    """The parts that ``copy`` would make another such object from."""
+    """The values from which ``copy`` would make another such object, by name."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # iterators of the standard library are soon no more copied
+        warnings.simplefilter(
+            "ignore"
+        )  # Python warns that iterators will not be copyable in future
         reduce = copyreg.dispatch_table.get(type(value), lambda value: value.__reduce_ex__(4))
         reduced = reduce(value)
     if isinstance(reduced, str):
@@ -169,7 +176,7 @@ def _reduced(value: Any) -> dict[str, Any]:
 
 
 def _without_derived(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes but for cached properties, which follow from the others."""
+    """Attributes without cached properties, which are computed from the others."""
 
     def derived(name: str) -> bool:
         with contextlib.suppress(AttributeError):
@@ -182,7 +189,10 @@ def _without_derived(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def constant_of_library(value: Any) -> str | None:
-    """The name under which a library has an object, which its version tells then."""
+    """Dotted name of an object that a library defines at the top level, None for others.
+
+    The version of the library identifies such an object.
+    """
     module = getattr(value, "__module__", None)
     if module is None:
         module = getattr(getattr(value, "__objclass__", None), "__module__", None)

@@ -1,4 +1,4 @@
-"""One process at a time writes to a folder: the lock that a run holds from its first step to its last.
+"""A lock on a folder, so that one process at a time writes there; a run holds it from first step to last.
 
 Two files in the folder are the lock. ``.numpyro_bnn.lock`` is locked by the operating system, which
 lets go of it when its process ends, however it ends. ``.numpyro_bnn.owner`` says which process that
@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 from numpyro.util import find_stack_level
 
-# How the names of our own passing files in a folder begin.
+# Prefix of the names of temporary files that this package puts in a folder.
 OWN_PREFIX = ".numpyro_bnn."
-# Seconds between two touches, and after how many an owner counts as gone.
+# Seconds between two touches of the owner file, and seconds without one after which an owner counts as gone.
 HEARTBEAT = 10.0
 SILENCE = 60.0
-# Seconds in which processes that replace the same owner see each other, where no lock decides.
+# Seconds to wait, where no lock decides, so that processes that replace the same owner notice each other.
 _SETTLE = 1.0
 # Seconds by which two readings of when a process began may differ: clocks are corrected.
 _SAME_START = 2.0
@@ -39,13 +39,13 @@ class FolderInUse(RuntimeError):
 
 
 class Owner(NamedTuple):
-    """Who holds a folder.
+    """The process that holds a folder.
 
     - **host** - name of the machine
     - **pid** - process id there
     - **started** - when that process began, in seconds since 1970
-    - **namespace** - what process ids count within: containers of one host have their own
-    - **token** - of this one run
+    - **namespace** - the namespace of the process id: containers of one host have their own
+    - **token** - random text that identifies this one run
     """
 
     host: str
@@ -56,7 +56,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def here(cls) -> "Owner":
-        """This process."""
+        """The owner record of this process, with a new token."""
         import psutil
 
         pid = os.getpid()
@@ -67,9 +67,9 @@ class Owner(NamedTuple):
         return f"process {self.pid} on host {self.host!r}"
 
     def is_gone(self, trust_host: bool) -> bool:
-        """Whether it is known to have ended; False where that cannot be known from here.
+        """Whether the owner's process is known to have ended; False where that cannot be known from here.
 
-        :param trust_host: whether a host of this name is this machine for sure, containers included.
+        :param trust_host: whether a host of this name is certainly this machine, containers included.
         """
         import psutil
 
@@ -96,9 +96,9 @@ def _namespace() -> str:
 
 
 class FolderLock:
-    """The lock of one folder; see the module.
+    """The lock of one folder; the head of this module says how it works.
 
-    :param folder: of a run; it must exist when the lock is taken.
+    :param folder: the folder of a run; it must exist when the lock is taken.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -131,7 +131,7 @@ class FolderLock:
         ).start()
 
     def check(self) -> None:
-        """Call this before anything is written.
+        """Check that this process still holds the lock; called before anything is written.
 
         :raises FolderInUse: if the lock was taken over, or removed.
         """
@@ -147,7 +147,7 @@ class FolderLock:
             )
 
     def release(self) -> None:
-        """Give the folder back; what another process has taken over stays its own."""
+        """Release the folder; if another process has taken it over, that process keeps it."""
         owner, self._owner = self._owner, None
         system, self._system = self._system, None
         self._released.set()
@@ -162,7 +162,10 @@ class FolderLock:
             system.release()
 
     def _lock_by_system(self) -> tuple[Any, bool]:
-        """The lock of the operating system, None where it was not to be had; whether there are any."""
+        """Try to take the operating system's lock.
+
+        :return: the lock, None where it could not be had; and whether the file system has locks at all.
+        """
         import filelock
 
         lock = filelock.FileLock(self._lock_file, timeout=0, thread_local=False)
@@ -175,13 +178,13 @@ class FolderLock:
         except (OSError, NotImplementedError):
             return None, False
         if isinstance(lock, filelock.SoftFileLock):
-            # A file that merely exists does the work of our own, and would outlive its process.
+            # This kind of lock is a file that merely exists: it would outlive its process.
             lock.release()
             return None, False
         return lock, True
 
     def _claim(self, owner: Owner, lock: Any, excludes: bool) -> None:
-        """Write who holds the folder, if nobody does or whoever did is gone."""
+        """Write this process into the owner file, if nobody holds the folder or the last owner is gone."""
         while not self._create(owner):
             before = self._read()
             silent = self._seconds_silent()
@@ -191,7 +194,7 @@ class FolderLock:
             if not gone and silent < SILENCE:
                 raise FolderInUse(self._said_in_use(before, silent))
             if lock is None:
-                # Whoever has the lock may be about to write its name.
+                # The process that has the lock may be about to write the owner file.
                 time.sleep(_SETTLE)
                 if self._read() != before:
                     continue
@@ -214,7 +217,7 @@ class FolderLock:
         return True
 
     def _replace(self, owner: Owner, lock: Any, excludes: bool) -> None:
-        """Take the place of an owner that is gone."""
+        """Replace an owner that is gone."""
         partial = self._owner_file.with_name(f"{self._owner_file.name}.{owner.token}")
         partial.write_text(json.dumps(owner._asdict()), encoding="utf-8")
         os.replace(partial, self._owner_file)
@@ -225,13 +228,13 @@ class FolderLock:
         if found is None or found.token != owner.token:
             raise FolderInUse(self._said_in_use(found, 0.0))
         if excludes:
-            # The old file stays locked by who is asleep, or by children that it left behind.
+            # The old lock file stays locked by a suspended owner, or by child processes that it left.
             with suppress(OSError):
                 self._lock_file.unlink()
                 self._system, _ = self._lock_by_system()
 
     def _read(self) -> Owner | None:
-        """Who holds the folder; None for nobody, or for a file that cannot be understood."""
+        """The owner in the owner file; None without such a file, or where it cannot be understood."""
         try:
             content = json.loads(self._owner_file.read_text(encoding="utf-8"))
             found = Owner(**content)
@@ -243,7 +246,7 @@ class FolderLock:
 
     def _seconds_silent(self) -> float | None:
         """Seconds since the owner's last sign of life; None if there is no owner."""
-        # Both stamps come from the clock of the file system: those of hosts differ.
+        # Both times come from the clock of the file system: the clocks of hosts differ.
         self._lock_file.touch()
         try:
             return self._lock_file.stat().st_mtime - self._owner_file.stat().st_mtime

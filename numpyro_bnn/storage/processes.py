@@ -1,7 +1,7 @@
-"""Several processes at work on one run: the first one writes, and all know how it went.
+"""A run on several processes: the first one writes files, and an error in one ends the run in all.
 
-What one process meets alone (a full disk, other data than the others have) must end the run in all
-of them, because those left would wait for it in the next collective operation for ever.
+An error that only one process meets (a full disk, data that differ from the others') must reach all of
+them, because the others would wait for it for ever in the next collective operation.
 """
 
 import json
@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 T = TypeVar("T")
-# Characters of an error that a process tells the others, and bytes for them: JSON takes up to six each.
-_TOLD = 1000
-_ROOM = 8192
+# Characters of an error message that a process sends to the others, and bytes of the message as a whole:
+# JSON takes up to six bytes a character.
+_MOST_CHARACTERS = 1000
+_MESSAGE_BYTES = 8192
 
 
 @dataclass(frozen=True)
@@ -33,42 +34,42 @@ class Processes:
         return not self.several or jax.process_index() == 0
 
     def agreed(self, yes: bool) -> bool:
-        """Whether any process says yes."""
-        return yes if not self.several else any(self._told(bool(yes)))
+        """Whether `yes` is true in any process."""
+        return yes if not self.several else any(self._gathered(bool(yes)))
 
     def first(self, work: Callable[[], T]) -> T:
-        """Let the first process work.
+        """Run a function in the first process only, and give its result to all.
 
-        :param work: returns what JSON can hold.
-        :return: what it returned there.
+        :param work: returns a value that JSON can hold.
+        :return: the value that `work` returned in the first process.
         :raises RuntimeError: in the other processes, if `work` raised an error in the first.
         """
         if not self.several:
             return work()
-        found = self._done(work if self.is_first else lambda: None)
+        found = self._worked(work if self.is_first else lambda: None)
         return found[0]
 
     def together(self, work: Callable[[], T]) -> T:
-        """Let every process work.
+        """Run a function in every process, and raise in all if it fails in one.
 
-        :return: what `work` returned in this one.
-        :raises RuntimeError: if `work` raised an error in another process, with what it says.
+        :return: the value that `work` returned in this process.
+        :raises RuntimeError: if `work` raised an error in another process, with its message.
         """
         if not self.several:
             return work()
         kept: list[T] = []
-        self._done(lambda: kept.append(work()))
+        self._worked(lambda: kept.append(work()))
         return kept[0]
 
-    def _done(self, work: Callable[[], Any]) -> list[Any]:
-        """What `work` returned in each process."""
+    def _worked(self, work: Callable[[], Any]) -> list[Any]:
+        """Run `work`, exchange errors, and return its value in each process, by process number."""
         value, failed = None, None
         try:
             value = work()
         except Exception as error:
             failed = error
-        said = None if failed is None else f"{type(failed).__name__}: {failed}"[:_TOLD]
-        told = self._told([said, value])
+        said = None if failed is None else f"{type(failed).__name__}: {failed}"[:_MOST_CHARACTERS]
+        told = self._gathered([said, value])
         if failed is not None:
             raise failed
         for process, (other, _) in enumerate(told):
@@ -76,11 +77,11 @@ class Processes:
                 raise RuntimeError(f"MCMC: process {process} ended the run. It says: {other}")
         return [value for _, value in told]
 
-    def _told(self, value: Any) -> list[Any]:
-        """What each process tells, by its number."""
+    def _gathered(self, value: Any) -> list[Any]:
+        """The values that the processes pass in, by process number; sent to all as JSON."""
         from jax.experimental.multihost_utils import process_allgather
 
-        text = np.zeros(_ROOM, np.uint8)
+        text = np.zeros(_MESSAGE_BYTES, np.uint8)
         content = json.dumps(value).encode()
         text[: len(content)] = np.frombuffer(content, np.uint8)
         return [json.loads(row.tobytes().rstrip(b"\0")) for row in process_allgather(text)]

@@ -1,12 +1,12 @@
-"""What the code of a function reaches beside its arguments, and whose code that is.
+"""The objects that a function's code reads beside its arguments, and whether they belong to a library.
 
-The names that a function loads are read off its bytecode: globals, variables of the functions
-around it, modules that it imports, and of modules, namespaces and classes only the attributes that
-it takes. What belongs to the standard library or to an installed package is told by its version;
-all else is the user's own and is looked into.
+The names that a function loads are read from its bytecode: globals, variables of enclosing functions,
+modules that it imports, and of modules, namespaces and classes only the attributes that it takes. An
+object of the standard library or of an installed package is identified by the version of that package;
+all others are the user's own, and their parts are compared.
 
-Names that are made while the code runs, as ``getattr(module, name)`` or ``globals()[name]`` do, are
-in no bytecode: of a module that is used so, everything counts.
+Names that are computed while the code runs (``getattr(module, name)``, ``globals()[name]``) are not in
+the bytecode: a module that is used like this counts as a whole.
 """
 
 import dis
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 _MISSING = object()
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
-_AROUND = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+_ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _OWN = str(Path(__file__).parents[1])
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
@@ -31,10 +31,10 @@ _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"
 class Load(NamedTuple):
     """A name that code loads.
 
-    - **scope** - ``"global"``, ``"around"`` (a variable of an enclosing function) or ``"import"``
-    - **name** - of the variable, or of the module
-    - **attributes** - taken of it one after another
-    - **level** - dots before the name of an imported module
+    - **scope** - ``"global"``, ``"enclosing"`` (a variable of an enclosing function) or ``"import"``
+    - **name** - name of the variable, or of the module
+    - **attributes** - attributes that are then taken, in order: ``("b", "c")`` for ``a.b.c``
+    - **level** - number of dots before the name of a relatively imported module
     """
 
     scope: str
@@ -44,9 +44,9 @@ class Load(NamedTuple):
 
 
 def reached_from(function: types.FunctionType) -> dict[str, Any]:
-    """What a function reads beside its arguments, by dotted name.
+    """The objects that a function reads beside its arguments, by dotted name.
 
-    Of a function of a library its defaults and what it was made with.
+    For a function of a library only its default values and its closure.
 
     :param function: a function written in Python.
     """
@@ -56,38 +56,38 @@ def reached_from(function: types.FunctionType) -> dict[str, Any]:
         reached["defaults"] = function.__defaults__
     if function.__kwdefaults__:
         reached["defaults by name"] = function.__kwdefaults__
-    around = {}
+    enclosing = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         try:
-            around[name] = cell.cell_contents
+            enclosing[name] = cell.cell_contents
         except ValueError:  # a name that is not bound yet
             continue
     if is_library_function(function):
-        return reached | around
+        return reached | enclosing
     loads = set(_loads(code))
     for load in loads:
         if load.scope == "import":
             reached |= _imported(load, function, code)
             continue
-        space = function.__globals__ if load.scope == "global" else around
+        space = function.__globals__ if load.scope == "global" else enclosing
         if load.name in space:
             name, value = _follow(load.name, space[load.name], load.attributes)
             reached[name] = value
-    loaded = {load.name for load in loads if load.scope == "around"}
-    return reached | {name: value for name, value in around.items() if name not in loaded}
+    loaded = {load.name for load in loads if load.scope == "enclosing"}
+    return reached | {name: value for name, value in enclosing.items() if name not in loaded}
 
 
 def _loads(code: types.CodeType) -> Iterator[Load]:
-    """Every name that code loads, and that of the functions inside it."""
+    """Every name that code loads, with the names that functions defined inside it load."""
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     for i, step in enumerate(steps):
-        if step.opname in _GLOBAL or step.opname in _AROUND:
+        if step.opname in _GLOBAL or step.opname in _ENCLOSING:
             taken = []
             for after in steps[i + 1 :]:
                 if after.opname not in _ATTRIBUTE:
                     break
                 taken.append(after.argval)
-            scope = "global" if step.opname in _GLOBAL else "around"
+            scope = "global" if step.opname in _GLOBAL else "enclosing"
             yield Load(scope, step.argval, tuple(taken))
         elif step.opname == "IMPORT_NAME":
             level = steps[i - 2].argval
@@ -105,12 +105,12 @@ def _loads(code: types.CodeType) -> Iterator[Load]:
 
 
 def stores(code: types.CodeType) -> set[str]:
-    """Names of the attributes that code sets, of whatever object."""
+    """Names of the attributes that code sets, on any object."""
     return {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_ATTR"}
 
 
 def _imported(load: Load, function: types.FunctionType, code: types.CodeType) -> dict[str, Any]:
-    """What an import inside a function gives it; nothing before the module was imported."""
+    """The modules or attributes that an import inside a function binds; empty if not imported yet."""
     name = load.name
     if load.level:
         package = function.__globals__.get("__package__") or ""
@@ -148,7 +148,7 @@ def _all_names(code: types.CodeType) -> set[str]:
 
 
 def _follow(name: str, value: Any, attributes: tuple[str, ...]) -> tuple[str, Any]:
-    """The last of the attributes that can be told without running code, with its dotted name."""
+    """Follow attributes as far as that runs no code; the last value and its dotted name."""
     for attribute in attributes:
         step = _attribute(value, attribute)
         if step is _MISSING:
@@ -172,9 +172,10 @@ def _attribute(value: Any, name: str) -> Any:
 
 
 def is_library_function(function: types.FunctionType) -> bool:
-    """Whether a function is told by the version of a library.
+    """Whether a function belongs to a library, whose version identifies it.
 
-    Wrappers such as those of ``jax.vmap`` pass for the function that they wrap in all but the file.
+    Decided by the file of its code: wrappers such as those of ``jax.vmap`` carry the names and the module
+    of the function that they wrap.
     """
     file = function.__code__.co_filename
     if file.startswith("<") and not file.startswith("<frozen"):

@@ -1,11 +1,11 @@
-"""What makes two runs the same run: kernel, model, settings, data and libraries, as plain text.
+"""Describes kernel, model, settings, data and libraries as plain text, to tell whether two runs are the same.
 
 A checkpoint keeps the :class:`dict` that :func:`describe` makes, one line of text a fact, so that
-a resumed run can say *which* fact differs. Two rules keep the text the same in every process:
+a resumed run can say *which* fact differs. Two rules keep the text equal in every process:
 
 - no address and no ``repr`` of an unknown object is ever part of it;
-- of a kernel or ready model only what its constructor took is looked at, never what it learned
-  later; of other objects all that they would keep if they were copied.
+- a kernel or ready model is described by the arguments of its constructor, never by what it learned
+  later; other objects by everything that a copy of them would keep.
 
 Functions are described by their bytecode, defaults, closures and everything that their code reaches
 (:mod:`numpyro_bnn.storage.reached_code`): globals, attributes of modules, functions and classes of the
@@ -40,15 +40,15 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _CONTAINERS = (Mapping, list, tuple, set, frozenset, collections.deque)
 # Bytes that are hashed at a time: memory-mapped data are never in memory as a whole.
 _BLOCK = 2**26
-# Numbers and words that get a fact each; more of them get one together, and so do long words.
+# A longer collection of plain values gets one hash for all of them, and a longer text a hash of its own.
 _MOST_ITEMS, _MOST_LETTERS = 100, 200
 
 
 class Described(NamedTuple):
-    """What there is to say of a value.
+    """The description of some values.
 
     - **facts** - text by dotted path
-    - **unknown** - paths of what has no value to compare, such as open files, and why
+    - **unknown** - the reason by path, for objects that cannot be compared, such as open files
     """
 
     facts: Facts
@@ -68,39 +68,39 @@ def describe(name: str, value: Any) -> Facts:
 def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> Described:
     """Facts about several values, which may share parts.
 
-    :param values: by path.
-    :param leave_out: paths not to look at.
+    :param values: values by path.
+    :param leave_out: paths that are not described.
     """
     walk = _Walk(frozenset(leave_out))
-    walk.look(values)
+    walk.visit(values)
     return Described(walk.facts, walk.unknown)
 
 
 class _Walk:
-    """Goes from value to value, the nearest first, so that a part of several has its shortest name."""
+    """Visits values and their parts breadth first, so that a shared part is named by its shortest path."""
 
     def __init__(self, leave_out: frozenset[str] = frozenset(), inside_a_set: bool = False) -> None:
         self.facts: Facts = {}
         self.unknown: dict[str, str] = {}
         self._leave_out = leave_out
-        # Objects that have each other in sets would be followed for ever.
+        # Objects that contain each other in sets would be followed for ever.
         self._inside_a_set = inside_a_set
-        # Kept alive, so that no other object takes their place in memory.
+        # Objects seen, by id; kept alive so that no other object gets the same id.
         self._seen: dict[int, tuple[str, Any]] = {}
 
-    def look(self, values: Mapping[str, Any]) -> None:
+    def visit(self, values: Mapping[str, Any]) -> None:
         waiting = collections.deque(values.items())
         while waiting:
             name, value = waiting.popleft()
             if name not in self._leave_out:
                 try:
                     parts = self._fact(name, value)
-                except Exception as error:  # objects may raise anything when they are looked at
+                except Exception as error:  # objects may raise anything when their parts are read
                     parts = self._unknown(name, _why(value, error))
                 waiting.extend((f"{name}.{key}", parts[key]) for key in sorted(parts))
 
     def _fact(self, name: str, value: Any) -> Mapping[str, Any]:
-        """Note what a value is; what it consists of is yet to be looked at."""
+        """Record the fact about a value itself, and return its parts, which are visited later."""
         if isinstance(value, _PLAIN):
             self.facts[name] = _shortened(repr(value))
             return {}
@@ -128,7 +128,7 @@ class _Walk:
         return {}
 
     def _version_of(self, value: Any) -> None:
-        """Note the version of the package that a value, or its kind, is of."""
+        """Record the version of the package that a value, or its class, belongs to."""
         owner = value.__name__ if isinstance(value, types.ModuleType) else None
         if owner is None:
             named = isinstance(value, (type, types.FunctionType))
@@ -147,7 +147,7 @@ class _Walk:
             parts = {"default": value.default_factory}
         if isinstance(value, (set, frozenset)):
             told = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
-            self.facts[name] = f"{text} {_of_a_set(value)}" if told else text
+            self.facts[name] = f"{text} {_hash_of_set(value)}" if told else text
             return parts
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         items = dict(_labelled(pairs))
@@ -199,20 +199,20 @@ def _hashed(text: str) -> str:
     return f"#{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
-def _in_one(value: Any) -> str:
-    """Everything that there is to say of a value, as one hash."""
+def _hash_of_all_facts(value: Any) -> str:
+    """A value and all of its parts as one hash."""
     walk = _Walk(inside_a_set=True)
-    walk.look({"": value})
+    walk.visit({"": value})
     return _hashed(repr(sorted(walk.facts.items())))
 
 
-def _of_a_set(values: Collection[Any]) -> str:
-    """The same text whatever the order is that a process has them in."""
-    return _hashed(repr(sorted(map(_in_one, values))))
+def _hash_of_set(values: Collection[Any]) -> str:
+    """A hash of the members of a set that does not depend on their order, which differs by process."""
+    return _hashed(repr(sorted(map(_hash_of_all_facts, values))))
 
 
 def _labelled(pairs: Any) -> Iterator[tuple[str, Any]]:
-    """Items by a text for their key, which is no address."""
+    """Items of a mapping by a text for their key, which is equal in every process."""
     used: set[str] = set()
     for key, item in pairs:
         label = key if isinstance(key, str) else _label(key)
@@ -231,7 +231,7 @@ def _label(key: Any) -> str:
         return f"({', '.join(_label(part) for part in key)})"
     if isinstance(key, (type, types.FunctionType)):
         return f"{key.__module__}.{key.__qualname__}"
-    return f"{type(key).__qualname__} {_in_one(key)}"
+    return f"{type(key).__qualname__} {_hash_of_all_facts(key)}"
 
 
 def _code_digest(code: types.CodeType) -> str:
@@ -254,7 +254,7 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes]:
 
 
 def digest(array: Any) -> str:
-    """Kind, shape and a hash of the values of an array, read a block at a time."""
+    """Dtype, shape and a hash of the values of an array, which is read a block at a time."""
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         return f"key {digest(jax.random.key_data(array))}"
     if not hasattr(array, "dtype") or isinstance(array, jax.Array):
@@ -276,7 +276,7 @@ _LIBRARIES = ("numpyro_bnn", "numpyro", "jax", "jaxlib", "flax", "optax", "numpy
 
 
 def environment() -> Facts:
-    """Libraries and hardware that the last bit of a draw may depend on."""
+    """Versions of libraries, device and precision: the last bit of a draw may depend on them."""
     found = {"library.python": ".".join(platform.python_version_tuple()[:2])}
     for name in _LIBRARIES:
         if name == "numpyro_bnn":
@@ -296,11 +296,11 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str], most: int = 8) -> str:
-    """The facts that differ, in words; empty where none does.
+    """The facts that differ, in words; empty where none differs.
 
-    :param before: of the run that was stored.
-    :param now: of the run that would continue it.
-    :param most: facts to name at most.
+    :param before: facts of the stored run.
+    :param now: facts of the run that would continue it.
+    :param most: the largest number of facts to name.
     """
     names = differing(before, now)
     lines = [
@@ -312,5 +312,5 @@ def difference(before: Mapping[str, str], now: Mapping[str, str], most: int = 8)
 
 
 def is_within(name: str, paths: Collection[str]) -> bool:
-    """Whether a path is one of several, or a part of what one of them names."""
+    """Whether a path is one of `paths`, or inside one of them."""
     return any(name == path or name.startswith(f"{path}.") for path in paths)

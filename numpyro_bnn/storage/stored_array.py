@@ -1,4 +1,4 @@
-"""Draws on disk as an array that is read where it is looked at."""
+"""Draws on disk as an array whose values are read when they are indexed."""
 
 import tempfile
 from pathlib import Path
@@ -6,15 +6,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-# Bytes of draws that are read at once.
+# Arrays of up to so many bytes are read into memory as a whole.
 _IN_MEMORY = 2**26
 
 
 class Store(Protocol):
-    """What an array knows of the store that it is in.
+    """The part of a store of draws that one of its arrays uses, for error messages.
 
-    - **path** - of the store, for messages
-    - **num_sound** - draws of each chain that are whole
+    - **path** - folder of the store
+    - **num_sound** - draws of each chain that are neither missing nor damaged
     """
 
     path: Path
@@ -29,9 +29,9 @@ class StoredArray:
     ``np.asarray`` reads all of it; ``array[:, a:b]`` reads those draws alone.
 
     :param array: the zarr array.
-    :param store: that it is in.
-    :param chains: which chains to show; all where None.
-    :param first: the first draw to show; those before it were dropped.
+    :param store: the store that holds it.
+    :param chains: numbers of the chains to show; None for all.
+    :param first: the first draw to show; earlier ones were dropped.
     """
 
     def __init__(self, array: Any, store: "Store", chains: Any = None, first: int = 0) -> None:
@@ -58,7 +58,7 @@ class StoredArray:
         if isinstance(drawn, (int, np.integer)):
             at = range(self.shape[1])[drawn]  # raises IndexError beyond the last
             return self._read(slice(at, at + 1), ())[:, 0][(index[0], *index[2:])]
-        # The first scalar axis may be cut while reading: files are split along it.
+        # A slice of the first axis of a draw can be read alone: files are split along it.
         third = index[2:3] if len(index) > 2 and isinstance(index[2], slice) else ()
         values = self._read(drawn, third)
         rest = (slice(None), *index[3:]) if third else index[2:]
@@ -84,7 +84,7 @@ class StoredArray:
         return np.asarray(self._read(slice(None), ()), dtype)
 
     def take_chains(self, chains: Any) -> "StoredArray":
-        """The same draws, of some of its chains only."""
+        """An array of the draws of some chains only; `chains` indexes the chains shown here."""
         return StoredArray(self._array, self._store, self.chains[np.asarray(chains)], self._first)
 
     def __repr__(self) -> str:
@@ -92,14 +92,14 @@ class StoredArray:
 
 
 def read_by_scalar(array: StoredArray) -> np.ndarray:
-    """All draws of a site, in a file that can be read one scalar at a time.
+    """All draws of a site in an order in which the draws of one scalar can be read quickly.
 
-    Statistics over draws want all draws of a few scalars, and a store holds all scalars of a few
-    draws. The draws are copied, a block at a time, to a temporary file with the draws of a scalar
-    side by side, which is mapped into memory and goes when the result does.
+    Statistics over draws need all draws of a few scalars, and a store keeps all scalars of a few draws
+    together. So the draws are copied, a block at a time, to a temporary file in which the draws of a
+    scalar are contiguous; it is mapped into memory, and deleted with the result.
 
     :param array: draws on disk.
-    :return: (chain, draw, …) in single or double precision, read from the file where it is looked at.
+    :return: (chain, draw, …) in single or double precision; memory-mapped where it is large.
     """
     chains, num_draws, *shape = array.shape
     kind = np.float32 if array.dtype == np.float16 else array.dtype

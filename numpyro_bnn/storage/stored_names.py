@@ -1,4 +1,4 @@
-"""Names that files and ArviZ cannot hold, refused before they cost anything.
+"""Refuses names of sites that files or ArviZ cannot hold, before any step is taken.
 
 A site becomes a folder of a zarr store, a variable of an xarray dataset beside axes that have names
 too, and a variable of a netCDF file. Each of these takes most names, and fails late at some.
@@ -13,12 +13,12 @@ _LONGEST = 255
 def refuse_names(
     owner: str, names: Mapping[str, str], axes: Iterable[str], on_disk: bool = False
 ) -> None:
-    """Refuse what cannot be written or read again.
+    """Refuse names under which a site cannot be written, or not be read again.
 
     :param owner: the caller, for the message.
-    :param names: name in the file by that of the site.
-    :param axes: names of all axes beside them.
-    :param on_disk: whether every variable is a folder too.
+    :param names: name in the file by name of the site.
+    :param axes: names of all axes in the same file.
+    :param on_disk: whether every variable becomes a folder, as in a zarr store.
     :raises ValueError: naming the site.
     """
     sites: dict[str, str] = {}
@@ -39,7 +39,7 @@ def refuse_names(
 
 
 def _fault(name: str, axes: set[str]) -> str:
-    """What is wrong with a name for ArviZ and netCDF; empty where nothing is."""
+    """The reason why ArviZ or netCDF cannot hold a name; empty where they can."""
     if name in ("", ".", ".."):
         return "which is no name to a file system"
     if name in axes:

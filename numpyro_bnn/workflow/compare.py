@@ -31,7 +31,7 @@ from numpyro_bnn.workflow.method_table import Comparison, judged
 
 
 class Data(NamedTuple):
-    """Rows to fit and rows to judge by."""
+    """Training rows and test rows."""
 
     x: Any
     y: Any
@@ -40,7 +40,7 @@ class Data(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """Draws of one method, and what they cost."""
+    """Draws of one method, with the passes over all rows that its gradients took, and the seconds."""
 
     draws: Draws
     gradients: float = float("nan")
@@ -59,7 +59,7 @@ def compare(
     num_samples: int = 500,
     progress_bar: bool = True,
 ) -> Comparison:
-    """How good is each method on this problem, and how far from the posterior?
+    """Score several methods on test rows, and measure how far their predictions are from a reference's.
 
     The table of Izmailov et al. 2021 (*What are Bayesian neural network posteriors really
     like?*, table 4) for the user's own model and data.
@@ -67,16 +67,15 @@ def compare(
     :param model: a NumPyro model, called as ``model(x, y)``.
     :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys.
     :param methods: name to a kernel over the model, to a function ``f(model, key, x, y)`` that
-        returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to what is finished: an
-        ``MCMC`` after `run`, draws, or a mapping (chain, draw, …). A name of
-        :func:`default_methods` alone (with the value None) is that method. Default: all of these.
+        returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to a finished run: an ``MCMC`` after
+        `run`, draws, or a mapping (chain, draw, …). The value None stands for the method that
+        :func:`default_methods` has under this name. Default: all of these.
     :param reference: the method that the others are compared with; ``"hmc"`` is NUTS where
         `methods` do not say otherwise.
     :param key: random key; default ``jax.random.key(0)``.
     :param num_chains: chains of a kernel and members of an ensemble.
     :param num_warmup: warm-up steps of a kernel.
-    :param num_samples: draws of a kernel; kernels that take one gradient a step take ten steps
-        for one.
+    :param num_samples: draws a chain of a kernel; kernels with one gradient a step take ten steps a draw.
     :param progress_bar: show progress.
     :return: the table; print it.
     :raises ValueError: for an unknown name, data that lack a part, or a method without draws.
@@ -125,7 +124,7 @@ def compare(
 
 
 def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Any]:
-    """The methods that :func:`compare` knows by name.
+    """The methods that :func:`compare` has by name.
 
     :param model: the model that kernels sample.
     :param num_chains: members of ensembles.
@@ -144,7 +143,7 @@ def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str
     }
 
 
-# Steps that a kernel of one gradient a step takes for a draw that is kept.
+# Every tenth step is kept of a kernel that takes one gradient a step.
 _THINNING = 10
 
 
@@ -178,7 +177,7 @@ def _fitted(
     settings: dict[str, int],
     progress_bar: bool,
 ) -> Fitted:
-    """Run a method, or take what it has found already."""
+    """Run a method, or take the draws of a finished run."""
     if isinstance(method, (NumPyroMCMC, Mapping)):
         _check_rows(name, method, data)
         return Fitted(draws_of(method, model, f"compare: {name}"))
@@ -246,7 +245,7 @@ def _sampled(
 
 
 def _worst(values: Mapping[str, np.ndarray]) -> float:
-    """Worst R-hat of predictions that vary; NaN of too few draws and of any that are not finite."""
+    """Largest R-hat of the predictions, constants left out; NaN for too few or non-finite draws."""
     shape = next(iter(values.values())).shape
     if shape[0] < 2 or shape[1] < 4 or not all(np.isfinite(v).all() for v in values.values()):
         return float("nan")

@@ -1,7 +1,7 @@
-"""The whole way in one call: optimise an ensemble, sample from each member, judge, combine.
+"""A whole analysis in one call: optimise an ensemble, run a chain from each member, diagnose, combine.
 
-Members of an ensemble are good starts, one for each chain: warm-up then learns the metric and the
-step of a mode instead of looking for one (Sommer et al. 2024, *Connecting the dots: is mode-
+Members of an ensemble are good starts, one for each chain: warm-up then tunes metric and step size
+inside a mode, and need not find one (Sommer et al. 2024, *Connecting the dots: is mode-
 connectedness the key to feasible sample-based inference in Bayesian neural networks?*, and 2025,
 *Microcanonical Langevin ensembles*).
 """
@@ -32,24 +32,24 @@ from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
 from numpyro_bnn.workflow.kernels_by_name import _STEPS_A_DRAW, DEFAULT, kernel_named
 
-# Rows above which a pass over all of them for every gradient costs more than it brings.
+# With more rows than this, minibatches are the default: full gradients cost more than they gain.
 _MANY_ROWS = 20_000
 _BATCH = 500
-# Inputs that predictions are compared at, where none are given.
+# Training inputs at which predictions are diagnosed, at most, where no others are given.
 _INPUTS = 1000
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What :func:`fit` found.
+    """The result of :func:`fit`: draws to predict with, the run behind them, and its report.
 
-    - **model** - as given
+    - **model** - the model that was fitted
     - **ensemble** - the optimised members, one a chain
     - **mcmc** - the run that began from them
-    - **draws** - what to predict with: all draws of the run, or those of the stacked mixture
-    - **weights** - of the chains in it
+    - **draws** - the draws to predict with: all of the run, or those of the stacked mixture
+    - **weights** - weight of each chain in `draws`, adding up to 1
     - **report** - diagnosis of the run; print it
-    - **seconds** - of ``"optimise"``, ``"sample"`` and ``"judge"``
+    - **seconds** - wall clock of the parts ``"optimise"``, ``"sample"`` and ``"judge"``
     """
 
     model: Callable
@@ -61,11 +61,11 @@ class Fit:
     seconds: dict[str, float]
 
     def predict(self, x: Any, **options: Any) -> Predictions:
-        """Predictions of the posterior; options are those of :func:`numpyro_bnn.predict`."""
+        """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
         return predict(None, self.draws, x, **options)
 
     def print(self) -> None:
-        """The verdict, its tables and what it means."""
+        """Print the report: verdict, tables and explanation."""
         self.report.print()
 
     def __repr__(self) -> str:
@@ -98,31 +98,31 @@ def fit(
 ) -> Fit:
     """From a model and data to a judged posterior.
 
-    An ensemble is optimised, one member a chain; every chain samples from its member, its metric
-    and step learned in warm-up; weights and predictions are diagnosed.
+    An ensemble is optimised, one member a chain. Every chain starts at its member, and tunes its metric
+    and step size in warm-up. Weights and predictions are diagnosed.
 
     :param model: a NumPyro model, called as ``model(x, y)``.
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param y: targets, one a row.
     :param key: random key; default ``jax.random.key(0)``.
     :param kernel: a key of :data:`KERNELS` or a kernel over the model; default: MCLMC, and with
-        minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps that
-        nothing corrects, which leaves a small bias
+        minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps without a
+        Metropolis correction, which leaves a small bias
         (:class:`~numpyro_bnn.samplers.sgmcmc.named.microcanonical.MCLMC` states its own); ``"nuts"``,
         ``"hmc"``, ``"mams"`` and ``"ggmc"`` have none.
     :param num_chains: members and chains.
-    :param num_warmup: draws of warm-up.
-    :param num_samples: draws a chain that are kept; with `until` those at the first look.
+    :param num_warmup: length of warm-up in draws, of `thinning` steps each.
+    :param num_samples: draws a chain that are kept; with `until` their number when the run is first judged.
     :param thinning: steps to a draw; default: 100 of the unadjusted samplers, 1 of all others.
     :param batch_size: rows in a minibatch, of optimisation and sampling.
-    :param combine: ``"average"``: all chains alike, as the posterior asks where chains mix;
+    :param combine: ``"average"``: all chains with equal weight, which is right where they mix;
         ``"stack"``: chains weighted by how well they predict rows that were held out.
     :param validation: share of the rows held out for stacking.
     :param x_test: inputs at which predictions are judged; default: training inputs, at most 1000.
-    :param y_test: their targets; without them nothing is asked of the log score there.
-    :param until: the Monte Carlo error that is accepted: sampling then goes on until predictions at
-        these inputs are known as well, see :meth:`numpyro_bnn.MCMC.run_until`.
-    :param max_minutes: of optimising and sampling, for a run with `until`; None for any.
+    :param y_test: their targets; without them the error of the log score is not judged.
+    :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
+        predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
+    :param max_minutes: time limit of optimising and sampling in minutes, for a run with `until`.
     :param progress_bar: show progress.
     :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
@@ -175,7 +175,7 @@ def fit(
     if until is None:
         mcmc.run(key_run, x_train, y_train, init_params=starts)
     else:
-        minutes = None if max_minutes is None else _left(max_minutes, optimised - clock)
+        minutes = None if max_minutes is None else _minutes_left(max_minutes, optimised - clock)
         rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
         mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule)
     sampled = time.perf_counter()
@@ -195,7 +195,7 @@ def fit(
 
 
 def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Draws:
-    """Optimised starts as draws, one chain a member, with their energies.
+    """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
 
     :param model: the model.
     :param starts: unconstrained values by site, what :func:`numpyro_bnn.optimize` returns.
@@ -211,6 +211,7 @@ def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Dr
 def _sampler(
     kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
 ) -> tuple[MCMCKernel, int]:
+    """The kernel to sample with, and its steps to a draw."""
     if isinstance(kernel, MCMCKernel):
         if options or batch_size is not None:
             given = sorted(options) + ([] if batch_size is None else ["batch_size"])
@@ -238,7 +239,7 @@ def _sampler(
 
 
 def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:
-    """Refuse before the optimisation what sampling or judging would refuse after it."""
+    """Check, before the optimisation, the arguments that are used only after it."""
     if y_test is not None and x_test is None:
         raise ValueError(
             f"fit: y_test was given ({len(y_test)} targets) and no x_test. Give the inputs of these "
@@ -252,8 +253,8 @@ def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None
     check_until(until, max_minutes)
 
 
-def _left(max_minutes: float, seconds: float) -> float:
-    """Minutes for sampling: after a long optimisation enough for some draws."""
+def _minutes_left(max_minutes: float, seconds: float) -> float:
+    """Minutes left for sampling; never zero, so that some draws are taken after a long optimisation."""
     return max(max_minutes - seconds / 60, 1e-3)
 
 

@@ -1,5 +1,5 @@
-"""Kernels that :func:`numpyro_bnn.fit` and the command line know by name, with the settings that our
-benchmarks chose."""
+"""Kernels that :func:`numpyro_bnn.fit` and the command line take by name, with default settings chosen by
+benchmarks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,17 +10,18 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
 
-# Of samplers that take one gradient a step.
+# Every hundredth step is kept of samplers that take one gradient a step.
 _STEPS_A_DRAW = 100
-# What mixed best on the posteriors of benchmarks/mixing.py, and predicted best in benchmarks/tabular.py.
+# It mixed best in benchmarks/mixing/which_sampler.py, and predicted best in
+# benchmarks/predictions/tabular.py.
 DEFAULT = "mclmc"
 
 
 class Recipe(NamedTuple):
-    """A sampler by name.
+    """How to make the kernel that stands under one name.
 
-    - **make** - the kernel, over a model and with the settings
-    - **settings** - names and defaults
+    - **make** - makes the kernel from a model and the settings
+    - **settings** - defaults by name
     - **thinning** - steps to a draw that is kept
     """
 
@@ -29,13 +30,13 @@ class Recipe(NamedTuple):
     thinning: int = 1
 
 
-# Half the step of MCLMC's own: on the digits that one left a log precision 0.28 sd from where it is.
+# About half the step size of MCLMC's own default, which biased a log precision by 0.28 sd on the digits.
 _ENERGY_VARIANCE = 1e-5
 _DEPTH: dict[str, Any] = {"max_tree_depth": 8}
 _BOTH = {**_DEPTH, "target_accept_prob": 0.9}
 KERNELS: dict[str, Recipe] = {
     "nuts": Recipe(NUTS, _BOTH),
-    # A quarter of NUTS's longest trajectory, in fixed number.
+    # A fixed number of steps, a quarter of NUTS's longest trajectory.
     "hmc": Recipe(
         lambda model, max_tree_depth, target_accept_prob: HMC(
             model,
@@ -63,10 +64,10 @@ KERNELS: dict[str, Recipe] = {
 
 
 def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKernel, int]:
-    """A sampler with the defaults of the recipe, and its steps to a draw that is kept.
+    """Make a kernel by name, and say how many steps it takes to a draw that is kept.
 
     :param name: a key of :data:`KERNELS`.
-    :param model: what to sample.
+    :param model: the model to sample.
     :param settings: `max_tree_depth`, of NUTS, HMC, MAMS and GGMC: at most
         ``2**max_tree_depth - 1`` gradients a draw; `target_accept_prob`, of NUTS, HMC and MAMS;
         `energy_variance`, of MCLMC.

@@ -18,17 +18,18 @@ class Compared(NamedTuple):
     - **method** - its name
     - **log_score**, **log_score_error** - mean log predictive density, nats, and its standard
       error over rows
-    - **difference**, **difference_error** - of the log score from the reference's, row by row
+    - **difference**, **difference_error** - log score minus that of the reference, mean over rows, and
+      standard error of this mean of paired differences
     - **error** - share of wrong classes, or root mean squared error
     - **calibration** - expected calibration error, or coverage of the central 90 % interval
-    - **agreement** - share of rows at which it names the class of the reference; NaN for a
+    - **agreement** - share of rows at which it predicts the same class as the reference; NaN for a
       regression
-    - **total_variation** - of class probabilities from the reference's; for a regression the
-      1-Wasserstein distance of the posterior of the mean, in units of the target
-    - **max_rhat** - worst R-hat of its predictions; NaN for a single chain
-    - **gradients** - passes over all rows that gradients took, warm-up included; NaN if unknown
-    - **seconds** - wall clock, compilation included; NaN for what came finished
-    - **suspect** - its chains that never moved, or whose moves mostly failed; empty for none
+    - **total_variation** - distance of its class probabilities from the reference's; for a regression
+      the 1-Wasserstein distance of the posterior of the mean, in units of the target
+    - **max_rhat** - largest R-hat of its predictions; NaN for a single chain
+    - **gradients** - passes over all rows that its gradients took, warm-up included; NaN if unknown
+    - **seconds** - wall clock, compilation included; NaN for a run that was finished before
+    - **suspect** - its chains that never moved or mostly diverged, in words; empty for none
     """
 
     method: str
@@ -70,12 +71,12 @@ _REGRESSION = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several posteriors of one model beside each other.
+    """Several methods on one model, scored on the same test rows; printing it shows the table.
 
     :param rows: one a method, in the order asked for.
     :param reference: the method that the others are compared with.
     :param regression: whether the target is continuous.
-    :param predictions: of the test rows, by method.
+    :param predictions: predictions of the test rows, by method.
     :param draws: by method, to predict at other rows with.
     """
 
@@ -152,12 +153,15 @@ def judged(
     seconds: float,
     suspect: str = "",
 ) -> Compared:
-    """A row of the table.
+    """Score a method against test targets and against the reference: a row of the table.
 
-    :param method: its name.
-    :param predictions: of the test rows.
-    :param reference: of the same rows, by the reference.
+    :param method: name of the method.
+    :param predictions: its predictions of the test rows.
+    :param reference: predictions of the same rows by the reference.
     :param y: test targets.
+    :param max_rhat: largest R-hat of its predictions.
+    :param gradients: passes over all rows that its gradients took.
+    :param seconds: wall clock.
     :param suspect: its suspect chains, in words.
     """
     mine = np.asarray(scores.lppd(predictions, y, pointwise=True))

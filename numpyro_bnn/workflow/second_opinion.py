@@ -22,11 +22,11 @@ def second_opinion(
     num_samples: int | None = None,
     progress_bar: bool = True,
 ) -> Report:
-    """Sample the same model again in another way, and say where the two runs part.
+    """Sample the same model again in another way, and report where the two runs differ.
 
     R-hat cannot see what every chain of a run misses. The second run starts from other
     optimised weights and, where none is given, uses NUTS with a higher `target_accept_prob`
-    (0.95; 0.99 after a run that had as much): smaller steps, which enter narrow necks. Means and
+    (0.95; 0.99 after a run that had as much): smaller steps, which enter narrow regions. Means and
     quantiles of precisions and predictions are compared in joint Monte Carlo errors.
 
     :param mcmc: a finished run.
@@ -73,6 +73,6 @@ def second_opinion(
 
 
 def _higher(sampler: Any) -> float:
-    """An acceptance to aim at that a run with this sampler did not."""
+    """A target acceptance probability above that of the first run's sampler."""
     aimed = sampler._target_accept_prob if isinstance(sampler, HMC) else 0.0
     return 0.95 if aimed < 0.95 else 0.99

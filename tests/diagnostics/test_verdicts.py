@@ -10,8 +10,8 @@ from scipy.signal import lfilter
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
-from numpyro_bnn.diagnostics.verdict import with_suspects
 from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 
 TOLERANCE = bnn.Tolerance()
 

@@ -148,14 +148,14 @@ def compilations():
 def test_nothing_is_compiled_between_looks(monkeypatch):
     from numpyro_bnn.run.until import UntilKnown
 
-    look, counts = UntilKnown.look, []
+    look, counts = UntilKnown.evaluate, []
     with compilations() as compiled:
 
         def counted(self, drawn):
             look(self, drawn)
             counts.append(len(compiled))
 
-        monkeypatch.setattr(UntilKnown, "look", counted)
+        monkeypatch.setattr(UntilKnown, "evaluate", counted)
         until(sampler())
     assert len(counts) == 4
     assert counts[0] > 0
@@ -295,7 +295,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 import test_until
 from numpyro_bnn.run import course
 
-look, calls = course.Course._look, []
+look, calls = course.Course._evaluate, []
 
 def last(self, judge, count, seconds):
     look(self, judge, count, seconds)
@@ -303,7 +303,7 @@ def last(self, judge, count, seconds):
     if len(calls) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-course.Course._look = last
+course.Course._evaluate = last
 test_until.until(test_until.sampler({folder!r}))
 """
 

@@ -82,7 +82,7 @@ def test_crps_of_a_mixture_is_the_integral_of_the_squared_gap_of_distributions(r
 
 
 def test_both_ways_to_the_spread_of_a_mixture_agree(rng, monkeypatch):
-    from numpyro_bnn.scores.point import _mixture_spread
+    from numpyro_bnn.scores.against_targets import _mixture_spread
 
     mean, scale = rng.normal(size=(2, 300)), rng.uniform(0.5, 1.0, size=(2, 300))
     by_nodes = _mixture_spread(mean, scale)

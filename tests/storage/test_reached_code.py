@@ -26,7 +26,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
 from numpyro_bnn.samplers.gibbs.moves import RidgeScaling
-from numpyro_bnn.storage.changed_by_model import Watched
+from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.run_identity import describe, describe_all, difference, differing
 
 # Four steps of a trajectory of no good length: all of them may be called divergent.
@@ -380,7 +380,7 @@ def test_what_the_model_changes_is_left_out_and_nothing_else(make, names, monkey
     model = make()
 
     def told(calls, left_out=()):
-        watched = Watched({"m": model})
+        watched = ChangesByModel({"m": model})
         for _ in range(calls):
             jax.eval_shape(model, jnp.zeros(3))
         return watched.after(left_out)

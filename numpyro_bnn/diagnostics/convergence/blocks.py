@@ -1,7 +1,7 @@
-"""The work behind R-hat and effective sample size: one block of scalars at a time, on threads.
+"""Computes R-hat and effective sample size, one block of scalars at a time, on threads.
 
-Each draw is ranked once, and once more by its distance from the median; normal scores are looked
-up and never computed. The loops are those of :mod:`numpyro_bnn.diagnostics.convergence.compiled_loops`.
+Each draw is ranked once, and once more by its distance from the median; normal scores come from a
+table. The loops are those of :mod:`numpyro_bnn.diagnostics.convergence.compiled_loops`.
 
 A block has shape `(b, m, n)`: scalars, half chains, draws. The public functions and their
 sources are in :mod:`numpyro_bnn.diagnostics.convergence.rhat`.
@@ -25,19 +25,19 @@ from numpyro_bnn.diagnostics.convergence.compiled_loops import (
 )
 from numpyro_bnn.diagnostics.convergence.ess import centre, ess_of
 
-# Draws in one block over all its scalars: 2 MiB in double precision, which stay in the cache.
+# Numbers in one block, draws times scalars: 2 MiB in double precision, which stay in the cache.
 BLOCK_SIZE = 1 << 18
-# The variance within, as a share of the whole, below which normal scores count as constant
-# chains: they lie at least 1/N apart, so a true share is far above and rounding far below.
+# Chains whose variance within is below this share of the whole count as constant: normal scores lie at
+# least 1/N apart, so a true share is far above it, and rounding far below.
 _CONSTANT_SHARE = 1e-11
 
 
 def checked(name: str, x: Any) -> np.ndarray:
-    """`x` as an array `(chain, draw, ...)` of single or double precision.
+    """Draws as an array `(chain, draw, ...)` of single or double precision.
 
-    :param name: the function that asks, for the error.
+    :param name: the function that was called, for the error.
     :param x: numbers with an axis of chains and one of draws.
-    :raises TypeError: for what are not numbers.
+    :raises TypeError: for anything but numbers.
     :raises ValueError: for fewer than two axes, no chains or no draws.
     """
     array = np.asarray(x)
@@ -87,7 +87,7 @@ def _score_table(size: int) -> np.ndarray:
 
 
 def _sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sort rows `(b, size)` in place; return them and where in its row each number stood."""
+    """Sort rows `(b, size)` in place; return them, and the index in its row that each number had before."""
     bits = values.view(np.uint32 if values.itemsize == 4 else np.uint64)
     place = buffer("place", values.shape, np.int32)
     pair = (2, values.shape[1])
@@ -99,7 +99,7 @@ def _sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scores(ordered: np.ndarray, place: np.ndarray, m: int) -> np.ndarray:
-    """Normal scores `(b, m, n)` of sorted rows, at the places where their draws stood."""
+    """Normal scores `(b, m, n)` of sorted rows, put back into the order of the draws."""
     b, size = ordered.shape
     scores = buffer("scores", (b, size))
     score_rows(ordered, place, _score_table(size), scores)
@@ -119,7 +119,9 @@ def _rhat_from(means: np.ndarray, within: np.ndarray, n: int) -> np.ndarray:
 
 
 def _rhat_of_scores(squares: np.ndarray, means: np.ndarray, n: int) -> np.ndarray:
-    """The same from sums of squares and means of normal scores, which do not cancel badly.
+    """R-hat from sums of squares and means of normal scores.
+
+    Their variance is the difference of the two, which loses few digits because scores are of order one.
 
     :param squares: `(b,)`, over all chains; of order one for each draw.
     :param means: `(b, m)`, by half chain of n draws.
@@ -141,7 +143,7 @@ def _rhat_of_sorted(ordered: np.ndarray, place: np.ndarray, m: int) -> np.ndarra
 
 
 def _folded(ordered: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distances from the median of sorted rows, sorted, and their places."""
+    """Distances from the median of each sorted row, sorted, and the indices of their draws."""
     folded = buffer("folded", ordered.shape, ordered.dtype)
     folded_place = buffer("folded place", place.shape, place.dtype)
     fold_rows(ordered, place, folded, folded_place)
@@ -149,7 +151,7 @@ def _folded(ordered: np.ndarray, place: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def summarize_block(x: np.ndarray, tail: bool) -> tuple[np.ndarray, ...]:
-    """R-hat, bulk ESS and (or NaN) tail ESS of one block `x (chain, draw, b)`."""
+    """R-hat, bulk ESS and tail ESS (NaN unless `tail`) of one block `x (chain, draw, b)`."""
     chains, draws, b = x.shape
     m, n = 2 * chains, draws // 2
     split = buffer("split", (b, m, n), x.dtype)
@@ -182,10 +184,10 @@ def _ess_of_events(happened: np.ndarray) -> np.ndarray:
 
 
 def _quantile_scores(x: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """The score between those of draws up to the 5 % (95 %) quantile and the others, `(2, b)`.
+    """Normal scores that separate draws up to the 5 % (and the 95 %) quantile from the others, `(2, b)`.
 
-    A quantile interpolates between two order statistics of all draws, and none lies between
-    them, so the lower one parts the draws alike without rounding.
+    A quantile interpolates between two order statistics with no draw between them, so the lower one
+    separates the draws in the same way, without rounding.
     """
     b, size = ordered.shape
     everything = ordered

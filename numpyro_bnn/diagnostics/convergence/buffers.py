@@ -1,4 +1,4 @@
-"""Work space that is kept from one block of an array computation to the next."""
+"""Work arrays of a thread that are reused from one block of a computation to the next."""
 
 import math
 import threading
@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Buffers(threading.local):
-    """Arrays that a thread uses again for every block.
+    """Work arrays by name, one set for each thread, reused for every block.
 
-    An array of megabytes is given back to the system when it is freed, and each page of the
-    next one costs a fault: a third of the time went there.
+    A freed array of megabytes is returned to the system, and the next one costs a page fault for each of
+    its pages: a third of the time was spent there.
     """
 
     def __call__(self, name: str, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:

@@ -18,7 +18,7 @@ DIGITS = 1 << _DIGIT_BITS
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """`function`, compiled when first called, and kept on disk where there is a place for it."""
+    """`function` compiled by Numba when first called, and cached on disk where that is possible."""
     # Sums may be formed in another order, so of several numbers at once; NaN stays NaN.
     options: dict[str, Any] = {
         "nogil": True,
@@ -37,7 +37,7 @@ def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
     """Sort rows of floating-point numbers, given by their bits, in place.
 
     :param bits: `(b, size)`, a view of the numbers as whole numbers without sign.
-    :param place: `(b, size)`, receives where in its row each number stood. Equal bits keep their
+    :param place: `(b, size)`, receives the former index of each number in its row. Equal bits keep their
         order; NaN go to the ends.
     :param keys: `(2, size)` for work, as `bits`.
     :param here: `(2, size)` for work, as `place`.

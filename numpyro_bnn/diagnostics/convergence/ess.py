@@ -1,7 +1,8 @@
 """Effective sample size of a block of scalars, from autocovariances averaged over half chains.
 
-Geyer's sum mostly ends within a few lags, whose products are all that is formed then. Where it
-does not, the power spectra of all half chains are summed before a single inverse transform.
+Geyer's sum mostly ends within a few lags, and then only the products of these lags are computed. Where
+it does not, autocovariances of all lags come from Fourier transforms: the power spectra of all half
+chains are summed before a single inverse transform.
 """
 
 import numpy as np

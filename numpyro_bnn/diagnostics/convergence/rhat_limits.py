@@ -1,9 +1,9 @@
-"""The R-hat that stationary chains stay below, which depends on how many scalars are looked at.
+"""A limit on R-hat that stationary chains stay below; it depends on the number of scalars.
 
 R-hat of chains that agree is above 1 because chains are finite. With m half-chains and S effective
 draws of all, `R-hat**2 - 1` of one scalar is about `(m/S) chi2 / (m - 1)` with m - 1 degrees of
 freedom; the worst of K scalars stays below the quantile that belongs to K (Bonferroni). A fixed
-limit of 1.01 convicts such chains: it takes 2080 effective draws to pass with 4500 scalars.
+limit of 1.01 rejects such chains: with 4500 scalars it takes 2080 effective draws to pass.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def _checked(
 def rhat_limit(
     num_scalars: int, num_chains: int, ess: ArrayLike, *, alpha: float = 0.05
 ) -> np.ndarray:
-    """What the worst R-hat of stationary chains exceeds with probability `alpha` at most.
+    """The limit that the largest R-hat of stationary chains exceeds with probability at most `alpha`.
 
     `sqrt(1 + (m/S) q / (m - 1))`, q the chi-squared quantile at `1 - alpha / 2K` with m - 1
     degrees of freedom: 2K because each scalar has a bulk and a folded R-hat.
@@ -61,7 +61,9 @@ def nested_rhat_limit(
     *,
     alpha: float = 0.05,
 ) -> np.ndarray:
-    """What the worst nested R-hat exceeds with probability `alpha` at most, starts forgotten.
+    """The limit that the largest nested R-hat exceeds with probability at most `alpha`.
+
+    It holds for chains that have forgotten their starts.
 
     `sqrt(1 + (k/S) q)` with k superchains, q the F quantile at `1 - alpha / 2K` with k - 1 and
     `num_chains - k` degrees of freedom. With one draw a chain S is the number of chains and the

@@ -27,12 +27,12 @@ BATCH_TIMES = 10.0
 SLOW_QUANTILE = 0.9
 # Variance of the logarithm of an estimated time, times its effective draws: 5 to 16 for AR(1) chains.
 _NOISE_OF_TIME = 8.0
-# A scalar whose own times in a batch are fewer is left out: its batches depend on each other.
+# A scalar with fewer autocorrelation times in a batch is left out: its batches depend on each other.
 LEAST_TIMES = 5.0
 LEAST_BATCHES = 4
-# More batches add to the work and little to what is seen.
+# More batches cost more and add little power.
 _MOST_BATCHES = 128
-# Scalars shuffled at a time (their batches stay in the cache), and those that the median is of.
+# Scalars shuffled at a time (their batches stay in the cache), and scalars over which the median is taken.
 _SCALARS = 128
 _MEDIAN_OF = 1024
 # Single precision, with a margin.
@@ -49,7 +49,7 @@ class Batches(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """Whether chains tell the same story about the predictions.
+    """Whether the chains of a run have the same averages of predictions.
 
     - **members** - the group of each chain, `(chain,)`
     - **batch_length** - draws in a batch
@@ -59,13 +59,14 @@ class Agreement(NamedTuple):
     - **needed** - how many times as many draws give four batches a chain; at most 1 if tested
     - **tested** - whether there were four batches a chain; without them all p are NaN
     - **p** - probability that chains which agree look like this, both statistics together
-    - **p_max** - of the largest F over scalars: a few scalars that differ
-    - **p_median** - of the median F: many scalars that differ a little
+    - **p_max** - p-value of the largest F over scalars, which sees a few scalars that differ
+    - **p_median** - p-value of the median F, which sees many scalars that differ a little
     - **groups** - number of groups of chains that agree with each other; 1 unless `p` < 0.01
     - **total_variation**, **total_variation_99** - mean and 99 % quantile over rows of the total
       variation between the averages of two chains, of the two that are farthest apart; None
       without class probabilities
-    - **relative**, **relative_99** - the same in standard deviations, for other predictions
+    - **relative**, **relative_99** - for other predictions, mean and 99 % quantile over rows of the
+      distance of these averages in standard deviations
     - **differs** - by name, which scalars differ by themselves (5 % for all of them together)
     - **correlation** - lag-one correlation of batch averages, for which F is divided by 1 + 2 r
     """
@@ -114,12 +115,12 @@ def agreement(
     """Test whether chains agree about their predictions.
 
     :param predictions: name to `(chain, draw, input, ...)`; one chain's halves stand for chains.
-    :param errors: what :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` says of each,
-        if known.
+    :param errors: result of :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` for each,
+        where it is known already.
     :param tolerance: chains that differ by less are one group; default `Tolerance()`.
     :param num_permutations: how often batches are dealt out anew; the smallest p is one over one
         more than that.
-    :param seed: of the shuffling, so that a report made twice is the same.
+    :param seed: seed of the shuffling, so that a report made twice is the same.
     :return: see :class:`Agreement`.
     :raises ValueError: for fewer than 99 permutations, or what `mean_errors` refuses.
     """
@@ -161,7 +162,7 @@ def agreement(
     )
     if not result.disagree(tolerance or Tolerance()):
         return result
-    # The scalars that gave it away: a few, or all of them.
+    # The scalars that show the difference: a few, or all of them.
     few = found.p_max <= found.p_median and found.differs.any()
     looked_at = found.differs if few else np.ones_like(found.differs)
     members = chain_groups(batches.means[:, :, looked_at], seed)
@@ -172,7 +173,7 @@ _Flags = dict[str, np.ndarray]
 
 
 def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int]:
-    """Scalars that are judged, those too slow for it, and draws in a batch; by name."""
+    """By name the scalars that are tested and those that move too slowly; and the draws in a batch."""
     # A scalar that is constant in every chain, at different places, is the clearest of all.
     moves = {name: each.sd > 0 for name, each in errors.items()}
     times = np.concatenate([each.time[moves[name]] for name, each in errors.items()])
@@ -231,6 +232,8 @@ def _batches(
 
 
 class _Found(NamedTuple):
+    """The result of a permutation test; see the fields of `Agreement`."""
+
     p: float
     p_max: float
     p_median: float

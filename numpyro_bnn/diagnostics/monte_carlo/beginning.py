@@ -1,4 +1,4 @@
-"""How much of the beginning of a run to drop: a first part while the halves of the rest differ.
+"""How many draws to drop from the beginning of a run: until the two halves of the rest agree.
 
 Chains that still come from their starts have other averages in their first half than in their second.
 Each chain is moved so that its own average does not count, the first halves of all of them stand for
@@ -15,16 +15,16 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The first part grows by tenths of all draws, up to half of them.
 _STEPS, _MOST = 10, 5
-# Enough for p < 0.01, in a tenth of the time that a verdict takes.
+# Permutations of the test: enough for p < 0.01, at a tenth of the cost of a verdict.
 _PERMUTATIONS = 199
 
 
 def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> int:
-    """Draws at the beginning without which the halves of the chains tell the same story.
+    """The number of first draws to drop so that the two halves of the remaining chains agree.
 
     :param predictions: name to finite `(chain, draw, input, ...)`.
     :param tolerance: halves that differ by less are alike.
-    :return: tenths of the draws, up to five; as many tenths as make the halves agree.
+    :return: a number of draws a chain: as many tenths of all, up to five, as make the halves agree.
     """
     count = next(iter(predictions.values())).shape[1]
     drop = 0
@@ -41,7 +41,7 @@ def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
     Where there are too few batches to tell what is chance, by more than the tolerance.
 
     :param predictions: name to finite `(chain, draw, input, ...)`.
-    :param tolerance: what is accepted.
+    :param tolerance: the accepted difference.
     """
     if next(iter(predictions.values())).shape[1] < 2 * _STEPS:
         return False
@@ -52,7 +52,7 @@ def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
 
 
 def _as_two(x: np.ndarray) -> np.ndarray:
-    """First and second halves of all chains, each joined to one."""
+    """Two chains: the first halves of all chains joined to one, and the second halves likewise."""
     half = x.shape[1] // 2
     centers = x.mean(axis=1, keepdims=True, dtype=np.float64)
     # All chains around one centre: units of predictions need where that is.

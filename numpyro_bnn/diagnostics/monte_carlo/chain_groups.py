@@ -4,7 +4,7 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
-# Scalars looked at, evenly spaced; and shufflings that say what chance does.
+# Scalars used, evenly spaced; and random shufflings, which show how far apart chance puts chains.
 _MOST_SCALARS = 200
 _SHUFFLES = 200
 
@@ -13,14 +13,14 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
     """Join chains by average linkage while they differ by no more than their batches explain.
 
     :param means: averages of batches `(chain, batch, scalar)`, of scalars that show a difference.
-    :param seed: of the shuffling.
+    :param seed: seed of the shuffling.
     :return: a number for each chain, in the order of their first chains; at least two groups.
     """
     chains, count, scalars = means.shape
     chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
     batches = means[:, :, chosen].astype(np.float64)
     centers = batches.mean(axis=1)
-    # Without the differences of chains; an average of the chain itself takes a little away.
+    # Batches without the differences of chains; subtracting a chain's own average shrinks them a little.
     inner = (batches - centers[:, None]) * np.sqrt(count / (count - 1))
     scale = np.sqrt(np.square(inner).mean(axis=(0, 1)))
     scale[scale == 0] = 1.0

@@ -1,6 +1,6 @@
-"""How precisely are averages over draws known? The Monte Carlo error of every scalar.
+"""The Monte Carlo standard error of the average of every scalar over draws.
 
-Two estimates of one thing. *Within* chains: the variance of a chain's average from its own
+There are two estimates of it. *Within* chains: the variance of a chain's average from its own
 autocovariances, so that chains which never met each other's modes look precise. *Between* chains:
 the variance of the chains' averages, which sees that, but rests on as few numbers as there are
 chains. The larger of the two is right where chains disagree; where they agree and are four, it is
@@ -19,7 +19,7 @@ from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked
 from numpyro_bnn.diagnostics.convergence.buffers import buffer
 from numpyro_bnn.diagnostics.monte_carlo.time_loops import MOST_LAGS, chain_rows
 
-# Below so many effective draws, all chains together, the error itself is not known.
+# With fewer effective draws, all chains together, the estimate of the error is not reliable.
 LEAST_ESS = 50.0
 # Batches that every chain must hold, and their length in autocorrelation times: from ten times
 # on, the stated error of AR(1) chains is within 2 % of the true one on average.
@@ -27,7 +27,7 @@ LEAST_BATCHES = 5
 BATCH_TIMES = 2.0
 # Effective draws behind one degree of freedom of the error from within chains, as measured.
 _ESS_PER_DEGREE = 5.0
-# The chance that any scalar of chains that agree counts with its own ratio.
+# Where chains agree, the probability that any scalar is counted with its own ratio.
 _CHANCE = 0.05
 
 
@@ -40,7 +40,7 @@ class MeanErrors(NamedTuple):
     - **sd** - standard deviation of the draws, over all chains
     - **time** - autocorrelation time in draws, from within chains; 1 for constants
     - **ess** - effective draws of all chains together: all draws over `time`
-    - **error** - Monte Carlo standard error of `mean`; where it is not known, `sd`
+    - **error** - Monte Carlo standard error of `mean`; `sd` where the error cannot be estimated
     - **known** - whether there are 50 effective draws and five batches of two autocorrelation
       times a chain; constants are known
     - **within** - the error from within chains alone
@@ -85,7 +85,7 @@ def mean_errors(x: Any, *, ratio: float | None = None) -> MeanErrors:
     """Monte Carlo standard error of the average of every scalar.
 
     :param x: draws `(chain, draw, ...)`; one chain's halves stand for chains.
-    :param ratio: of the variances between and within chains, where it is known from other scalars
+    :param ratio: ratio of the variances between and within chains, where it is known from other scalars
         of the same run, such as for a single series; default: the mean over these scalars.
     :return: see :class:`MeanErrors`, arrays of shape `...`, in the units of `x`.
     :raises ValueError: without axes of chains and draws, with fewer than four draws a chain (eight
@@ -144,18 +144,18 @@ def _inflation(
     judged: np.ndarray,
     given: float | None,
 ) -> tuple[np.ndarray, float]:
-    """By what to multiply the variance from within chains, `(...)`, and the mean ratio.
+    """The factor by which to multiply the variance from within chains, `(...)`, and the mean ratio.
 
     :param between: variance of the averages of chains.
     :param of_mean: variance of a chain's average, from within.
-    :param degrees: of freedom of the two.
+    :param degrees: degrees of freedom of the two.
     :param judged: the scalars with a known error that vary.
     """
     inflation = np.ones(of_mean.shape)
     if not judged.any():
         return inflation, 1.0 if given is None else given
     own = between[judged] / of_mean[judged]
-    # What only its own disagreement explains must not raise the errors of all others.
+    # A scalar on which chains clearly disagree must not raise the errors of all others.
     common = own <= f.isf(_CHANCE / own.size, degrees[0], degrees[1][judged])
     ratio = given
     if ratio is None:

@@ -1,4 +1,4 @@
-"""How far are the averages of predictions from those of an infinite run, in units that matter?
+"""Monte Carlo errors of averaged predictions, in the units of predictions: how far from an infinite run.
 
 From the Monte Carlo standard error s of every scalar
 (:mod:`numpyro_bnn.diagnostics.monte_carlo.mean_errors`):
@@ -9,7 +9,7 @@ From the Monte Carlo standard error s of every scalar
 - other targets: s over the predictive standard deviation;
 - the log score: its error, its bias, and beside them its error from the finite number of rows.
 
-*Precision* is another word: it means the inverse variance of a law.
+The word *precision* is not used for this: it means the inverse variance of a distribution.
 """
 
 from collections.abc import Mapping
@@ -39,8 +39,8 @@ class Check(NamedTuple):
     """One limit of a tolerance.
 
     - **what** - the quantity, in words
-    - **value** - the Monte Carlo error; infinite where it is not known
-    - **limit** - what is accepted
+    - **value** - its Monte Carlo error; infinite where it is not known
+    - **limit** - the error that is accepted
     - **worst_rows** - whether it is about the worst rows and not about their average
     - **needed** - how many times as many draws bring the value to the limit
     """
@@ -59,7 +59,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class MonteCarloError:
-    """Monte Carlo errors of predictions that are averaged over draws; None where it is no question.
+    """Monte Carlo errors of predictions that are averaged over draws; None where one does not apply.
 
     - **total_variation**, **total_variation_99** - expected total variation of a row's class
       probabilities from those of an infinite run: mean and 99 % quantile over rows
@@ -95,9 +95,9 @@ class MonteCarloError:
     ratio: Mapping[str, float] = field(default_factory=dict)
 
     def checks(self, tolerance: Tolerance) -> tuple[Check, ...]:
-        """Every limit of a tolerance that applies, and what is measured.
+        """Every limit of a tolerance that applies, beside the error that is measured.
 
-        :param tolerance: what is accepted.
+        :param tolerance: the errors that are accepted.
         """
         limits = (
             ("total_variation", "mean total variation", tolerance.total_variation, False),
@@ -126,15 +126,15 @@ class MonteCarloError:
         return all(check.passes for check in self.checks(tolerance))
 
     def within_on_average(self, tolerance: Tolerance) -> bool:
-        """Whether all but the worst rows are: the means over rows, and the log score."""
+        """Whether means over rows and the log score are within the tolerance, whatever the worst rows."""
         return all(check.passes or check.worst_rows for check in self.checks(tolerance))
 
     def needed(self, tolerance: Tolerance) -> tuple[float, str]:
-        """How many times as many draws bring every error within a tolerance, and what asks for most.
+        """How many times as many draws bring every error within a tolerance, and which error asks for most.
 
         Errors fall with the square root of the number of draws. At most 1 where all are within.
 
-        :param tolerance: what is accepted.
+        :param tolerance: the errors that are accepted.
         :return: the factor, and the quantity in words; infinite where nothing moves.
         """
         worst = max(self.checks(tolerance), key=lambda check: check.needed)
@@ -144,7 +144,7 @@ class MonteCarloError:
 def _check(
     what: str, value: float, limit: float, worst: bool, finite: float, to_know: float
 ) -> Check:
-    """A check whose unknown value asks for enough draws to know it, at least."""
+    """Compare an error with its limit; an unknown error asks at least for the draws to estimate it."""
     needed = (finite / limit) ** 2
     if not np.isfinite(value):
         return Check(f"{what} (unknown)", value, limit, worst, max(needed, to_know))
@@ -163,8 +163,8 @@ def monte_carlo_error(
         classes, `"mean"` and `"scale"` for a target with noise, or anything else.
     :param log_likelihood: log density or probability of each test row's target under each draw,
         `(chain, draw, input)` in nats; without it nothing is said of the log score.
-    :param errors: what :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` says of each,
-        if known.
+    :param errors: result of :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` for each,
+        where it is known already.
     :return: see :class:`MonteCarloError`.
     :raises ValueError: for no predictions, or what `mean_errors` refuses.
     """
@@ -182,17 +182,17 @@ def monte_carlo_error(
     guessed = row_distances(guesses, units)
     values: dict[str, Any] = {}
     by_row: dict[str, np.ndarray] = {}
-    # What is the same at all inputs may stand there once.
-    ignorant = np.zeros(max(x.shape[2] for x in arrays.values()), bool)
+    # Predictions that are the same at all inputs may have a single input.
+    unknown_rows = np.zeros(max(x.shape[2] for x in arrays.values()), bool)
     for key, rows in row_distances({n: each.error for n, each in errors.items()}, units).items():
         scale = _MEAN_ABSOLUTE if key == "total_variation" else 1.0
         unknown = ~(scale * guessed[key] <= _NEGLIGIBLE[key])
-        ignorant |= unknown
+        unknown_rows |= unknown
         by_row[key] = np.where(unknown, np.inf, scale * rows)
         values[key], values[f"{key}_99"] = _mean(by_row[key]), _worst(by_row[key])
     if "probs" in arrays:
         values["decisions_open"] = _decisions_open(arrays["probs"], errors["probs"])
-    to_know = _needed_to_know(errors, ignorant)
+    to_know = _needed_to_know(errors, unknown_rows)
     if log_likelihood is not None:
         score, score_to_know = _log_score(log_likelihood)
         values |= score
@@ -213,7 +213,7 @@ def _mean(rows: np.ndarray) -> float:
 
 
 def _worst(rows: np.ndarray) -> float:
-    """99 % quantile, an actual row's value: between a number and infinity there is none."""
+    """99 % quantile over rows, without interpolation: some rows may be infinite."""
     return float(np.quantile(rows, 0.99, method="higher"))
 
 

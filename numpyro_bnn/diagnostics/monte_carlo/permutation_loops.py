@@ -9,7 +9,7 @@ from numpyro_bnn.diagnostics.convergence.compiled_loops import compiled
 def permuted_rows(batches: Any, order: Any, sums: Any, largest: Any, shares: Any) -> None:
     """Share of the variance of batch means that lies between chains, for shuffled batches.
 
-    All scalars are shuffled alike, which keeps what they have in common. The share grows with the
+    All scalars are shuffled alike, which keeps their dependence. The share grows with the
     F statistic, in the same way for every scalar.
 
     :param batches: `(chain * batch, b)`; each column has mean zero and sum of squares `batch`,
@@ -26,7 +26,7 @@ def permuted_rows(batches: Any, order: Any, sums: Any, largest: Any, shares: Any
     for k in range(num):
         for j in range(scalars):
             others[j] = squares[j] = 0
-        # The last chain's sum is what the others lack to nought.
+        # The sums of all chains add up to zero: the last one follows from the others.
         for chain in range(chains - 1):
             for j in range(scalars):
                 total[j] = 0

@@ -1,4 +1,4 @@
-"""Differences of predictions in units that matter, one number a row.
+"""Distances between predictions, one number a row, in total variation or standard deviations.
 
 Class probabilities (`"probs"`) differ by their total variation, half the sum over classes of
 absolute differences. Anything else is measured in standard deviations: of the prediction where
@@ -32,7 +32,7 @@ def row_distances(
 
     :param differences: by name, `(..., input, output...)`, with any leading axes that all share;
         absolute values count.
-    :param units: of every name but `"probs"`, `(input, output...)`.
+    :param units: standard deviations for every name but `"probs"`, `(input, output...)`.
     """
     found: dict[str, np.ndarray] = {}
     for name, difference in differences.items():

@@ -1,10 +1,10 @@
-"""The loop behind the Monte Carlo error of a mean: what each chain says by itself, compiled.
+"""The compiled loop behind Monte Carlo errors: variance of a chain's average from that chain alone.
 
 The variance of the average of a chain is its variance times its autocorrelation time over its
-number of draws. Both are estimated from deviations from the chain's own average, which takes
-from every autocovariance about as much as that average varies; this is put back, twice over.
-Slow scalars are not followed over hundreds of lags: four draws in a row are averaged, which
-leaves the variance of the whole average as it was, and the short sum is tried again.
+number of draws. Both are estimated from deviations from the chain's own average, which lowers every
+autocovariance by about the variance of that average; this is corrected in two iterations.
+For slow scalars the sum is not taken over hundreds of lags: every four successive draws are averaged,
+which does not change the variance of the whole average, and the short sum is tried again.
 """
 
 from typing import Any
@@ -52,7 +52,7 @@ def _variance_of_chain_mean(covariance: Any, m: Any, n: Any) -> Any:
 
 @compiled
 def _centre(values: Any, means: Any) -> Any:
-    """Take its average off each chain of `(m, n)`, in place; whether any of them moves."""
+    """Subtract from each chain of `(m, n)` its average, in place; whether any chain is not constant."""
     m, n = values.shape
     moves = False
     for chain in range(m):

@@ -1,4 +1,4 @@
-"""The Monte Carlo error that is accepted, in the units of predictions."""
+"""The Monte Carlo error that a user accepts, in the units of predictions."""
 
 from dataclasses import dataclass
 

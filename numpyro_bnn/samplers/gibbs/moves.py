@@ -1,7 +1,7 @@
-"""Cheap exact steps along directions in which networks with hierarchical priors hardly move.
+"""Cheap exact steps along directions in which gradient samplers of hierarchical networks are slow.
 
-Weights and their precision are tied: the prior is nearly flat along (w, τ) → (s w, τ/s²), and a
-gradient sampler creeps along that ridge. Relu units have a direction along which no prediction
+Weights and their precision are strongly dependent: the prior is nearly flat along (w, τ) → (s w, τ/s²),
+and a gradient sampler moves slowly along that ridge. Relu units have a direction along which no prediction
 changes: in-weights times s, out-weights over s. A *move* takes a step along such an orbit that leaves
 the posterior as it is; :class:`Interleaved` takes moves after every step of a kernel.
 
@@ -42,7 +42,7 @@ class Bound(Told):
         self.args, self.kwargs = args, kwargs or {}
 
     def _at(self, values: Values) -> Callable:
-        # The key is for what a model draws beside its latent sites, the same at every look.
+        # A constant key, for random values that the model draws beside its latent sites.
         return seed(substitute(self.model, data=values), jax.random.key(0))
 
     def sites(self, values: Values) -> dict[str, Any]:
@@ -51,13 +51,13 @@ class Bound(Told):
 
     @property
     def latent(self) -> list[str]:
-        """Names of all weights, precisions and whatever else is sampled."""
+        """Names of all latent sites: weights, precisions and others."""
         return list(structure_of(self.model, self.args, self.kwargs).latent)
 
     def levels(self, owner: str, values: Values) -> dict[str, Level]:
         """The hierarchical precisions of weights.
 
-        :param owner: the move that asks.
+        :param owner: the move that calls, for the error.
         :raises ValueError: if there are none.
         """
         every = levels_of(self.sites(values))
@@ -130,11 +130,11 @@ def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]
 
 
 class PrecisionRedraw(Told):
-    """Every precision of weights drawn anew, exactly, given the weights; costs no energy.
+    """Draw every precision of weights from its exact conditional given the weights; needs no energy.
 
-    After a kernel in non-centred coordinates, where weights follow their precision, this interweaves the
-    two ways to see the model: each takes the steps that the other is bad at. (In centred coordinates it
-    is a further Gibbs step.)
+    After a kernel in non-centred coordinates this interweaves centred and non-centred coordinates: each is
+    fast in directions where the other is slow. (After a kernel in centred coordinates it is a further Gibbs
+    step.)
 
     :raises ValueError: when run, if the model has no hierarchical precision.
 
@@ -147,14 +147,14 @@ class PrecisionRedraw(Told):
 
 
 class UnitRescaling(Told):
-    """Each hidden unit of a layer moved along its orbit: in-weights times s, out-weights over s.
+    """Rescale each hidden unit of a layer: in-weights times s, out-weights over s.
 
-    With relu units (or others with φ(s a) = s φ(a)) no prediction changes, so that the prior decides.
+    With relu units (or others with φ(s a) = s φ(a)) no prediction changes: s depends on the prior alone.
     Where it is Gaussian given its precisions, log p(s²) is that of a generalised inverse Gaussian law
     with shape (n_in - n_out)/2, up Σ τ w_in²/2 and down Σ τ w_out²/2, from which s² is drawn
-    exactly, for all units at once. That law is the proposal of a Metropolis step, always accepted
-    there; other activations and priors with a scale (Student t) cost acceptance, not exactness. Costs
-    two energies.
+    exactly, for all units at once. That is the proposal of a Metropolis step, which is then always
+    accepted; with other activations, or priors with a scale (Student t), fewer proposals are accepted and the
+    step is still exact. Costs two energies.
 
     :param incoming: site of the kernel whose last axis counts the units.
     :param outgoing: site of the kernel whose first axis but the last counts them.

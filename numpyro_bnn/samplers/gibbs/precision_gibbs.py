@@ -37,7 +37,7 @@ def centered_model(model: Callable) -> parameterize:
 def precision_sites(model_trace: dict[str, Any]) -> list[str]:
     """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
 
-    :param model_trace: of the model in centred coordinates.
+    :param model_trace: trace of the model in centred coordinates.
     :raises ValueError: if there are none.
     """
     names = [n for n in levels_of(model_trace) if not model_trace[n]["is_observed"]]
@@ -59,9 +59,9 @@ class PrecisionGibbs(Told, MCMCKernel):
         centered = bnn.parameterize(model, "centered")
         Gibbs([(PrecisionGibbs(model), precision_sites), (HMC(centered), None)])
 
-    It looks at the model in centred coordinates whatever its own; the other blocks must be given
-    ``bnn.parameterize(model, "centered")``, since ``Gibbs`` wants one model for all.
-    :func:`neal` does all that. Costs no gradient, and one pass over the data where it draws noise.
+    It uses the model in centred coordinates, whatever the model's own; the other blocks must be given
+    ``bnn.parameterize(model, "centered")``, since ``Gibbs`` needs one model for all blocks.
+    :func:`neal` sets all this up. Costs no gradient, and one pass over the data where it draws noise.
 
     :param model: a NumPyro model.
     :raises TypeError: if `model` is not callable.
@@ -162,7 +162,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def refresh(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
-        """The state as it is: it holds nothing that depends on sites of other blocks."""
+        """The unchanged state: nothing in it depends on sites of other blocks."""
         return state
 
     def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":
@@ -172,7 +172,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         return kernel
 
     def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
-        """Precisions are kept as they are."""
+        """The identity: precisions are stored as constrained values."""
         return identity
 
 
@@ -204,7 +204,7 @@ def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **opt
         whatever coordinates.
     :param kernel: class of the kernel of the weights, such as ``numpyro.infer.NUTS``; called as
         ``kernel(model, **options)``. Others than the default adapt as they always do.
-    :param options: of that kernel.
+    :param options: options of that kernel.
     :return: a kernel for :class:`numpyro_bnn.MCMC`.
     :raises ValueError: when run, if the model has no hierarchical precision.
 

@@ -1,9 +1,9 @@
-"""Hierarchical precisions drawn anew, exactly, whatever power the likelihood is raised to.
+"""Draws hierarchical precisions exactly given the weights, for any power of the likelihood.
 
-The likelihood knows a precision only through the weights that it scales. With the weights held
-fixed its law is therefore that of the prior on every rung, and no gradient is needed.
-In non-centred coordinates, where the standardised weights follow the new precision, that is a
-step along the ridge that HMC has to creep along (interweaving, Yu and Meng 2011).
+The likelihood depends on a precision only through the weights that it scales. With the weights held
+fixed its conditional is therefore that of the prior on every rung, and no gradient is needed.
+In non-centred coordinates, where the standardised weights change with the new precision, this is a
+step along the ridge between weights and precision on which HMC is slow (interweaving, Yu and Meng 2011).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from numpyro_bnn.priors.precision_levels import Level
 
 
 def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
-    """Constrained values with every precision of `levels` drawn given all else, lowest first."""
+    """Constrained values with every precision of `levels` drawn from its conditional, lowest level first."""
     values = dict(values)
     for key_level, (name, level) in zip(jax.random.split(key, len(levels)), levels.items()):
         values[name] = level.draw(key_level, values).reshape(values[name].shape)
@@ -26,7 +26,7 @@ def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
 def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Values] | None:
     """A function of key and unconstrained values that draws every precision given the weights.
 
-    :param potential: of a model in whatever coordinates.
+    :param potential: potential energy of a model in any coordinates.
     :return: None for a model without hierarchical precisions.
     """
     structure = centered(potential).structure
@@ -37,7 +37,7 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
 
     def redraw(key: jax.Array, z: Values) -> Values:
         values = redrawn(key, levels, potential.constrain(z, deterministic=True))
-        # What is standardised in the model's own coordinates follows from these.
+        # Standardised weights in the model's own coordinates are computed from these.
         return own_coordinates(potential, {name: values[name] for name in structure.latent})
 
     return redraw

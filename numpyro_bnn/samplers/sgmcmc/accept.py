@@ -1,4 +1,4 @@
-"""Accept or reject: what makes a sampler exact at any step size.
+"""Metropolis rules, which accept or reject proposals and so make a sampler exact at any step size.
 
 A rule is an ingredient of a kernel: its :meth:`Metropolis.decide` makes a proposal and accepts or
 rejects it. :func:`propose` judges one step (MALA, random walk, SGLD with ``accept=``);
@@ -30,13 +30,13 @@ from numpyro_bnn.samplers.sgmcmc.noise import normals_like
 
 @dataclass(frozen=True)
 class Metropolis:
-    """How a proposal is judged.
+    """A rule that makes proposals and accepts or rejects them.
 
     :param num_steps: steps of a trajectory; the most that it may have where a length is given.
     :param trajectory_length: mean duration of a trajectory, in the units of the step size; the
         number of steps is then drawn for each, uniformly between 1 and twice the mean, so that no
         direction can be in resonance with it.
-    :param exact: by the energy on all rows; otherwise by that of the minibatch that made the
+    :param exact: whether the decision uses the energy on all rows; otherwise that of the minibatch of the
         proposal, which is biased.
     :param caches_gradient: whether the gradient at the position is kept between proposals.
     :param needs_all_rows: whether the decision is right for gradients on all rows only.
@@ -63,12 +63,12 @@ class Metropolis:
 
 
 class ProposalInputs(NamedTuple):
-    """What a decision begins with: where the chain is, and what moves it.
+    """The inputs of a Metropolis decision: the state of the chain and the ingredients that move it.
 
     - **method** - dynamics that make the proposal
     - **gradient** - estimator of the gradient
     - **rows** - potential energy on all rows or some of them
-    - **state** - of the dynamics, before the proposal
+    - **state** - state of the dynamics before the proposal
     - **energy** - U at its position, in nats
     - **estimator** - state of the gradient estimator
     - **settings** - step size, temperature, metric
@@ -86,13 +86,13 @@ class ProposalInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Where a chain is after a decision.
+    """The state of a chain after a Metropolis decision.
 
-    - **dynamics**, **estimator** - states
+    - **dynamics**, **estimator** - states of the dynamics and of the gradient estimator
     - **energy** - U at the position
-    - **gradient** - the last one looked at; None for methods without
-    - **accept_prob** - probability with which the proposal was to be accepted
-    - **accepted** - whether the gradient is that of the position
+    - **gradient** - the last gradient computed; None for methods without gradients
+    - **accept_prob** - acceptance probability of the proposal
+    - **accepted** - whether the proposal was accepted, so that the gradient belongs to the position
     - **num_steps** - steps of the proposal
     """
 
@@ -106,10 +106,10 @@ class Decision(NamedTuple):
 
 
 def propose(rule: Metropolis, begin: ProposalInputs) -> Decision:
-    """One step, accepted or rejected.
+    """Propose by one step of the dynamics, and accept or reject it.
 
-    With minibatch gradients the same rows serve both ends, so that for these rows the proposal
-    and its reverse are a pair of known densities, and the energy on all rows makes it exact.
+    With minibatch gradients the same rows are used at both ends, so that the densities of the proposal and
+    of its reverse are known given the rows; the energy on all rows makes the decision exact.
     """
     method, gradient, rows, state, energy, estimator, settings, key = begin
     key_noise, key_accept = jax.random.split(key)
@@ -139,7 +139,7 @@ def propose(rule: Metropolis, begin: ProposalInputs) -> Decision:
 
 
 def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
-    """Several steps, accepted or rejected together; a rejection reverses the momentum."""
+    """Propose by a trajectory, and accept or reject it; a rejection reverses the momentum."""
     method, gradient, rows, state, energy, estimator, settings, key = begin
     key_steps, key_accept, key_length = jax.random.split(key, 3)
     count = rule.draw_num_steps(key_length, settings.step_size)
@@ -157,7 +157,7 @@ def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
     like = jax.tree.map(jnp.zeros_like, state.position)
     carry = (state, estimator, jnp.zeros((), real), like)
     end, estimator, value, last = lax.fori_loop(0, count, step, carry)
-    # A word that ends with a kick took its last gradient, and so the energy, at its end.
+    # A splitting that ends with a kick has computed gradient and energy at the end of the trajectory.
     known = method.reuses_gradient and gradient.batch_size is None
     end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
     change = end_energy - energy + end.work
@@ -178,7 +178,7 @@ def _decide(
     gradient: PyTree,
     estimator: PyTree,
 ) -> Decision:
-    """Accept the end of a proposal with the probability that its energy error leaves it.
+    """Accept the end of a proposal with the probability given by its energy error.
 
     :param end_energy: U at the end, in nats.
     :param energy_error: change of the total energy, in nats.

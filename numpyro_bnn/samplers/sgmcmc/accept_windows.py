@@ -1,10 +1,10 @@
-"""Windows of states in place of the end points of a trajectory.
+"""A Metropolis rule that compares windows of states in place of the end points of a trajectory.
 
-A trajectory of L leapfrog steps is laid so that its start is one of its first W states, each
+A trajectory of L leapfrog steps is placed so that its start is one of its first W states, each
 equally likely. The first W states are the *reject window* and the last W the *accept window*; a
 window weighs the sum of exp(-H/T) over its states. The accept window is chosen with probability
-min(1, ratio of the weights), and from the chosen window a state in proportion to its own weight:
-a bad last state no longer throws the whole trajectory away.
+min(1, ratio of the weights), and from the chosen window a state in proportion to its own weight.
+So a single bad state at the end no longer rejects the whole trajectory.
 
 Source: R. M. Neal, *An improved acceptance procedure for the hybrid Monte Carlo algorithm*, J. Comp.
 Phys. 111 (1994).
@@ -34,7 +34,7 @@ class _Window(NamedTuple):
         """The window after one more state, which counts if it is `inside`."""
         log_weight = jnp.where(inside & jnp.isfinite(log_weight), log_weight, -jnp.inf)
         both = jnp.logaddexp(self.log_weight, log_weight)
-        # While nothing has any weight the difference is not a number, and nothing is taken.
+        # While no state has any weight the difference is NaN, and no state is taken.
         taken = jnp.log(jax.random.uniform(key, dtype=both.dtype)) < log_weight - both
 
         def pick(new: Any, old: Any) -> jax.Array:
@@ -65,7 +65,7 @@ class WindowedMetropolis(Metropolis):
 
 
 def _windowed(rule: WindowedMetropolis, begin: ProposalInputs) -> Decision:
-    """The state after the decision; the gradient is that of its position."""
+    """Run the trajectory and decide; the gradient returned is that of the new position."""
     method, gradient, rows, state, energy, estimator, settings, key = begin
     key_offset, key_back, key_ahead, key_accept = jax.random.split(key, 4)
     length, width = rule.num_steps, rule.window
@@ -108,7 +108,7 @@ def _windowed(rule: WindowedMetropolis, begin: ProposalInputs) -> Decision:
     stay = rejected._replace(state=_reversed(rejected.state))
     chosen: _Window = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, stay)
     after = chosen.state._replace(work=jnp.zeros_like(state.work))
-    # Either way the gradient belongs to where the chain is.
+    # Whichever window was chosen, the gradient is that of the new position.
     known = jnp.ones((), bool)
     return Decision(
         after, estimator, chosen.energy, after.gradient, jnp.exp(log_accept), known, length

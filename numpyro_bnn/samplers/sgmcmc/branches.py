@@ -1,4 +1,4 @@
-"""Branches that stay branches when chains are vectorised."""
+"""Conditionals that skip a computation when no chain needs it, under ``jax.vmap`` too."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +25,8 @@ def _any_chain(axis_size: int, batched: list[bool], flag: jax.Array) -> tuple[ja
 def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyTree:
     """``new()`` where a flag is true and `old` elsewhere; `new` is run only if some chain needs it.
 
-    Under ``jax.vmap`` a ``lax.cond`` computes both branches at every step. Here `new` is left out of
-    the steps in which no chain needs it: chains do what is rare at the same steps.
+    Under ``jax.vmap`` a ``lax.cond`` computes both branches at every step. Here `new` is skipped in steps in
+    which no chain needs it, which are most steps for a rare computation that chains do at the same time.
 
     :param flag: boolean scalar.
     :param new: makes a pytree like `old`.
@@ -41,7 +41,7 @@ def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyT
 def chosen(flag: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`.
 
-    A key is used up when a step was taken, whether what came of the step is kept or not.
+    A random key is used up by a step, whether the result of the step is kept or not.
 
     :param flag: boolean scalar.
     """

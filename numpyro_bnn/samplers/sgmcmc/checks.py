@@ -1,4 +1,4 @@
-"""What a kernel refuses before anything is traced: values out of range, ingredients that clash."""
+"""Checks of a kernel's arguments before anything is traced: values in range, ingredients that fit."""
 
 from collections.abc import Callable
 from typing import Any

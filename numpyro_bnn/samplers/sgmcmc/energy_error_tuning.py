@@ -1,4 +1,4 @@
-"""What an unadjusted chain with momentum learns in warm-up: how fast to forget, and its step."""
+"""Step-size and friction tuning of unadjusted samplers with momentum, from the energy error in warm-up."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,18 +11,18 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spre
 from numpyro_bnn.samplers.sgmcmc.running_moments import Moments
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
-# Steps over which the mean of energy errors forgets: (n - 1)/(n + 1) with n = 150.
+# Decay of the running mean of energy errors, over about n = 150 steps: (n - 1)/(n + 1).
 _MEMORY = 149 / 151
-# How far from the target, in log step size, an error still says something.
+# Width, in log step size, of the weight of an energy error by its distance from the target.
 _TRUST = 1.5
-# Roundings of U, of its largest float, that an energy error may have.
+# Energy errors below so many rounding errors of U are ignored.
 _ROUNDINGS = 4
 # The step may at most double, or halve, from one step to the next.
 _LARGEST_CHANGE = 2.0
 # Decoherence time by integrated autocorrelation time.
 _SHARE = 0.4
 _BLOCKS = 10
-# Of a block, above which a time says only that it is long.
+# An autocorrelation time above this share of a block is known only to be long.
 _RESOLVED = 0.5
 
 
@@ -50,8 +50,8 @@ class Decoherence:
     The variance of the energy error of a step grows as :math:`h^6`, so each squared error
     suggests a step; suggestions are averaged with a weight that falls with the distance from the
     target (Robnik et al. 2023, section 4.1). When the metric changes the step changes by the
-    mean change of its units. An error that is of the size of the rounding of U says nothing: far
-    out, where U is a million and more in single precision, it would shrink the step for ever.
+    mean change of its units. Errors of the size of the rounding of U are ignored: far from the
+    typical set, where U is a million and more in single precision, they would shrink the step for ever.
 
     After the second third of warm-up :math:`1/\gamma` is the typical standard deviation in the
     metric; over the last, ten block means give the integrated autocorrelation time of every
@@ -67,7 +67,7 @@ class Decoherence:
 
     @property
     def learns(self) -> bool:
-        """Whether there is anything to do in warm-up."""
+        """Whether warm-up tunes anything."""
         return self.energy_variance is not None or self.finds_friction
 
     def init(self, position: PyTree) -> WarmupStatistics:
@@ -88,9 +88,9 @@ class Decoherence:
     ) -> StepTuning:
         """Step size, friction and statistics after one step of warm-up.
 
-        :param energy_error: of the step, over the temperature; not finite is the worst.
+        :param energy_error: energy error of the step over the temperature; non-finite counts as infinite.
         :param energy: U after the step, over the temperature.
-        :param position: after the step.
+        :param position: position after the step.
         :param metrics: inverse mass matrices before and after the step.
         :param i: steps before this one.
         :param num_warmup: steps of warm-up.
@@ -113,7 +113,7 @@ class Decoherence:
         chosen = jnp.where((at == -1) & seen, 1 / scale, tuned.friction)
         steps = _autocorrelation_time(learned, length)
         found = 1 / (_SHARE * tuned.step_size * steps)
-        # A chain that is slower than its blocks looks as if it took one block.
+        # The autocorrelation time of a chain that is slower than its blocks comes out as about one block.
         found = jnp.where(steps > _RESOLVED * length, jnp.minimum(found, chosen), found)
         chosen = jnp.where(at + 1 == third, found, chosen)
         friction = chosen.astype(tuned.friction.dtype)

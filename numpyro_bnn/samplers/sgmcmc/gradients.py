@@ -1,4 +1,4 @@
-r"""Gradient estimators: what a kernel takes for ∇U at a position.
+r"""Gradient estimators: estimates of ∇U at a position, on all rows or a minibatch.
 
 Each estimates the gradient of a :class:`~numpyro_bnn.potential.potential.Potential` without bias: its mean
 over the minibatches that it may draw is ∇U. With g(θ; I) the gradient of U(θ; I), in which the
@@ -7,7 +7,7 @@ likelihood of the B rows I counts N/B times and the prior once:
 - :func:`full`: every row, in one piece or in chunks of bounded memory;
 - :func:`minibatch`: g(θ; I);
 - :func:`control_variate`: g(θ; I) - g(θ̂; I) + ∇U(θ̂) around a fixed anchor θ̂;
-- :func:`svrg`: a control variate whose anchor moves to where the chain is every so many steps.
+- :func:`svrg`: a control variate whose anchor is moved to the chain's position every so many steps.
 """
 
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ ORDERS = ("permutation", "replacement", "blocks")
 
 
 class Estimate(NamedTuple):
-    """What an estimator gives for one step.
+    """The estimates for one step: energy and gradient.
 
     - **value** - estimate of the potential energy, in nats
     - **gradient** - estimate of its gradient, like the position
-    - **state** - of the estimator
+    - **state** - state of the estimator
     """
 
     value: jax.Array
@@ -43,9 +43,9 @@ class Estimate(NamedTuple):
 
 
 class Estimator(Protocol):
-    """What a kernel asks of an estimator; see the module.
+    """The interface of a gradient estimator, as kernels use it.
 
-    - **batch_size** - rows a gradient looks at; None for all
+    - **batch_size** - rows of a gradient; None for all
     - **evaluations** - gradients of `batch_size` rows that an estimate takes
     """
 
@@ -56,7 +56,7 @@ class Estimator(Protocol):
 
     @property
     def needs_rows(self) -> bool:
-        """Whether it takes rows by number, and so needs a data plate."""
+        """Whether it selects rows by number, and so needs a data plate."""
 
     @property
     def independent(self) -> bool:
@@ -64,7 +64,7 @@ class Estimator(Protocol):
 
     @property
     def follows_chain(self) -> bool:
-        """Whether an estimate depends on where the chain has been."""
+        """Whether an estimate depends on earlier positions of the chain."""
 
     def init(self, potential: "Rows", position: PyTree, key: jax.Array) -> PyTree:
         """The state before the first step."""
@@ -116,7 +116,7 @@ def full(chunk_size: int | None = None) -> Estimator:
 
 
 class BatchState(NamedTuple):
-    """Where a sequence of minibatches stands.
+    """The state of a sequence of minibatches.
 
     - **rng_key** - decides the order of every epoch
     - **count** - minibatches taken so far
@@ -135,7 +135,7 @@ def next_rows(
 ) -> tuple[jax.Array, BatchState]:
     """Row numbers of the next minibatch.
 
-    :param state: where the sequence stands.
+    :param state: state of the sequence.
     :param size: number of rows N.
     :param batch_size: rows to take, B.
     :param order: see :func:`minibatch`.
@@ -270,7 +270,7 @@ def minibatch(batch_size: int, order: Order = "permutation") -> _Minibatch:
 class AnchorState(NamedTuple):
     """A minibatch sequence and the point around which gradients are corrected.
 
-    - **batches** - where the sequence stands
+    - **batches** - state of the sequence of minibatches
     - **anchor** - position θ̂
     - **value**, **gradient** - U and ∇U at the anchor, over all rows
     """
@@ -320,7 +320,7 @@ class _ControlVariate:
 
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         if self.period is not None:
-            # The sequence goes on as it was: its key is used once and never chosen between.
+            # The minibatch sequence is kept apart from the selection: its random key must be used only once.
             batches = state.batches
             exact = where_needed(
                 batches.count % self.period == 0,

@@ -1,8 +1,8 @@
 """One kernel over any ingredients: dynamics, gradients, metric, step size, temperature, tuning.
 
 :class:`SGMCMC` drives any method of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.methods` over a
-NumPyro model. It holds the ingredients and what NumPyro asks of a kernel; what one step does with
-them is in :mod:`~numpyro_bnn.samplers.sgmcmc.transitions`. The named samplers (``named/``) only
+NumPyro model. It holds the ingredients and implements NumPyro's interface; one step with them is in
+ :mod:`~numpyro_bnn.samplers.sgmcmc.transitions`. The named samplers (``named/``) only
 choose ingredients.
 """
 
@@ -78,15 +78,16 @@ class SGMCMC(MCMCKernel):
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
         :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None.
-    :param target_accept_prob: of Metropolis methods with ``step_size="auto"``.
-    :param tuning: what warm-up learns, see :mod:`~numpyro_bnn.samplers.sgmcmc.tuning`; by default
-        the step size, from the acceptance where there is a rule and from the curvature elsewhere.
+    :param target_accept_prob: acceptance that Metropolis methods aim at with ``step_size="auto"``.
+    :param tuning: tuning of step size and friction in warm-up, see
+        :mod:`~numpyro_bnn.samplers.sgmcmc.tuning`; by default the step size, from the acceptance where there
+        is a rule and from the curvature elsewhere.
     :param plate: the data plate, where the model has several.
     :raises ValueError: for values out of range and ingredients that do not fit each other.
     """
 
     sample_field = "z"
-    # Rows are read where they are, see run/kernel_protocol.py.
+    # Data may stay on the host, see run/kernel_protocol.py.
     takes_host_rows = True
 
     def __init__(
@@ -175,7 +176,7 @@ class SGMCMC(MCMCKernel):
         return 1 if self.metropolis is None else self.metropolis.num_steps
 
     def is_cold(self, num_steps: int) -> bool:
-        """Whether it samples nothing: the temperature is 0 in all of so many steps."""
+        """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
         return not bool(jnp.any(jax.vmap(self.temperature)(jnp.arange(num_steps))))
 
     @property
@@ -203,7 +204,7 @@ class SGMCMC(MCMCKernel):
     def take_batch_size(self, structure: Structure) -> None:
         """Take minibatches of the size that the model subsamples, where no other was given.
 
-        :param structure: of the model.
+        :param structure: sites and plates of the model.
         :raises ValueError: if this method needs all rows.
         """
         if self._chooses_rows:
@@ -310,7 +311,7 @@ class SGMCMC(MCMCKernel):
     def refresh(
         self, state: SGMCMCState, model_args: tuple, model_kwargs: dict | None
     ) -> SGMCMCState:
-        """Recompute what is cached, after Gibbs changed the values that it is conditioned on."""
+        """Recompute cached energy and gradient, after Gibbs changed the values of other blocks."""
         rows = self._rows(model_args, model_kwargs)
         estimator = self.gradient.refresh(rows, state.estimator)
         learned, momentum = reconditioned(

@@ -1,4 +1,4 @@
-"""How a kernel teaches its preconditioner: gradients, curvature, and momenta in the new metric."""
+"""Updates of a kernel's preconditioner by gradients and curvature, and of its momenta to the new metric."""
 
 import dataclasses
 from collections.abc import Callable
@@ -25,11 +25,12 @@ def learned_metric(
     warming: jax.Array,
     curvature: PyTree = None,
 ) -> tuple[PyTree, PyTree]:
-    """What a preconditioner makes of a gradient, and the momentum in the new metric.
+    """Update a preconditioner by a gradient, and rescale the momentum to the new metric.
 
-    :param state: of the preconditioner.
+    :param metric: the preconditioner.
+    :param state: its state.
     :param num_rows: N, for metrics of the mean loss; 0 where it is not known.
-    :param momentum: of the old metric's law; None for methods without.
+    :param momentum: momentum under the old metric; None for methods without.
     :param warming: whether this is warm-up.
     :param curvature: diagonal of the Hessian, where the metric goes on changing.
     """
@@ -43,7 +44,7 @@ def learned_metric(
 
 
 def conditioned(metric: Preconditioner, state: PyTree, rows: Rows) -> PyTree:
-    """The state of a preconditioner given what Gibbs holds fixed."""
+    """The state of a preconditioner given the values that Gibbs holds fixed."""
     update = getattr(metric, "after_gibbs", None)
     return state if update is None else update(rows.potential, state)
 
@@ -51,7 +52,7 @@ def conditioned(metric: Preconditioner, state: PyTree, rows: Rows) -> PyTree:
 def reconditioned(
     metric: Preconditioner, state: PyTree, rows: Rows, momentum: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """State and momentum of a preconditioner after Gibbs has changed what it holds fixed."""
+    """State of a preconditioner, and momentum, after Gibbs has changed the values of other blocks."""
     after = conditioned(metric, state, rows)
     if momentum is None or after is state:
         return after, momentum

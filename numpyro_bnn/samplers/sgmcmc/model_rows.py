@@ -1,4 +1,4 @@
-"""What a kernel samples, and where it begins."""
+"""The potential that a kernel samples, and the position at which a chain begins."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def start_of(
 
     :param owner: the kernel, for errors.
     :param init_params: given start; a gentle one is drawn where None.
-    :param kwargs: of the model; NumPyro's Gibbs leaves a mark in them.
+    :param kwargs: keyword arguments of the model; NumPyro's Gibbs adds an entry to them.
     :raises ValueError: for a potential function without a start.
     """
     if not isinstance(rows.potential, Potential):
@@ -48,6 +48,6 @@ def start_of(
     if init_params is None:
         return gentle_start(rows.potential, key)
     if kwargs and GIBBS_SITES_KWARG in kwargs:
-        # NumPyro's Gibbs hands constrained values to every block that is not HMC.
+        # NumPyro's Gibbs passes constrained values to every block that is not HMC.
         return rows.potential.unconstrain(init_params)
     return dict(init_params)

@@ -1,4 +1,4 @@
-"""How a kernel renews momenta between draws: drawn afresh every so often, or partly kept."""
+"""Momentum refreshment between draws: a fresh momentum every so many draws, or a partial refresh."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 
 
 class MomentumRefresh(Protocol):
-    """What a kernel asks for before every call of `sample`."""
+    """A rule for momentum refreshment, applied before every call of `sample`."""
 
     def __call__(
         self,
@@ -27,10 +27,10 @@ class MomentumRefresh(Protocol):
         settings: Settings,
         i: jax.Array,
     ) -> PyTree:
-        """The momentum to go on with.
+        """The momentum after refreshment.
 
-        :param method: whose momenta they are.
-        :param state: where the chain is.
+        :param method: dynamics that use the momentum.
+        :param state: state of the dynamics.
         :param noise: standard normal, like the position.
         :param settings: temperature and metric scale the momentum.
         :param i: calls of `sample` so far.
@@ -41,7 +41,7 @@ class MomentumRefresh(Protocol):
 class FreshMomentum:
     """Momenta drawn from their stationary law.
 
-    :param every: calls of `sample` between draws.
+    :param every: calls of `sample` from one fresh momentum to the next.
     """
 
     every: int = 1

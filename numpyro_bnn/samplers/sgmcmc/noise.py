@@ -1,9 +1,9 @@
-"""Standard normal vectors shaped like a position: more than half of the time of an SGLD step.
+"""Fast standard normal vectors shaped like a position, which take most of the time of an SGLD step.
 
-At 80,000 parameters on a CPU half of the time of ``jax.random.normal`` goes to its bits, which
-are of cryptographic quality. Here JAX draws two words for every vector and step,
-and its bits are a hash of these and the place, three multiplications each, so that vectors of
-single precision cost less than half. Bits, resolution and the inverse error function
+At 80,000 parameters on a CPU half of the time of ``jax.random.normal`` is spent on random bits of
+cryptographic quality. Here JAX draws two random words for every vector and step, and the bits of an entry
+are a hash of these words and its index, at three multiplications each, so that vectors of single precision
+cost less than half. Bits, resolution and the inverse error function
 are otherwise those of ``jax.random.normal``; other precisions use that.
 """
 
@@ -49,8 +49,8 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arra
     """An array of independent standard normals.
 
     :param key: a key of JAX, not to be used again.
-    :param shape: of the array.
-    :param dtype: of the array; single precision is the fast path.
+    :param shape: shape of the array.
+    :param dtype: dtype of the array; single precision is fast.
     """
     if dtype != jnp.float32:
         return jax.random.normal(key, shape, dtype)
@@ -61,7 +61,7 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arra
 
 
 def hashed_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """32 random bits for every place: an integer hash of the place and of two random words.
+    """32 random bits for every entry: an integer hash of its index and of two random words.
 
     The mixing rounds and their constants are Wellons' ``triple32``, whose bias is the smallest
     found for three multiplications (*Hash Function Prospector*, 2018); the two words

@@ -1,4 +1,4 @@
-r"""A metric that follows the precisions which Gibbs holds fixed: Neal's step sizes for any network.
+r"""A preconditioner computed from the precisions that Gibbs holds fixed: Neal's step sizes for any network.
 
 Given its precisions, a weight has the prior curvature :math:`\tau`, and the data add about the
 diagonal of the Fisher information. Neal bounds the latter by a backward pass through layers that his
@@ -72,9 +72,9 @@ class _GivenPrecisions:
 
 
 def _mean_square(scores: jax.Array) -> jax.Array:
-    """Mean square over draws, without those that a wide prior has taken out of the range of floats.
+    """Mean square over draws, without draws that a wide prior has made non-finite.
 
-    A hazard of exp(100) is such a one. A single NaN in the metric would stop the chain for good.
+    An example is a hazard of exp(100). A single NaN in the metric would freeze the chain.
     """
     finite = jnp.isfinite(scores**2)
     total = jnp.where(finite, scores**2, 0.0).sum(axis=0)
@@ -126,7 +126,7 @@ def _prior_curvature(law: dist.Distribution, z: jax.Array) -> jax.Array:
 
 
 def given_precisions(num_draws: int = 8) -> _GivenPrecisions:
-    """The inverse of prior precision plus Fisher information, given what Gibbs holds fixed.
+    """The inverse of prior precision plus Fisher information, given the precisions that Gibbs holds fixed.
 
     Evaluated anew whenever a block of Gibbs has changed the precisions, at `num_draws` gradients on
     all rows; in between it is constant, and the target exactly invariant. Step sizes are then in units of a

@@ -1,4 +1,4 @@
-r"""Preconditioners: where the inverse mass matrix comes from, and nothing else.
+r"""Preconditioners, which give a kernel its inverse mass matrix.
 
 Each is an object with four functions::
 
@@ -10,8 +10,8 @@ Each is an object with four functions::
 ``adapting`` is true during warm-up. A metric that is frozen afterwards leaves the target exactly
 invariant, whatever it is, so that is the default everywhere. A metric that goes on changing with
 the position (``varies``) needs its divergence in the drift, :math:`\Gamma_i = \sum_j \partial_j
-M^{-1}_{ij}`, which only overdamped dynamics have a place for. One that depends on what Gibbs holds fixed has
-``after_gibbs(potential, state)`` as well, its state after Gibbs has changed that.
+M^{-1}_{ij}`, which only overdamped dynamics can add. One that depends on the values that Gibbs holds fixed
+has ``after_gibbs(potential, state)`` as well, which gives its state after Gibbs has changed them.
 """
 
 import math
@@ -36,15 +36,15 @@ __all__ = ["diagonal", "from_warmup", "given_precisions", "identity", "rmsprop"]
 
 
 class Preconditioner(Protocol):
-    """What a kernel asks of a preconditioner; see the module."""
+    """The interface of a preconditioner; the head of this module describes its functions."""
 
     @property
     def varies(self) -> bool:
-        """Whether it goes on changing after warm-up, and so needs its divergence."""
+        """Whether it changes after warm-up too, so that the drift needs its divergence."""
 
     @property
     def needs_warmup(self) -> bool:
-        """Whether it is the identity until warm-up has shown it something."""
+        """Whether it is the identity until it is adapted in warm-up."""
 
     def init(self, position: PyTree) -> PyTree:
         """The state before the first step."""
@@ -67,7 +67,7 @@ class Preconditioner(Protocol):
 
 
 def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
-    # A branch, not a selection: after warm-up a step must not pay for the statistics.
+    # A branch and no selection: after warm-up a step must not compute the statistics.
     return where_needed(adapting, update, state)
 
 

@@ -47,10 +47,10 @@ class _Constant:
 
 
 def constant(value: float) -> Schedule:
-    """The same value at every step.
+    """A schedule that has one value at every step.
 
     :param value: finite and not negative (a temperature may be 0).
-    :raises ValueError: if it is neither.
+    :raises ValueError: for a negative value, infinity or NaN.
     """
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(
@@ -64,7 +64,7 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
     """A schedule from a number or from a schedule, which is returned as it is.
 
     :param value: number, or callable ``count -> scalar``, e.g. any Optax schedule.
-    :param name: what an error message calls it.
+    :param name: its name in error messages.
     :param owner: the kernel that it is for, for error messages.
     :raises TypeError: if ``value`` is neither, cannot be called with a count that JAX traces, or
         does not give one real number.
@@ -114,7 +114,7 @@ def _check_traced(label: str, schedule: Schedule) -> None:
         raise TypeError(
             f"{label}, which cannot be called with one argument: {error}. {advice}"
         ) from None
-    except ValueError:  # builtins do not tell their arguments
+    except ValueError:  # builtins have no signature to inspect
         pass
     given: list[Any] = []
     try:
@@ -192,7 +192,7 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
 
 
 class Pace(Protocol):
-    """How many steps a kernel takes from draw to draw."""
+    """A rule for the number of steps that a kernel takes from one draw to the next."""
 
     def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
         """Take the steps to the next draw.
@@ -221,7 +221,7 @@ def pace_of(*schedules: Schedule) -> Pace:
 class Cyclical:
     r"""Cosine cycles, each of which explores and then samples: see :func:`cyclical`.
 
-    A kernel asks :meth:`num_steps` how many steps to run until the next draw that is kept; with
+    :meth:`num_steps` gives a kernel the number of steps to the next draw that is kept; with
     ``schedule=schedule.temperature(T)`` exploration runs at temperature 0.
     """
 
@@ -342,7 +342,7 @@ class _Converted:
 def from_learning_rate(
     learning_rate: float | Schedule, data_size: int, *, momentum: bool
 ) -> Schedule:
-    r"""The step size that moves as an optimiser with a learning rate on the mean loss.
+    r"""The step size that corresponds to an optimiser's learning rate on the mean loss.
 
     Gradient descent :math:`\theta - \ell\, \nabla \bar L` on the mean loss :math:`\bar L = U/N` is
     the drift of SGLD with :math:`\epsilon = 2 \ell / N`. Momentum kernels have

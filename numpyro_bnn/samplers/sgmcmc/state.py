@@ -1,4 +1,4 @@
-"""What a chain carries from step to step, and what it says about itself."""
+"""The state of an SGMCMC chain: position, momentum, states of the ingredients, and statistics of the step."""
 
 from typing import NamedTuple
 
@@ -28,9 +28,9 @@ class SGMCMCState(NamedTuple):
     - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
     - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
       minibatches, exact at the position for Metropolis methods
-    - **step_size**, **temperature** - of the last step
-    - **accept_prob**, **mean_accept_prob** - of the last Metropolis decision, and their mean
-      over this phase; 1 for methods without
+    - **step_size**, **temperature** - step size and temperature of the last step
+    - **accept_prob**, **mean_accept_prob** - acceptance probability of the last Metropolis decision, and its
+      mean over this phase; 1 for methods without
     - **num_steps** - steps of the last trajectory, each with one gradient; 1 without a trajectory
     - **energy_error** - change of the total energy in the last step of unadjusted dynamics that
       keep account of it, in nats; exact dynamics would conserve the energy. An estimate under
@@ -39,10 +39,10 @@ class SGMCMCState(NamedTuple):
     - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
       momentum
     - **configurational_temperature** - θᵀ∇U / D, which should too
-    - **kinetic_temperatures**, **configurational_temperatures** - the same temperatures by site
-    - **exploded_at** - call of `sample` at which the chain, or what a schedule gave it, became
-      non-finite (a schedule: or negative) and the chain was frozen; -1 for a sound chain
-    - **rng_key** - for the next step
+    - **kinetic_temperatures**, **configurational_temperatures** - these two temperatures by site
+    - **exploded_at** - call of `sample` at which the chain became non-finite, or a schedule gave a negative
+      or non-finite value, and the chain was frozen; -1 for a sound chain
+    - **rng_key** - random key of the next step
     """
 
     i: jax.Array
@@ -79,7 +79,7 @@ def initial_state(
     adaptation: StepTuning,
     rng_key: jax.Array,
 ) -> SGMCMCState:
-    """The state before the first step; :func:`record` fills in what users look at."""
+    """The state before the first step; :func:`record` fills in the statistics."""
     real = jnp.result_type(float)
     zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
     nan = jnp.full((), jnp.nan, real)
@@ -116,10 +116,10 @@ def record(
     at: PyTree,
     settings: Settings,
 ) -> SGMCMCState:
-    """The state after a movement, with what users look at.
+    """The state after a step of the dynamics, with its statistics for the user.
 
-    :param gradient: the last one; None for methods without.
-    :param at: where it was taken.
+    :param gradient: the last gradient; None for methods without gradients.
+    :param at: the position at which it was computed.
     """
     real = jnp.result_type(float)
     new = state._replace(
@@ -145,10 +145,10 @@ def record(
 
 
 def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
-    """Keep the last sound state of a chain that explodes, and remember when it did.
+    """Keep the last finite state of a chain that explodes, and record the step at which it did.
 
-    A step size or temperature that is negative or not finite counts as an explosion, because there
-    is no sampler of that kind; the state shows it, so that the run can tell why it ended.
+    A step size or temperature that is negative or not finite counts as an explosion too; it stays in the
+    state, so that the message of the run can give the reason.
     """
     scheduled = jnp.stack([after.step_size, after.temperature])
     possible = (jnp.isfinite(scheduled) & (scheduled >= 0)).all()

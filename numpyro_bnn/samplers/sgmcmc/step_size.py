@@ -1,4 +1,4 @@
-"""Step sizes that work at first try: from the curvature, or from the acceptance.
+"""Step sizes for ``step_size="auto"``: from the curvature, or from the acceptance probability.
 
 Both begin at a share of the largest stable step at the start. Metropolis methods then aim at an
 acceptance in warm-up; all others follow the curvature, which grows as a network begins to fit
@@ -22,19 +22,19 @@ from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 # Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
 _STABLE = 0.25
 _POWER_STEPS = 20
-# What the curvature of the past still weighs after one step, once it has fallen.
+# Weight that the past curvature keeps after one step, once the curvature has fallen.
 _MEMORY = 0.98
 
 
 class StepTuning(NamedTuple):
     """Step size and friction of a chain.
 
-    - **step_size** - in use; what "auto" found
-    - **friction** - per unit time
-    - **averaging** - what warm-up learns from: the state of dual averaging of the log step size, or
-      :class:`~numpyro_bnn.samplers.sgmcmc.energy_error_tuning.WarmupStatistics`
-    - **curvature** - largest eigenvalue of M⁻¹∇²U lately; NaN where it is not asked for
-    - **direction** - its eigenvector, roughly, in units of √M⁻¹; None where it is not followed
+    - **step_size** - the step size in use, with "auto" the tuned one
+    - **friction** - friction per unit time
+    - **averaging** - statistics that the tuning in warm-up needs: the state of dual averaging of the log
+      step size, or :class:`~numpyro_bnn.samplers.sgmcmc.energy_error_tuning.WarmupStatistics`
+    - **curvature** - recent estimate of the largest eigenvalue of M⁻¹∇²U; NaN where it is not used
+    - **direction** - estimate of its eigenvector in units of √M⁻¹; None where it is not used
     """
 
     step_size: jax.Array
@@ -95,7 +95,7 @@ def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> 
 
 
 class ChainStart(NamedTuple):
-    """Where a chain begins, as a first guess of its step size needs it.
+    """The start of a chain, from which the first step size is computed.
 
     - **rows** - the potential energy
     - **position** - unconstrained
@@ -116,14 +116,13 @@ class ChainStart(NamedTuple):
 def begin_tuning(
     start: ChainStart, friction: float | None, follow: bool = False, lasting: bool = False
 ) -> StepTuning:
-    """The step size to begin with, and the friction that goes with it.
+    """The first step size and friction of a chain.
 
-    :param start: where the chain begins.
-    :param friction: given one, or None: 0.1 / step_size, a momentum that keeps nine tenths
-        a step.
-    :param follow: whether the step is to follow the curvature in warm-up.
-    :param lasting: whether a momentum is to last for a unit of time at least, where no friction
-        is given.
+    :param start: the start of the chain.
+    :param friction: the friction that was given; None for 0.1 / step_size, which keeps nine tenths of a
+        momentum in each step.
+    :param follow: whether the step size follows the curvature in warm-up.
+    :param lasting: whether a momentum lasts for at least a unit of time, where no friction is given.
     """
     step_size = start.step_size
     real = jnp.result_type(float)
@@ -155,12 +154,12 @@ def follow_curvature(
     dynamics: Dynamics,
     by_step: bool,
 ) -> StepTuning:
-    """The step size after one more look at the curvature, in the metric that now holds.
+    """Update the step size by a new estimate of the curvature, in the current metric.
 
-    A larger curvature counts at once, a smaller one after some fifty steps.
+    A larger curvature takes effect at once, a smaller one over some fifty steps.
 
-    :param product: the Hessian of U, or of a minibatch's, times a vector.
-    :param by_step: whether the friction goes with the step size, as 0.1 / step_size.
+    :param product: the product of a vector with the Hessian of U, on all rows or a minibatch.
+    :param by_step: whether the friction is kept at 0.1 / step_size.
     """
     direction, grown = _power_step(product, inverse_mass_matrix, tuned.direction)
     fading = _MEMORY * tuned.curvature + (1 - _MEMORY) * grown
@@ -172,7 +171,7 @@ def follow_curvature(
         curvature=curvature,
         direction=direction,
     )
-    # At a point where the energy is not finite there is nothing to learn.
+    # Where the energy is not finite the curvature is not used.
     known = jnp.isfinite(curvature) & (curvature > 0)
     return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
 

@@ -1,8 +1,8 @@
-"""One step of a chain: how the ingredients of a kernel work together.
+"""One step of a chain, in which all ingredients of a kernel work together.
 
-:func:`unadjusted_step` advances the dynamics to where a gradient is wanted, asks for it, and
-completes the step. :func:`adjusted_step` leaves proposal and decision to a Metropolis rule. Both
-teach the preconditioner and the tuning in warm-up.
+:func:`unadjusted_step` advances the dynamics to the position where a gradient is needed, computes it, and
+completes the step. :func:`adjusted_step` leaves proposal and decision to a Metropolis rule. Both update
+preconditioner and tuning in warm-up.
 """
 
 from functools import partial
@@ -34,7 +34,7 @@ _OF_THE_GRADIENT = ("grad_norm", "configurational_temperature", "configurational
 
 
 class Ingredients(NamedTuple):
-    """Everything that a step is made of.
+    """The ingredients of a kernel, as a step uses them.
 
     - **dynamics**, **gradient**, **preconditioner**, **tuning** - see their modules
     - **metropolis**, **refresh** - a rule to accept by and one to renew momenta by, or None
@@ -60,7 +60,7 @@ class Ingredients(NamedTuple):
 
     @property
     def context(self) -> TuningContext:
-        """What the tuning builds on."""
+        """The choices and ingredients that the tuning depends on."""
         all_rows = self.gradient.batch_size is None
         return TuningContext(
             self.auto, self.friction, all_rows, self.num_warmup, self.dynamics, self.preconditioner
@@ -68,11 +68,11 @@ class Ingredients(NamedTuple):
 
     @property
     def judges_all_rows(self) -> bool:
-        """Whether proposals are judged by the energy on all rows."""
+        """Whether proposals are accepted by the energy on all rows."""
         return self.metropolis is not None and self.metropolis.exact
 
     def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
-        """What the dynamics of a step are told.
+        """Step size, temperature, metric and friction of the next step.
 
         :param count: steps since the end of warm-up.
         :param metric: state of the preconditioner.
@@ -89,10 +89,10 @@ class Ingredients(NamedTuple):
     def evaluate(
         self, rows: Rows, z: PyTree, estimator: PyTree
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """U, ∇U and the estimator's state at a position that the chain did not step to.
+        """U, ∇U and the estimator's state at a position that no step of the chain has evaluated.
 
-        A gradient that the next step begins with is an estimate like all others: were it exact,
-        a trajectory would not be as likely backwards.
+        The gradient at which a step begins is an estimate like all others: if it were exact, the reverse of a
+        trajectory would not be equally likely.
         """
         if not self.dynamics.uses_gradient:
             return rows.potential(z), None, estimator
@@ -121,7 +121,7 @@ def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState
 
 
 def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
-    """Advance, estimate, complete."""
+    """One step without a Metropolis decision: advance, estimate the gradient, complete."""
     rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
     warming = state.i < parts.num_warmup
     noises = normals_like(key, parts.dynamics.num_noises, state.z)
@@ -192,7 +192,7 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
     seen = jnp.where(warming, state.i, state.count) + 1
     mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
     after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
-    # After a rejection the last gradient is that of a place where the chain is not.
+    # After a rejection the last gradient does not belong to the position of the chain.
     of_gradient = {
         name: jax.tree.map(
             partial(jnp.where, result.accepted), getattr(after, name), getattr(state, name)

@@ -1,8 +1,8 @@
-"""What a chain learns in warm-up, beside its metric: step size and friction.
+"""Tuning of step size and friction in warm-up.
 
-A tuning is an ingredient of a kernel. It begins with a first guess (:meth:`Tuning.begin`), looks at
-every gradient (:meth:`Tuning.at_gradient`) and at every step that was taken
-(:meth:`Tuning.after_step`), and leaves everything alone once warm-up is over. Three are here:
+A tuning is an ingredient of a kernel. It gives first values (:meth:`Tuning.begin`), is called with every
+gradient (:meth:`Tuning.at_gradient`) and after every step (:meth:`Tuning.after_step`), and changes nothing
+once warm-up is over. There are three:
 :class:`AcceptanceTuning` for Metropolis methods, :class:`CurvatureTuning` for all others, and
 :class:`EnergyErrorTuning` for microcanonical dynamics.
 """
@@ -28,19 +28,19 @@ from numpyro_bnn.samplers.sgmcmc.step_size import (
     follow_curvature,
 )
 
-# Until warm-up knows better, momenta of microcanonical dynamics forget over a standard deviation of
-# every parameter. Much faster, and a chain would diffuse to where it should be instead of going there.
+# First friction of microcanonical dynamics, until warm-up has tuned it: momenta last for about a standard
+# deviation of every parameter. With much more friction a chain would only diffuse to the typical set.
 _FIRST_FRICTION = 1.0
 
 
 class TuningContext(NamedTuple):
-    """What a tuning may build on: the user's choices and the other ingredients.
+    """The user's choices and the other ingredients, on which a tuning depends.
 
-    - **auto** - whether the step size is to be found
-    - **friction** - per unit time, as given; None where it is to be chosen
-    - **all_rows** - whether gradients are those of all rows
+    - **auto** - whether the step size is tuned
+    - **friction** - friction per unit time as given; None where it is tuned
+    - **all_rows** - whether gradients are computed on all rows
     - **num_warmup** - steps of warm-up
-    - **dynamics**, **preconditioner** - of the kernel
+    - **dynamics**, **preconditioner** - these ingredients of the kernel
     """
 
     auto: bool
@@ -52,10 +52,10 @@ class TuningContext(NamedTuple):
 
 
 class Tuning(Protocol):
-    """What a kernel asks of a tuning; see the module. All three functions are compiled."""
+    """The interface of a tuning; all three functions run inside compiled programs."""
 
     def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
-        """Step size and friction of the first step, and what warm-up learns from."""
+        """Step size and friction of the first step, with empty statistics."""
 
     def at_gradient(
         self,
@@ -65,22 +65,22 @@ class Tuning(Protocol):
         inverse_mass_matrix: PyTree,
         warming: jax.Array,
     ) -> StepTuning:
-        """Look at a gradient of an unadjusted step, before the step is completed.
+        """Update by the gradient of an unadjusted step, before the step is completed.
 
-        :param product: the Hessian of U, or of a minibatch's, times a vector.
-        :param inverse_mass_matrix: that now holds.
+        :param product: the product of a vector with the Hessian of U, on all rows or a minibatch.
+        :param inverse_mass_matrix: the current metric.
         :param warming: whether this is warm-up.
         """
 
     def after_step(
         self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
-        """Look at a step or a decision: the state that the chain goes on from."""
+        """Update by a step or Metropolis decision; returns the state from which the chain continues."""
 
 
 @dataclass(frozen=True)
 class AcceptanceTuning:
-    """The step size at which proposals are accepted as often as wanted, by dual averaging.
+    """Tunes the step size to a mean acceptance probability, by dual averaging.
 
     :param target_accept_prob: mean acceptance probability, between 0 and 1.
     """
@@ -114,12 +114,12 @@ class AcceptanceTuning:
 
 @dataclass(frozen=True)
 class CurvatureTuning:
-    """The step size follows the largest curvature, a Hessian-vector product a step.
+    """Tunes the step size to the largest curvature, at one Hessian-vector product a step.
 
-    :param finds_friction: whether the friction comes from the autocorrelation over the last third
-        of warm-up, where none is given, the step is found too and gradients are those of all rows.
-        Momenta that forget within ten steps, as 0.1 / step_size has it, diffuse: right with
-        minibatches, whose noise heats a momentum that lasts, and a waste of gradients without.
+    :param finds_friction: whether the friction is tuned too, from the autocorrelation over the last third of
+        warm-up, where none is given, the step size is tuned and gradients are on all rows. The default
+        0.1 / step_size, with which momenta last ten steps, lets a chain diffuse: right with minibatches,
+        whose noise heats a momentum that lasts, and a waste of gradients without.
     """
 
     finds_friction: bool = False
@@ -152,11 +152,11 @@ class CurvatureTuning:
 
 @dataclass(frozen=True)
 class EnergyErrorTuning:
-    """The step size at which the energy errs as much as wanted; friction from the autocorrelation.
+    """Tunes the step size to a variance of the energy error, and the friction to the autocorrelation.
 
-    For dynamics that keep account of their work. With minibatches, whose noise hides the error of
-    the dynamics, the step follows the curvature. Steps of warm-up whose energy is not a number are
-    taken back: a first guess may be too large.
+    For dynamics that track their work. With minibatches, whose noise hides the error of the dynamics, the
+    step size follows the curvature. Steps of warm-up whose energy is NaN are undone: the first step size
+    may be too large.
 
     :param energy_variance: target of Var[ΔE]/D for a step, at temperature 1.
     """
@@ -198,7 +198,7 @@ class EnergyErrorTuning:
 
 
 def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> StepTuning:
-    """Room for the statistics of warm-up, where there is anything to learn from them."""
+    """Add empty statistics of warm-up, where the tuning uses any."""
     return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
 
 
@@ -210,7 +210,7 @@ def _at_curvature(
     warming: jax.Array,
     by_step: bool,
 ) -> StepTuning:
-    """Follow the curvature in warm-up, where the chain began to."""
+    """Update the step size by the curvature in warm-up, where the chain tracks the curvature."""
     if tuned.direction is None:
         return tuned
 
@@ -227,9 +227,9 @@ def _learned(
     after: SGMCMCState,
     energy_error: jax.Array,
 ) -> SGMCMCState:
-    """What the energy error and the new position of a step of warm-up tell.
+    """The state with its tuning updated by the energy error and position of a step of warm-up.
 
-    :param energy_error: over the temperature.
+    :param energy_error: energy error of the step, divided by the temperature.
     """
     if not rule.learns:
         return after

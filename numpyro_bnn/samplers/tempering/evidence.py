@@ -1,7 +1,7 @@
-"""What the ladder of parallel tempering tells: swap rates, barrier, round trips, log evidence.
+"""Statistics of parallel tempering: swap rates, communication barrier, round trips, log evidence.
 
-All of it comes from arrays that the sampler records with its draws, so that a run that was stored
-and loaded says the same.
+All are computed from arrays that the sampler records with its draws, so that they are the same for a run
+that was stored and loaded.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ import numpy as np
 
 from numpyro_bnn._types import Values
 
-# Batch means: so few that each is much longer than what the ladder remembers.
+# Number of batches: so few that each is much longer than the autocorrelation time of the ladder.
 _BATCHES = 20
 _FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-# Differences of log evidence beyond this, and this many joint errors, are no chance.
+# Log evidences differ beyond chance if by more than so many nats and so many joint errors.
 _NATS = 1.0
 _ERRORS = 2.0
 
 
 class Tempering(NamedTuple):
-    """What a run of parallel tempering says about itself, by chain.
+    """Statistics of a run of parallel tempering, by chain.
 
-    - **likelihood_powers** - of each rung, 0 (prior) to 1 (posterior), (chain, rung)
+    - **likelihood_powers** - power of the likelihood on each rung, 0 (prior) to 1 (posterior), (chain, rung)
     - **swap_rates** - mean acceptance of the swaps of each pair, (chain, rung - 1)
     - **barrier** - communication barrier Λ: the rejection rates summed, (chain,)
-    - **round_trips** - of a state from the prior to the posterior and back, (chain,)
+    - **round_trips** - number of round trips of states from the prior to the posterior and back, (chain,)
     - **log_evidence** - log p(y) in nats by stepping stones, (chain,)
     - **log_evidence_error** - its Monte Carlo standard error, (chain,)
     """
@@ -38,7 +38,7 @@ class Tempering(NamedTuple):
     log_evidence_error: np.ndarray
 
     def facts(self) -> list[str]:
-        """The least that one should know, in a few words each."""
+        """The most important statistics, in a few words each."""
         value = float(self.log_evidence.mean())
         error = float(np.linalg.norm(self.log_evidence_error) / len(self.log_evidence_error))
         return [
@@ -74,7 +74,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
     terms = np.asarray(log_likelihoods, np.float64)[:, :-1]
     terms = terms * np.diff(np.asarray(likelihood_powers, np.float64))
     highest = terms.max(0)
-    # A stone none of whose draws has any likelihood: the evidence is 0 as far as one can see.
+    # A rung none of whose draws has any likelihood: the estimate of the evidence is 0.
     weights = np.exp(terms - np.where(np.isfinite(highest), highest, 0.0))
     means = weights.mean(0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -88,7 +88,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
 
 
 def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
-    """What a sampler's records say about its ladder.
+    """The statistics of parallel tempering from the fields that the sampler recorded.
 
     :param stats: arrays (chain, draw, …) by name, such as
         ``mcmc.get_extra_fields(group_by_chain=True)``.
@@ -106,10 +106,10 @@ def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
 
 
 def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:
-    """Why a run of parallel tempering gets no verdict: a sentence for each reason.
+    """Reasons why a run of parallel tempering cannot be trusted yet, a sentence for each.
 
-    :param found: what the run says about itself.
-    :param second: what another run of the same model says.
+    :param found: statistics of the run.
+    :param second: statistics of another run of the same model.
     """
     said = []
     idle = np.flatnonzero(found.round_trips == 0)

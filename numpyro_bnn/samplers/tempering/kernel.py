@@ -1,10 +1,10 @@
-"""Parallel tempering: a sampler that crosses modes, and tells the evidence.
+"""Parallel tempering: a sampler that crosses between modes, and estimates the evidence.
 
 A ladder of copies of the chain goes from the prior to the posterior by the power of the likelihood.
 On the first rung every sweep draws from the prior afresh; all others move by HMC, NUTS or MAMS;
-then neighbours change places (:mod:`~numpyro_bnn.samplers.tempering.ladder`). A state that comes all the
-way down from the prior owes nothing to the mode in which the last one was: that is how modes get their
-masses. All rungs move in one ``jax.vmap``; the chains of ``MCMC`` are independent replicas of the whole
+then neighbours swap states (:mod:`~numpyro_bnn.samplers.tempering.ladder`). A state that reaches the
+posterior from the prior is independent of the mode of earlier states: so modes are visited in proportion to
+their masses. All rungs move in one ``jax.vmap``; the chains of ``MCMC`` are independent replicas of the whole
 ladder.
 """
 
@@ -48,8 +48,8 @@ from numpyro_bnn.samplers.tempering.warmup import (
     round_ends,
 )
 
-# The pilot: sweeps on a ladder of so many rungs, doubled while its pairs reject too often for the
-# barrier to be read off.
+# The pilot run: sweeps on a ladder of so many rungs, which are doubled while its pairs reject too often to
+# estimate the barrier.
 _PILOT_SWEEPS = 200
 _PILOT_RUNGS = 8
 _MOST_PILOT_RUNGS = 128
@@ -64,15 +64,16 @@ class TemperingState(NamedTuple):
     - **i** - sweeps so far, warm-up included
     - **z** - position on the posterior's rung, unconstrained, by site
     - **potential_energy** - U there, in nats
-    - **accept_prob**, **diverging**, **num_steps** - mean, any and sum of the last sweep's on that rung
+    - **accept_prob**, **diverging**, **num_steps** - mean acceptance probability, whether any trajectory
+      diverged, and gradients, of the last sweep on that rung
     - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
     - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,)
     - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
     - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
-    - **round_trips** - from the prior to the posterior and back, since warm-up
-    - **heading** - which end the state on each rung comes from, see
+    - **round_trips** - round trips from the prior to the posterior and back, since warm-up
+    - **heading** - which end of the ladder the state on each rung visited last, see
       :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
-    - **adaptation** - step sizes, metrics, and what they are learned from
+    - **adaptation** - step sizes and metrics, with the statistics that tune them
     - **rng_key** - for the next sweep
     """
 
@@ -135,7 +136,7 @@ class ParallelTempering(Told, MCMCKernel):
     """
 
     sample_field = "z"
-    # A minibatch would be frozen for the whole run, see run/kernel_protocol.py.
+    # A model that subsamples would use one fixed minibatch for the whole run, see run/kernel_protocol.py.
     looks_at_all_rows = True
 
     def __init__(self, model: Callable, kernel: Any = HMC, num_rungs: int | str = "auto") -> None:
@@ -193,9 +194,9 @@ class ParallelTempering(Told, MCMCKernel):
             rungs *= 2
 
     def evidence_of(self, fields: Mapping[str, Any]) -> Tempering | None:
-        """What a run tells of its ladder and the log evidence; None for one without draws.
+        """Statistics of the ladder and the log evidence of a run; None for a run without draws.
 
-        :param fields: arrays (chain, draw, …) by name that it recorded.
+        :param fields: arrays (chain, draw, …) by name that the run recorded.
         """
         return tempering_of(fields)
 
@@ -299,7 +300,7 @@ class ParallelTempering(Told, MCMCKernel):
         prior, likelihood = energies(potential, rungs)
         swap_probs = swap_probabilities(powers, likelihood)
         order = swap_order(swap_probs, key_swaps, state.i)
-        # A trip that began in warm-up was on another ladder.
+        # Round trips that began in warm-up do not count: they were on another ladder.
         heading = jnp.where(state.i == self._num_warmup, 0, state.heading)
         heading, trips = round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
@@ -351,7 +352,7 @@ class ParallelTempering(Told, MCMCKernel):
 
 
 def _pilot(kernel: ParallelTempering, key: jax.Array, arguments: Arguments) -> jax.Array:
-    """Rejection of each pair at the end of a short warm-up."""
+    """Mean rejection probability of each pair of rungs, at the end of a short warm-up."""
 
     def sweeps(key: jax.Array, arrays: list[Any]) -> TemperingState:
         args, kwargs = Arguments.join(arrays, arguments.static)

@@ -3,7 +3,7 @@
 Rung k targets p(θ) p(y | θ)^b_k; b_0 = 0 is the prior and the last, b = 1, the posterior. Swaps are
 proposed for all even pairs of neighbours in one sweep and for all odd ones in the next (Syed,
 Bouchard-Côté, Deligiannidis and Doucet 2022, *Non-reversible parallel tempering*), so that a state
-that is let through keeps its direction. The ladder is best where every pair rejects alike
+whose swaps are accepted keeps its direction. The ladder is best where every pair rejects equally often
 (their Section 5.4); the sum of the rejection rates hardly depends on the ladder and is the
 communication barrier Λ, about 2Λ + 1 rungs being the best use of a processor.
 """
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 # Rungs are spaced and interpolated in b^(1/_ROOT): close to the prior the power that matters may
 # be 1e-8, where the prior is wide, and is found within a few rounds only on such a scale.
 _ROOT = 8
-# A pair that never rejects still gets this share of the ladder, which keeps the rungs apart.
+# A pair that never rejects counts with this rejection rate, so that rungs never coincide.
 _LEAST_REJECTION = 0.01
 
 
@@ -27,7 +27,7 @@ def first_ladder(num_rungs: int) -> jax.Array:
 
 
 def equalized(powers: jax.Array, rejections: jax.Array) -> jax.Array:
-    """The ladder on which all pairs would reject alike.
+    """The ladder on which all pairs would reject equally often.
 
     :param powers: likelihood powers in use (rung,).
     :param rejections: mean rejection probability of each pair (rung - 1,).
@@ -40,11 +40,11 @@ def equalized(powers: jax.Array, rejections: jax.Array) -> jax.Array:
 
 
 def carried_over(values: jax.Array, powers: jax.Array, new_powers: jax.Array) -> jax.Array:
-    """What was found for the rungs of one ladder, interpolated for those of another.
+    """Values on the rungs of one ladder, interpolated for the rungs of another.
 
     :param values: (rung, …).
-    :param powers: likelihood powers that they belong to.
-    :param new_powers: those that are wanted.
+    :param powers: likelihood powers of the old ladder.
+    :param new_powers: likelihood powers of the new ladder.
     """
     old, new = powers ** (1 / _ROOT), new_powers ** (1 / _ROOT)
     flat = values.reshape(len(values), -1)
@@ -61,16 +61,16 @@ def swap_probabilities(powers: jax.Array, energies: jax.Array) -> jax.Array:
     :param energies: E of the state on each rung, in nats; infinite where the likelihood is 0.
     """
     gain = jnp.diff(powers) * jnp.diff(energies)
-    # Two states without any likelihood: nothing is to be gained.
+    # Two states of likelihood 0 are not swapped.
     return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
 
 
 def swap_order(probabilities: jax.Array, key: jax.Array, sweep: jax.Array) -> jax.Array:
-    """Which state each rung has after a sweep's swaps.
+    """The index of the state that each rung has after the swaps of a sweep.
 
-    :param probabilities: of each pair.
-    :param key: for the decisions.
-    :param sweep: its number; even pairs in even sweeps, odd pairs in odd ones.
+    :param probabilities: acceptance probability of each pair's swap.
+    :param key: random key.
+    :param sweep: number of the sweep; even pairs in even sweeps, odd pairs in odd ones.
     :return: index into the rungs before, (rung,).
     """
     pairs = probabilities.size
@@ -81,7 +81,7 @@ def swap_order(probabilities: jax.Array, key: jax.Array, sweep: jax.Array) -> ja
 
 
 def round_trips(heading: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where each state has last been of the two ends, and how many trips came to their end.
+    """Which end of the ladder each state visited last, and how many round trips were completed.
 
     :param heading: 0: at neither end yet, 1: last at the prior, 2: at the posterior since then,
         by rung.

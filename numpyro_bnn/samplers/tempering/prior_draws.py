@@ -1,4 +1,4 @@
-"""Draws from the prior of a model: the first rung of the ladder, and where the others begin."""
+"""Draws from the prior of a model: states of the first rung of the ladder, and starts of the others."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array]
 
 
 def finite_or_before(drawn: Values, before: Values) -> Values:
-    """What was drawn, or what there was before where floating point does not hold it."""
+    """The drawn values; the values before where a drawn one is not finite."""
     fine = jnp.isfinite(ravel_pytree(drawn)[0]).all()
     return jax.tree.map(lambda new, old: jnp.where(fine, new, old), drawn, before)
 
@@ -38,9 +38,9 @@ def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
 
 
 def refuse_improper(potential: Potential) -> None:
-    """Refuse latent sites whose prior is not what a draw from their distribution has.
+    """Refuse latent sites whose prior density is not that of draws from their distribution.
 
-    :raises ValueError: naming them.
+    :raises ValueError: naming the sites.
     """
     faults: dict[str, str] = {}
 

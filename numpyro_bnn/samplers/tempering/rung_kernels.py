@@ -1,9 +1,8 @@
-"""How a state moves on its rung: HMC, NUTS or MAMS, by the functions that those are made of.
+"""Moves the state of each rung by HMC, NUTS or MAMS, from the functions that these kernels are made of.
 
-A move takes an energy function of a flat vector, so that all rungs of all chains go through one
-``jax.vmap``, each with its own step size and diagonal metric. Where trajectories differ in their number
-of steps, the longest would keep all others waiting; a processor without lanes to fill takes the rungs in
-turn.
+A move takes an energy function of a flat vector, so that all rungs of all chains run in one ``jax.vmap``,
+each with its own step size and diagonal metric. Where trajectories differ in their number of steps, all
+would wait for the longest; on a CPU rungs therefore run one after another.
 """
 
 from collections.abc import Callable
@@ -20,28 +19,29 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Setti
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
 
-# The step of each trajectory is spread around its size, so that none returns to where it began time
-# after time, and that where the posterior bends more than elsewhere some are short enough.
+# The step size of each trajectory is jittered between these factors, so that trajectories do not return to
+# their start periodically, and some steps are small enough where the curvature is large.
 _LOW, _HIGH = 0.3, 1.2
-# Steps for the stiffest part of a posterior, which few states are in at any time.
+# A high acceptance, for steps that suit regions of high curvature too.
 _TARGET = 0.9
 _LARGEST_ERROR = 1000.0
-# In units of the adapted metric, where a quarter of a turn is 1.6; more sweeps are worth more.
+# Trajectory length in units of the adapted metric, where a quarter of a period is 1.6; longer ones are worth
+# less than more sweeps.
 _LENGTH = 1.0
 _MOST_STEPS = 512
-# Rungs whose trajectories are short move up to so often in a sweep, for a share of what the longest
-# one costs: near the prior that is next to nothing, and it is there that states forget their modes.
+# Rungs whose trajectories take few steps run up to so many of them in a sweep: near the prior, where states
+# forget their modes, this costs little beside the longest trajectory.
 _MOST_TRAJECTORIES = 8
 _SHARE = 4
 
 
 class Moved(NamedTuple):
-    """Where a state went.
+    """The state of a rung after its trajectories.
 
     - **position** - flat vector
-    - **accept_prob** - of its trajectories, on average, for the step size to follow
-    - **diverging** - whether an energy error was beyond all bounds
-    - **num_steps** - gradients
+    - **accept_prob** - mean acceptance probability of its trajectories, which tunes the step size
+    - **diverging** - whether a trajectory diverged
+    - **num_steps** - number of gradients
     """
 
     position: jax.Array
@@ -51,13 +51,13 @@ class Moved(NamedTuple):
 
 
 class RungKernel(NamedTuple):
-    """What is taken from the kernel that moves each rung.
+    """The settings of the kernel that moves each rung.
 
-    - **target_accept_prob** - that step sizes are adapted to
-    - **num_steps** - of HMC, steps of a trajectory; None where its length is given
+    - **target_accept_prob** - acceptance probability that step sizes are adapted to
+    - **num_steps** - for HMC, steps of a trajectory; None where its length is given
     - **trajectory_length** - step size times number of steps, of MAMS their mean
-    - **max_tree_depth** - of NUTS, whose trajectories end at a U-turn
-    - **random_length** - of MAMS, whose number of steps is drawn for each trajectory
+    - **max_tree_depth** - for NUTS, the largest depth of a tree
+    - **random_length** - whether the number of steps is drawn for each trajectory, as in MAMS
     """
 
     target_accept_prob: float
@@ -68,7 +68,7 @@ class RungKernel(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Any, model: Callable) -> "RungKernel":
-        """The settings of a kernel over `model`; of the classes HMC, NUTS and MAMS, our own.
+        """The settings of a kernel over `model`; defaults for the classes HMC, NUTS and MAMS themselves.
 
         :raises TypeError: for other kernels.
         :raises ValueError: for a kernel over another model, or a dense metric.
@@ -78,7 +78,7 @@ class RungKernel(NamedTuple):
         elif kernel is NUTS:
             kernel = NUTS(model, max_tree_depth=7, target_accept_prob=_TARGET)
         elif kernel is MAMS:
-            # Its numbers of steps are spread up to twice their mean.
+            # The number of steps of MAMS is random, up to twice its mean.
             kernel = MAMS(model, max_num_steps=2 * _MOST_STEPS, target_accept_prob=_TARGET)
         if not isinstance(kernel, (HMC, MAMS)):
             raise TypeError(
@@ -113,7 +113,7 @@ class RungKernel(NamedTuple):
         return self.num_steps is None and self.max_tree_depth is None
 
     def steps(self, step_size: jax.Array) -> Any:
-        """Steps of a trajectory of HMC, a number where it is fixed; of one of MAMS, their mean."""
+        """Number of steps of a trajectory of HMC; for MAMS the mean number."""
         if self.num_steps is not None:
             return self.num_steps
         wanted = jnp.asarray(self.trajectory_length) / step_size
@@ -121,7 +121,7 @@ class RungKernel(NamedTuple):
         return jnp.clip(wanted, 1, most).astype(jnp.int32)
 
     def trajectories_per_sweep(self, step_size: jax.Array) -> jax.Array:
-        """Trajectories of each rung in a sweep (…, rung): more than one where they are cheap."""
+        """Number of trajectories of each rung in a sweep (…, rung): several where they are short."""
         if not self.has_fixed_length:
             return jnp.ones(step_size.shape, jnp.int32)
         steps = self.steps(step_size)
@@ -139,11 +139,11 @@ class RungKernel(NamedTuple):
         """One trajectory on every rung, or several, see :meth:`trajectories_per_sweep`.
 
         :param potential_of: U of a rung, from its likelihood power.
-        :param powers: of the rungs.
-        :param positions: where they are (rung, parameter).
-        :param keys: one for each.
-        :param step_size: of each, in units of its metric.
-        :param inverse_mass_matrix: of each, diagonal, like the positions.
+        :param powers: likelihood powers of the rungs (rung,).
+        :param positions: their states (rung, parameter).
+        :param keys: a random key for each.
+        :param step_size: step size of each, in units of its metric.
+        :param inverse_mass_matrix: diagonal metric of each (rung, parameter).
         """
         repeats = self.trajectories_per_sweep(step_size)
 
@@ -170,7 +170,7 @@ class RungKernel(NamedTuple):
 
         def more(i: int, so_far: Moved) -> Moved:
             key_i = jax.random.fold_in(key, i)
-            # Side by side with others that have trajectories left, those beyond cost a gradient.
+            # Under vmap, a rung without trajectories left still takes part, at the cost of one gradient.
             new = self.move(
                 potential_fn,
                 so_far.position,
@@ -198,11 +198,11 @@ class RungKernel(NamedTuple):
         inverse_mass_matrix: jax.Array,
         is_moving: jax.Array | bool = True,
     ) -> Moved:
-        """One trajectory; it leaves exp(-U) as it is.
+        """One trajectory, which leaves the density exp(-U) invariant.
 
-        :param potential_fn: U, of a flat vector.
-        :param position: where it begins.
-        :param key: for momentum and decisions.
+        :param potential_fn: U as a function of a flat vector.
+        :param position: the start.
+        :param key: random key for momentum and decision.
         :param step_size: in units of the metric.
         :param inverse_mass_matrix: diagonal, like the position.
         :param is_moving: False for no steps at all, of HMC and MAMS.
@@ -230,7 +230,7 @@ class RungKernel(NamedTuple):
             accept_prob = tree.sum_accept_probs / tree.num_proposals
             return Moved(tree.z_proposal, accept_prob, tree.diverging, tree.num_proposals)
         steps = is_moving * self.steps(step_size)
-        # What spreads the step spreads the length too: no rung comes back to where it was.
+        # Jitter of the step size varies the trajectory length too, which avoids periodic trajectories.
         step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
         end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass_matrix, s), start)
         before, after = (
@@ -243,7 +243,7 @@ class RungKernel(NamedTuple):
 def _isokinetic(
     potential_fn: Callable, position: jax.Array, noise: jax.Array, settings: Settings, steps: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Where a trajectory of momenta of constant size ends, and its energy error."""
+    """The end of a trajectory of isokinetic dynamics (MAMS), and its energy error."""
     method, evaluate = Isokinetic(friction=False), jax.value_and_grad(potential_fn)
     energy, gradient = evaluate(position)
     start = method.init(position, noise, settings, gradient)._replace(gradient=gradient)
@@ -260,7 +260,7 @@ def _isokinetic(
 def _judged(
     position: jax.Array, end: jax.Array, error: jax.Array, steps: Any, key: jax.Array
 ) -> Moved:
-    """The end of a trajectory, or where it began."""
+    """Accept the end of a trajectory, or keep its start."""
     error = jnp.where(jnp.isnan(error), jnp.inf, error)
     accept_prob = jnp.exp(jnp.minimum(-error, 0.0))
     accepted = jax.random.uniform(key) < accept_prob

@@ -1,4 +1,4 @@
-"""What warm-up learns for each rung but the first: step size, diagonal metric, and the ladder."""
+"""Tuning of parallel tempering in warm-up: the ladder, and step size and metric of each rung."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from numpyro.infer.hmc_util import dual_averaging, welford_covariance
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.tempering.ladder import carried_over, equalized
 
-# Draws that the metric of a round weighs as much as, before the first of its own.
+# The metric of the round before counts as much as so many positions of the new round.
 _METRIC_WEIGHT = 10
 
 _begin_averaging, _average = dual_averaging()
@@ -17,9 +17,9 @@ _begin_moments, _add_moments, _ = welford_covariance(diagonal=True)
 
 
 class RungTuning(NamedTuple):
-    """What is known of each rung but the first.
+    """Step sizes and metrics of each rung but the first, and the statistics that tune them.
 
-    - **step_size** - in use (rung - 1,)
+    - **step_size** - step size in use (rung - 1,)
     - **averaging** - dual averaging of the log step sizes
     - **inverse_mass_matrix** - diagonal metric (rung - 1, parameter)
     - **moments** - running mean and variance of the positions of this round
@@ -36,10 +36,10 @@ class RungTuning(NamedTuple):
 
 
 def begin_round(step_size: jax.Array, inverse_mass_matrix: jax.Array) -> RungTuning:
-    """Nothing seen yet on these rungs.
+    """The tuning at the start of a round, with empty statistics.
 
-    :param step_size: to begin with.
-    :param inverse_mass_matrix: in use for the whole round.
+    :param step_size: first step sizes of the rungs.
+    :param inverse_mass_matrix: their metrics, in use for the whole round.
     """
     rungs, size = inverse_mass_matrix.shape
     return RungTuning(
@@ -60,13 +60,14 @@ def after_sweep(
     accept_probs: jax.Array,
     swap_probs: jax.Array,
 ) -> RungTuning:
-    """What a sweep adds.
+    """The tuning after one more sweep.
 
-    :param target: acceptance that step sizes aim at.
+    :param adaptation: the tuning before it.
+    :param target: acceptance probability that step sizes are adapted to.
     :param last: whether warm-up ends with this sweep, and the mean of the log step sizes is taken.
-    :param positions: of the rungs (rung - 1, parameter).
-    :param accept_probs: of their trajectories.
-    :param swap_probs: of the pairs.
+    :param positions: positions on the rungs (rung - 1, parameter).
+    :param accept_probs: mean acceptance probability of their trajectories.
+    :param swap_probs: acceptance probability of each pair's swap.
     """
     accept_probs = jnp.where(jnp.isfinite(accept_probs), accept_probs, 0.0)
     averaging = jax.vmap(_average)(target - accept_probs, adaptation.averaging)
@@ -84,7 +85,7 @@ def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuni
     """The ladder of equal rejection, with metrics and step sizes for its rungs.
 
     :param powers: likelihood powers of the round that ends.
-    :param seen: what it learned.
+    :param seen: its tuning and statistics.
     """
     new = equalized(powers, seen.rejections / seen.sweeps).astype(powers.dtype)
     share = seen.sweeps / (seen.sweeps + _METRIC_WEIGHT)
@@ -100,8 +101,8 @@ def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuni
 def round_ends(num_warmup: int) -> list[int]:
     """Sweeps of warm-up after which ladder and metric are set anew; each round is twice as long.
 
-    The second half of warm-up leaves them alone and settles the step sizes: a rung must have seen
-    all its modes for that, of which one may want much shorter steps than the others.
+    The second half of warm-up keeps both and tunes the step sizes: a rung must have visited all its modes for
+    that, since one of them may need much shorter steps than the others.
 
     :param num_warmup: sweeps of warm-up.
     """

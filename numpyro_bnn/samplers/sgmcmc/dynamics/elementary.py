@@ -1,4 +1,4 @@
-r"""The movements that Langevin dynamics in discrete time are made of, as pure functions.
+r"""The elementary movements of discretised Langevin dynamics (drift, kick, damping), as pure functions.
 
 The target density is proportional to :math:`\exp(-U(\theta)/T)`; momenta have the law
 :math:`N(0, T M)`, M diagonal. Each movement solves one part of the dynamics exactly for a time t:
@@ -32,7 +32,7 @@ from numpyro_bnn._types import Number, PyTree
 
 
 class DynamicsState(NamedTuple):
-    """Where a chain is. A field that a method does not use is None."""
+    """Position, momentum and other variables of the dynamics; None for those a method does not use."""
 
     position: PyTree
     """Parameters, any pytree of floating-point arrays."""
@@ -48,7 +48,7 @@ class DynamicsState(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What a step needs beside the state; numbers or arrays, all of them may be traced."""
+    """Step size, temperature, metric and friction of a step; numbers or arrays, which may be traced."""
 
     step_size: Number
     """``Langevin``: epsilon, the drift being epsilon/2. ``RandomWalkProposal``: standard
@@ -86,8 +86,8 @@ def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
 
 def map_like(function: Callable[..., jax.Array], tree: PyTree, *rest: PyTree) -> PyTree:
     """``function`` leaf by leaf, each result in the type of the leaf of ``tree``."""
-    # The cast keeps e.g. bfloat16 parameters what they are when a setting is float32: a scan
-    # refuses a carry that changes its type.
+    # The cast keeps e.g. bfloat16 parameters in their dtype when a setting is float32: a scan refuses a
+    # carry that changes its dtype.
     return jax.tree.map(lambda x, *r: jnp.asarray(function(x, *r)).astype(x.dtype), tree, *rest)
 
 

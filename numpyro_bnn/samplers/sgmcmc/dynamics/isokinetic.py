@@ -1,4 +1,4 @@
-r"""Isokinetic dynamics: momenta of constant size, of which the gradient turns the direction.
+r"""Isokinetic dynamics: momenta of constant norm, whose direction the gradient turns.
 
 The law of the position is that of the Langevin methods, and so are the units of step size and
 friction: a momentum lies on the sphere :math:`p^\top M^{-1} p = D T`, where a momentum of law
@@ -116,8 +116,8 @@ def turn(
 ) -> tuple[PyTree, jax.Array]:
     """The movement B on the sphere; see :class:`Isokinetic`.
 
-    :param momentum: on the sphere.
-    :param gradient: of U.
+    :param momentum: momentum on the sphere.
+    :param gradient: gradient of U.
     :return: the new momentum, and the kinetic energy gained, in nats at temperature 1.
     """
     temperature = jnp.asarray(settings.temperature)

@@ -1,4 +1,4 @@
-r"""Methods: what one step of a sampler does, as pure functions of state, gradient and noise.
+r"""Methods: one step of each sampler's dynamics, as pure functions of state, gradient and noise.
 
 Most are words in the letters A, B, O, D of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary`
 (drift, kick, friction with noise, thermostat), and one class writes them all:
@@ -7,9 +7,9 @@ thermostat according to its word. This file holds what they share, :class:`Dynam
 merge letters: SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`), AMAGOLD (:class:`Amagold`); and
 the random walk.
 
-Every method costs one gradient a step, taken where ``advance`` arrives and handed to
-``complete``: a caller never needs to know which method it drives, nor where the gradient comes
-from. On a quadratic potential each step is a linear map of state and noise, so its stationary
+Every method costs one gradient a step, computed at the position that ``advance`` returns and passed to
+``complete``: callers treat all methods alike, and methods do not depend on the gradient estimator.
+ On a quadratic potential each step is a linear map of state and noise, so its stationary
 covariance solves a Lyapunov equation; the docstrings give the solutions and the tests check them.
 """
 
@@ -57,7 +57,7 @@ class Dynamics:
 
     @property
     def reuses_gradient(self) -> bool:
-        """Whether ``init`` wants the gradient, because a step begins with the last one's."""
+        """Whether ``init`` needs the gradient, because a step begins with the gradient of the last one."""
         return False
 
     @property
@@ -92,7 +92,7 @@ class Dynamics:
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
-        """Move to the position at which the gradient of this step is wanted."""
+        """Move to the position at which the gradient of this step is to be computed."""
         return state
 
     def complete(
@@ -112,7 +112,7 @@ class Dynamics:
         gradient_fn: Callable[[PyTree], PyTree],
         settings: Settings,
     ) -> DynamicsState:
-        """``advance``, the gradient, ``complete``."""
+        """One whole step: ``advance``, the gradient, ``complete``."""
         state = self.advance(state, noises, settings)
         return self.complete(state, gradient_fn(state.position), noises, settings)
 

@@ -24,7 +24,7 @@ class Splitting(Dynamics):
 
     ``BAOAB`` (Leimkuhler & Matthews 2013): the covariance of the position is exactly
     :math:`T H^{-1}` on a quadratic potential, at any stable step (:math:`h^2 \lambda < 4`) and
-    friction. ``BAOA`` is the same with the two half kicks of neighbouring steps made one: the
+    friction. ``BAOA`` joins the two half kicks of neighbouring steps of BAOAB: it has the
     same positions from :math:`p + \tfrac{h}{2} \nabla U`, momenta that are exactly N(0, T M)
     too, and no gradient carried from step to step, which a Gibbs update or a new minibatch would
     make stale; the form for unadjusted sampling. Gradient noise of covariance V heats it as

@@ -1,9 +1,8 @@
 """Microcanonical samplers: a kernel over isokinetic dynamics, unadjusted or corrected.
 
-Both live on what every kernel here has (gradients, preconditioners, schedules, temperatures);
-:mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic` is the motion, and
-:class:`~numpyro_bnn.samplers.sgmcmc.tuning.EnergyErrorTuning` what the unadjusted sampler learns in
-warm-up.
+Both take gradients, preconditioners, schedules and temperatures like every kernel here;
+:mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic` has the dynamics, and
+:class:`~numpyro_bnn.samplers.sgmcmc.tuning.EnergyErrorTuning` tunes the unadjusted sampler in warm-up.
 """
 
 import math
@@ -25,8 +24,8 @@ class MCLMC(SGMCMC):
 
     With ``step_size="auto"`` and all rows, warm-up looks for the step at which the variance of
     the energy error, by parameter, is `energy_variance`; that is the bias that a user accepts.
-    The rate at which momenta forget is set from the autocorrelation over the last third of
-    warm-up. Both are frozen then.
+    The friction (rate at which momenta decorrelate) is set from the autocorrelation over the last third of
+    warm-up. Both are frozen afterwards.
 
     With minibatches the energy error is mostly that of the minibatch: the step follows the
     curvature as that of :class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB` does.

@@ -1,4 +1,4 @@
-"""Hybrid Monte Carlo as Neal runs it: windows, momenta that persist, steps from the precisions."""
+"""Neal's hybrid Monte Carlo: acceptance windows, persistent momenta, step sizes from the precisions."""
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.samplers.sgmcmc.accept_windows import WindowedMetropolis
@@ -12,7 +12,7 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 
 
 class WindowedHMC(SGMCMC):
-    r"""Leapfrog trajectories of fixed length, judged by windows of states; exact, on all rows.
+    r"""Leapfrog trajectories of fixed length, accepted by windows of states; exact, on all rows.
 
     Use it through :func:`numpyro_bnn.neal`, which gives every parameter the step size that follows
     from the current precisions.

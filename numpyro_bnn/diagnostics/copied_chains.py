@@ -9,11 +9,11 @@ import numpy as np
 def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
     """Chains whose every draw equals that of an earlier chain, bit for bit.
 
-    :param arrays: all that is known of the draws, each (chain, draw, …).
-    :return: for each copy the first chain that it equals; empty where all chains differ.
+    :param arrays: all arrays of draws of the run, each (chain, draw, …).
+    :return: for each copy the number of the first chain that it equals; empty where all chains differ.
     """
     given = list(arrays)
-    # The first draws tell nearly always, and cost next to nothing.
+    # The first draws nearly always tell chains apart, and comparing them costs next to nothing.
     first = [_bits(array[:, :1]) for array in given]
     originals: dict[tuple[bytes, ...], list[int]] = {}
     copies: dict[int, int] = {}
@@ -28,11 +28,17 @@ def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
 
 
 def _bits(draws: np.ndarray) -> list[bytes]:
+    """The bytes of each chain's draws, which also tell NaN apart from NaN of other bits."""
     return [np.ascontiguousarray(own).tobytes() for own in draws]
 
 
 def without_copies(values: Any, copies: Mapping[int, int], num_chains: int) -> Any:
-    """The same arrays by name with each chain once; what has no axis of chains stays as it is."""
+    """Arrays by name without the chains that are copies.
+
+    :param values: arrays whose first axis is of chains, by name; others stay as they are. None stays None.
+    :param copies: the original of each copy, by number of the chain.
+    :param num_chains: chains, copies included.
+    """
     if values is None:
         return None
     kept = np.setdiff1d(np.arange(num_chains), list(copies))
@@ -42,8 +48,8 @@ def without_copies(values: Any, copies: Mapping[int, int], num_chains: int) -> A
     }
 
 
-def said_of(copies: Mapping[int, int], num_chains: int) -> str:
-    """A sentence on the copies among the chains of a run."""
+def copies_in_words(copies: Mapping[int, int], num_chains: int) -> str:
+    """A sentence for the report that names the copies among the chains, and says how many are left."""
     groups: dict[int, list[int]] = {}
     for copy, original in copies.items():
         groups.setdefault(original, []).append(copy)

@@ -1,4 +1,4 @@
-"""The draws of one run as they are given, checked and sorted by what they are."""
+"""The draws that :func:`diagnose_draws` is given, checked and sorted by what they are of."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,14 +15,14 @@ def is_precision(name: str) -> bool:
     return name.endswith("precision")
 
 
-class GivenDraws(NamedTuple):
-    """All arrays of one run; chains and draws are the same in all of them.
+class CheckedDraws(NamedTuple):
+    """All arrays of draws of one run; every array has the same chains and draws.
 
     - **weights** - name to `(chain, draw, ...)`
-    - **precisions** - likewise, of the sites whose names end in "precision"
-    - **log_joint** - `(chain, draw)`, or nothing
+    - **precisions** - name to `(chain, draw, ...)`, of the sites whose names end in "precision"
+    - **log_joint** - `(chain, draw)` under one name; empty where it was not given
     - **predictions** - name to `(chain, draw, input, ...)`
-    - **log_likelihood** - `(chain, draw, input)` under one name, or nothing
+    - **log_likelihood** - `(chain, draw, input)` under one name; empty where it was not given
     - **aligned** - the weights after their hidden units were matched
     """
 
@@ -35,7 +35,7 @@ class GivenDraws(NamedTuple):
 
     @property
     def by_label(self) -> Arrays:
-        """Every array but the aligned ones, under the names that errors and reports call it by."""
+        """Every array but the aligned ones, by the name that errors and reports use for it."""
         sites = self.weights | self.precisions
         labelled = {f"weights {name!r}": array for name, array in sites.items()} | self.log_joint
         labelled |= {f"predictions {name!r}": array for name, array in self.predictions.items()}
@@ -43,7 +43,7 @@ class GivenDraws(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Chains and draws."""
+        """Number of chains, and of draws a chain."""
         chains, draws = next(iter(self.by_label.values())).shape[:2]
         return chains, draws
 
@@ -52,35 +52,35 @@ class GivenDraws(NamedTuple):
         """The log likelihood as an array, where it was given."""
         return next(iter(self.log_likelihood.values()), None)
 
-    def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "GivenDraws":
-        """The same of some chains.
+    def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "CheckedDraws":
+        """All arrays of draws, with some of the chains only.
 
-        :param kept: leaves out the other chains of every array.
+        :param kept: takes the arrays by name and returns them with the chains that are kept.
         """
-        return GivenDraws(*(kept(arrays) for arrays in self))
+        return CheckedDraws(*(kept(arrays) for arrays in self))
 
-    def without(self, chains: Mapping[int, Any]) -> "GivenDraws":
-        """The same without these chains."""
+    def without(self, chains: Mapping[int, Any]) -> "CheckedDraws":
+        """All arrays of draws, without the chains whose numbers are the keys of `chains`."""
         kept = [chain for chain in range(self.shape[0]) if chain not in chains]
         return self.of_chains(lambda arrays: {name: x[kept] for name, x in arrays.items()})
 
 
-def given_draws(
+def check_draws(
     weights: Any, predictions: Any, log_joint: Any, log_likelihood: Any, aligned: Any
-) -> GivenDraws:
-    """Check what :func:`diagnose_draws` was given; see its arguments.
+) -> CheckedDraws:
+    """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments.
 
     :raises ValueError: without any draws, for chains or draws that differ in number, or arrays
         without the axes that they need.
     """
     sites = named_arrays("weights", weights, "weights")
     plain = {name: array for name, array in sites.items() if not is_precision(name)}
-    given = GivenDraws(
+    given = CheckedDraws(
         weights=plain,
         precisions={name: array for name, array in sites.items() if name not in plain},
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
         predictions=_with_inputs(named_arrays("predictions", predictions, "predictions")),
-        log_likelihood=_scored(log_likelihood),
+        log_likelihood=_checked_log_likelihood(log_likelihood),
         aligned=_checked_aligned(aligned, plain),
     )
     if not any((given.weights, given.precisions, given.log_joint, given.predictions)):
@@ -93,7 +93,12 @@ def given_draws(
 
 
 def named_arrays(what: str, given: Any, default: str) -> Arrays:
-    """Mapping, predictions or single array as checked arrays by name; None is empty."""
+    """A mapping, predictions or a single array, as checked arrays by name; empty for None.
+
+    :param what: the argument, for errors.
+    :param given: the value of the argument.
+    :param default: the name of a single array.
+    """
     values = getattr(given, "values", None)
     given = values if isinstance(values, Mapping) else given
     if given is None:
@@ -105,7 +110,7 @@ def named_arrays(what: str, given: Any, default: str) -> Arrays:
 
 
 def _refuse_other_shapes(arrays: Arrays) -> None:
-    """All arrays have the chains and draws of the first."""
+    """Refuse arrays whose chains or draws differ in number from those of the first."""
     first, shape = next((name, array.shape[:2]) for name, array in arrays.items())
     for name, array in arrays.items():
         if array.shape[:2] != shape:
@@ -117,7 +122,7 @@ def _refuse_other_shapes(arrays: Arrays) -> None:
 
 
 def _with_inputs(functions: Arrays) -> Arrays:
-    """Predictions, all with an axis of the same inputs."""
+    """Refuse predictions that lack an axis of inputs, or are at different numbers of inputs."""
     for name, array in functions.items():
         if array.ndim < 3:
             raise ValueError(
@@ -133,7 +138,7 @@ def _with_inputs(functions: Arrays) -> Arrays:
     return functions
 
 
-def _scored(log_likelihood: Any) -> Arrays:
+def _checked_log_likelihood(log_likelihood: Any) -> Arrays:
     if log_likelihood is None:
         return {}
     given = checked("diagnose_draws: log_likelihood", log_likelihood)
@@ -159,7 +164,7 @@ def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
     return matched
 
 
-def bad_chains(given: GivenDraws) -> dict[int, tuple[int, str]]:
+def bad_chains(given: CheckedDraws) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities in each chain that has any.
 
     A draw may give a target no probability at all: a log likelihood of -inf is no broken draw.
@@ -170,7 +175,7 @@ def bad_chains(given: GivenDraws) -> dict[int, tuple[int, str]]:
     found: dict[int, tuple[int, str]] = {}
     for site, array in arrays.items():
         for chain, draws in enumerate(array):
-            # The extremes of a chain are finite when all of it is, and need no flags beside it.
+            # The extremes of a chain are finite when all of it is: no array of flags is needed.
             if np.isfinite(draws.min()) and np.isfinite(draws.max()):
                 continue
             flat = draws.reshape(len(draws), -1)

@@ -1,4 +1,8 @@
-"""How precisely averages are known and whether chains agree: both measured once, and the verdict on them."""
+"""What a verdict rests on: everything that is measured on the draws of a run.
+
+:func:`measure` gives the Monte Carlo errors of the averages and the agreement of the chains;
+:class:`Evidence` holds these beside R-hat, the sampler's own record and the comparison with a second run.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -6,35 +10,42 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.convergence.rhat_limits import rhat_limit
+from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.spaces import Space
+from numpyro_bnn.diagnostics.report import Relabelling
+from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 Arrays = dict[str, np.ndarray]
-# Without predictions weights are judged, of many so many, evenly spaced over their sites.
+# Without predictions weights are judged: at most so many scalars, evenly spaced over their sites.
 _MOST_WEIGHTS = 10_000
 
 
-class Judged(NamedTuple):
-    """What the verdict rests on.
+class ErrorsAndAgreement(NamedTuple):
+    """Monte Carlo errors of averages, agreement of chains, and the verdict that the two allow.
 
     - **error** - Monte Carlo errors of the averages
     - **agreement** - whether the chains differ by more than their errors
-    - **tolerance** - what is accepted
-    - **num_scalars** - scalars that were looked at
-    - **rhat_limit** - what the worst R-hat of so many scalars stays below, at their median effective size
-    - **num_above** - scalars above the limit of their own effective size; None for weights
+    - **tolerance** - the Monte Carlo error that is accepted
+    - **num_scalars** - number of scalars measured
+    - **rhat_limit** - the limit that the largest R-hat of so many scalars stays below if chains are
+      stationary, at the median effective sample size
+    - **num_above** - number of scalars whose R-hat is above the limit for their own effective sample size;
+      None for weights
     - **scores** - mean log score of each group of chains in nats, where targets were given and chains
       disagree
-    - **num_impossible** - rows to whose targets no draw gives any probability; that log score has no
-      error and is left out
-    - **apart** - distance to the averages of a second run: `"total_variation"` or `"relative"` to the
-      mean and 99 % quantile over rows
+    - **num_impossible** - number of rows to whose targets no draw gives any probability; their log score
+      is minus infinity and has no error, so the log score is left out
+    - **apart** - distance of the averages from those of a second run: for `"total_variation"` or
+      `"relative"` the mean and the 99 % quantile over rows
     """
 
     error: MonteCarloError
@@ -54,7 +65,10 @@ class Judged(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Disagreement before tolerance; what could not be tested is no agreement."""
+        """The verdict on these numbers: agreement first, then the tolerance.
+
+        Chains whose agreement could not be tested count as not yet agreeing.
+        """
         if self.agreement.disagree(self.tolerance):
             return Verdict("chains_disagree")
         if self.agreement.tested and self.error.within(self.tolerance):
@@ -65,7 +79,7 @@ class Judged(NamedTuple):
 
     @property
     def needed(self) -> tuple[float, str]:
-        """How many times as many draws bring all within tolerance, and what asks for most."""
+        """How many times as many draws bring all within tolerance, and the quantity that asks for most."""
         if self.nothing_moves:
             return float("inf"), "nothing moves"
         error, what = self.error.needed(self.tolerance)
@@ -74,21 +88,51 @@ class Judged(NamedTuple):
         return float(error), what.removesuffix(" (unknown)")
 
 
-def judged(
+class Evidence(NamedTuple):
+    """Everything that is measured on a run before it is judged; see the fields of `Report`.
+
+    - **spaces** - R-hat and ESS by kind of scalar; a kind without draws is empty
+    - **bad_chains** - first draw and site of NaN or infinities, by chain
+    - **verdict_without** - the verdict on the other chains, where some hold NaN or infinities
+    - **measured** - errors and agreement; None for draws that are invalid or too few
+    - **what** - the quantities that are judged: `"predictions"`, or `"weights"` without predictions
+    - **stuck** - chains that do not move
+    - **second_tempering** - the record of a second run by parallel tempering
+    """
+
+    spaces: Mapping[str, Space]
+    num_chains: int
+    num_draws: int
+    min_draws: int
+    sampler: SamplerStats
+    bad_chains: Mapping[int, tuple[int, str]]
+    verdict_without: Verdict | None
+    measured: ErrorsAndAgreement | None
+    what: str
+    stuck: tuple[int, ...]
+    chains: Disagreement | None
+    distinct: DistinctFunctions | None
+    second: SecondOpinion | None
+    relabelling: Relabelling | None = None
+    second_tempering: Tempering | None = None
+
+
+def measure(
     functions: Arrays,
     log_likelihood: np.ndarray | None,
     tolerance: Tolerance,
     *,
     space: Space | None = None,
     second: Mapping[str, np.ndarray] | None = None,
-) -> Judged:
-    """Measure finite draws.
+) -> ErrorsAndAgreement:
+    """Monte Carlo errors and agreement of chains, from finite draws.
 
-    :param functions: name to `(chain, draw, input, ...)`, what is the same at all inputs with one.
-    :param log_likelihood: `(chain, draw, input)` in nats.
-    :param tolerance: what is accepted.
+    :param functions: name to draws of predictions `(chain, draw, input, ...)`; a prediction that is the
+        same at all inputs, such as a noise scale, has a single one.
+    :param log_likelihood: log density of the targets under each draw, `(chain, draw, input)` in nats.
+    :param tolerance: the Monte Carlo error that is accepted.
     :param space: R-hat of the same scalars.
-    :param second: draws of another run, under the same names.
+    :param second: predictions of another run, under the same names.
     """
     impossible = 0
     if log_likelihood is not None:
@@ -110,7 +154,7 @@ def judged(
     scores: tuple[float, ...] = ()
     if log_likelihood is not None and agrees.groups > 1 and not agrees.halves:
         scores = _scores(log_likelihood, agrees.members)
-    return Judged(
+    return ErrorsAndAgreement(
         error,
         agrees,
         tolerance,
@@ -124,7 +168,7 @@ def judged(
 
 
 def _scores(log_likelihood: np.ndarray, members: np.ndarray) -> tuple[float, ...]:
-    """Mean log score of the average over each group of chains."""
+    """Mean log score in nats of each group of chains, predictions averaged over the group."""
     found = []
     for group in range(int(members.max()) + 1):
         own = log_likelihood[members == group].reshape(-1, log_likelihood.shape[2])
@@ -135,6 +179,7 @@ def _scores(log_likelihood: np.ndarray, members: np.ndarray) -> tuple[float, ...
 def _apart(
     functions: Arrays, errors: Mapping[str, MeanErrors], second: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[float, float]]:
+    """Mean and 99 % quantile over rows of the distance between the averages of two runs."""
     differences = {}
     for name, each in errors.items():
         theirs = second[name].mean(axis=(0, 1), dtype=np.float64)

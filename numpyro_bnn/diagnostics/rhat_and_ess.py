@@ -1,11 +1,13 @@
 """R-hat and ESS of all scalars of one kind: weights, predictions, precisions or the log joint."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import label_of
+from numpyro_bnn.diagnostics.convergence.rhat import summarize
 
 
 class Worst(NamedTuple):
@@ -17,19 +19,19 @@ class Worst(NamedTuple):
 
 
 def _summary(function: Any, values: np.ndarray) -> float:
-    """`function` over what is not NaN; NaN when nothing is left."""
+    """`function` of the values that are not NaN; NaN when there are none."""
     values = values[~np.isnan(values)]
     return float(function(values)) if values.size else float("nan")
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """R-hat and ESS of some scalars.
+    """R-hat and ESS of a set of scalars, and their summaries.
 
     Constant scalars have no R-hat and are left out of every summary; so are scalars that hold
     NaN or infinities.
 
-    :param name: a site, or a space.
+    :param name: a site, or a kind of scalar.
     :param rhat: R-hat of each scalar.
     :param ess: bulk ESS of each scalar.
     :param ess_tail: tail ESS of each scalar.
@@ -81,10 +83,11 @@ class Numbers:
         return _summary(np.min, self._moving(self.ess_tail))
 
     def _moving(self, values: np.ndarray) -> np.ndarray:
+        """Values of the scalars that have an R-hat: neither constant nor bad."""
         return values[~np.isnan(self.rhat)]
 
     def row(self) -> tuple[float, ...]:
-        """The numbers of a table's row, in the order of its columns."""
+        """The row of the report's table: scalars, R-hat, bulk ESS and tail ESS, in its order."""
         return (
             self.num_scalars,
             self.max_rhat,
@@ -97,16 +100,16 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Space(Numbers):
-    """All scalars of one kind: weights, predictions, precisions or the log joint.
+    """R-hat and ESS of all scalars of one kind: weights, predictions, precisions or the log joint.
 
-    :param groups: the numbers of each site, shaped as the site.
+    :param groups: R-hat and ESS of each site, shaped as the site.
     """
 
     groups: tuple[Numbers, ...] = ()
 
     @classmethod
     def of(cls, name: str, groups: list[Numbers]) -> "Space":
-        """A space from its sites."""
+        """All scalars of one kind, joined from R-hat and ESS of each site."""
 
         def joined(values: list[np.ndarray]) -> np.ndarray:
             return np.concatenate([v.reshape(-1) for v in values]) if values else np.empty(0)
@@ -118,6 +121,15 @@ class Space(Numbers):
             joined([g.ess_tail for g in groups]),
             tuple(groups),
         )
+
+    @classmethod
+    def from_draws(cls, name: str, arrays: Mapping[str, np.ndarray]) -> "Space":
+        """Compute R-hat and ESS of all scalars of one kind.
+
+        :param name: the kind, such as `"predictions"`.
+        :param arrays: draws `(chain, draw, ...)` by site.
+        """
+        return cls.of(name, [Numbers(site, *summarize(array)) for site, array in arrays.items()])
 
     def __bool__(self) -> bool:
         return bool(self.groups)

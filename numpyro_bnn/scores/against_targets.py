@@ -1,4 +1,4 @@
-"""Scores of each row against the posterior predictive: log density, errors, Brier, CRPS."""
+"""Scores of predictions against targets: log score, errors, CRPS, accuracy, Brier, and standard errors."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ def lppd(log_prob: Any, y: Any = None, *, pointwise: bool = False) -> float | np
         predictions.
     :param y: the target; needed with predictions, and only then.
     :param pointwise: give `(n,)` values in place of their mean.
-    :return: nats a row; minus infinity where every draw holds a row impossible.
+    :return: nats a row; minus infinity where every draw gives a row probability zero.
     :raises ValueError: for NaN or plus infinity.
     :raises TypeError: for predictions without `y`, or an array with it.
 

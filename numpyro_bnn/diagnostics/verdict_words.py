@@ -1,47 +1,48 @@
-"""The verdict in a line, and what carries it in sentences."""
+"""The words of a verdict: its headline, and the sentences on Monte Carlo errors and agreement of chains."""
 
 import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import label_of
-from numpyro_bnn.diagnostics.judged import Judged
+from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import percent
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-# Rows and scalars that are named.
+# Rows that are named one by one in a sentence.
 _NAMED = 5
 # Chains that are worth grouping by their starts where they are too short to be compared one by one.
 _MANY = 16
-_APART = {
+# The unit of a distance between averages, in words.
+_UNIT_WORDS = {
     "total_variation": "of total variation",
     "relative": "predictive standard deviations",
 }
 
 
-def headline(found: Judged, what: str) -> str:
-    """The two numbers that carry the verdict.
+def headline(found: ErrorsAndAgreement, what: str) -> str:
+    """The verdict's line: the largest error beside its limit, and whether the chains agree.
 
-    :param found: what was measured.
-    :param what: is judged, such as "predictions".
+    :param found: Monte Carlo errors and agreement of the chains.
+    :param what: the quantities that are judged, `"predictions"` or `"weights"`.
     """
     verdict = found.verdict
     if verdict.startswith("chains"):
-        return f"{_farthest(found, what)}; {_chance(found)}"
+        return f"{_farthest(found, what)}; {_p_value(found)}"
     if found.nothing_moves:
         return "every draw of every chain is the same"
     checks = found.error.checks(found.tolerance)
-    carried = _check(max(checks, key=lambda check: check.needed), what)
+    carried = _beside_its_limit(max(checks, key=lambda check: check.needed), what)
     if verdict.startswith("within"):
-        return f"{carried}; {_who(found)} agree ({_chance(found)})"
-    said = "not compared yet" if not found.agreement.tested else f"agree ({_chance(found)})"
-    return f"{carried}; {_who(found)} {said}; {times(found.needed[0])}"
+        return f"{carried}; {_compared(found)} agree ({_p_value(found)})"
+    said = "not compared yet" if not found.agreement.tested else f"agree ({_p_value(found)})"
+    return f"{carried}; {_compared(found)} {said}; {draws_needed(found.needed[0])}"
 
 
-def sentences(found: Judged, what: str) -> list[str]:
-    """What was measured: chains, errors, what to do, and R-hat.
+def sentences(found: ErrorsAndAgreement, what: str) -> list[str]:
+    """The verdict explained: agreement of chains, Monte Carlo errors, draws still needed, R-hat.
 
-    :param found: what was measured.
-    :param what: is judged, such as "predictions".
+    :param found: Monte Carlo errors and agreement of the chains.
+    :param what: the quantities that are judged, `"predictions"` or `"weights"`.
     """
     if found.nothing_moves:
         return ["Nothing is known from them: every draw of every chain is the same."]
@@ -51,7 +52,7 @@ def sentences(found: Judged, what: str) -> list[str]:
         said.append(_worst_rows(found))
     needed, by = found.needed
     if needed > 1 and not verdict.startswith("chains"):
-        said.append(f"To bring all within tolerance takes {times(needed)} (set by {by}).")
+        said.append(f"To bring all within tolerance takes {draws_needed(needed)} (set by {by}).")
     if found.num_above is not None and np.isfinite(found.rhat_limit):
         said.append(
             f"R-hat of {found.num_above:,} of {found.num_scalars:,} {what} is above the limit that "
@@ -64,14 +65,14 @@ def sentences(found: Judged, what: str) -> list[str]:
         )
     for unit, (mean, worst) in found.apart.items():
         said.append(
-            f"Averages of a second run are {mean:.2g} {_APART[unit]} away (mean of rows; {worst:.2g} in "
+            f"Averages of a second run are {mean:.2g} {_UNIT_WORDS[unit]} away (mean of rows; {worst:.2g} in "
             f"the worst): what the bias of either comes to, and both Monte Carlo errors."
         )
     return said
 
 
-def times(needed: float) -> str:
-    """So many times as many draws, in words."""
+def draws_needed(needed: float) -> str:
+    """How many times as many draws are needed, in words."""
     if not np.isfinite(needed):
         return "more draws than can be foretold"
     return (
@@ -80,20 +81,22 @@ def times(needed: float) -> str:
 
 
 def listed(names: object) -> str:
-    """`a, b and c`."""
+    """Names joined as in a sentence: `a, b and c`."""
     words = [str(name) for name in names]  # type: ignore[attr-defined]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _who(found: Judged) -> str:
+def _compared(found: ErrorsAndAgreement) -> str:
+    """What the test of agreement compared: chains, or the halves of a single one."""
     return "halves of the one chain" if found.agreement.halves else "chains"
 
 
-def _chance(found: Judged) -> str:
+def _p_value(found: ErrorsAndAgreement) -> str:
     return f"p = {found.agreement.p:.2g}"
 
 
-def _check(check: Check, what: str) -> str:
+def _beside_its_limit(check: Check, what: str) -> str:
+    """An error beside the limit of the tolerance that it is compared with."""
     value = f"{check.value:.2g}" if np.isfinite(check.value) else "not known yet"
     name = check.what.removesuffix(" (unknown)")
     # Weights, judged for want of predictions, are measured in standard deviations of their draws.
@@ -101,8 +104,8 @@ def _check(check: Check, what: str) -> str:
     return f"{name} {value} ({check.limit:.2g} accepted)"
 
 
-def _errors(found: Judged, what: str) -> list[str]:
-    """How far the averages may be off, in the units of each."""
+def _errors(found: ErrorsAndAgreement, what: str) -> list[str]:
+    """Monte Carlo errors beside what is accepted, each in its own unit."""
     error, tolerance = found.error, found.tolerance
     said = []
     if error.total_variation is not None:
@@ -145,15 +148,15 @@ def _size(value: float | None, unit: str = "") -> str:
 
 
 def _unit(name: str, what: str) -> str:
-    return _APART[name] if what == "predictions" else "standard deviations"
+    return _UNIT_WORDS[name] if what == "predictions" else "standard deviations"
 
 
-def _chains(found: Judged, what: str) -> list[str]:
-    """Whether the chains tell the same story."""
+def _chains(found: ErrorsAndAgreement, what: str) -> list[str]:
+    """Whether the chains agree, or why that cannot be tested yet."""
     agrees = found.agreement
     if not agrees.tested:
         said = [
-            f"Whether {_who(found)} agree cannot be tested yet: it takes four batches of "
+            f"Whether {_compared(found)} agree cannot be tested yet: it takes four batches of "
             f"{agrees.batch_length} draws a chain."
         ]
         if len(agrees.members) >= _MANY:
@@ -167,11 +170,11 @@ def _chains(found: Judged, what: str) -> list[str]:
         said += _groups(found, what)
     elif agrees.p < 0.01:
         said.append(
-            f"The {_who(found)} differ by more than chance explains ({_chance(found)}) but by less than "
-            f"what is accepted."
+            f"The {_compared(found)} differ by more than chance explains ({_p_value(found)}) but by less "
+            f"than what is accepted."
         )
     else:
-        said.append(f"The {_who(found)} agree ({_chance(found)} over all {what}).")
+        said.append(f"The {_compared(found)} agree ({_p_value(found)} over all {what}).")
     slow = {name: int(flags.sum()) for name, flags in agrees.left_out.items() if flags.any()}
     if slow:
         first = next(iter(slow))
@@ -184,12 +187,13 @@ def _chains(found: Judged, what: str) -> list[str]:
     return said
 
 
-def _groups(found: Judged, what: str) -> list[str]:
+def _groups(found: ErrorsAndAgreement, what: str) -> list[str]:
+    """Which groups of chains disagree, at how many inputs, and which group predicts best."""
     agrees = found.agreement
     if agrees.halves:
         return [
-            f"The halves of the chain differ ({_chance(found)}; {_farthest(found, what)}): it drifts, or has "
-            f"crossed into another mode; discard the beginning and run longer."
+            f"The halves of the chain differ ({_p_value(found)}; {_farthest(found, what)}): it drifts, or "
+            f"has crossed into another mode; discard the beginning and run longer."
         ]
     where, share = "", _share_of_rows(found)
     if share:
@@ -203,7 +207,7 @@ def _groups(found: Judged, what: str) -> list[str]:
         count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
         names = " | ".join(", ".join(map(str, group)) for group in groups)
         lead = f"{count} groups of chains ({names}) differ{where}"
-    said = [f"{lead} ({_chance(found)}; {_farthest(found, what)})."]
+    said = [f"{lead} ({_p_value(found)}; {_farthest(found, what)})."]
     if found.scores:
         best = int(np.argmax(found.scores))
         scores = ", ".join(f"{score:.4g}" for score in found.scores)
@@ -218,7 +222,7 @@ def _groups(found: Judged, what: str) -> list[str]:
     return said
 
 
-def _share_of_rows(found: Judged) -> float:
+def _share_of_rows(found: ErrorsAndAgreement) -> float:
     """Share of rows at which any scalar differs by itself."""
     differs = [f.reshape(len(f), -1).any(axis=1) for f in found.agreement.differs.values()]
     if not differs:
@@ -229,7 +233,7 @@ def _share_of_rows(found: Judged) -> float:
     return float(rows.mean())
 
 
-def _farthest(found: Judged, what: str) -> str:
+def _farthest(found: ErrorsAndAgreement, what: str) -> str:
     """How far the averages of the two most different chains are apart, and what is accepted."""
     agrees, tolerance = found.agreement, found.tolerance
     unit, limit, worst = "total_variation", tolerance.total_variation, tolerance.total_variation_99
@@ -241,8 +245,8 @@ def _farthest(found: Judged, what: str) -> str:
     return f"averages up to {extreme:.2g} {_unit(unit, what)} apart in the worst rows ({worst:.2g} accepted)"
 
 
-def _worst_rows(found: Judged) -> str:
-    """The rows that err by more than is accepted of the worst."""
+def _worst_rows(found: ErrorsAndAgreement) -> str:
+    """The rows whose error is above the limit that is set for the worst rows."""
     limits = {
         "total_variation": found.tolerance.total_variation_99,
         "relative": found.tolerance.relative,
@@ -254,6 +258,6 @@ def _worst_rows(found: Judged) -> str:
             worst = beyond[np.argsort(-rows[beyond], kind="stable")][:_NAMED]
             parts.append(
                 f"{beyond.size:,} of {rows.size:,} rows err by more than {limits[unit]:.2g} "
-                f"{_APART[unit]} (worst: {listed(worst)})"
+                f"{_UNIT_WORDS[unit]} (worst: {listed(worst)})"
             )
     return f"Good on average, but {' and '.join(parts)}."

@@ -1,0 +1,138 @@
+"""Sentences that stand beside the verdict: on what is reported and does not decide it.
+
+Why a run could not be judged, what the weights, precisions and log joint look like, how much of the
+weights' disagreement is relabelling, what single chains do, and what a second run says. The sentences that
+carry the verdict are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
+"""
+
+from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
+from numpyro_bnn.diagnostics.evidence import Evidence
+from numpyro_bnn.diagnostics.sampler_stats import percent
+from numpyro_bnn.diagnostics.verdict_words import listed
+
+# Chains "drift" where their two halves predict differently at more than this share of the inputs.
+_DRIFT = 0.05
+# Distinct functions are a continuous count; below this it is sampling of finitely many draws.
+_DISTINCT = 1.2
+# Matching hidden units explains nothing where more than this share of the variance between chains is left.
+_HARDLY_LESS = 0.9
+UNCORRECTED = (
+    "No step was accepted or rejected: the bias of the step size is in all chains alike, and no R-hat "
+    "and no number above can show it; measure it with NUTS (second_opinion), or with a run of half the "
+    "step: diagnose(run, x, second=other)."
+)
+UNCORRECTED_SECOND = (
+    "No step was accepted or rejected: the bias of the step size is in all chains alike, and is at most "
+    "what the averages of the second run are away, if that one has none."
+)
+NO_PREDICTIONS = (
+    "No predictions were given, and the weights of a network do not say whether its functions "
+    "are known; give inputs to predict at."
+)
+ONE_CHAIN = (
+    "One chain only: other modes cannot be seen from it, and its two halves stand for chains; run at "
+    "least four."
+)
+
+
+def on_invalid_draws(evidence: Evidence) -> list[str]:
+    """Which chains hold NaN or infinities, from which draw on, and what the other chains are worth."""
+    bad = evidence.bad_chains
+    said = []
+    for number, (draw, site) in sorted(bad.items()):
+        said.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
+    if len(bad) == evidence.num_chains:
+        return [*said, "No chain is left: lower the step size, or start from optimised weights."]
+    names = listed(sorted(bad))
+    if evidence.verdict_without is not None:
+        verdict = evidence.verdict_without.words
+        chain = "chains" if len(bad) > 1 else "chain"
+        said.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
+    return said
+
+
+def on_too_few_draws(evidence: Evidence) -> list[str]:
+    """That the chains are too short to judge."""
+    return [
+        f"{evidence.num_draws} draws a chain are too few to judge (at least {evidence.min_draws}): "
+        f"their errors are themselves too uncertain; run longer, 1000 draws are usual."
+    ]
+
+
+def on_weights_and_precisions(evidence: Evidence) -> list[str]:
+    """R-hat and ESS of weights, precisions and log joint, which do not enter the verdict."""
+    if evidence.what == "weights":
+        return []
+    parts = [
+        f"{name}: worst R-hat {_rhat(space.max_rhat)}, at least {space.min_ess:,.0f} effective draws"
+        for name, space in evidence.spaces.items()
+        if space and name != "predictions" and space.num_constant < space.num_scalars
+    ]
+    if not parts:
+        return []
+    why = ""
+    if evidence.spaces["weights"]:
+        why = "; hidden units can be relabelled without changing a prediction"
+    return [f"Reported apart, and no part of the verdict ({'; '.join(parts)}){why}."]
+
+
+def _rhat(value: float) -> str:
+    return f"{value:.3f}" if value < 1.1 else f"{value:.3g}"
+
+
+def on_relabelling(evidence: Evidence) -> list[str]:
+    """How much of the weights' variance between chains is mere relabelling of hidden units."""
+    found = evidence.relabelling
+    if found is None:
+        return []
+    lead = f"Of the weights' variance {percent(found.before)} lies between chains"
+    worst = f"worst R-hat {_rhat(found.space.max_rhat)}"
+    if found.after > _HARDLY_LESS * found.before:
+        return [f"{lead}, and matching hidden units changes little ({worst}): not relabelling."]
+    return [
+        f"{lead}, and {percent(found.after)} once hidden units are matched ({worst}): the "
+        "difference is relabelling, the rest is not."
+    ]
+
+
+def on_single_chains(evidence: Evidence) -> list[str]:
+    """Which chains do not move, how many distinct ones there are, and whether they drift."""
+    found, stuck = evidence.chains, evidence.stuck
+    said = []
+    if stuck and len(stuck) < evidence.num_chains:
+        many = len(stuck) > 1
+        said.append(
+            f"Chain{'s' * many} {listed(stuck)} {'do' if many else 'does'} not move: leave "
+            f"{'them' if many else 'it'} out, or start again from optimised weights with a "
+            f"smaller step."
+        )
+    if found is None:
+        return said
+    distinct = evidence.distinct
+    if distinct is not None and evidence.num_chains > 1 and distinct.between > _DISTINCT:
+        said.append(
+            f"By what they predict, the {evidence.num_chains} chains count as "
+            f"{distinct.between:.1f} distinct ones."
+        )
+    if found.drift > _DRIFT:
+        said.append(
+            f"The chains drift: their first and second halves predict differently at "
+            f"{percent(found.drift)} of inputs; discard the beginning and run longer."
+        )
+    return said
+
+
+def on_second_run(second: SecondOpinion) -> str:
+    """Whether a second run of the same model agrees with this one."""
+    if second.agrees:
+        return (
+            f"A second run agrees in all {second.num_compared:,} means and quantiles compared, "
+            f"within their joint Monte Carlo errors."
+        )
+    worst = second.worst[0]
+    return (
+        f"A second run parts from this one in {second.num_parted:,} of {second.num_compared:,} "
+        f"means and quantiles (worst: {worst.quantity} of {worst.site}, {worst.first:.4g} here "
+        f"and {worst.second:.4g} there, {worst.errors:.3g} joint Monte Carlo errors): at least one "
+        f"of them has missed something that its own chains cannot show."
+    )

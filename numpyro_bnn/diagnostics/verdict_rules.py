@@ -1,0 +1,168 @@
+"""Where the verdict on a run is decided, from everything that was measured.
+
+Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
+that disagree > the tolerance (the last two in
+:attr:`numpyro_bnn.diagnostics.evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and weights
+are reported apart: they can be relabelled without changing a prediction. Weights are judged only where
+nothing else was given.
+Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
+two runs, is "run longer" at best, and so is a run at a temperature far from what was asked for. A run
+with suspect chains disagrees, however few its draws; one of suspect chains alone is invalid.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.sampler_stats import warnings_of
+from numpyro_bnn.diagnostics.verdict_context import (
+    NO_PREDICTIONS,
+    ONE_CHAIN,
+    UNCORRECTED,
+    UNCORRECTED_SECOND,
+    on_invalid_draws,
+    on_relabelling,
+    on_second_run,
+    on_single_chains,
+    on_too_few_draws,
+    on_weights_and_precisions,
+)
+from numpyro_bnn.diagnostics.verdict_names import Verdict
+from numpyro_bnn.diagnostics.verdict_words import headline, sentences
+from numpyro_bnn.samplers.suspects import named
+from numpyro_bnn.samplers.tempering.evidence import doubts
+
+# How many more draws are needed, where more draws are not what is missing.
+_UNKNOWN = float("nan")
+
+
+class Judgement(NamedTuple):
+    """The verdict with its explanation: those fields of a report that say what its numbers mean."""
+
+    verdict: Verdict
+    headline: str
+    needed: float
+    needed_by: str
+    sentences: tuple[str, ...]
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Decide the verdict on a run, and explain it sentence by sentence.
+
+    :param evidence: everything that was measured.
+    :return: one of the six verdicts; the sentences on the sampler's own troubles come first.
+    """
+    if evidence.bad_chains:
+        found = _not_judged("invalid", on_invalid_draws(evidence), evidence)
+    elif evidence.measured is None:
+        found = _not_judged("too_short", on_too_few_draws(evidence), evidence)
+    else:
+        found = _limited_by_sampler(_by_tolerance(evidence, evidence.measured), evidence)
+    said = [*found.sentences]
+    if evidence.second is not None:
+        said.append(on_second_run(evidence.second))
+    if evidence.num_chains == 1:
+        said.insert(0, ONE_CHAIN)
+    return found._replace(sentences=tuple(said))
+
+
+def _not_judged(verdict: str, said: list[str], evidence: Evidence) -> Judgement:
+    """The judgement `"invalid"` or `"too_short"`: no Monte Carlo error was computed."""
+    said = warnings_of(evidence.sampler) + said
+    if verdict == "too_short":
+        needed = evidence.min_draws / max(1, evidence.num_draws)
+        line = f"{evidence.num_draws} draws a chain, {evidence.min_draws} are the least"
+        return Judgement(Verdict(verdict), line, needed, "draws a chain", tuple(said))
+    bad = evidence.bad_chains
+    line = f"NaN or infinite draws in {len(bad)} of {evidence.num_chains} chains"
+    return Judgement(Verdict(verdict), line, _UNKNOWN, "finite draws", tuple(said))
+
+
+def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:
+    """The judgement that Monte Carlo errors and the agreement of chains ask for."""
+    said = warnings_of(evidence.sampler) + sentences(measured, evidence.what)
+    if evidence.what == "weights":
+        said.append(NO_PREDICTIONS)
+    said += on_weights_and_precisions(evidence)
+    said += on_relabelling(evidence)
+    said += on_single_chains(evidence)
+    # Only kernels that take steps by a discretisation keep temperatures.
+    if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
+        said.append(UNCORRECTED if evidence.second is None else UNCORRECTED_SECOND)
+    line = headline(measured, evidence.what)
+    return Judgement(measured.verdict, line, *measured.needed, tuple(said))
+
+
+def _limited_by_sampler(found: Judgement, evidence: Evidence) -> Judgement:
+    """Make the verdict `"run_longer"` at best where the sampler's own record shows a fault.
+
+    Parallel tempering without round trips, or a temperature far from the one asked for, is a fault that
+    draws which look stationary do not show.
+    """
+    heat, ladder = evidence.sampler.heat, evidence.sampler.tempering
+    unproved = [] if ladder is None else doubts(ladder, evidence.second_tempering)
+    if unproved:
+        lead = (*unproved, "What follows is what the draws alone would say.")
+        found = found._replace(sentences=(*lead, *found.sentences))
+        why = "round trips and evidence of the ladder"
+    elif heat.step_is_zero or heat.far_off:
+        why = "the temperature of the sampler"
+    else:
+        return found
+    verdict = found.verdict.at_best("run_longer")
+    if verdict.startswith("run"):
+        # Nobody knows how many draws mend that.
+        line = f"by {why}; {found.headline}"
+        found = found._replace(verdict=verdict, needed=_UNKNOWN, needed_by=why, headline=line)
+    return found
+
+
+def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
+    """Lower the verdict of a report because of suspect chains: never moved, or mostly diverged.
+
+    :param report: the report on all chains, judged by their draws alone.
+    :param suspect: the reason by number of the suspect chain; at least one.
+    :param num_chains: number of chains, suspect ones included.
+    """
+    if len(suspect) < num_chains:
+        verdict = "invalid" if report.verdict.startswith("invalid") else "chains_disagree"
+        said = (
+            "They count as disagreeing with the others: leave them out, or run again from optimised "
+            "weights or with another step size."
+        )
+    else:
+        verdict = "invalid"
+        said = "No chain is left to judge: change the step size, or start from optimised weights."
+    lead = f"Suspect: {named(suspect)}. {said} What follows is what the draws alone would say."
+    return replace(
+        report,
+        verdict=Verdict(verdict),
+        headline=f"{len(suspect)} of {num_chains} chains suspect; {report.headline}",
+        needed=_UNKNOWN,
+        needed_by="chains that move",
+        suspect=dict(suspect),
+        sentences=(lead, *report.sentences),
+    )
+
+
+def with_copies(report: Report, said: str) -> Report:
+    """Add to a report that some chains were copies of others, and lower its verdict.
+
+    :param report: the report on the chains that differ, each copy left out.
+    :param said: a sentence that names the copies.
+    """
+    verdict = report.verdict.at_best("run_longer")
+    if report.num_chains > 1 or verdict is report.verdict:
+        return replace(report, sentences=(said, *report.sentences))
+    # Several were asked for, and there is nothing to compare the one with.
+    said += " One chain is nothing to compare. What follows is what it alone would say."
+    return replace(
+        report,
+        verdict=verdict,
+        headline=f"all chains are copies of one; {report.headline}",
+        needed=_UNKNOWN,
+        needed_by="chains that differ",
+        sentences=(said, *report.sentences),
+    )

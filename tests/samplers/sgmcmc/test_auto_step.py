@@ -26,6 +26,9 @@ from numpyro_bnn.samplers.sgmcmc.step_size import (
 )
 
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
 class Net(nn.Module):
     outputs: int
     activation: str
@@ -284,7 +287,14 @@ def test_the_momentum_keeps_its_law_when_the_metric_changes():
 STIFF = jnp.array([1e4] * 6 + [1.0] * 6)
 
 
-@pytest.mark.parametrize("method", [bnn.BAOAB, bnn.SGHMC, bnn.SGNHT])
+@pytest.mark.parametrize(
+    "method",
+    [
+        bnn.BAOAB,
+        pytest.param(bnn.SGHMC, marks=pytest.mark.slow),
+        pytest.param(bnn.SGNHT, marks=pytest.mark.slow),
+    ],
+)
 def test_with_all_rows_momenta_last_as_long_as_the_broad_scales(method):
     """Ten steps are a twentieth of them: at a friction of 0.1 / step_size, which is 20, a chain
     diffuses, and takes 2·20/0.005 steps for a draw in place of 2·1.4/0.005.
@@ -314,7 +324,9 @@ def test_minibatches_do_not_heat_momenta_that_last():
             numpyro.sample("y", dist.Normal(mean, 1.0), obs=numpyro.subsample(y, event_dim=0))
 
     kernel = bnn.BAOAB(model, step_size="auto", batch_size=10)
-    state = kernel.init(jax.random.key(0), 100, None, (jnp.zeros(1000),), {})
+    state = jax.jit(lambda key: kernel.init(key, 100, None, (jnp.zeros(1000),), {}))(
+        jax.random.key(0)
+    )
     np.testing.assert_allclose(state.adaptation.friction * state.step_size, 0.1, rtol=1e-5)
 
 

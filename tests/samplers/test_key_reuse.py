@@ -198,9 +198,7 @@ def followed(kernel, arguments, num_steps=2):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        n if n in EAGER else pytest.param(n, marks=pytest.mark.slow) for n in catalogue.SAMPLERS
-    ],
+    [n if n in EAGER else pytest.param(n, marks=pytest.mark.slow) for n in catalogue.SAMPLERS],
 )
 def test_no_sampler_comes_to_the_same_key_twice(name):
     """By whatever way: also by a number folded in twice, or one key for a row of them."""

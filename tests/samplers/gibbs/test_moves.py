@@ -53,7 +53,6 @@ def joint_draws(model, move):
         y = values.pop("y")
         bound = Bound(model, (X, y), {})
 
-
         def again(now, key):
             after = move(key, now, bound)
             return after, after[FIRST][0, 0]
@@ -197,7 +196,8 @@ def test_moves_after_a_kernel_of_this_package(kernel):
     """Its position is where the moves left it, with the energy that belongs to it."""
     model = model_with(jax.nn.relu)
     y = jnp.asarray(np.random.default_rng(1).normal(size=(2, 2)))
-    moved = Interleaved(kernel(model, step_size=1e-3), [RidgeScaling(0.3), RESCALING])
+    given = [RidgeScaling(0.3)] if kernel is bnn.RandomWalk else [RidgeScaling(0.3), RESCALING]
+    moved = Interleaved(kernel(model, step_size=1e-3), given)
     mcmc = bnn.MCMC(moved, num_warmup=0, num_samples=5, num_chains=1, progress_bar=False)
     potential = bnn.potential_of(model, X, y)
     starts = nets.weights(model, X, y)

@@ -30,7 +30,9 @@ def momentum_of(direction):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("time", [0.9, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.05, 4.0))])
+@pytest.mark.parametrize(
+    "time", [0.9, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.05, 4.0))]
+)
 def test_work_is_the_logarithm_of_the_change_of_area(time):
     """By the Jacobian of the kick, restricted to the planes that touch the sphere."""
     n = jnp.array([0.6, -0.48, 0.64])

@@ -26,7 +26,6 @@ from numpyro_bnn.samplers.sgmcmc.step_size import (
     largest_curvature,
 )
 
-
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from catalogue import BATCH, SAMPLERS, SIZE, data, make
+from catalogue import SAMPLERS, SIZE, data, make
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import CustomGibbs, Gibbs
 

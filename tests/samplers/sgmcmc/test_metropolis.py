@@ -22,6 +22,9 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, Rand
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
 def energy(y):
     return jnp.sum(jnp.exp(y) - y)
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 from key_ledger import Ledger
@@ -41,6 +43,15 @@ def network(x, y=None, prior=PRIOR):
     net = bnn.random_module("net", bnn.MLP([3], 1), prior, x[:1])
     noise = bnn.likelihoods.Precision()
     bnn.likelihoods.gaussian(lambda x: net(x)[:, 0], y, x=x, noise=noise)
+
+
+def plain(x, y):
+    """The sites of the catalogue without transforms: what runs eagerly compiles each operation."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(x @ weights + scale, 1.0), obs=y)
 
 
 def rows():
@@ -110,8 +121,8 @@ def check(kernel, arguments, init=None):
     checker.check_key_reuse(run, key if init else jax.eval_shape(begin, key))
 
 
-FAST = {"NUTS", "Neal's Gibbs", "Gibbs of minibatches", "moves", "tempering by MAMS"}
-SLOW = set(COMPOSED) - FAST
+FAST = {"NUTS", "Neal's Gibbs", "Gibbs of minibatches"}
+SLOW = set(COMPOSED) - FAST | test_contract.VARIANTS
 
 
 @pytest.mark.parametrize(
@@ -164,6 +175,8 @@ def test_vectors_of_noise_are_independent_of_each_other_and_of_the_next_step():
 
 
 START = {"weights": jnp.array([0.3, 0.1]), "scale": jnp.array(-0.5)}
+# Plain steps, an anchor, momenta that are drawn anew, and two corrections.
+EAGER = {"SGLD", "BAOAB svrg", "SGHMC", "GGMC exact", "MAMS exact"}
 
 
 def followed(kernel, arguments, num_steps=2):
@@ -185,19 +198,16 @@ def followed(kernel, arguments, num_steps=2):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=pytest.mark.slow) if n in test_contract.VARIANTS else n
-        for n in catalogue.SAMPLERS
-    ],
+    [n if n in EAGER else pytest.param(n, marks=pytest.mark.slow) for n in catalogue.SAMPLERS],
 )
 def test_no_sampler_comes_to_the_same_key_twice(name):
     """By whatever way: also by a number folded in twice, or one key for a row of them."""
-    assert not followed(catalogue.make(name), catalogue.data())
+    assert not followed(catalogue.make(name, plain), catalogue.data())
 
 
 def test_no_rung_moves_by_the_key_of_another():
-    hmc = HMC(catalogue.model, num_steps=1, trajectory_length=None)
-    kernel = bnn.ParallelTempering(catalogue.model, hmc, num_rungs=3)
+    hmc = HMC(plain, num_steps=1, trajectory_length=None)
+    kernel = bnn.ParallelTempering(plain, hmc, num_rungs=2)
     assert not followed(kernel, catalogue.data(), 1)
 
 
@@ -224,13 +234,12 @@ def test_no_move_comes_to_the_same_key_twice(move, model):
 def test_members_of_an_ensemble_have_keys_of_their_own(monkeypatch):
     # Candidates of one member are compared on the same rows, drawn by the same key on purpose.
     monkeypatch.setattr("numpyro_bnn.approximations.member_optimizer._CANDIDATES", 1)
-    descent = MemberOptimizer("test", network, rows(), {}, batch_size=2)
+    descent = MemberOptimizer("test", plain, catalogue.data(), {}, batch_size=2)
     key_start, key_rows = jax.random.split(jax.random.key(3))
     with Ledger(key_start) as ledger, jax.disable_jit():
         z = descent.begin(key_start, 3, None)
     assert not ledger.faults
-    flat = [np.concatenate([np.ravel(v[i]) for v in z.values()]) for i in range(3)]
-    assert correlations(flat) < 0.99
+    assert len(np.unique(z["weights"], axis=0)) == len(np.unique(z["scale"])) == 3
     batches = descent.members(key_rows, z, jax.vmap(optax.adam(0.1).init)(z)).batches
     assert len(set(Ledger.names(batches.rng_key))) == 3
 
@@ -249,7 +258,7 @@ def test_a_fit_gives_its_starts_and_its_minibatches_two_keys(monkeypatch):
         monkeypatch.setattr(MemberOptimizer, name, noting(name, getattr(MemberOptimizer, name)))
     key = jax.random.key(0)
     training = TrainingOptions(num_steps=0, batch_size=2, progress_bar=False)
-    MemberOptimizer("test", network, rows(), {}, batch_size=2).fit(key, 2, training)
+    MemberOptimizer("test", plain, catalogue.data(), {}, batch_size=2).fit(key, 2, training)
     assert [name for name, _ in given] == ["begin", "members"]
     assert len({Ledger.name(key), *(name for _, name in given)}) == 3
 

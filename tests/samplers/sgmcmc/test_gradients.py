@@ -38,6 +38,11 @@ def model(x, y, z):
         numpyro.sample("z", dist.Normal(mean[:, None, None], spread).to_event(2), obs=z)
 
 
+def some_slow(fast, slow):
+    """All cases, the latter marked slow."""
+    return [*fast, *(pytest.param(*np.atleast_1d(case), marks=pytest.mark.slow) for case in slow)]
+
+
 @cache
 def problem(size=SIZE):
     rng = np.random.default_rng(size)
@@ -98,8 +103,15 @@ def test_rows_drawn_with_replacement_average_to_the_gradient():
     np.testing.assert_allclose(mean, exact(rows, position), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("order", ["permutation", "blocks"])
-@pytest.mark.parametrize("make", [gradients.minibatch, gradients.control_variate])
+@pytest.mark.parametrize(
+    ("make", "order"),
+    [
+        (gradients.minibatch, "blocks"),
+        (gradients.control_variate, "permutation"),
+        pytest.param(gradients.minibatch, "permutation", marks=pytest.mark.slow),
+        pytest.param(gradients.control_variate, "blocks", marks=pytest.mark.slow),
+    ],
+)
 def test_the_batches_of_an_epoch_average_to_the_gradient(estimate, make, order):
     rows, position = problem()
     start = jax.tree.map(lambda leaf: leaf + 0.5, position)
@@ -145,7 +157,7 @@ def test_a_control_variate_has_no_noise_at_its_anchor_and_less_near_it(estimate)
     np.testing.assert_allclose(given.std(0), 0.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("chunk_size", [1, 2, 4, 6, 50])
+@pytest.mark.parametrize("chunk_size", some_slow([1, 4, 50], [2, 6]))
 def test_chunks_add_up_with_a_remainder_too(chunk_size):
     rows, position = problem()
     result = jax.jit(lambda z: gradients.full(chunk_size).estimate(rows, z, None))(position)
@@ -225,7 +237,7 @@ def test_a_second_plate_beside_the_data_keeps_its_rows():
         np.testing.assert_allclose(np.mean(halves, 0), exact(rows, position), rtol=1e-12)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 16, 17, 63, 64, 65, 1000])
+@pytest.mark.parametrize("size", some_slow([1, 2, 5, 17, 64, 1000], [3, 4, 16, 63, 65]))
 def test_shuffled_is_a_permutation(size):
     place = jnp.arange(size)
     run = jax.jit(jax.vmap(lambda key: shuffled(key, place, size)))
@@ -263,7 +275,9 @@ def test_shuffled_puts_every_row_in_every_place_and_pairs_apart(size):
             assert excess(orders[:, a] * size + orders[:, b], size * (size - 1)) < 5
 
 
-@pytest.mark.parametrize(("size", "batch_size"), [(6, 2), (7, 3), (10, 4), (5, 5), (9, 8), (4, 1)])
+@pytest.mark.parametrize(
+    ("size", "batch_size"), some_slow([(7, 3), (5, 5), (4, 1)], [(6, 2), (10, 4), (9, 8)])
+)
 def test_an_epoch_visits_every_row_once(size, batch_size):
     """Minibatches in a row are cut from epochs in a row, whether or not they divide them."""
     state = gradients.BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
@@ -284,16 +298,16 @@ def test_an_epoch_visits_every_row_once(size, batch_size):
 
 def test_blocks_are_neighbours_and_replacement_is_independent():
     state = gradients.BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
-    seen = []
+    step, seen = jax.jit(lambda s: next_rows(s, 12, 3, "blocks")), []
     for _ in range(8):
-        rows, state = next_rows(state, 12, 3, "blocks")
+        rows, state = step(state)
         np.testing.assert_array_equal(np.diff(rows), 1)
         seen.append(int(rows[0]))
     assert sorted(seen[:4]) == sorted(seen[4:]) == [0, 3, 6, 9]
     keys = jax.random.split(jax.random.key(0), 4000)
     zero = jnp.zeros((), jnp.int32)
     draw = jax.vmap(lambda k: next_rows(gradients.BatchState(k, *3 * [zero]), 5, 2, "replacement"))
-    rows, _ = draw(keys)
+    rows, _ = jax.jit(draw)(keys)
     same = np.mean(np.asarray(rows[:, 0]) == np.asarray(rows[:, 1]))
     assert abs(same - 0.2) < 5 * np.sqrt(0.16 / 4000)
 

@@ -22,6 +22,9 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, Rand
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
 def energy(y):
     return jnp.sum(jnp.exp(y) - y)
 
@@ -224,8 +227,17 @@ def run_chains(transition, start, num_transitions, seed=0):
     return np.asarray(positions), float(jnp.mean(accepted))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-@pytest.mark.parametrize("method", ["amagold", "OBABO", "BAOAB"])
+@pytest.mark.parametrize(
+    ("method", "temperature"),
+    [
+        ("amagold", 1.0),
+        ("OBABO", 0.5),
+        ("BAOAB", 1.0),
+        pytest.param("amagold", 0.5, marks=pytest.mark.slow),
+        pytest.param("OBABO", 1.0, marks=pytest.mark.slow),
+        pytest.param("BAOAB", 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_minibatches_and_large_steps_leave_the_draws_exact(method, temperature):
     dynamics = Amagold() if method == "amagold" else Splitting(method, metropolis=True)
     settings = Settings(0.6, temperature, 1.5, friction=0.5)
@@ -244,8 +256,15 @@ def test_without_the_correction_those_draws_are_wrong():
         assert_draws(draws, 1.0)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-@pytest.mark.parametrize("method", ["mala", "random_walk"])
+@pytest.mark.parametrize(
+    ("method", "temperature"),
+    [
+        ("mala", 1.0),
+        ("random_walk", 0.5),
+        pytest.param("mala", 0.5, marks=pytest.mark.slow),
+        pytest.param("random_walk", 1.0, marks=pytest.mark.slow),
+    ],
+)
 def test_corrected_proposals_are_exact(method, temperature):
     settings = Settings(1.2, temperature, 1.5)
     dynamics = Langevin() if method == "mala" else RandomWalkProposal()

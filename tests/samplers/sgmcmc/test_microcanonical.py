@@ -30,7 +30,9 @@ def momentum_of(direction):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("time", [0.05, 0.9, 4.0])
+@pytest.mark.parametrize(
+    "time", [0.9, *(pytest.param(t, marks=pytest.mark.slow) for t in (0.05, 4.0))]
+)
 def test_work_is_the_logarithm_of_the_change_of_area(time):
     """By the Jacobian of the kick, restricted to the planes that touch the sphere."""
     n = jnp.array([0.6, -0.48, 0.64])
@@ -258,7 +260,7 @@ def test_a_chain_slower_than_its_blocks_keeps_its_decoherence():
     assert friction[-1] == friction[4000]
 
 
-@pytest.mark.parametrize("batch_size", [None, 5])
+@pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_momenta_do_not_forget_while_a_chain_looks_for_its_step(batch_size):
     x = jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)), jnp.float32)
 
@@ -270,7 +272,7 @@ def test_momenta_do_not_forget_while_a_chain_looks_for_its_step(batch_size):
 
     data = (x, x @ jnp.ones(3))
     kernel = bnn.MCLMC(model, batch_size=batch_size)
-    state = kernel.init(jax.random.key(0), 60, model_args=data)
+    state = jax.jit(lambda key: kernel.init(key, 60, model_args=data))(jax.random.key(0))
     step = jax.jit(lambda state: kernel.sample(state, data, {}))
     first = float(state.adaptation.step_size)
     for _ in range(30):

@@ -13,6 +13,8 @@ import pytest
 from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 STEP, TEMPERATURE, FRICTION, RELAXATION = 0.05, 1.5, 1.0, 0.8
 NUM_BURNIN, NUM_STEPS = 300, 900
 
@@ -52,8 +54,18 @@ def averages(dim: int, num_chains: int, per_parameter: bool, noise: np.ndarray):
     return np.asarray(chain(jax.random.split(jax.random.key(dim), num_chains)), np.float64)
 
 
-@pytest.mark.parametrize(("dim", "num_chains"), [(1, 1000), (10, 200), (100, 50)])
-@pytest.mark.parametrize("per_parameter", [False, True])
+@pytest.mark.parametrize(
+    ("per_parameter", "dim", "num_chains"),
+    [
+        (False, 10, 200),
+        (True, 10, 200),
+        *(
+            pytest.param(per_parameter, *size, marks=pytest.mark.slow)
+            for per_parameter in (False, True)
+            for size in ((1, 1000), (100, 50))
+        ),
+    ],
+)
 def test_the_thermostat_absorbs_unknown_gradient_noise(dim, num_chains, per_parameter):
     # As much heat from the gradients as from the noise that is added; one thermostat for all
     # needs it spread evenly (in units of the mass), one a parameter does not.
@@ -68,6 +80,7 @@ def test_the_thermostat_absorbs_unknown_gradient_noise(dim, num_chains, per_para
     assert np.all(np.abs(z) < 5), (mean, z)
 
 
+@pytest.mark.slow
 def test_without_gradient_noise_the_rate_is_the_friction():
     values = averages(10, 200, False, np.zeros(10))
     error = values.std(0, ddof=1) / np.sqrt(200)

@@ -41,9 +41,10 @@ def moved(kernel, law, num_chains=20_000, num_steps=3):
 @pytest.mark.parametrize(
     ("options", "temperature"),
     [
-        ({"window": 3, "persistence": 0.8}, 1.0),
-        ({"window": 2}, 0.5),
-        ({"window": 1, "persistence": 0.5}, 1.0),
+        ({"window": 3, "persistence": 0.8}, 0.5),
+        pytest.param({"window": 3, "persistence": 0.8}, 1.0, marks=pytest.mark.slow),
+        pytest.param({"window": 2}, 0.5, marks=pytest.mark.slow),
+        pytest.param({"window": 1, "persistence": 0.5}, 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_law_is_kept_at_a_large_step(options, temperature):
@@ -81,17 +82,18 @@ def test_a_window_of_one_is_hmc():
     kernel = bnn.WindowedHMC(
         potential_fn=energy, step_size=step, num_steps=count, window=1, persistence=0.999_999_999_9
     )
-    state = kernel.init(jax.random.key(0), 0, start, (), {})
+    state = jax.jit(lambda key: kernel.init(key, 0, start, (), {}))(jax.random.key(0))
     p, y = state.dynamics.momentum["y"], start["y"]
     initial = energy({"y": y}) + p @ p / 2
-    force = jax.grad(lambda y: energy({"y": y}))
+    force = jax.jit(jax.grad(lambda y: energy({"y": y})))
     for _ in range(count):
         p = p - step / 2 * force(y)
         y = y + step * p
         p = p - step / 2 * force(y)
     expected = min(1.0, float(jnp.exp(initial - energy({"y": y}) - p @ p / 2)))
     # A persistence of almost 1 leaves the momentum as it was, to five digits.
-    assert float(kernel.sample(state, (), {}).accept_prob) == pytest.approx(expected, rel=1e-3)
+    accepted = jax.jit(lambda state: kernel.sample(state, (), {}).accept_prob)(state)
+    assert float(accepted) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_rejection_goes_back_along_the_trajectory():
@@ -103,10 +105,14 @@ def test_a_rejection_goes_back_along_the_trajectory():
     kernel = bnn.WindowedHMC(
         potential_fn=walled, step_size=0.1, num_steps=9, window=3, persistence=0.999_999_999
     )
-    keys = jax.random.split(jax.random.key(0), 200)
-    state = kernel.init(keys, 0, {"y": jnp.zeros((200, 1))}, (), {})
-    moving = state.dynamics._replace(momentum={"y": jnp.ones((200, 1))})
-    after = kernel.sample(state._replace(dynamics=moving), (), {})
+
+    @jax.jit
+    def moved_once(keys):
+        state = kernel.init(keys, 0, {"y": jnp.zeros((200, 1))}, (), {})
+        moving = state.dynamics._replace(momentum={"y": jnp.ones((200, 1))})
+        return kernel.sample(state._replace(dynamics=moving), (), {})
+
+    after = moved_once(jax.random.split(jax.random.key(0), 200))
     place, momentum = (np.asarray(v["y"][:, 0]) for v in (after.z, after.dynamics.momentum))
     assert np.all(np.asarray(after.accept_prob) == 0)
     # Positions and momenta are sine and cosine of at most two steps either way, reversed.
@@ -138,7 +144,8 @@ def test_the_metric_is_prior_precision_plus_information():
     potential = bnn.potential_of(numpyro.handlers.condition(CENTERED, TAUS[0]), X, X[:, 0])
     metric = preconditioners.given_precisions(num_draws=4000)
     position = {"net/Dense_0.kernel": jnp.zeros((2, 1)), "net/Dense_0.bias": jnp.zeros(1)}
-    curvature = jax.tree.map(lambda v: 1 / v, metric.after_gibbs(potential, metric.init(position)))
+    given = jax.jit(lambda z: metric.after_gibbs(potential, metric.init(z)))(position)
+    curvature = jax.tree.map(lambda v: 1 / v, given)
     exact = {
         "net/Dense_0.kernel": 7.0 + (X**2).sum(0)[:, None] / SIGMA**2,
         "net/Dense_0.bias": jnp.asarray([0.2 + len(X) / SIGMA**2]),
@@ -158,7 +165,7 @@ def test_prior_draws_that_overflow_leave_the_metric_finite():
 
     potential = bnn.potential_of(model, X, jnp.ones(len(X)))
     metric = preconditioners.given_precisions(num_draws=4000)
-    given = metric.after_gibbs(potential, metric.init({"b": jnp.zeros(())}))
+    given = jax.jit(lambda z: metric.after_gibbs(potential, metric.init(z)))({"b": jnp.zeros(())})
     # The square of a sum of n terms 1 - E has the mean n and a relative error below 3.
     assert 1 / float(given["b"]) == pytest.approx(1e-4 + len(X), rel=4 * 3 / np.sqrt(3000))
 
@@ -170,14 +177,20 @@ def test_momenta_follow_the_metric():
     ]
     metric = preconditioners.given_precisions()
     position = {"net/Dense_0.kernel": jnp.ones((2, 1)), "net/Dense_0.bias": jnp.ones(1)}
-    before = metric.after_gibbs(potentials[0], metric.init(position))
-    after, momentum = reconditioned(metric, before, Rows(potentials[1]), position)
+
+    @jax.jit
+    def both(position):
+        before = metric.after_gibbs(potentials[0], metric.init(position))
+        return before, reconditioned(metric, before, Rows(potentials[1]), position)
+
+    before, (after, momentum) = both(position)
     changed = jax.tree.map(lambda w, v: float(jnp.abs(jnp.log(w / v)).min()), before, after)
     assert min(changed.values()) > 0.01
     for name, p in momentum.items():
         np.testing.assert_allclose(p**2 * after[name], before[name], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_metric_follows_the_precisions_and_the_law_is_kept():
     """Joint draws of precisions, weights and data, moved by Neal's scheme, keep their law."""
     kernel = bnn.neal(linear, step_size=0.7, num_steps=5, window=2, persistence=0.5)
@@ -195,11 +208,10 @@ def test_the_metric_follows_the_precisions_and_the_law_is_kept():
         values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
         y = values.pop("y")
         state = kernel.init(keys[1], 0, values, (x, y), {})
-        metrics = [state.block_states[1].preconditioner]
-        for _ in range(2):
-            state = kernel.sample(state, (x, y), {})
-            metrics.append(state.block_states[1].preconditioner)
-        return state.z, metrics[0], metrics[-1], state.block_states[1].accept_prob
+        first = state.block_states[1].preconditioner
+        state = jax.lax.fori_loop(0, 2, lambda _, s: kernel.sample(s, (x, y), {}), state)
+        last = state.block_states[1]
+        return state.z, first, last.preconditioner, last.accept_prob
 
     z, before, after, accepted = one(jax.random.split(jax.random.key(3), 3000))
     assert 0.3 < float(np.mean(accepted)) < 0.97
@@ -234,7 +246,7 @@ def test_a_metric_of_precisions_needs_them_fixed():
         bnn.parameterize(linear, "centered"), preconditioner=preconditioners.given_precisions()
     )
     with pytest.raises(ValueError, match=r"move with the weights here.*bnn\.neal"):
-        kernel.init(jax.random.key(0), 0, None, (X, X[:, 0]), {})
+        jax.eval_shape(lambda k: kernel.init(k, 0, None, (X, X[:, 0]), {}), jax.random.key(0))
     with pytest.raises(ValueError, match="a potential function has no precisions"):
         bnn.WindowedHMC(
             potential_fn=energy, preconditioner=preconditioners.given_precisions()

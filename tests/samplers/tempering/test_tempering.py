@@ -103,6 +103,7 @@ def test_the_ladder_is_reported(crossed):
     np.testing.assert_array_equal(again.log_evidence, crossed.log_evidence)
 
 
+@pytest.mark.slow
 def test_a_conjugate_linear_model_has_its_evidence_and_posterior():
     x, y = linear_gaussian.data()
     model = linear_gaussian.model
@@ -169,7 +170,12 @@ def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
 
 
 @pytest.mark.parametrize(
-    "kernel", [HMC(two_modes, trajectory_length=1.0), NUTS(two_modes), bnn.MAMS(two_modes)]
+    "kernel",
+    [
+        HMC(two_modes, trajectory_length=1.0),
+        pytest.param(NUTS(two_modes), marks=pytest.mark.slow),
+        bnn.MAMS(two_modes),
+    ],
 )
 def test_rungs_taken_in_turn_go_where_they_would_together(kernel, monkeypatch):
     """A trajectory of a length takes the steps that its rung's step size asks for; short ones repeat."""

@@ -108,7 +108,7 @@ def test_many_rows_go_in_minibatches(many):
 
 
 def test_a_pytree_of_inputs(many):
-    assert many.predict({"a": X[:4]}).mean.shape == (1, 20, 4)
+    assert many.predict({"a": X[:4]}).mean.shape == (1, 40, 4)
 
 
 def test_stacked_chains_and_rows_that_nothing_was_fitted_to(many):

@@ -5,6 +5,8 @@ import nets
 import numpy as np
 
 import numpyro_bnn as bnn
+from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
+from numpyro_bnn.approximations.randomized_model import draw_noise, gaussian_priors, known_noise
 
 NOISE, SCALE = 0.5, 0.8
 KERNEL, BIAS = "net/Dense_0.kernel", "net/Dense_0.bias"
@@ -34,6 +36,21 @@ def weights(draws):
     """Slopes and intercept of every draw, (chain, draw, columns + 1)."""
     slopes = np.asarray(draws[KERNEL], np.float64)[..., 0]
     return np.concatenate([slopes, np.asarray(draws[BIAS], np.float64)], -1)
+
+
+def randomized_modes(num_members, x, y):
+    """Modes of the members of ``randomized_map`` from ``key()``, (member, columns + 1).
+
+    The same noise again: targets y + σ ε, weights around anchors s a.
+    """
+    whole = MemberOptimizer("randomized_map", model, (x, y), {}).whole
+    known, anchored = known_noise(whole.centered), gaussian_priors(whole)
+    keys = jax.random.split(jax.random.split(key())[0], num_members)
+    noise = jax.jit(jax.vmap(lambda own: draw_noise(own, whole, anchored, known)))(keys)
+    targets = y + NOISE * np.asarray(noise["y"], np.float64)
+    anchors = SCALE * np.c_[noise[KERNEL][..., 0], noise[BIAS]].astype(np.float64)
+    right = targets @ np.c_[x, np.ones(len(x))] / NOISE**2 + anchors / SCALE**2
+    return np.linalg.solve(posterior(x, y)[1], right.T).T
 
 
 def within_errors(samples, expected, multiple=5.0):

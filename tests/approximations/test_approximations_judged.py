@@ -48,8 +48,8 @@ def model(x, y=None):
     bnn.likelihoods.bernoulli(net, y, x=x)
 
 
-# These two go through the same code as swag and deep_ensemble.
-SLOW = ("constant_sgd", "randomized_map")
+# These go through the same code as swag and map_estimate.
+SLOW = ("constant_sgd", "randomized_map", "deep_ensemble", "laplace")
 PARAMS = [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CALLS]
 
 

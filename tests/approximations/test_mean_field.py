@@ -23,7 +23,11 @@ def fit(model, *args, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_particles": 8, "num_steps": 4000}, {"batch_size": 10, "num_steps": 12_000}]
+    "options",
+    [
+        pytest.param({"num_particles": 8, "num_steps": 4000}, marks=pytest.mark.slow),
+        {"batch_size": 10, "num_steps": 12_000},
+    ],
 )
 def test_mean_and_too_small_variances_of_a_gaussian_posterior(data, options):
     """The mean is exact, a variance 1 / diag(P): the known factor below the right one.

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_law, key, posterior
+from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -124,6 +125,13 @@ def test_precisions_of_samples_are_drawn_from_their_conditional(data):
     np.testing.assert_allclose(point[f"{KERNEL}.precision"], conditional.mean, rtol=1e-5)
 
 
+def test_modes_of_randomised_problems_of_a_linear_model_are_posterior_draws(data):
+    """Those that the noise of each member asks for; that members reach theirs is tested as well."""
+    mean, precision = posterior(*data)
+    check_law(linear.randomized_modes(1000, *data), mean, np.linalg.inv(precision))
+
+
+@pytest.mark.slow
 def test_randomised_modes_of_a_linear_model_are_posterior_draws(data):
     draws = bnn.randomized_map(linear.model, key(), *data, num_members=1000, **NEWTON)
     mean, precision = posterior(*data)
@@ -135,11 +143,10 @@ def test_randomised_targets_follow_their_rows_in_a_minibatch(data):
     """With as many steps as it takes, minibatches find the modes that all rows give."""
     options = {"num_members": 4, "num_steps": 1500, "tolerance": -np.inf} | QUIET
     slow = optax.adam(optax.linear_schedule(0.05, 0.0, 1500))
-    all_rows = bnn.randomized_map(linear.model, key(), *data, **(options | NEWTON))
     some = bnn.randomized_map(linear.model, key(), *data, batch_size=5, optimizer=slow, **options)
-    spread = linear.weights(all_rows)[:, 0].std(0)
-    gap = np.abs(linear.weights(some) - linear.weights(all_rows)).max((0, 1))
-    assert (gap < 0.3 * spread).all()
+    all_rows = linear.randomized_modes(4, *data)
+    gap = np.abs(linear.weights(some)[:, 0] - all_rows).max(0)
+    assert (gap < 0.3 * all_rows.std(0)).all()
 
 
 def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data):
@@ -160,8 +167,8 @@ def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data):
         key(),
         y,
         num_members=600,
-        optimizer=optax.adam(0.02),
-        num_steps=1500,
+        optimizer=optax.lbfgs(),
+        num_steps=60,
         init_params={"mean": jnp.array(0.1), "scale": jnp.array(2.0)},
         **QUIET,
     )
@@ -183,10 +190,14 @@ def test_validation_keeps_each_members_best_parameters(data):
     kept = bnn.deep_ensemble(
         linear.model, key(), x, y, num_members=2, validation=held_out, num_steps=3000, **options
     )
-    plain = [
-        score(bnn.map_estimate(linear.model, key(), x, y, num_steps=n, tolerance=-9.0, **options))
-        for n in (100, 200, 300, 3000)
-    ]
+    # Descent on a quadratic energy in closed form.
+    mean, precision = posterior(x, y)
+    step = np.eye(4) - 1e-4 * precision
+    rows = np.c_[held_out[0], np.ones(6)]
+    plain = []
+    for n in range(100, 3001, 100):
+        at = mean - np.linalg.matrix_power(step, n) @ mean
+        plain.append(stats.norm(rows @ at, NOISE).logpdf(held_out[1]).mean())
     assert score(kept) == pytest.approx(max(plain), abs=1e-5)
     assert max(plain) > plain[-1] + 0.1
 

@@ -114,7 +114,10 @@ def test_the_automatic_rate_is_the_one_of_the_theorem_or_the_stable_one(data, no
         np.testing.assert_allclose(found, stable, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("function", "more"), [(bnn.constant_sgd, {}), (bnn.swag, {"rank": 2})])
+@pytest.mark.parametrize(
+    ("function", "more"),
+    [pytest.param(bnn.constant_sgd, {}, marks=pytest.mark.slow), (bnn.swag, {"rank": 2})],
+)
 def test_the_former_word_for_warm_up_warns_and_does_the_same(data, function, more):
     count = {"num_snapshots": 2} if more else {}
     options = OPTIONS | more | count | {"num_samples": 2, "num_steps": 0, "thinning": 2}

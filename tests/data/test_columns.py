@@ -13,6 +13,8 @@ from numpyro.infer import NUTS
 import numpyro_bnn as bnn
 from numpyro_bnn.data.columns import check_columns, column_names
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 NAMES = ["age", "weight", "income"]
 
 
@@ -42,7 +44,8 @@ def key():
 
 
 def sampled(model, *data):
-    mcmc = bnn.MCMC(NUTS(model, max_tree_depth=2), num_warmup=5, num_samples=5, progress_bar=False)
+    kernel = bnn.MALA(model, step_size=0.01)
+    mcmc = bnn.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("numpyro_bnn.run.mcmc.warn_of_run", lambda *_: None)
         mcmc.run(key(), *data)
@@ -53,7 +56,10 @@ def sampled(model, *data):
 few = {"num_steps": 5, "progress_bar": False}
 
 
-@pytest.fixture(scope="module", params=["own", "ready", "mean field", "MAP"])
+@pytest.fixture(
+    scope="module",
+    params=["own", "ready", "mean field", pytest.param("MAP", marks=pytest.mark.slow)],
+)
 def fitted(request, table, target):
     """A model, and its draws from a table."""
     if request.param == "own":

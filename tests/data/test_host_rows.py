@@ -56,7 +56,13 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 @pytest.mark.parametrize(
     ("order", "method"),
-    [("permutation", "parallel"), ("replacement", "vectorized"), ("blocks", "sequential")],
+    [
+        ("permutation", "parallel"),
+        ("blocks", "vectorized"),
+        pytest.param("replacement", "sequential", marks=pytest.mark.slow),
+        pytest.param("replacement", "vectorized", marks=pytest.mark.slow),
+        pytest.param("blocks", "sequential", marks=pytest.mark.slow),
+    ],
 )
 def test_draws_are_those_of_data_in_memory(files, order, method):
     gradient = bnn.gradients.minibatch(1 if order == "blocks" else 10, order)

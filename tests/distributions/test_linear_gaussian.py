@@ -7,6 +7,8 @@ import pytest
 
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 SHAPES = {"few rows": ((4,), 7), "many rows": ((40,), 5), "two outputs": ((9, 2), 4)}
 
 
@@ -27,11 +29,17 @@ def dense(mean, features, scale, y):
     return -(r @ jnp.linalg.solve(covariance, r) + log_determinant) / 2
 
 
+@jax.jit
+def density(mean, features, scale, y):
+    return LinearGaussian(mean, features, scale).log_prob(y)
+
+
 @pytest.mark.parametrize("case", SHAPES)
 def test_the_density_is_that_of_the_dense_covariance(case, double_precision):
     mean, features, scale, y = problem(*SHAPES[case])
     law = LinearGaussian(mean, features, scale)
-    np.testing.assert_allclose(law.log_prob(y), dense(mean, features, scale, y), rtol=1e-12)
+    expected = jax.jit(dense)(mean, features, scale, y)
+    np.testing.assert_allclose(density(mean, features, scale, y), expected, rtol=1e-12)
     assert law.event_shape == y.shape
     np.testing.assert_allclose(law.variance, np.sum(features**2, -1) + scale**2)
 
@@ -39,15 +47,12 @@ def test_the_density_is_that_of_the_dense_covariance(case, double_precision):
 def test_first_and_second_derivatives_are_exact(double_precision):
     mean, features, scale, y = problem((12,), 3)
 
-    def at(density):
-        return lambda t: density(mean + t[0], features * jnp.exp(t[1:4]), scale * jnp.exp(t[4]), y)
-
-    def law(m, f, s, y):
-        return LinearGaussian(m, f, s).log_prob(y)
+    def at(law):
+        return lambda t: law(mean + t[0], features * jnp.exp(t[1:4]), scale * jnp.exp(t[4]), y)
 
     t = jnp.array([0.1, -0.2, 0.3, 0.2, -0.1])
     for derivative, rtol in ((jax.grad, 1e-9), (jax.hessian, 1e-8)):
-        found, expected = (jax.jit(derivative(at(density)))(t) for density in (law, dense))
+        found, expected = (jax.jit(derivative(at(law)))(t) for law in (density, dense))
         np.testing.assert_allclose(found, expected, rtol=rtol)
 
 
@@ -67,14 +72,14 @@ def test_single_precision_keeps_the_energy(noise, nats):
     factor = np.linalg.qr(stacked, mode="r")
     determinant = 2 * np.sum(np.log(np.abs(np.diag(factor)))) + 2000 * np.log(noise)
     exact = -(squares.item() + determinant + 1000 * np.log(2 * np.pi)) / 2
-    assert abs(float(LinearGaussian(mean, features, noise).log_prob(y)) - exact) < nats
+    assert abs(float(density(mean, features, noise, y)) - exact) < nats
 
 
 def test_weights_given_the_target_have_their_exact_law(double_precision):
     mean, features, scale, y = problem((9, 2), 4)
     keys = jax.random.split(jax.random.key(0), 40_000)
     drawn = np.asarray(
-        jax.vmap(lambda k: LinearGaussian(mean, features, scale).weights_given(k, y))(keys)
+        jax.jit(jax.vmap(lambda k: LinearGaussian(mean, features, scale).weights_given(k, y)))(keys)
     )
     b = (features / scale[..., None]).reshape(18, 4)
     covariance = np.linalg.inv(np.eye(4) + b.T @ b)
@@ -90,7 +95,7 @@ def test_weights_given_the_target_have_their_exact_law(double_precision):
 def test_samples_have_the_mean_and_covariance(double_precision):
     mean, features, scale, _ = problem((3,), 2)
     law = LinearGaussian(mean, features, scale)
-    drawn = np.asarray(law.sample(jax.random.key(1), (40_000,))) - mean
+    drawn = np.asarray(jax.jit(lambda k: law.sample(k, (40_000,)))(jax.random.key(1))) - mean
     covariance = features @ features.T + np.diag(scale**2)
     white = drawn @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     assert np.abs(white.mean(0)).max() * 200 < 4

@@ -7,8 +7,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
@@ -31,8 +29,8 @@ def data():
     return x, x @ np.array([1.0, -0.5], np.float32) + 0.3
 
 
-@settings(max_examples=5, deadline=None)
-@given(chunk_size=st.integers(1, 30))
+# One row at a time, a rest, a divisor of the rows, and more than there are.
+@pytest.mark.parametrize("chunk_size", [pytest.param(1, marks=pytest.mark.slow), 5, 23, 30])
 def test_energy_and_gradient_are_those_of_all_rows(chunk_size, data):
     with nets.double():
         x, y = (jnp.asarray(v, float) for v in data)
@@ -48,7 +46,8 @@ def test_energy_and_gradient_are_those_of_all_rows(chunk_size, data):
 
 
 @pytest.mark.parametrize(
-    "chain_method", ["parallel", pytest.param("vectorized", marks=pytest.mark.slow)]
+    "chain_method",
+    ["sequential", *(pytest.param(m, marks=pytest.mark.slow) for m in ("parallel", "vectorized"))],
 )
 def test_draws_are_those_of_all_rows_and_predict_as_ever(chain_method, data):
     x, _ = data

@@ -39,7 +39,7 @@ def draws(kernel):
     return mcmc.get_samples()["w"]
 
 
-@pytest.mark.parametrize("kernel", MINIBATCHES)
+@pytest.mark.parametrize("kernel", ["SGLD", pytest.param("BAOAB", marks=pytest.mark.slow), "GGMC"])
 def test_kernels_take_it_as_their_batch_size(kernel):
     make = MINIBATCHES[kernel]
     np.testing.assert_array_equal(draws(make(model)), draws(make(whole, batch_size=3)))
@@ -72,16 +72,22 @@ def test_kernels_that_use_all_rows_refuse_it(kernel):
         draws(kernel(model))
 
 
-def test_optimisers_take_it_as_their_batch_size():
-    options = {"num_steps": 20, "progress_bar": False}
-    one = bnn.optimize(model, KEY, X, Y, **options)
-    two = bnn.optimize(whole, KEY, X, Y, batch_size=3, **options)
-    np.testing.assert_array_equal(one["w"], two["w"])
+OPTIONS = {"num_steps": 20, "progress_bar": False}
+
+
+@pytest.mark.slow  # The same member optimiser as of `optimize`.
+def test_ensembles_take_it_as_their_batch_size():
     energies = [
-        bnn.map_estimate(m, KEY, X, Y, **options, **more).stats["potential_energy"]
+        bnn.map_estimate(m, KEY, X, Y, **OPTIONS, **more).stats["potential_energy"]
         for m, more in ((model, {}), (whole, {"batch_size": 3}))
     ]
     np.testing.assert_allclose(*energies, rtol=1e-6)
+
+
+def test_optimisers_take_it_as_their_batch_size():
+    one = bnn.optimize(model, KEY, X, Y, **OPTIONS)
+    two = bnn.optimize(whole, KEY, X, Y, batch_size=3, **OPTIONS)
+    np.testing.assert_array_equal(one["w"], two["w"])
 
 
 def test_all_rows_are_predicted():

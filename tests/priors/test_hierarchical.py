@@ -75,7 +75,11 @@ def test_draws_follow_the_density_by_quadrature(shape, up, down):
 # -- prior -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parameterization", ["noncentered", "centered", "collapsed"])
+# Non-centred draws are centred ones with their bases beside them.
+COORDINATES = ["noncentered", pytest.param("centered", marks=pytest.mark.slow), "collapsed"]
+
+
+@pytest.mark.parametrize("parameterization", COORDINATES)
 def test_prior_draws_of_three_levels(parameterization):
     prior = width(0.3, group=3.0, unit=2.0, weight=5.0, parameterization=parameterization)
     draws = sites_of(prior, num_draws=2000)
@@ -91,7 +95,7 @@ def test_prior_draws_of_three_levels(parameterization):
     follows(draws[BIAS] * np.sqrt(draws[f"{BIAS}.precision"])[:, None], stats.t(5))
 
 
-@pytest.mark.parametrize("parameterization", ["noncentered", "centered", "collapsed"])
+@pytest.mark.parametrize("parameterization", COORDINATES)
 def test_levels_left_out_copy_the_one_above(parameterization):
     units = width(0.3, unit=2.0, parameterization=parameterization)
     draws = sites_of(units, num_draws=2000)

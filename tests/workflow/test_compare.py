@@ -34,13 +34,13 @@ def model(x, y=None):
         numpyro.sample("y", dist.Normal(mean, 0.5), obs=target)
 
 
-def run(kernel, num_samples=500, thinning=1):
+def run(kernel, num_samples=500, thinning=1, num_chains=4):
     mcmc = bnn.MCMC(
         kernel,
         num_warmup=300,
         num_samples=num_samples,
         thinning=thinning,
-        num_chains=4,
+        num_chains=num_chains,
         chain_method="vectorized",
         progress_bar=False,
     )
@@ -60,8 +60,8 @@ def test_a_biased_sampler_is_caught_although_its_chains_agree():
     """SGLD near the limit of stability: variances up to twice too large, with perfect R-hat."""
     largest = np.linalg.eigvalsh(4.0 * X.T @ X + np.eye(2))[-1]
     kernel = bnn.SGLD(model, step_size=1.5 / float(largest))
-    biased = run(kernel, num_samples=10_000, thinning=10)
-    report = bnn.second_opinion(biased, X[:10], num_samples=1000, progress_bar=False)
+    biased = run(kernel, num_samples=5000, thinning=10, num_chains=2)
+    report = bnn.second_opinion(biased, X[:10], num_samples=500, progress_bar=False)
     assert report.predictions.max_rhat < 1.01
     assert not report.second.agrees
     assert "A second run parts from this one" in report.explanation

@@ -21,6 +21,7 @@ from numpyro.infer.mcmc import MCMCKernel
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop, halves_differ
 from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.course import Course
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.until import Stopped
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -287,6 +288,27 @@ def test_chains_that_do_not_move_end_a_run():
 
 # -- on disk ---------------------------------------------------------------------------------
 
+
+class Dies(Exception):
+    pass
+
+
+def dies_at_the_second_look(folder):
+    """A run that does nothing more after its second look, as after a kill, in this process."""
+    look, calls = Course._look, []
+
+    def last(self, judge, count, seconds):
+        look(self, judge, count, seconds)
+        calls.append(count)
+        if len(calls) == 2:
+            raise Dies("at the second look")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Course, "_look", last)
+        with pytest.raises(Dies, match="at the second look"):
+            until(sampler(folder))
+
+
 CHILD = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
@@ -308,14 +330,25 @@ test_until.until(test_until.sampler({folder!r}))
 """
 
 
-def test_a_run_that_is_killed_between_looks_goes_on(tmp_path, four_looks):
-    folder = tmp_path / "run"
+def is_killed_at_the_second_look(folder):
     tests = Path(__file__).resolve().parents[1]
     child = CHILD.format(paths=[str(tests), str(tests / "run")], folder=str(folder))
     ran = subprocess.run(
         [sys.executable, "-c", child], cwd=tests.parent, capture_output=True, text=True, check=False
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        dies_at_the_second_look,
+        pytest.param(is_killed_at_the_second_look, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_killed_between_looks_goes_on(ends, tmp_path, four_looks):
+    folder = tmp_path / "run"
+    ends(folder)
     assert DrawStore(folder / "draws.zarr").about["num_draws"] == 150
     mcmc = sampler(folder)
     mcmc.resume(X, Y)

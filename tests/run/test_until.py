@@ -1,6 +1,7 @@
 """Runs that go on until averages are known: when they stop, what they keep, and what they refuse."""
 
 import contextlib
+import io
 import itertools
 import logging
 import signal
@@ -81,10 +82,19 @@ def assert_draws_of(mcmc, whole, dropped=0):
 
 
 @pytest.fixture(scope="module")
-def four_looks(quick_compile):
+def followed(quick_compile):
+    """A run, and what its bars showed."""
     mcmc = sampler()
-    until(mcmc)
-    return mcmc
+    # NumPyro shows none where it finds itself in a test of several processes.
+    mcmc.progress_bar = True
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        until(mcmc)
+    return mcmc, shown.getvalue()
+
+
+@pytest.fixture
+def four_looks(followed):
+    return followed[0]
 
 
 def plain(draws):
@@ -471,12 +481,8 @@ def test_looks_are_at_whole_chunks_half_as_many_more_each_time(plan, chunk, look
     assert {p.slot + p.draws for p in more if p.whole} == {chunk}
 
 
-def test_the_bars_show_where_a_run_stands(capsys):
-    mcmc = sampler(num_chains=2)
-    # NumPyro shows none where it finds itself in a test of several processes.
-    mcmc.progress_bar = True
-    until(mcmc)
-    shown = capsys.readouterr().err
+def test_the_bars_show_where_a_run_stands(followed):
+    shown = followed[1]
     assert "until error in predictive sd 0.037" in shown
     assert "100 draws: run longer: " in shown
     assert " accepted); chains agree (p = " in shown

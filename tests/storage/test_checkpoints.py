@@ -185,7 +185,11 @@ def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
 
 
 def test_a_run_without_a_checkpoint_begins_again_from_its_optimised_starts(data, tmp_path):
-    starts = bnn.optimize(model, jax.random.key(0), *data, num_chains=2, num_steps=100)
+    # As `optimize` gives them: one value a chain of every site.
+    starts = {
+        "net/Dense_0.bias": jnp.array([[0.3], [0.4]]),
+        "net/Dense_0.kernel": jnp.array([[[1.0], [-0.5]], [[0.9], [-0.6]]]),
+    }
 
     def make(folder=None):
         return sampler(bnn.SGLD(model, step_size=1e-9), folder, num_chains=2)
@@ -293,7 +297,9 @@ def test_nothing_is_unpickled(stored, data, monkeypatch):
     sampler(KERNELS["NUTS"](), stored).resume(*data)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_an_interruption_finishes_the_chunk_and_keeps_it(number, data, tmp_path, unbroken):
     def make():
         return two_chains(tmp_path / "run", progress_rate=1)

@@ -5,6 +5,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -27,13 +28,16 @@ FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 DOORS = {"__init__", "__main__", "moves"}
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> list[str]:
     """Dotted names that a file imports, wherever in it."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 def own_imports(name: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ import io
 import re
 import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +21,8 @@ pytestmark = [
 SHORT = ["--hidden", "3", "--chains", "2", "--warmup", "20", "--samples", "20", "--quiet"]
 # Over before the first look: a fit ends with its first few draws.
 SHORT += ["--minutes", "0.001"]
+# What compiles the fastest, for every change; the defaults and other kernels come weekly.
+LIGHT = ["--kernel", "baoab", "--prior", "normal"]
 
 
 def _table(tmp_path):
@@ -41,11 +44,19 @@ def _report(folder, target, *options):
     return output, printed.getvalue()
 
 
-@pytest.fixture(scope="module")
-def regression(quick_compile, tmp_path_factory):
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(LIGHT, id="light"),
+        pytest.param([], id="defaults", marks=pytest.mark.slow),
+    ],
+)
+def regression(request, quick_compile, tmp_path_factory):
+    """Options of a regression, the folder that was written, and what was printed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _report(tmp_path_factory.mktemp("price"), "price")
+        folder = tmp_path_factory.mktemp("price")
+        return request.param, *_report(folder, "price", *request.param)
 
 
 def _assert_reported(output, printed, figure):
@@ -72,7 +83,8 @@ def _assert_reported(output, printed, figure):
 
 
 def test_a_table_becomes_a_report(regression):
-    _assert_reported(*regression, "band.png")
+    _, output, printed = regression
+    _assert_reported(output, printed, "band.png")
 
 
 @pytest.mark.slow
@@ -87,13 +99,14 @@ def test_a_table_of_classes_becomes_a_report(kernel, tmp_path):
 
 def test_the_posterior_is_readable_by_arviz(regression):
     arviz = pytest.importorskip("arviz")
-    idata = arviz.from_netcdf(regression[0] / "posterior.nc")
+    options, output, _ = regression
+    idata = arviz.from_netcdf(output / "posterior.nc")
     draws = from_inference_data(idata)
     assert isinstance(draws, Draws)
     assert draws.num_chains == 2
     assert 1 <= draws.num_draws <= 20
     assert draws["net/Dense_0.kernel"].shape == (2, draws.num_draws, 4, 3)
-    assert "net/Dense_0.kernel.precision" in draws
+    assert ("net/Dense_0.kernel.precision" in draws) == ("normal" not in options)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +146,39 @@ def test_help_is_for_people(capsys):
         assert words in text
 
 
+def test_what_is_compared_is_what_the_options_say(tmp_path, capsys, monkeypatch):
+    """Without the comparison itself, which the weekly test below makes."""
+    asked = []
+
+    def compared(model, data, methods, **settings):
+        asked.append((len(data[0]), len(data[2]), methods, settings))
+        return "a table"
+
+    monkeypatch.setattr("numpyro_bnn.cli.job.compare", compared)
+    arguments = [_table(tmp_path), "--target", "price", *SHORT, "--kernel", "hmc"]
+    arguments += ["--max-tree-depth", "4", "--seed", "3"]
+    assert main(["compare", *arguments, "--methods", "map"]) == 0
+    assert capsys.readouterr().out.endswith("a table\n")
+    ((num_train, num_test, methods, settings),) = asked
+    assert (num_train, num_test) == (45, 15)
+    assert list(methods) == ["map", "hmc"]
+    assert methods["map"] is None
+    assert methods["hmc"]._num_steps == 4
+    lengths = [settings[f"num_{name}"] for name in ("chains", "warmup", "samples")]
+    assert lengths == [2, 20, 20]
+    assert settings["key"] == jax.random.key(3)
+    assert not settings["progress_bar"]
+    assert main([*arguments, "--methods", "map"]) == 2
+    assert "--methods belongs to `compare`" in capsys.readouterr().err
+
+
+def test_a_method_that_nobody_knows_is_refused(tmp_path, capsys):
+    arguments = [_table(tmp_path), "--target", "price", *SHORT, "--methods", "gibbs"]
+    assert main(["compare", *arguments]) == 2
+    assert "no method is called 'gibbs'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_methods_are_compared_from_the_terminal(tmp_path, capsys):
     arguments = [_table(tmp_path), "--target", "price", *SHORT, "--kernel", "hmc"]
     assert main(["compare", *arguments, "--max-tree-depth", "3", "--methods", "map"]) == 0
@@ -140,7 +186,3 @@ def test_methods_are_compared_from_the_terminal(tmp_path, capsys):
     assert "hmc *" in printed
     assert "map" in printed
     assert "RMSE" in printed
-    assert main([*arguments, "--methods", "map"]) == 2
-    assert "--methods belongs to `compare`" in capsys.readouterr().err
-    assert main(["compare", *arguments, "--methods", "gibbs"]) == 2
-    assert "no method is called 'gibbs'" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def stats_of(temperature):
     return draws_of(mcmc).stats
 
 
-@pytest.mark.parametrize("temperature", [0.25, 2.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.25, marks=pytest.mark.slow), 2.0])
 def test_every_site_has_the_temperature_asked_for(temperature):
     """At h = 0.05 the discretisation is off by h²λ/4, 0.3 % at most."""
     found = read(stats_of(temperature), (4, 2000))

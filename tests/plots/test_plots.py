@@ -107,8 +107,17 @@ def test_every_plot_is_in_the_catalogue() -> None:
     assert all("ax" in inspect.signature(getattr(plots, name)).parameters for name in CALLS)
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("style", ["default", "dark_background"])
+STYLES = ("default", "dark_background")
+
+
+@pytest.mark.parametrize(
+    ("name", "style"),
+    [
+        pytest.param(name, style, marks=() if style == STYLES[i % 2] else pytest.mark.slow)
+        for i, name in enumerate(CALLS)
+        for style in STYLES
+    ],
+)
 def test_axes_in_axes_out(name: str, style: str) -> None:
     with plt.style.context(style):
         figure, (left, right) = plt.subplots(1, 2)

@@ -1,5 +1,6 @@
 """What a prediction is made from: latent sites come from draws, whatever is computed is computed anew."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -52,8 +53,16 @@ def numpyros_draws(model, *args, num=4, seed=1):
     return {name: value[None] for name, value in drawn.items() if name != "y"}
 
 
-@pytest.mark.parametrize("rows", [6, 4, 7])
-@pytest.mark.parametrize("prior", PRIORS)
+QUICK = {("normal", 4), ("hierarchical", 6), ("horseshoe", 7), ("partly", 4)}
+
+
+@pytest.mark.parametrize(
+    ("prior", "rows"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
+        for pair in itertools.product(PRIORS, [6, 4, 7])
+    ],
+)
 def test_a_deterministic_site_is_computed_from_the_inputs(prior, rows):
     model = recording(PRIORS[prior])
     draws = numpyros_draws(model, X, Y)

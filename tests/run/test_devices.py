@@ -1,6 +1,7 @@
 """Chains and rows on the devices of a mesh: the draws of one device, up to the order of sums."""
 
 import re
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,19 @@ def draws(mcmc):
     return drawn(mcmc)
 
 
+@pytest.fixture(scope="module")
+def finished(quick_compile):
+    """Gives a finished run of a kernel on a mesh of these axes; the same one when asked again."""
+
+    @cache
+    def finish(name, num_chains=2, **axes):
+        mcmc = sampler(name, mesh_of(**axes) if axes else None, num_chains)
+        draws(mcmc)
+        return mcmc
+
+    return finish
+
+
 def check_compiled(mcmc, mesh_programs):
     """One program serves all chunks, and a second run compiles nothing."""
     (programs,) = mcmc._programs.values()
@@ -38,25 +52,24 @@ QUICK = ("HMC", "BAOAB")
 @pytest.mark.parametrize(
     "name", [k if k in QUICK else pytest.param(k, marks=pytest.mark.slow) for k in KERNELS]
 )
-def test_rows_on_two_devices_give_the_draws_of_one(name, mesh_programs):
-    whole = draws(sampler(name))
-    shared = sampler(name, mesh_of(chain=1, data=2))
-    np.testing.assert_allclose(draws(shared), whole, **CLOSE)
+def test_rows_on_two_devices_give_the_draws_of_one(name, mesh_programs, finished):
+    shared = finished(name, chain=1, data=2)
+    np.testing.assert_allclose(drawn(shared), drawn(finished(name)), **CLOSE)
     check_compiled(shared, mesh_programs)
     np.testing.assert_array_equal(shared._last_state.z["w"].shape, (2, 4))
 
 
 @pytest.mark.slow
-def test_rows_on_two_devices_may_come_in_chunks():
-    whole = draws(sampler("HMC"))
+def test_rows_on_two_devices_may_come_in_chunks(finished):
+    whole = drawn(finished("HMC"))
     for chunk_size in (10, 7):
         shared = sampler("HMC", mesh_of(chain=1, data=2), chunk_size=chunk_size)
         np.testing.assert_allclose(draws(shared), whole, **CLOSE)
 
 
-def test_one_chain_has_its_rows_on_two_devices():
-    found = draws(sampler("HMC", mesh_of(data=2), num_chains=1))
-    np.testing.assert_allclose(found, draws(sampler("HMC", num_chains=1)), **CLOSE)
+def test_one_chain_has_its_rows_on_two_devices(finished):
+    found = drawn(finished("HMC", 1, data=2))
+    np.testing.assert_allclose(found, drawn(finished("HMC", 1)), **CLOSE)
 
 
 def program_of(mcmc, programs):
@@ -68,10 +81,9 @@ def program_of(mcmc, programs):
     return programs.advance.lower(state, empty, None, 0, 1, 1, arrays).compile().as_text()
 
 
-def test_each_device_looks_at_its_own_rows(mesh_programs):
+def test_each_device_looks_at_its_own_rows(mesh_programs, finished):
     """41 rows on two devices: products over 21, and no rows that travel."""
-    mcmc = sampler("HMC", mesh_of(data=2), num_chains=1)
-    draws(mcmc)
+    mcmc = finished("HMC", 1, data=2)
     text = program_of(mcmc, check_compiled(mcmc, mesh_programs))
     assert f"[{N // 2 + 1}" in text
     assert f"[{N}" not in text
@@ -79,10 +91,9 @@ def test_each_device_looks_at_its_own_rows(mesh_programs):
     assert "all-gather" not in text
 
 
-def test_each_device_looks_at_its_part_of_a_minibatch():
+def test_each_device_looks_at_its_part_of_a_minibatch(finished):
     """10 of 41 rows: the model of 5 on each of two devices, and never all rows on one."""
-    mcmc = sampler("BAOAB", mesh_of(chain=1, data=2))
-    draws(mcmc)
+    mcmc = finished("BAOAB", chain=1, data=2)
     (programs,) = mcmc._programs.values()
     text = program_of(mcmc, programs)
     assert set(re.findall(r"f32\[(\d+)\S* tanh\(", text)) == {"5"}
@@ -126,6 +137,7 @@ def test_rows_that_nobody_knows_are_refused():
 
 
 def test_another_mesh_is_another_run(tmp_path):
-    sampler("HMC", mesh_of(data=2), checkpoint=tmp_path / "run").run(jax.random.key(0), X, Y)
+    mesh = mesh_of(chain=1, data=2)
+    sampler("HMC", mesh, checkpoint=tmp_path / "run").run(jax.random.key(0), X, Y)
     with pytest.raises(ValueError, match="mesh"):
         sampler("HMC", mesh_of(chain=2), checkpoint=tmp_path / "run").resume(X, Y)

@@ -84,8 +84,7 @@ def two_chains(data):
 
 def test_nuts_finds_the_posterior_of_a_linear_model(data):
     mcmc = bnn.MCMC(NUTS(model), num_warmup=300, num_samples=1500, num_chains=2, progress_bar=False)
-    starts = bnn.optimize(model, jax.random.key(1), *data, num_chains=2, progress_bar=False)
-    mcmc.run(jax.random.key(0), *data, init_params=starts)
+    mcmc.run(jax.random.key(0), *data)
     draws = flat(mcmc.get_samples(group_by_chain=True))
     mean, covariance = posterior(*data)
     assert draws.shape == (2, 1500, 3)
@@ -199,15 +198,14 @@ def test_the_run_survives_pickling(data, two_chains):
 
 def test_a_single_chain_takes_starts_with_an_axis_of_one(data):
     starts = bnn.optimize(model, jax.random.key(1), *data, num_steps=0, progress_bar=False)
-    draws = []
+    draws, mcmc = [], short()
     for given in (starts, {k: v[0] for k, v in starts.items()}):
-        mcmc = short()
         mcmc.run(jax.random.key(0), *data, init_params=given)
         draws.append(flat(mcmc.get_samples()))
     np.testing.assert_array_equal(*draws)
 
 
-@pytest.mark.parametrize("num_chains", [1, 2])
+@pytest.mark.parametrize("num_chains", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_trained_weights_start_a_hierarchical_model(data, num_chains):
     def hierarchical(x, y):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])

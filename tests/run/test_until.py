@@ -1,6 +1,7 @@
 """Runs that go on until averages are known: when they stop, what they keep, and what they refuse."""
 
 import contextlib
+import io
 import itertools
 import logging
 import signal
@@ -21,6 +22,7 @@ from numpyro.infer.mcmc import MCMCKernel
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop, halves_differ
 from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.course import Course
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.until import Stopped
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -80,10 +82,19 @@ def assert_draws_of(mcmc, whole, dropped=0):
 
 
 @pytest.fixture(scope="module")
-def four_looks(quick_compile):
+def followed(quick_compile):
+    """A run, and what its bars showed."""
     mcmc = sampler()
-    until(mcmc)
-    return mcmc
+    # NumPyro shows none where it finds itself in a test of several processes.
+    mcmc.progress_bar = True
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        until(mcmc)
+    return mcmc, shown.getvalue()
+
+
+@pytest.fixture
+def four_looks(followed):
+    return followed[0]
 
 
 def plain(draws):
@@ -287,6 +298,27 @@ def test_chains_that_do_not_move_end_a_run():
 
 # -- on disk ---------------------------------------------------------------------------------
 
+
+class Dies(Exception):
+    pass
+
+
+def dies_at_the_second_look(folder):
+    """A run that does nothing more after its second look, as after a kill, in this process."""
+    look, calls = Course._look, []
+
+    def last(self, judge, count, seconds):
+        look(self, judge, count, seconds)
+        calls.append(count)
+        if len(calls) == 2:
+            raise Dies("at the second look")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Course, "_look", last)
+        with pytest.raises(Dies, match="at the second look"):
+            until(sampler(folder))
+
+
 CHILD = """
 import os, signal, sys
 sys.path[:0] = {paths!r}
@@ -308,14 +340,25 @@ test_until.until(test_until.sampler({folder!r}))
 """
 
 
-def test_a_run_that_is_killed_between_looks_goes_on(tmp_path, four_looks):
-    folder = tmp_path / "run"
+def is_killed_at_the_second_look(folder):
     tests = Path(__file__).resolve().parents[1]
     child = CHILD.format(paths=[str(tests), str(tests / "run")], folder=str(folder))
     ran = subprocess.run(
         [sys.executable, "-c", child], cwd=tests.parent, capture_output=True, text=True, check=False
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        dies_at_the_second_look,
+        pytest.param(is_killed_at_the_second_look, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_killed_between_looks_goes_on(ends, tmp_path, four_looks):
+    folder = tmp_path / "run"
+    ends(folder)
     assert DrawStore(folder / "draws.zarr").about["num_draws"] == 150
     mcmc = sampler(folder)
     mcmc.resume(X, Y)
@@ -438,12 +481,8 @@ def test_looks_are_at_whole_chunks_half_as_many_more_each_time(plan, chunk, look
     assert {p.slot + p.draws for p in more if p.whole} == {chunk}
 
 
-def test_the_bars_show_where_a_run_stands(capsys):
-    mcmc = sampler(num_chains=2)
-    # NumPyro shows none where it finds itself in a test of several processes.
-    mcmc.progress_bar = True
-    until(mcmc)
-    shown = capsys.readouterr().err
+def test_the_bars_show_where_a_run_stands(followed):
+    shown = followed[1]
     assert "until error in predictive sd 0.037" in shown
     assert "100 draws: run longer: " in shown
     assert " accepted); chains agree (p = " in shown

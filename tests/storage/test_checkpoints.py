@@ -50,8 +50,11 @@ def draw_precision(rng_key, gibbs_sites, hmc_sites):
     return {"tau": dist.Gamma(2.0 + 3 / 2, 1.0 + square / 2).sample(rng_key)}
 
 
+FIXED = {"trajectory_length": None, "adapt_step_size": False, "adapt_mass_matrix": False}
+
+
 def gibbs():
-    hmc = HMC(with_precision, step_size=0.1, trajectory_length=0.3)
+    hmc = HMC(with_precision, step_size=0.1, num_steps=3, **FIXED)
     return Gibbs([(CustomGibbs(draw_precision), ["tau"]), (hmc, None)])
 
 
@@ -150,10 +153,16 @@ def test_every_kernel_goes_on_to_the_same_bits(name, data, tmp_path):
     assert_same_run(whole, again)
 
 
+def two_chains(folder=None, **options):
+    """Two thinned chains of a kernel that compiles fast."""
+    kernel = HMC(model, step_size=0.1, num_steps=3, **FIXED)
+    return sampler(kernel, folder, num_chains=2, thinning=2, **options)
+
+
 @pytest.fixture(scope="module")
 def unbroken(data):
     """Two chains, thinned, with a field of their own."""
-    mcmc = sampler(NUTS(model, max_tree_depth=3), num_chains=2, thinning=2)
+    mcmc = two_chains()
     mcmc.run(jax.random.key(3), *data, extra_fields=("z.net/Dense_0.bias",))
     return mcmc
 
@@ -163,8 +172,7 @@ def unbroken(data):
 )
 def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
     def make():
-        kernel = NUTS(model, max_tree_depth=3)
-        return sampler(kernel, tmp_path / "run", num_chains=2, thinning=2)
+        return two_chains(tmp_path / "run")
 
     fields = ("z.net/Dense_0.bias",)
     broken_off(make, tmp_path / "run", data, chunks, extra_fields=fields)
@@ -177,7 +185,11 @@ def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
 
 
 def test_a_run_without_a_checkpoint_begins_again_from_its_optimised_starts(data, tmp_path):
-    starts = bnn.optimize(model, jax.random.key(0), *data, num_chains=2, num_steps=100)
+    # As `optimize` gives them: one value a chain of every site.
+    starts = {
+        "net/Dense_0.bias": jnp.array([[0.3], [0.4]]),
+        "net/Dense_0.kernel": jnp.array([[[1.0], [-0.5]], [[0.9], [-0.6]]]),
+    }
 
     def make(folder=None):
         return sampler(bnn.SGLD(model, step_size=1e-9), folder, num_chains=2)
@@ -285,11 +297,12 @@ def test_nothing_is_unpickled(stored, data, monkeypatch):
     sampler(KERNELS["NUTS"](), stored).resume(*data)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_an_interruption_finishes_the_chunk_and_keeps_it(number, data, tmp_path, unbroken):
     def make():
-        kernel = NUTS(model, max_tree_depth=3)
-        return sampler(kernel, tmp_path / "run", num_chains=2, thinning=2, progress_rate=1)
+        return two_chains(tmp_path / "run", progress_rate=1)
 
     mcmc = make()
     from numpyro_bnn.run.chain_states import ChainStates

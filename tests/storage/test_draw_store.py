@@ -106,7 +106,7 @@ def test_everything_downstream_reads_from_disk(in_memory, streamed, data, monkey
     )  # three draws at a time
     monkeypatch.setattr(stored_array, "_IN_MEMORY", 40)  # weights by way of a file
     x, y = data
-    one, other = (bnn.predict(None, mcmc, x, batch_size=5) for mcmc in (in_memory, streamed))
+    one, other = (bnn.predict(None, mcmc, x, batch_size=6) for mcmc in (in_memory, streamed))
     np.testing.assert_allclose(one.mean, other.mean, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(one.log_prob(y), other.log_prob(y), rtol=1e-5, atol=1e-5)
     key = jax.random.key(1)

@@ -43,8 +43,16 @@ def run(mcmc, starts=STARTS):
     mcmc.run(jax.random.key(0), init_params=starts)
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("num_warmup", [0, 4])
+@pytest.mark.parametrize(
+    ("name", "num_warmup"),
+    [
+        ("SGLD", 0),
+        ("BAOAB", 4),
+        ("SGHMC", 0),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [("SGLD", 4), ("BAOAB", 0)]),
+        pytest.param("SGHMC", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_an_exploded_chain_is_not_loaded(name, num_warmup, tmp_path):
     mcmc = sampler(name, num_warmup, draws=tmp_path / "d")
     with pytest.warns(UserWarning, match=WARNS):
@@ -70,7 +78,7 @@ def test_chains_of_both_kinds_of_failure_are_left_out(tmp_path):
     np.testing.assert_array_equal(draws["x"], np.asarray([[1.0], [2.0]]) + 0.5 * np.arange(1, 14))
 
 
-@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("chunks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_that_is_not_over_is_loaded_without_the_chain(chunks, tmp_path):
     """And the run goes on to leave it out, as the store does to the end."""
     with pytest.MonkeyPatch.context() as patch:

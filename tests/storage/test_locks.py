@@ -85,18 +85,18 @@ def folders(stored, tmp_path):
 # -- two at a time -----------------------------------------------------------------------------
 
 
-def test_what_another_process_writes_to_is_refused_and_can_be_read(folders):
+@pytest.mark.parametrize("name", [pytest.param("c", marks=pytest.mark.slow), "d"])
+def test_what_another_process_writes_to_is_refused_and_can_be_read(name, folders):
     again = sampler(checkpoint=folders / "c", draws=folders / "d")
-    for name in ("c", "d"):
-        with held_elsewhere(folders / name) as process:
-            before = {p: p.read_bytes() for p in folders.rglob("zarr.json")}
-            with pytest.raises(FolderInUse, match=rf"in use by process {process.pid} on host"):
-                again.resume()
-            with pytest.raises(FolderInUse, match="Wait until it ends, or choose another folder"):
-                run(sampler(checkpoint=folders / "c", draws=folders / "d"))
-            assert {p: p.read_bytes() for p in folders.rglob("zarr.json")} == before
-            assert np.asarray(bnn.load(folders / "d", None)["x"]).shape == (2, 9)
-            assert wants_to_write(process) == "may write\n"
+    with held_elsewhere(folders / name) as process:
+        before = {p: p.read_bytes() for p in folders.rglob("zarr.json")}
+        with pytest.raises(FolderInUse, match=rf"in use by process {process.pid} on host"):
+            again.resume()
+        with pytest.raises(FolderInUse, match="Wait until it ends, or choose another folder"):
+            run(sampler(checkpoint=folders / "c", draws=folders / "d"))
+        assert {p: p.read_bytes() for p in folders.rglob("zarr.json")} == before
+        assert np.asarray(bnn.load(folders / "d", None)["x"]).shape == (2, 9)
+        assert wants_to_write(process) == "may write\n"
     again.resume()
 
 

@@ -5,11 +5,8 @@ import importlib
 import itertools
 import json
 import logging
-import os
 import shutil
-import subprocess
 import sys
-import textwrap
 import threading
 import warnings
 
@@ -265,46 +262,6 @@ def test_packages_count_by_their_version(monkeypatch):
     words = difference(before, describe("model", model))
     assert words.startswith("library.scikit-learn: there ")
     assert words.endswith("here 0.0")
-
-
-def test_every_process_says_the_same(tmp_path):
-    """Sets, dicts with objects as keys, and objects that have each other."""
-    source = """
-    import enum
-    class Kind(enum.Enum):
-        A = 1
-        B = 2
-    class Node:
-        def __init__(self):
-            self.near = set()
-    a, b = Node(), Node()
-    a.near.add(b)
-    b.near.add(a)
-    TABLE = {Kind.A: {"x", "y", "z"}, Node: [a, b], (1, "1"): a, 1: 1, "1": 2, a: b}
-    def model(x):
-        return TABLE, {Kind.A, Kind.B}, Kind
-    """
-    (tmp_path / "user_graph.py").write_text(textwrap.dedent(source))
-    program = (
-        "import user_graph; from numpyro_bnn.storage.run_identity import describe;"
-        "print(sorted(describe('m', user_graph.model).items()))"
-    )
-    path = os.pathsep.join([str(tmp_path), os.path.dirname(os.path.dirname(bnn.__file__))])
-    said = {
-        subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
-    text = said.pop()
-    assert " at 0x" not in text
-    assert "m.TABLE.1" in text
-    assert "m.TABLE.str 1" in text
 
 
 @pytest.mark.parametrize(

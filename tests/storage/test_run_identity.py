@@ -1,9 +1,11 @@
 """Facts of a run: equal in every process for the same run, different where draws would be."""
 
+import ast
 import functools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -94,24 +96,71 @@ def test_constants_of_the_file_are_facts(monkeypatch):
     assert words == "kernel.model.SCALE: there 1.0, here 2.0"
 
 
-def test_other_processes_agree():
-    program = (
-        "import test_run_identity as t; from numpyro_bnn.storage.run_identity import describe;"
-        "print(sorted((n, k, v) for n, m in t.MAKES.items() for k, v in describe('', m()).items()))"
+# Sets, dicts with objects as keys, and objects that have each other.
+GRAPH = """
+import enum
+class Kind(enum.Enum):
+    A = 1
+    B = 2
+class Node:
+    def __init__(self):
+        self.near = set()
+a, b = Node(), Node()
+a.near.add(b)
+b.near.add(a)
+TABLE = {Kind.A: {"x", "y", "z"}, Node: [a, b], (1, "1"): a, 1: 1, "1": 2, a: b}
+def model(x):
+    return TABLE, {Kind.A, Kind.B}, Kind
+"""
+
+
+def said_here():
+    """Facts of all kernels of this file, and of a model that reaches a graph of objects."""
+    import user_graph
+
+    found = [(n, k, v) for n, m in MAKES.items() for k, v in describe("", m()).items()]
+    return [sorted(found), sorted(describe("m", user_graph.model).items())]
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What two processes say whose sets have other orders: a child, and this one."""
+    folder = tmp_path_factory.mktemp("graph")
+    (folder / "user_graph.py").write_text(GRAPH)
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            "import test_run_identity as t; print(t.said_here())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(path)},
+        cwd=Path(__file__).parent,
     )
-    said = set()
-    for seed in ("1", "2"):
-        ran = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            cwd=__file__.rpartition("/")[0],
-        )
-        said.add(ran.stdout)
-    assert len(said) == 1
-    assert " at 0x" not in said.pop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        return ast.literal_eval(ran.stdout), said_here()
+
+
+def test_other_processes_agree(said):
+    (there, _), (here, _) = said
+    assert there == here
+    assert " at 0x" not in str(here)
+
+
+def test_every_process_says_the_same_of_a_graph_of_objects(said):
+    (_, there), (_, here) = said
+    assert there == here
+    text = str(here)
+    assert " at 0x" not in text
+    assert "m.TABLE.1" in text
+    assert "m.TABLE.str 1" in text
 
 
 def test_arrays_are_told_apart_by_every_value_and_type(monkeypatch):

@@ -72,8 +72,17 @@ def walker():
     return bnn.RandomWalk(potential_fn=lambda z: sum(v.sum() for v in z.values()), step_size=0.1)
 
 
-@pytest.mark.parametrize("option", ["checkpoint", "draws"])
-@pytest.mark.parametrize(("sites", "named", "why"), ANYWHERE + ON_DISK)
+OPTIONS = ("checkpoint", "draws")
+
+
+@pytest.mark.parametrize(
+    ("sites", "named", "why", "option"),
+    [
+        pytest.param(*case, option, marks=() if option == OPTIONS[i % 2] else pytest.mark.slow)
+        for i, case in enumerate(ANYWHERE + ON_DISK)
+        for option in OPTIONS
+    ],
+)
 def test_a_run_on_disk_refuses_the_site(sites, named, why, option, tmp_path):
     starts = {site: jnp.zeros(SHAPES.get(site, (2,))) for site in sites}
     mcmc = sampler(sites, walker(), **{option: tmp_path / "run"})
@@ -83,18 +92,18 @@ def test_a_run_on_disk_refuses_the_site(sites, named, why, option, tmp_path):
     assert files <= {"run.json.partial", "start"}
 
 
-@pytest.mark.parametrize("site", ["", "chain"])
+@pytest.mark.parametrize("site", ["", pytest.param("chain", marks=pytest.mark.slow)])
 def test_a_folder_is_free_after_a_refusal(site, tmp_path):
     with pytest.raises(ValueError, match=f"the site '{site}' cannot be stored under"):
         sampler([site], checkpoint=tmp_path / "run").run(jax.random.key(0))
-    mcmc = sampler(["w"], checkpoint=tmp_path / "run")
-    mcmc.run(jax.random.key(0))
+    mcmc = sampler(["w"], walker(), checkpoint=tmp_path / "run")
+    mcmc.run(jax.random.key(0), init_params={"w": jnp.zeros(2)})
     assert mcmc.get_samples()["w"].shape == (4, 2)
 
 
 def test_a_site_without_a_name_is_sampled_in_memory():
-    mcmc = sampler([""])
-    mcmc.run(jax.random.key(0))
+    mcmc = sampler([""], walker())
+    mcmc.run(jax.random.key(0), init_params={"": jnp.zeros(2)})
     assert mcmc.get_samples()[""].shape == (4, 2)
 
 

@@ -86,8 +86,9 @@ def test_half_precision_is_for_the_convolutions_only():
     """Weights and logits stay float32; rounding to 8 bits, once a layer, moves logits a little."""
     x = data.standardized(images(4).x)
     half = network.ResNet((4, 8, 16), 1, "bfloat16")
-    params = TOY.init(jax.random.key(0), x[:1])
-    assert {v.dtype for v in jax.tree.leaves(half.init(jax.random.key(0), x[:1]))} == {x.dtype}
+    params = jax.jit(TOY.init)(jax.random.key(0), x[:1])
+    of_half = jax.eval_shape(half.init, jax.random.key(0), x[:1])
+    assert {v.dtype for v in jax.tree.leaves(of_half)} == {x.dtype}
 
     @jax.jit
     def logits(params):
@@ -114,7 +115,7 @@ def test_the_energy_is_that_of_the_loss_by_hand(monkeypatch):
     monkeypatch.setattr(network, "CHUNK", 8)
     shown = images(20)
     net = TINY
-    params = net.init(jax.random.key(0), data.standardized(shown.x[:1]))["params"]
+    params = jax.jit(net.init)(jax.random.key(0), data.standardized(shown.x[:1]))["params"]
     model = network.posterior_of(net)
     x, y = jnp.asarray(shown.x), jnp.asarray(shown.y)
     potential = bnn.potential_of(model, x, y, shown.x[:3])

@@ -17,7 +17,6 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
-from numpyro_bnn._checks import refuse_equal_keys as refuse_equal_keys
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.likelihoods.observe import check_classes

@@ -15,11 +15,11 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, is_prng_key
 
-from numpyro_bnn._checks import check_key
+from numpyro_bnn._checks import check_key, refuse_equal_keys
 from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
-from numpyro_bnn.potential.structure import explain_tracing, refuse_equal_keys
+from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.identity import Identity, identity_of

@@ -21,7 +21,6 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Amagold, Langevin, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
-
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 

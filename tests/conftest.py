@@ -25,8 +25,17 @@ from pathlib import Path
 import arviz  # noqa: F401
 import jax
 import pytest
+from weekly import is_weekly
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the week as slow, before slow ones are left out."""
+    for item in items:
+        if is_weekly(item.nodeid):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -207,7 +207,7 @@ class Dies(Exception):
 
 def dies_at_the_second_look(folder):
     """A run that does nothing more after its second look, as after a kill, in this process."""
-    look, calls = Course._look, []
+    look, calls = Course._evaluate, []
 
     def last(self, judge, count, seconds):
         look(self, judge, count, seconds)
@@ -216,7 +216,7 @@ def dies_at_the_second_look(folder):
             raise Dies("at the second look")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Course, "_look", last)
+        patch.setattr(Course, "_evaluate", last)
         with pytest.raises(Dies, match="at the second look"):
             until(sampler(folder))
 

@@ -1,0 +1,22 @@
+"""The table of weekly tests names tests that there are, and quicker ones that every change runs."""
+
+import re
+
+import conftest
+import pytest
+
+
+def test_each_weekly_test_has_another_one_that_every_change_runs(request):
+    here = {item.nodeid.removeprefix("tests/") for item in request.session.items}
+    if len({name.split("/")[0] for name in here}) < 10:
+        pytest.skip("only a part of the tests was collected")
+    unknown = [cover for cover in conftest.WEEKLY.values() if cover not in here]
+    assert not unknown, "not among the tests of every change"
+
+
+def test_each_weekly_test_is_there():
+    for name in conftest.WEEKLY:
+        file, test = name.split("::")
+        source = (conftest.TESTS / file).read_text(encoding="utf-8")
+        called = re.escape(test.split("[")[0]).replace(r"\*", r"\w*")
+        assert re.search(rf"def {called}\(", source), name

@@ -35,10 +35,12 @@ def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple,
     :param args: its positional arguments, as a user gave them.
     :param kwargs: its keyword arguments.
     :return: positional and keyword arguments.
-    :raises TypeError: for tables and arrays that do not hold numbers.
+    :raises TypeError: for a network in place of a model, and for tables and arrays that do not hold
+        numbers.
     :raises ValueError: for numbers that the device's number types cannot hold or tell apart.
     """
     ready = innermost(model)
+    _refuse_network(ready)
     if hasattr(ready, "prepare"):
         return ready.prepare(args, kwargs)
     args, kwargs = as_arrays(model, args, kwargs)
@@ -47,6 +49,18 @@ def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple,
         if isinstance(leaf, np.ndarray):
             check_fits(owner, label, leaf)
     return args, kwargs
+
+
+def _refuse_network(model: Any) -> None:
+    """Refuse a Flax module where a model is expected: it has no prior and no likelihood."""
+    # By name: Flax itself is imported in `models` only.
+    if any(base.__module__.startswith("flax.") for base in type(model).__mro__):
+        name = type(model).__name__
+        raise TypeError(
+            f"Expected a NumPyro model, got the network {name}, which has no prior and no "
+            f"likelihood. Give `bnn.regression({name}(…), prior)` or `bnn.classification(…)`, or a "
+            "model of your own that calls `bnn.random_module`."
+        )
 
 
 def as_arrays(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:

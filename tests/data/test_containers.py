@@ -183,3 +183,15 @@ def test_compare_refuses_a_run_over_other_rows():
         bnn.compare(own, data(x=X[:20], y=Y[:20]), {"mine": mcmc}, reference="mine")
     found = bnn.compare(own, data(), {"mine": mcmc}, reference="mine", progress_bar=False)
     assert found["mine"].difference == 0
+
+
+@pytest.mark.parametrize("door", ["optimize", "potential_of", "predict"])
+def test_a_network_is_no_model(door):
+    network = bnn.MLP((3,), 1)
+    doors = {
+        "optimize": lambda: bnn.optimize(network, KEY, X, Y),
+        "potential_of": lambda: bnn.potential_of(bnn.parameterize(network, "centered"), X, Y),
+        "predict": lambda: bnn.predict(network, {"w": np.zeros((2, 1))}, X),
+    }
+    with pytest.raises(TypeError, match=r"got the network MLP.*bnn\.regression\(MLP\(…\), prior\)"):
+        doors[door]()

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import re
 import shutil
 import tempfile
 
@@ -26,22 +25,17 @@ from pathlib import Path
 import arviz  # noqa: F401
 import jax
 import pytest
+from weekly import is_weekly
 
 TESTS = Path(__file__).resolve().parent
 SHARED = TESTS.parents[1] / "shared"
-WEEKLY = dict(
-    line.split(" <- ")
-    for line in (TESTS / "weekly.txt").read_text(encoding="utf-8").splitlines()
-    if line and not line.startswith("#")
-)
-_OF_THE_WEEK = re.compile("|".join(re.escape(name).replace(r"\*", ".*") for name in WEEKLY))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the week as slow, before slow ones are left out."""
     for item in items:
-        if _OF_THE_WEEK.fullmatch(item.nodeid.removeprefix("tests/")):
+        if is_weekly(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
 
 

@@ -2,21 +2,21 @@
 
 import re
 
-import conftest
 import pytest
+from weekly import TESTS, WEEKLY
 
 
 def test_each_weekly_test_has_another_one_that_every_change_runs(request):
     here = {item.nodeid.removeprefix("tests/") for item in request.session.items}
     if len({name.split("/")[0] for name in here}) < 10:
         pytest.skip("only a part of the tests was collected")
-    unknown = [cover for cover in conftest.WEEKLY.values() if cover not in here]
+    unknown = [cover for cover in WEEKLY.values() if cover not in here]
     assert not unknown, "not among the tests of every change"
 
 
 def test_each_weekly_test_is_there():
-    for name in conftest.WEEKLY:
+    for name in WEEKLY:
         file, test = name.split("::")
-        source = (conftest.TESTS / file).read_text(encoding="utf-8")
+        source = (TESTS / file).read_text(encoding="utf-8")
         called = re.escape(test.split("[")[0]).replace(r"\*", r"\w*")
         assert re.search(rf"def {called}\(", source), name

@@ -1,10 +1,10 @@
 """Every stored report and table of verdicts, made anew by one command.
 
-The main job on the digits and on the diabetes table, as a user calls it; the six longer runs of
-`benchmarks.mixing.verdicts`; and the places of the pages that show them: what stands there between
-`<!-- NAME: made by ... -->` and `<!-- end of NAME -->`. A job or a run that is stored already is
-not run again; `--again` begins anew, `--pages` only writes pages from what is stored. A short form
-writes no pages.
+The main job on the digits and on the diabetes table, as a user calls it; the run whose chains disagree
+(`benchmarks.diagnostics.two_modes`); the six longer runs of `benchmarks.mixing.verdicts`; and the places
+of the pages that show them: what stands there between `<!-- NAME: made by ... -->` and
+`<!-- end of NAME -->`. A job or a run that is stored already is not run again; `--again` begins anew,
+`--pages` only writes pages from what is stored. A short form writes no pages.
 
     python -m benchmarks.diagnostics.stored_reports [--again | --pages] [--quick]
 """
@@ -19,7 +19,12 @@ import tempfile
 from benchmarks._shared.study import ROOT, Results, command, parser
 
 VERDICTS = ROOT / "benchmarks" / "mixing" / "verdicts.py"
-JOBS = {"digits": (), "diabetes": ("diabetes",)}
+# What follows `python -m`: the main job, or an example.
+JOBS = {
+    "digits": ("numpyro_bnn",),
+    "diabetes": ("numpyro_bnn", "diabetes"),
+    "two_modes": ("benchmarks.diagnostics.two_modes",),
+}
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "mixing" / "README.md")
 COLUMNS = {
     "": "{data}, {sampler_name}",
@@ -40,11 +45,13 @@ def stored(given, job):
 
 
 def run_job(given, job):
-    """The main job, its table and report kept."""
-    short = ("--samples", "30") if given.size == "quick" else ()
+    """Run a job, and keep the tables and reports that it prints."""
     with tempfile.TemporaryDirectory() as folder:
+        options = ["--quick"] if given.size == "quick" else []
+        if JOBS[job][0] == "numpyro_bnn":
+            options = ["--output", folder] + (["--samples", "30"] if options else [])
         done = subprocess.run(
-            [sys.executable, "-m", "numpyro_bnn", *JOBS[job], *short, "--output", folder],
+            [sys.executable, "-W", "ignore", "-m", *JOBS[job], *options],
             cwd=ROOT,
             env=os.environ | {"COLUMNS": "80"},
             stdout=subprocess.PIPE,
@@ -67,7 +74,8 @@ def run_verdicts(given):
 def printed(output):
     """The table of scores and the report, without the first line and the names of files."""
     lines = output.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.strip().startswith("Scores on"))
+    starts = ("Scores on", "Verdict")
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith(starts))
     last = next((i for i, line in enumerate(lines) if line.startswith("Written:")), len(lines))
     return "\n".join(line.rstrip() for line in lines[first:last]).strip("\n") + "\n"
 

@@ -36,6 +36,7 @@ def diagnose(
     tolerance: Tolerance | None = None,
     model: Callable | None = None,
     second: Any = None,
+    superchains: Any = None,
     align_units: bool | None = None,
     batch_size: int = 1000,
     site: str | None = None,
@@ -52,6 +53,8 @@ def diagnose(
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
     :param model: the model, where `run` does not carry one.
     :param second: another run of the same model, by another sampler or from other starts.
+    :param superchains: for many short chains: the number of groups of consecutive chains that started at
+        the same point, or a label for each chain; see :func:`diagnose_draws`.
     :param align_units: whether to match hidden units across draws, which tells how much of the
         non-convergence of weights is relabelling; default: for up to 20,000 weights.
     :param batch_size: rows predicted at a time.
@@ -97,6 +100,7 @@ def diagnose(
         log_joint=-np.asarray(energy) if exact and energy is not None else None,
         sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
         second=other,
+        superchains=superchains,
     )
     if draws.suspect:
         # A stacked mixture is one chain made of several.

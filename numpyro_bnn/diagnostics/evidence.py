@@ -11,7 +11,8 @@ import numpy as np
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
-from numpyro_bnn.diagnostics.convergence.rhat_limits import rhat_limit
+from numpyro_bnn.diagnostics.convergence.rhat import nested_rhat
+from numpyro_bnn.diagnostics.convergence.rhat_limits import nested_rhat_limit, rhat_limit
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_errors
@@ -67,10 +68,13 @@ class ErrorsAndAgreement(NamedTuple):
     def verdict(self) -> Verdict:
         """The verdict on these numbers: agreement first, then the tolerance.
 
-        Chains whose agreement could not be tested count as not yet agreeing.
+        Chains whose agreement could not be tested count as not yet agreeing, and so do chains that
+        remember where they started.
         """
         if self.agreement.disagree(self.tolerance):
             return Verdict("chains_disagree")
+        if self.agreement.remember_starts:
+            return Verdict("run_longer")
         if self.agreement.tested and self.error.within(self.tolerance):
             return Verdict("within_tolerance")
         if self.agreement.tested and self.error.within_on_average(self.tolerance):
@@ -124,6 +128,7 @@ def measure(
     *,
     space: Space | None = None,
     second: Mapping[str, np.ndarray] | None = None,
+    superchains: Any = None,
 ) -> ErrorsAndAgreement:
     """Monte Carlo errors and agreement of chains, from finite draws.
 
@@ -133,6 +138,8 @@ def measure(
     :param tolerance: the Monte Carlo error that is accepted.
     :param space: R-hat of the same scalars.
     :param second: predictions of another run, under the same names.
+    :param superchains: number of superchains, or a label for each chain; see
+        :func:`~numpyro_bnn.diagnostics.nested_rhat`.
     """
     impossible = 0
     if log_likelihood is not None:
@@ -151,6 +158,8 @@ def measure(
         for group in space.groups if size.size else ():
             own = rhat_limit(size.size, chains, errors[group.name].ess)
             above += int((group.rhat > own).sum())
+    if superchains is not None and size.size:
+        agrees = _with_nested_rhat(agrees, functions, superchains, size)
     scores: tuple[float, ...] = ()
     if log_likelihood is not None and agrees.groups > 1 and not agrees.halves:
         scores = _scores(log_likelihood, agrees.members)
@@ -165,6 +174,21 @@ def measure(
         impossible,
         {} if second is None else _apart(functions, errors, second),
     )
+
+
+def _with_nested_rhat(
+    agrees: Agreement, functions: Arrays, superchains: Any, ess: np.ndarray
+) -> Agreement:
+    """The agreement with the largest nested R-hat of all scalars, and its limit at the median ESS."""
+    chains, draws = next(iter(functions.values())).shape[:2]
+    method = "rank" if draws >= 4 else "identity"
+    found = [nested_rhat(x, superchains, method=method) for x in functions.values()]
+    labels = np.asarray(superchains)
+    groups = int(labels) if labels.ndim == 0 else np.unique(labels).size
+    # A chain is worth one draw at least: a superchain is judged by its chains, however short.
+    limit = nested_rhat_limit(ess.size, groups, chains, max(float(np.median(ess)), float(chains)))
+    worst = float(np.nanmax(np.concatenate([np.ravel(each) for each in found])))
+    return agrees._replace(nested_rhat=worst, nested_rhat_limit=float(limit))
 
 
 def _scores(log_likelihood: np.ndarray, members: np.ndarray) -> tuple[float, ...]:

@@ -61,6 +61,7 @@ def diagnose_draws(
     log_joint: Any = None,
     sample_stats: Mapping[str, Any] | None = None,
     second: Any = None,
+    superchains: Any = None,
     min_draws: int = 100,
     rhat_limit: float | None = None,
     ess_limit: float | None = None,
@@ -88,6 +89,10 @@ def diagnose_draws(
     :param second: `(weights, predictions)` of another run of the same model, or a mapping with
         these two keys and `"sample_stats"`: precisions and predictions are compared with it in joint
         Monte Carlo errors, and the log evidence of two runs of parallel tempering.
+    :param superchains: for many short chains, those that started at the same point: the number of groups
+        of consecutive chains, or a label for each chain. Nested R-hat (Margossian et al. 2024) then says
+        whether the chains have forgotten their starts; where they have not, the verdict is
+        `"run_longer"` at best.
     :param min_draws: draws a chain below which nothing is judged.
     :param rhat_limit: deprecated and without effect; giving it warns.
     :param ess_limit: deprecated and without effect; giving it warns.
@@ -102,7 +107,7 @@ def diagnose_draws(
     """
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
     given = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
-    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second)
+    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, superchains)
     copies = copies_of(given.by_label.values())
     if not copies:
         return _report_on(given, settings)
@@ -120,6 +125,7 @@ class _Settings(NamedTuple):
     min_draws: int
     sample_stats: Mapping[str, Any] | None = None
     second: Any = None
+    superchains: Any = None
 
 
 def _report_on(given: CheckedDraws, settings: _Settings) -> Report:
@@ -159,7 +165,7 @@ def _evidence(given: CheckedDraws, settings: _Settings) -> Evidence:
     bad = _broken(given, spaces)
     judgeable = not bad and draws >= settings.min_draws
     opinion, theirs = _second(given, settings.second) if judgeable else (None, {})
-    found = _measure(given, functions, spaces, settings.tolerance, theirs) if judgeable else None
+    found = _measure(given, functions, spaces, settings, theirs) if judgeable else None
     groups, stuck = _single_chains(given, found)
     return Evidence(
         spaces=spaces,
@@ -241,15 +247,24 @@ def _measure(
     given: CheckedDraws,
     functions: Arrays,
     spaces: Mapping[str, Space],
-    tolerance: Tolerance,
+    settings: _Settings,
     theirs: Arrays,
 ) -> ErrorsAndAgreement:
     """Errors and agreement of the predictions; of the weights where there are no predictions."""
     if functions:
-        space = spaces["predictions"]
-        return measure(functions, given.scored, tolerance, space=space, second=theirs or None)
-    everything = given.weights | given.precisions | given.log_joint
-    return measure(weights_to_judge(everything), given.scored, tolerance)
+        space: Space | None = spaces["predictions"]
+        other = theirs or None
+    else:
+        functions = weights_to_judge(given.weights | given.precisions | given.log_joint)
+        space, other = None, None
+    return measure(
+        functions,
+        given.scored,
+        settings.tolerance,
+        space=space,
+        second=other,
+        superchains=settings.superchains,
+    )
 
 
 def _single_chains(

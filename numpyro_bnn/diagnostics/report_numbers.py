@@ -14,7 +14,8 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 _ERRORS = ("total_variation", "total_variation_99", "relative", "relative_99", "log_score", "log_score_bias",
            "log_score_rows", "decisions_open", "num_unknown")  # fmt: skip
 _AGREEMENT = ("p", "p_max", "p_median", "groups", "batch_length", "num_batches", "total_variation",
-              "total_variation_99", "relative", "relative_99")  # fmt: skip
+              "total_variation_99", "relative", "relative_99", "nested_rhat",
+              "nested_rhat_limit")  # fmt: skip
 
 
 class ReportNumbers(NamedTuple):

@@ -4,6 +4,7 @@ import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import label_of
 from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import percent
 
@@ -35,6 +36,8 @@ def headline(found: ErrorsAndAgreement, what: str) -> str:
     if verdict.startswith("within"):
         return f"{carried}; {_compared(found)} agree ({_p_value(found)})"
     said = "not compared yet" if not found.agreement.tested else f"agree ({_p_value(found)})"
+    if found.agreement.remember_starts:
+        return f"{carried}; {_compared(found)} remember where they started"
     return f"{carried}; {_compared(found)} {said}; {draws_needed(found.needed[0])}"
 
 
@@ -151,6 +154,20 @@ def _unit(name: str, what: str) -> str:
     return _UNIT_WORDS[name] if what == "predictions" else "standard deviations"
 
 
+def _superchains(agrees: Agreement) -> list[str]:
+    """Whether superchains have forgotten their starts, or how to have that compared."""
+    if agrees.nested_rhat is None or agrees.nested_rhat_limit is None:
+        return [
+            "Of so many chains groups can start at one point each, and then be compared however short they "
+            "are: diagnose(run, x, superchains=number of groups)."
+        ]
+    said = f"Nested R-hat of the superchains is at most {agrees.nested_rhat:.3f}"
+    limit = f"the limit that belongs to so many scalars ({agrees.nested_rhat_limit:.3f})"
+    if agrees.remember_starts:
+        return [f"{said}, above {limit}: chains remember where they started. Run longer."]
+    return [f"{said}, below {limit}: chains have forgotten their starts."]
+
+
 def _chains(found: ErrorsAndAgreement, what: str) -> list[str]:
     """Whether the chains agree, or why that cannot be tested yet."""
     agrees = found.agreement
@@ -160,12 +177,9 @@ def _chains(found: ErrorsAndAgreement, what: str) -> list[str]:
             f"{agrees.batch_length} draws a chain."
         ]
         if len(agrees.members) >= _MANY:
-            said.append(
-                "Of so many chains groups can start at one point each, and then be compared however short "
-                "they are: nested_rhat with nested_rhat_limit."
-            )
+            said += _superchains(agrees)
         return said
-    said = []
+    said = _superchains(agrees) if agrees.nested_rhat is not None else []
     if agrees.disagree(found.tolerance):
         said += _groups(found, what)
     elif agrees.p < 0.01:

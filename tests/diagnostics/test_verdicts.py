@@ -41,6 +41,48 @@ def gaussian(x):
 KINDS = {"array": lambda x: x, "classes": classes, "gaussian": gaussian}
 
 
+# --- many short chains ------------------------------------------------------------------------
+
+
+def test_superchains_that_have_forgotten_their_starts_are_below_their_limit():
+    above = 0
+    for seed in range(20):
+        x = stationary(np.random.default_rng(seed), (64, 100, 10), rho=0.8)
+        found = diagnose_draws(None, x, superchains=8).agreement
+        above += found.nested_rhat > found.nested_rhat_limit
+    # 5 % are meant: 5 or more of 20 have probability .003.
+    assert above < 5
+
+
+def test_superchains_that_remember_their_starts_are_run_longer(rng):
+    x = stationary(rng, (64, 600, 20), rho=0.33)
+    alone = diagnose_draws(None, x)
+    assert alone.verdict == "within_tolerance"
+    starts = np.repeat(rng.standard_normal((8, 1, 20)), 8, axis=0)
+    x += 3 * starts * 0.98 ** np.arange(600)[:, None]
+    report = diagnose_draws(None, x, superchains=8)
+    assert report.agreement.nested_rhat > report.agreement.nested_rhat_limit
+    assert report.verdict in ("run_longer", "chains_disagree")
+    assert "remember where they started" in report.explanation
+    labels = np.repeat(np.arange(8), 8)
+    again = diagnose_draws(None, x, superchains=labels).agreement
+    assert again.nested_rhat == report.agreement.nested_rhat
+
+
+def test_superchains_too_short_for_the_test_are_compared_all_the_same(rng):
+    x = stationary(rng, (64, 100, 20), rho=0.95)
+    report = diagnose_draws(None, x)
+    assert not report.agreement.tested
+    assert "superchains=number of groups" in report.explanation
+    report = diagnose_draws(None, x, superchains=8)
+    assert "have forgotten their starts" in report.explanation
+    assert report.verdict == "run_longer"
+    with pytest.raises(
+        ValueError, match="cut the 64 chains into two or more groups of equal size, got 7"
+    ):
+        diagnose_draws(None, x, superchains=7)
+
+
 # --- each verdict ----------------------------------------------------------------------------
 
 
@@ -109,7 +151,7 @@ def test_many_chains_too_short_to_compare_are_told_of_groups_of_starts(rng, chai
     report = diagnose_draws(None, stationary(rng, (chains, 120, 5), 0.9))
     assert not report.agreement.tested
     assert report.verdict == "run_longer"
-    assert ("nested_rhat with nested_rhat_limit" in report.explanation) == said
+    assert ("superchains=number of groups" in report.explanation) == said
 
 
 def test_a_log_likelihood_alone_is_nothing_to_judge(rng):

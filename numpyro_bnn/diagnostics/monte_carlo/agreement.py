@@ -69,6 +69,8 @@ class Agreement(NamedTuple):
       distance of these averages in standard deviations
     - **differs** - by name, which scalars differ by themselves (5 % for all of them together)
     - **correlation** - lag-one correlation of batch averages, for which F is divided by 1 + 2 r
+    - **nested_rhat**, **nested_rhat_limit** - the largest nested R-hat of superchains, and the limit that
+      it stays below if chains have forgotten their starts; None without superchains
     """
 
     members: np.ndarray
@@ -88,6 +90,15 @@ class Agreement(NamedTuple):
     relative_99: float | None = None
     differs: Mapping[str, np.ndarray] = MappingProxyType({})
     correlation: float = 0.0
+    nested_rhat: float | None = None
+    nested_rhat_limit: float | None = None
+
+    @property
+    def remember_starts(self) -> bool:
+        """Whether superchains differ by more than those of chains that have forgotten their starts."""
+        if self.nested_rhat is None or self.nested_rhat_limit is None:
+            return False
+        return self.nested_rhat > self.nested_rhat_limit
 
     def beyond(self, tolerance: Tolerance) -> bool:
         """Whether averages of chains are farther apart than the tolerance, by chance or not."""

@@ -97,57 +97,13 @@ def mean_field(
     member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
-    # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
-    own, static = member_optimizer.whole.original, member_optimizer.static
-
-    def on_rows(rows: jax.Array | None, arrays: list[Any]) -> Any:
-        bound = own.bound if rows is None else own.rows_of(rows, member_optimizer.plate)
-        given, named = Arguments.join(arrays, static)
-        return bound(*given, **named)
-
-    def next_batch(batches: Any) -> tuple[jax.Array | None, Any]:
-        if batch_size is None:
-            return None, batches
-        return next_rows(batches, member_optimizer.size, batch_size, "permutation")
-
-    @jax.jit
-    def advance(carry: tuple, count: jax.Array, arrays: list[Any]) -> tuple:
-        def step(_: int, carry: tuple) -> tuple:
-            state, batches, total = carry
-            rows, batches = next_batch(batches)
-            state, loss = svi.update(state, rows, arrays)
-            return state, batches, total + loss
-
-        state, batches, total = lax.fori_loop(0, count, step, (*carry, jnp.zeros(())))
-        return (state, batches), total / count
-
-    @jax.jit
-    def draw(params: Values, keys: jax.Array, arrays: list[Any]) -> Values:
-        potential = Potential(model, *Arguments.join(arrays, static))
-
-        def one(key: jax.Array) -> Values:
-            z = {
-                name: params[f"{name}_auto_loc"]
-                + params[f"{name}_auto_scale"]
-                * jax.random.normal(
-                    jax.random.fold_in(key, i), potential.structure.sites[name].shape
-                )
-                for i, name in enumerate(potential.structure.latent)
-            }
-            return potential.constrain(z, deterministic=True)
-
-        return lax.map(one, keys)
-
-    @jax.jit
-    def begin(key: jax.Array, given: Values | None) -> Values:
-        return own.constrain(gentle_start(own, key) if given is None else complete(own, given, ()))
-
-    start = begin(key_start, init_params)
-    guide = AutoNormal(on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
-    svi = SVI(on_rows, guide, optimizer, Trace_ELBO(num_particles))
+    fit = _Programs(model, member_optimizer, batch_size)
+    start = fit.start(key_start, init_params)
+    guide = AutoNormal(fit.on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
+    svi = fit.svi = SVI(fit.on_rows, guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
     batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
-    carry: tuple = (svi.init(key_svi, next_batch(batches)[0], member_optimizer.arrays), batches)
+    carry: tuple = (svi.init(key_svi, fit.next_batch(batches)[0], member_optimizer.arrays), batches)
     disk = _Disk(checkpoint, checkpoint_every, watched)
     carry, loss, first_step = disk.begin(carry, key)
     member_optimizer.count(first_step * num_particles)
@@ -156,7 +112,7 @@ def mean_field(
     ) as bar:
         for done in range(first_step, num_steps, _BLOCK):
             count = min(_BLOCK, num_steps - done)
-            carry, loss = advance(carry, count, member_optimizer.arrays)
+            carry, loss = fit.advance(carry, count, member_optimizer.arrays)
             disk.keep(carry, loss, done + count)
             member_optimizer.count(count * num_particles)
             bar.set_postfix_str(f"ELBO {-float(loss):.4g}", refresh=False)
@@ -168,10 +124,72 @@ def mean_field(
             "mean_field: the fit is not finite. Check the data for NaN or infinite values, or use "
             "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
-    values = draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
+    values = fit.draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
     info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": member_optimizer.gradients}
     info |= member_optimizer.about
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)
+
+
+class _Programs:
+    """The compiled programs of a fit: its start, blocks of its steps, and draws from the guide.
+
+    :param model: the model that is fitted.
+    :param member_optimizer: the data, and what a minibatch of them is.
+    :param batch_size: rows of a step; all where None.
+    """
+
+    svi: SVI
+
+    def __init__(
+        self, model: Callable, member_optimizer: MemberOptimizer, batch_size: int | None
+    ) -> None:
+        self.model, self.data, self.batch_size = model, member_optimizer, batch_size
+        # Computed here, since a trace inside the model would be seen by NumPyro's handlers.
+        self.own, self.static = member_optimizer.whole.original, member_optimizer.static
+        self.start = jax.jit(self._start)
+        self.advance = jax.jit(self._advance)
+        self.draw = jax.jit(self._draw)
+
+    def on_rows(self, rows: jax.Array | None, arrays: list[Any]) -> Any:
+        """The model at some rows of the data; at all where None."""
+        bound = self.own.bound if rows is None else self.own.rows_of(rows, self.data.plate)
+        given, named = Arguments.join(arrays, self.static)
+        return bound(*given, **named)
+
+    def next_batch(self, batches: Any) -> tuple[jax.Array | None, Any]:
+        """The rows of the next step, and the state of the order in which they are taken."""
+        if self.batch_size is None:
+            return None, batches
+        return next_rows(batches, self.data.size, self.batch_size, "permutation")
+
+    def _start(self, key: jax.Array, given: Values | None) -> Values:
+        z = gentle_start(self.own, key) if given is None else complete(self.own, given, ())
+        return self.own.constrain(z)
+
+    def _advance(self, carry: tuple, count: jax.Array, arrays: list[Any]) -> tuple:
+        def step(_: int, carry: tuple) -> tuple:
+            state, batches, total = carry
+            rows, batches = self.next_batch(batches)
+            state, loss = self.svi.update(state, rows, arrays)
+            return state, batches, total + loss
+
+        state, batches, total = lax.fori_loop(0, count, step, (*carry, jnp.zeros(())))
+        return (state, batches), total / count
+
+    def _draw(self, params: Values, keys: jax.Array, arrays: list[Any]) -> Values:
+        potential = Potential(self.model, *Arguments.join(arrays, self.static))
+        sites = potential.structure.sites
+
+        def one(key: jax.Array) -> Values:
+            z = {
+                name: params[f"{name}_auto_loc"]
+                + params[f"{name}_auto_scale"]
+                * jax.random.normal(jax.random.fold_in(key, i), sites[name].shape)
+                for i, name in enumerate(potential.structure.latent)
+            }
+            return potential.constrain(z, deterministic=True)
+
+        return lax.map(one, keys)
 
 
 class _Disk:

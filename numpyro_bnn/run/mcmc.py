@@ -155,6 +155,14 @@ class MCMC(CompiledRuns):
         self.chunk_size = chunk_size
         self._kernel = sampler if chunk_size is None else chunked_kernel(sampler, chunk_size)
 
+    def __repr__(self) -> str:
+        kernel = type(self.sampler)
+        # NumPyro's kernels say only where they are in memory.
+        tells = kernel.__repr__ is not object.__repr__
+        names = ("num_warmup", "num_samples", "num_chains", "thinning")
+        settings = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"MCMC({repr(self.sampler) if tells else kernel.__name__}, {settings})"
+
     @property
     def arguments(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments and keyword arguments of the model in the last run.

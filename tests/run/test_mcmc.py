@@ -347,3 +347,11 @@ def test_ctrl_c_during_warmup_raises():
     interrupt_at(mcmc, 1)
     with pytest.raises(KeyboardInterrupt, match="during warm-up"):
         mcmc.run(jax.random.key(0), init_params=jnp.asarray([1.0]))
+
+
+def test_it_tells_what_it_is():
+    mcmc = bnn.MCMC(NUTS(model), num_warmup=2, num_samples=3)
+    assert repr(mcmc) == "MCMC(NUTS, num_warmup=2, num_samples=3, num_chains=1, thinning=1)"
+    of_ours = bnn.MCMC(bnn.MALA(model, step_size=0.5), num_warmup=2, num_samples=3, thinning=3)
+    assert repr(of_ours).startswith("MCMC(MALA(model, ")
+    assert repr(of_ours).endswith("num_chains=1, thinning=3)")

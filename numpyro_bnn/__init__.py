@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.approximations.optimize import optimize
     from numpyro_bnn.approximations.sgd_iterates import constant_sgd, swag
     from numpyro_bnn.data.host_rows import OnHost
-    from numpyro_bnn.diagnostics import diagnose
+    from numpyro_bnn.diagnostics.diagnose import diagnose
     from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
     from numpyro_bnn.models.integrated_output import integrate_output
     from numpyro_bnn.models.parameters import from_params, to_params

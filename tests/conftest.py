@@ -27,6 +27,8 @@ import jax
 import pytest
 from weekly import is_weekly
 
+from numpyro_bnn.storage.shared_programs import forget_programs
+
 TESTS = Path(__file__).resolve().parent
 SHARED = TESTS.parents[1] / "shared"
 
@@ -37,6 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_weekly(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that change the package itself share no compiled programs with others: a patch is not seen."""
+    patches = "monkeypatch" in request.fixturenames
+    if patches:
+        forget_programs()
+    yield
+    if patches:
+        forget_programs()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Small networks that several test files put into models."""
 
+import logging
 from contextlib import contextmanager
 
 import jax
@@ -207,3 +208,26 @@ def double():
         yield
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+@contextmanager
+def compilations():
+    """Programs that are compiled inside."""
+    found = []
+
+    class Heard(logging.Handler):
+        def emit(self, record):
+            if "Compiling" in record.getMessage():
+                found.append(record.getMessage())
+
+    logger, handler = logging.getLogger("jax._src.interpreters.pxla"), Heard(logging.DEBUG)
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

@@ -50,7 +50,7 @@ ALLOWED = {
 ROWS = {
     "approximations": """
         keywords marginal_energy members
-        randomized_model stopping
+        member_programs randomized_model stopping
         member_optimizer
         curvature mean_field optimize sgd_iterates
         newton
@@ -132,10 +132,12 @@ ROWS = {
         kernel
     """,
     "storage": """
-        axis_names locks processes reached_code stored_array stored_names
+        locks processes reached_code stored_array stored_names
         folders identity_parts
         chunk_files run_identity
-        changed_by_model draw_store
+        changed_by_model shared_programs
+        axis_names
+        draw_store
         checkpoints
     """,
 }

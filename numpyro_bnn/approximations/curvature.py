@@ -75,14 +75,15 @@ def _compute(
     collect: Callable[[Callable[[jax.Array], jax.Array], int], jax.Array],
 ) -> np.ndarray:
     """Compile and run `collect`, which multiplies the matrix with vectors, with the data as arguments."""
+    programs = member_optimizer.programs
 
-    @jax.jit
     def program(z: Values, arrays: list[Any]) -> jax.Array:
-        marginal = marginal_of(member_optimizer.model, member_optimizer.static, arrays)
+        marginal = marginal_of(programs.model, programs.static, arrays)
         at, multiply = products(marginal, z, sites, kind)
         return collect(multiply, at.size)
 
-    return np.asarray(program(z, member_optimizer.arrays), np.float64)
+    shared = programs.compiled(program, sites=list(sites), kind=kind, collect=collect)
+    return np.asarray(shared(z, member_optimizer.arrays), np.float64)
 
 
 def products(

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax import lax
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
-from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
+from numpyro_bnn.approximations.marginal_energy import Marginal
+from numpyro_bnn.approximations.member_programs import MemberPrograms, Members
 from numpyro_bnn.approximations.members import (
     allowed_excess,
     far_above,
@@ -40,8 +40,7 @@ from numpyro_bnn.potential.structure import begin_fit, explain_tracing
 from numpyro_bnn.potential.subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 
-# Each start is the best of so many prior draws; members that end far above others start again so often.
-_CANDIDATES = 8
+# Members that end far above others start again so often.
 _RESTARTS = 2
 
 
@@ -109,19 +108,6 @@ def check_tolerance(owner: str, tolerance: object) -> None:
         )
 
 
-class Members(NamedTuple):
-    """The state of members during optimisation; every leaf has a leading axis of members.
-
-    - **z** - unconstrained values by site
-    - **moments** - state of the optimiser
-    - **batches** - state of the gradient estimator
-    """
-
-    z: Values
-    moments: PyTree
-    batches: PyTree
-
-
 class MemberOptimizer:
     """The compiled optimisation of one model on one data set.
 
@@ -163,56 +149,26 @@ class MemberOptimizer:
                 f"'{self.plate}', got {batch_size}."
             )
         self.estimator = full() if batch_size is None else minibatch(batch_size, order)
-        self.perturb = perturb
         arguments = Arguments.split(args, kwargs)
-        self.static = arguments.static
+        self.programs = MemberPrograms(
+            model, arguments.static, self.plate, self.size, self.estimator, perturb
+        )
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
-
-    def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
-        """The potential of one member, inside a compiled function."""
-        model = self.model if self.perturb is None else self.perturb(self.model, noise)
-        return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
 
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
     ) -> Values:
         """Starts: for each member the one of lowest energy among several prior draws.
 
-        Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
-        optimiser recovers. With minibatches, candidates are compared on a single one.
-
         :param given: values of some sites, in place of drawn ones.
         :param noise: noise of each member, where the model is perturbed.
         """
         if given is not None:
             check_mapping(self.owner, given)
-
-        @jax.jit
-        def start(keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]) -> Values:
-            centered = marginal_of(self.model, self.static, arrays)
-
-            def one(key: jax.Array, noise: PyTree) -> Values:
-                rows = self.rows(arrays, noise)
-                key_rows, key = jax.random.split(key)
-
-                def candidate(numbered: tuple) -> Values:
-                    i, key = numbered
-                    return centered.begin(key, given, i % 2 == 1)
-
-                keys = jax.random.split(key, _CANDIDATES)
-                drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
-                # All candidates are judged by one minibatch.
-                first = jax.tree.map(lambda leaf: leaf[0], drawn)
-                batches = self.estimator.init(rows, first, key_rows)
-                energy = lax.map(lambda z: self.estimator.estimate(rows, z, batches).value, drawn)
-                best = jnp.argmin(jnp.where(jnp.isfinite(energy), energy, jnp.inf))
-                return jax.tree.map(lambda leaf: leaf[best], drawn)
-
-            return jax.vmap(one)(keys, noise)
-
+        start = self.programs.compiled(self.programs.start)
         return start(jax.random.split(key, num_members), given or {}, noise, self.arrays)
 
     def members(self, key: jax.Array, z: Values, moments: PyTree) -> Members:
@@ -222,47 +178,9 @@ class MemberOptimizer:
         keys = jax.random.split(key, num_members)
         return Members(z, moments, jax.vmap(lambda z, k: self.estimator.init(rows, z, k))(z, keys))
 
-    def step(
-        self, optimizer: optax.GradientTransformationExtraArgs, member: Members, rows: Rows
-    ) -> tuple[Members, jax.Array]:
-        """One step of one member, and the energy before it."""
-        value, gradient, batches = self.estimator.estimate(rows, member.z, member.batches)
-
-        def again(z: Values) -> jax.Array:
-            return self.estimator.estimate(rows, z, member.batches).value
-
-        updates, moments = optimizer.update(
-            gradient, member.moments, member.z, value=value, grad=gradient, value_fn=again
-        )
-        return Members(optax.apply_updates(member.z, updates), moments, batches), value
-
     def advance(self, optimizer: optax.GradientTransformation) -> Callable:
-        """A program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.
-
-        Energies are means over the steps, and the variances those of single steps. Steps are
-        counted in `gradients`, in passes over all rows.
-        """
-        extended = optax.with_extra_args_support(optimizer)
-
-        @jax.jit
-        def program(
-            members: Members, count: jax.Array, noise: PyTree, arrays: list[jax.Array]
-        ) -> tuple:
-            def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
-                rows = self.rows(arrays, noise)
-
-                def body(i: int, carry: tuple) -> tuple:
-                    member, mean, squares = carry
-                    member, value = self.step(extended, member, rows)
-                    gap = value - mean
-                    mean = mean + gap / (i + 1)
-                    return member, mean, squares + gap * (value - mean)
-
-                zero = jnp.zeros((), jax.eval_shape(rows.potential, member.z).dtype)
-                member, mean, squares = lax.fori_loop(0, count, body, (member, zero, zero))
-                return member, mean, squares / count
-
-            return jax.vmap(one)(members, noise)
+        """The program :meth:`MemberPrograms.advance`, which counts its steps in `gradients`."""
+        program = self.programs.advance(optimizer)
 
         def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
@@ -366,11 +284,7 @@ class MemberOptimizer:
 
     def energies(self, z: Values) -> np.ndarray:
         """U of each member on all rows, nats; not finite where any of its values is not."""
-
-        @jax.jit
-        def program(z: Values, arrays: list[jax.Array]) -> jax.Array:
-            return jax.vmap(marginal_of(self.model, self.static, arrays))(z)
-
+        program = self.programs.compiled(self.programs.energies)
         return np.where(finite_members(z), np.asarray(program(z, self.arrays)), np.nan)
 
     def draws(
@@ -392,12 +306,7 @@ class MemberOptimizer:
         kept = {name: value[good] for name, value in z.items()}
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
-
-        @jax.jit
-        def program(z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
-            centered = marginal_of(self.model, self.static, arrays)
-            return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))
-
+        program = self.programs.compiled(self.programs.draws)
         facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
         facts |= self.about | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}

@@ -221,7 +221,7 @@ def randomized_map(
     member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
     known = known_noise(member_optimizer.whole.centered)
     anchored = gaussian_priors(member_optimizer.whole)
-    member_optimizer.perturb = partial(perturbed, known=known)
+    member_optimizer.programs.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
     one = partial(draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known)
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))

@@ -63,24 +63,29 @@ class Newton:
         self._dtype = flat.dtype
         self._member_optimizer = member_optimizer
         kind = _kind_for(member_optimizer, one)
+        programs = member_optimizer.programs
 
         def slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
-            potential = member_optimizer.rows(arrays, noise).potential
+            potential = programs.rows(arrays, noise).potential
             at = {name: z[name] for name in sites}
             value, gradient = jax.value_and_grad(lambda some: potential(z | some))(at)
             return ravel_pytree(at)[0], value, ravel_pytree(gradient)[0]
 
         def dense(z: Values, noise: PyTree, arrays: list[Any]) -> jax.Array:
-            at, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
+            at, multiply = products(programs.rows(arrays, noise).potential, z, sites, kind)
             return columns(multiply, at.size)
 
         def solve(z: Values, noise: PyTree, right: jax.Array, arrays: list[Any]) -> jax.Array:
-            _, multiply = products(member_optimizer.rows(arrays, noise).potential, z, sites, kind)
+            _, multiply = products(programs.rows(arrays, noise).potential, z, sites, kind)
             return jax.scipy.sparse.linalg.cg(multiply, right, tol=1e-3, maxiter=_PRODUCTS)[0]
 
-        self._slopes = jax.jit(jax.vmap(slopes, in_axes=(0, 0, None)))
-        self._dense = jax.jit(dense)
-        self._solve = jax.jit(solve)
+        def all_slopes(z: Values, noise: PyTree, arrays: list[Any]) -> tuple:
+            return jax.vmap(slopes, in_axes=(0, 0, None))(z, noise, arrays)
+
+        self._slopes, self._dense, self._solve = (
+            programs.compiled(function, sites=sites, kind=kind)
+            for function in (all_slopes, dense, solve)
+        )
 
     def slopes(self, z: Values, noise: PyTree) -> Slopes:
         """Energies and gradients of all members."""

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import optax
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.potential.potential import Values
 
@@ -77,9 +76,5 @@ def optimize(
             "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     member_optimizer.name_far(energy, options)
-
-    @jax.jit
-    def finish(z: Values, arrays: list[Any]) -> Values:
-        return jax.vmap(marginal_of(model, member_optimizer.static, arrays).complete)(z)
-
-    return finish(z, member_optimizer.arrays)
+    programs = member_optimizer.programs
+    return programs.compiled(programs.completed)(z, member_optimizer.arrays)

@@ -32,6 +32,7 @@ from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, Trainin
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 
 Rate = float | Literal["auto"]
 # Minibatch gradients that the noise is estimated from, and steps of the power iteration.
@@ -314,34 +315,33 @@ def _rates(member_optimizer: MemberOptimizer, z: Values, key: jax.Array, rate: R
     num_members = len(next(iter(z.values())))
     if not isinstance(rate, str):
         return jnp.full(num_members, rate, jnp.result_type(float))
+    programs = member_optimizer.programs
 
-    @jax.jit
     def program(z: Values, keys: jax.Array, arrays: list[Any]) -> jax.Array:
         def one(z: Values, key: jax.Array) -> jax.Array:
-            rows = member_optimizer.rows(arrays)
+            rows = programs.rows(arrays)
             key_noise, key_power = jax.random.split(key)
             count = sum(leaf.size for leaf in z.values())
-            best = 2 * count / _noise_trace(member_optimizer, rows, z, key_noise)
+            best = 2 * count / _noise_trace(programs.estimator, rows, z, key_noise)
             return jnp.minimum(best, 1 / _top_curvature(rows.potential, z, key_power))
 
         return jax.vmap(one)(z, keys)
 
-    return program(z, jax.random.split(key, num_members), member_optimizer.arrays)
+    keys = jax.random.split(key, num_members)
+    return programs.compiled(program)(z, keys, member_optimizer.arrays)
 
 
-def _noise_trace(
-    member_optimizer: MemberOptimizer, rows: Rows, z: Values, key: jax.Array
-) -> jax.Array:
+def _noise_trace(estimator: Estimator, rows: Rows, z: Values, key: jax.Array) -> jax.Array:
     """tr C: variance of the minibatch gradient around the full one, summed over components."""
     exact = rows.full(z)[1]
 
     def add(carry: tuple, _: None) -> tuple[tuple, None]:
         state, total = carry
-        estimate = member_optimizer.estimator.estimate(rows, z, state)
+        estimate = estimator.estimate(rows, z, state)
         error = jax.tree.map(jnp.subtract, estimate.gradient, exact)
         return (estimate.state, total + _square(error)), None
 
-    start: tuple = (member_optimizer.estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
+    start: tuple = (estimator.init(rows, z, key), jnp.zeros_like(_square(exact)))
     total = lax.scan(add, start, None, _PILOT)[0][1]
     return total / _PILOT
 

@@ -13,6 +13,7 @@ from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # Steps between two evaluations of the energy: few enough to stop in time, enough to hide their cost.
 BLOCK = 100
@@ -74,12 +75,11 @@ class HeldOut:
         self.score: jax.Array | None = None
         self.without = 0
 
-        @jax.jit
         def score(z: Values, arrays: list[Any]) -> jax.Array:
             found = jax.vmap(marginal_of(model, arguments.static, arrays).log_likelihood)(z)
             return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
-        self._score = score
+        self._score = compiled(score, Traced(model, arguments.static))
 
     def compare(self, z: Values) -> int:
         """Compare with the best so far.

@@ -29,9 +29,20 @@ class Prepared:
     """Rows that are in a ready model's own units already: never standardised again.
 
     - **rows** - standardised inputs, or the target with its mean taken off
+    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes. It comes
+      with the data, so that a compiled program serves data in other units too
     """
 
     rows: Any
+    y_scale: Any = 1.0
+
+
+def taken(data: Any, rows: Any) -> Any:
+    """Some rows of the inputs, an array or a pytree of arrays; what has no rows stays as it is.
+
+    :param rows: a slice, or row numbers.
+    """
+    return jax.tree.map(lambda leaf: leaf[rows] if jnp.ndim(leaf) else leaf, data)
 
 
 class Column:

@@ -196,7 +196,7 @@ class ReadyModel:
         x = self._checked("x", x)
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
-        return Prepared(standardized(self.kind, column, x, units.x_mean, units.x_scale))
+        return _prepared(standardized(self.kind, column, x, units.x_mean, units.x_scale), units)
 
     def _target(self, y: Any, units: Standardization) -> Any:
         y = self._checked("y", y)
@@ -204,7 +204,7 @@ class ReadyModel:
             return y
         _check_target(y)
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
-        return Prepared(standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())))
+        return _prepared(standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())), units)
 
     def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:
         if shape[1:] != units.x_mean.shape:
@@ -225,13 +225,15 @@ class ReadyModel:
         # A target that was not standardised is in the user's units, and so is one that is to be drawn.
         is_prepared = isinstance(x if y is None else y, Prepared)
         shift = 0.0 if is_prepared else self._shift_on_device(units)
+        # A trace over data that were standardised before depends on no value of `units`, see `Prepared`.
+        y_scale = x.y_scale if isinstance(x, Prepared) else float(units.y_scale)
         if isinstance(y, Prepared):
             y = y.rows
         elif _is_given(y):
             y = self._checked("y", y)
-        return self._sites(self._rows(x, units), y, (shift, float(units.y_scale)))
+        return self._sites(self._rows(x, units), y, (shift, y_scale))
 
-    def _sampled(self, rows: Any, y: Any, units: tuple[float, float]) -> Any:
+    def _sampled(self, rows: Any, y: Any, units: tuple[float, Any]) -> Any:
         """Sample the sites of the model, in standardised units."""
         example = jnp.zeros((1, *jnp.shape(rows)[1:]))
         net = random_module("net", self.module, self.prior, example)
@@ -261,6 +263,10 @@ class ReadyModel:
                 units.y_scale,
             )
         return float(units.y_mean)
+
+
+def _prepared(rows: np.ndarray, units: Standardization) -> Prepared:
+    return Prepared(rows, np.asarray(units.y_scale, rows.dtype))
 
 
 def _check_target(y: Any) -> None:
@@ -304,7 +310,7 @@ def regression(
         raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
     noise = dist.HalfNormal(1.0) if noise is None else noise
 
-    def observe(net: Callable, x: Any, y: Any, units: tuple[float, float]) -> Any:
+    def observe(net: Callable, x: Any, y: Any, units: tuple[float, Any]) -> Any:
         if y is not None:
             _check_target(y)
 

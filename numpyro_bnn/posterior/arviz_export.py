@@ -26,6 +26,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.potential.subsampling import all_rows
 from numpyro_bnn.samplers.suspects import warn_of_use
+from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
@@ -221,13 +222,16 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     arguments = Arguments.split(args, kwargs)
     draw = {name: np.asarray(value[0, 0]) for name, value in draws.items()}
 
-    def observed(arrays: list) -> dict[str, jax.Array]:
+    model = draws.model
+
+    def observed(draw: dict, arrays: list) -> dict[str, jax.Array]:
         args, kwargs = Arguments.join(arrays, arguments.static)
-        bound = substitute(seed(all_rows(draws.model), jax.random.key(0)), data=draw)
+        bound = substitute(seed(all_rows(model), jax.random.key(0)), data=draw)
         values = trace(bound).get_trace(*args, **kwargs)
         return {name: values[name]["value"] for name in sites}
 
-    values = jax.jit(observed)(arguments.arrays) if sites else {}
+    program = compiled(observed, Traced(model, arguments.static, sites=sites))
+    values = program(draw, arguments.arrays) if sites else {}
     # A ready model subtracts the mean of its target; it is added again in float64.
     shift = getattr(innermost(draws.model), "shift", None)
     found = {name: np.asarray(value) for name, value in values.items()}

@@ -16,7 +16,7 @@ from numpyro.infer import Predictive
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
 from numpyro_bnn.data.columns import check_columns
-from numpyro_bnn.data.units import Column, check_fits, standardized
+from numpyro_bnn.data.units import Column, check_fits, standardized, taken
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_array, check_labels
 from numpyro_bnn.posterior.draws import Draws, draws_of
@@ -26,10 +26,12 @@ from numpyro_bnn.posterior.prediction_sites import (
     structure_at,
     target_of,
 )
+from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.subsampling import all_rows
 from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.samplers.suspects import warn_of_use
+from numpyro_bnn.storage.shared_programs import Traced, compiled
 from numpyro_bnn.storage.stored_array import StoredArray
 
 # Numbers of draws on disk that are read at a time.
@@ -231,7 +233,7 @@ class Predictor:
         self._fitted, self._site = fitted, site
         self.model = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
-        head = jax.tree.map(lambda leaf: leaf[: min(self.size, self.batch_size)], self.x)
+        head = taken(self.x, slice(min(self.size, self.batch_size)))
         self.structure = structure_at(self.model, head)
         self._programs: dict[str, Callable] = {}
 
@@ -246,8 +248,7 @@ class Predictor:
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(self.model, self.structure, samples, target, self.x, self.batch_size)
         if target not in self._programs:
-            program = partial(_over_draws, self.model, target)
-            self._programs[target] = jax.jit(program, static_argnums=4)
+            self._programs[target] = _program(self.model, target, self.x)
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
@@ -266,7 +267,7 @@ class Predictor:
             flat = {k: jnp.asarray(_flat(v[:, drawn])) for k, v in grouped.items()}
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
-                part = jax.tree.map(lambda leaf, rows=rows: leaf[rows], self.x)
+                part = taken(self.x, rows)
                 own = None
                 if from_prior:
                     key = jax.random.fold_in(jax.random.key(0), begin)
@@ -329,6 +330,16 @@ def _flat(draws: Any) -> Any:
     return draws.reshape(-1, *draws.shape[2:])
 
 
+def _program(model: Callable, target: str, x: Any) -> Callable:
+    """The compiled program ``(draws, x, extra, keys, what) -> values by name``, for inputs like `x`."""
+
+    def over_draws(flat: Any, x: Any, extra: Any, prior_keys: Any, what: str) -> Any:
+        return _over_draws(model, target, flat, x, extra, prior_keys, what)
+
+    traced = Traced(model, Arguments.split((x,), {}).static, target=target)
+    return compiled(over_draws, traced, static_argnums=4)
+
+
 def _over_draws(
     model: Callable,
     target: str,
@@ -387,6 +398,13 @@ def prior_predictive(
     check_arguments((x,), {})
     (x,), _ = prepared(model, (x,), {})
     structure_at(model, x)
-    drawn = Predictive(model, num_samples=num_samples)(key, *as_jax((x,)))
+    arguments = Arguments.split(as_jax((x,)), {})
+
+    def draw(key: jax.Array, arrays: list[jax.Array]) -> dict[str, jax.Array]:
+        (x,), _ = Arguments.join(arrays, arguments.static)
+        return Predictive(model, num_samples=num_samples)(key, x)
+
+    traced = Traced(model, arguments.static, num_samples=num_samples)
+    drawn = compiled(draw, traced)(key, arguments.arrays)
     shift = getattr(innermost(model), "shift", None)
     return drawn if shift is None else drawn | {"y": np.asarray(drawn["y"], np.float64) + shift}

@@ -61,6 +61,14 @@ class ChainStates:
         start = self.programs.start
         self.states = [start(k, s, self.arrays) for k, s in zip(self._keys, self._starts)]
 
+    def initialise_kernel(self) -> None:
+        """Let a kernel of NumPyro build the functions that it makes in `init`, if no trace has done it.
+
+        A shared program was traced with an equal kernel of an earlier run.
+        """
+        if getattr(self.programs.kernel, "_sample_fn", None) is None:
+            jax.eval_shape(self.programs.initial, self._keys[0], self._starts[0], self.arrays)
+
     def continue_from(self, states: Any) -> None:
         """Continue from complete states, stacked over chains."""
         self.states = self._split(states)

@@ -205,6 +205,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             judge=judge,
         )
         found = sampling.run(resumed)
+        chain_states.initialise_kernel()
         self._last_state = chain_states.stacked
         self._states = found.draws
         self._states_flat = None

@@ -2,7 +2,8 @@
 
 Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
 writes draws into a buffer that it updates in place. Data are arguments of both, so that a
-second run, with new data of the same shapes too, compiles nothing.
+second run, with new data of the same shapes too, compiles nothing; nor does a run of an equal kernel over
+an equal model (:mod:`numpyro_bnn.storage.shared_programs`).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from numpyro.util import nested_attrgetter
 
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import Placement
+from numpyro_bnn.storage.shared_programs import Traced
 
 State = Any
 Draws = Any
@@ -68,9 +70,16 @@ class Programs:
         self.chain_method = chain_method
         self.size = size
         self.placement = placement
-        self.start = placement.compiled(self._start, num_chains)
-        self._zeros = placement.compiled(self.zeros, num_chains)
-        self.advance = placement.compiled(self._advance, num_chains, donate_argnums=1)
+        # Everything above; what a kernel learns in `init` it learns again in every trace.
+        traced = Traced(
+            getattr(kernel, "model", None),
+            static,
+            **{k: v for k, v in vars(self).items() if k not in ("static", "placement")},
+            devices=placement.described,
+        )
+        self.start = placement.compiled(self.initial, num_chains, traced)
+        self._zeros = placement.compiled(self.zeros, num_chains, traced)
+        self.advance = placement.compiled(self._advance, num_chains, traced, donate_argnums=1)
 
     def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""
@@ -82,7 +91,9 @@ class Programs:
         """Put arrays with a leading axis of chains on the devices of their chains."""
         return self.placement.chains(chained, self.num_chains)
 
-    def _start(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+    def initial(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+        """The states of chains at their starts, by an uncompiled function."""
+
         def one(chain: tuple, arrays: list[Any]) -> State:
             key, init_params = chain
             return self._init(key, init_params, arrays)

@@ -12,8 +12,11 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn.data.units import taken
+from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.priors.paths import is_auxiliary
+from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 Shape = tuple[int, ...]
 
@@ -119,12 +122,12 @@ def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Arr
     :param draw: one value of every site.
     :return: the layer, or None if the target has no classes or no layer is known to give them.
     """
-    head = jax.tree.map(lambda leaf: leaf[:1], x)
+    head = taken(x, slice(1))
     given = structure_of(model, (head,), {}).shapes
     draw = {name: value for name, value in draw.items() if name in given}
     counts: list[int] = []
 
-    def log_probs(some: dict[str, jax.Array]) -> jax.Array:
+    def log_probs(some: dict[str, jax.Array], draw: dict[str, jax.Array], head: Any) -> jax.Array:
         bound = substitute(seed(model, jax.random.key(0)), data={**draw, **some})
         fn = trace(bound).get_trace(head)[target]["fn"]
         if not isinstance(fn, (dist.CategoricalProbs, dist.CategoricalLogits)):
@@ -132,7 +135,7 @@ def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Arr
         counts.append(fn.probs.shape[-1])
         return fn.log_prob(jnp.arange(counts[-1])[:, None])[:, 0]
 
-    jax.eval_shape(log_probs, {})
+    jax.eval_shape(log_probs, {}, draw, head)
     biases = {
         site: value
         for site, value in draw.items()
@@ -140,7 +143,12 @@ def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Arr
     }
     if not biases:
         return None
-    log_p, slopes = jax.jit(lambda b: (log_probs(b), jax.jacobian(log_probs)(b)))(biases)
+
+    def with_slopes(*given: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return log_probs(*given), jax.jacobian(log_probs)(*given)
+
+    traced = Traced(model, Arguments.split((head,), {}).static, target=target)
+    log_p, slopes = compiled(with_slopes, traced)(biases, draw, head)
     wanted = jnp.eye(len(log_p)) - jnp.exp(log_p)
     for site, slope in slopes.items():
         if jnp.allclose(slope, wanted, atol=1e-4):

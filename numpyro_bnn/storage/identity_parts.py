@@ -124,6 +124,22 @@ def state_of(value: Any) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if not name.startswith(of_traces)}
 
 
+def traced_state_of(value: Any) -> dict[str, Any]:
+    """The state of an object on which the trace of a compiled program may depend.
+
+    That of :func:`state_of`, but with all attributes of a kernel or ready model of the user's own class,
+    and with the units that a ready model has learned.
+
+    :raises Exception: of any kind, for objects that cannot be copied.
+    """
+    kind = type(value)
+    learns = isinstance(value, MCMCKernel) or hasattr(kind, "forget")
+    if learns and is_own_class(kind):
+        return dict(vars(value))
+    more = {n: getattr(value, n) for n in ("standardization",) if learns and hasattr(value, n)}
+    return state_of(value) | more
+
+
 def _constructed_from(value: Any) -> dict[str, Any]:
     """Attributes that only constructors set, and attributes named after an argument of a constructor."""
     known = getattr(value, "__dict__", {})

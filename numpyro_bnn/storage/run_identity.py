@@ -31,6 +31,7 @@ from numpyro_bnn.storage.identity_parts import (
     is_own_class,
     members_of,
     state_of,
+    traced_state_of,
     wrapped_parts,
 )
 from numpyro_bnn.storage.reached_code import home_of, reached_from
@@ -76,15 +77,36 @@ def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> 
     return Described(walk.facts, walk.unknown)
 
 
+def describe_traced(values: Mapping[str, Any], without_units: Any = None) -> Described:
+    """Facts about everything that the trace of a compiled program depends on.
+
+    More than what two runs are compared by: units that a ready model has learned, and every attribute of a
+    kernel whose class is the user's own.
+
+    :param values: models, kernels, functions and settings by name.
+    :param without_units: a ready model whose trace does not depend on its units.
+    """
+    walk = _Walk(for_trace=True, without_units=without_units)
+    walk.visit(values)
+    return Described(walk.facts, walk.unknown)
+
+
 class _Walk:
     """Visits values and their parts breadth first, so that a shared part is named by its shortest path."""
 
-    def __init__(self, leave_out: frozenset[str] = frozenset(), inside_a_set: bool = False) -> None:
+    def __init__(
+        self,
+        leave_out: frozenset[str] = frozenset(),
+        inside_a_set: bool = False,
+        for_trace: bool = False,
+        without_units: Any = None,
+    ) -> None:
         self.facts: Facts = {}
         self.unknown: dict[str, str] = {}
         self._leave_out = leave_out
         # Objects that contain each other in sets would be followed for ever.
         self._inside_a_set = inside_a_set
+        self._for_trace, self._without_units = for_trace, without_units
         # Objects seen, by id; kept alive so that no other object gets the same id.
         self._seen: dict[int, tuple[str, Any]] = {}
 
@@ -109,6 +131,8 @@ class _Walk:
             return {}
         self._seen[id(value)] = (name, value)
         if isinstance(value, OnHost):
+            if self._for_trace:
+                return self._unknown(name, "is read from the host while a program runs")
             value = value.array
         if isinstance(value, (np.ndarray, np.generic, jax.Array)):
             if isinstance(value, jax.core.Tracer):
@@ -146,6 +170,8 @@ class _Walk:
         elif isinstance(value, collections.defaultdict):
             parts = {"default": value.default_factory}
         if isinstance(value, (set, frozenset)):
+            if self._for_trace and not all(isinstance(item, _PLAIN) for item in value):
+                return self._unknown(name, "is a set of objects")
             told = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
             self.facts[name] = f"{text} {_hash_of_set(value)}" if told else text
             return parts
@@ -182,7 +208,9 @@ class _Walk:
         if (inside := wrapped_parts(value)) is not None:
             self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
             return inside
-        state = state_of(value)
+        state = traced_state_of(value) if self._for_trace else state_of(value)
+        if value is self._without_units:
+            state = {k: v for k, v in state.items() if k != "standardization"}
         self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
         return state | ({"class": kind} if is_own_class(kind) else {})
 

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import itertools
-import logging
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -130,34 +130,11 @@ def test_the_verdict_is_that_of_diagnose(four_looks):
     assert report.needed == pytest.approx(own.needed, rel=1e-4)
 
 
-@contextlib.contextmanager
-def compilations():
-    """Programs that are compiled inside."""
-    found = []
-
-    class Heard(logging.Handler):
-        def emit(self, record):
-            if "Compiling" in record.getMessage():
-                found.append(record.getMessage())
-
-    logger, handler = logging.getLogger("jax._src.interpreters.pxla"), Heard(logging.DEBUG)
-    before = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    try:
-        yield found
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
-
-
 def test_nothing_is_compiled_between_looks(monkeypatch):
     from numpyro_bnn.run.until import UntilKnown
 
     look, counts = UntilKnown.evaluate, []
-    with compilations() as compiled:
+    with nets.compilations() as compiled:
 
         def counted(self, drawn):
             look(self, drawn)

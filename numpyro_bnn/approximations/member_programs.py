@@ -1,0 +1,163 @@
+"""What is compiled to optimise members: their starts, energies, draws, and blocks of steps.
+
+The programs hold the model and no data, which are arguments, so that an equal model finds them compiled
+(:mod:`numpyro_bnn.storage.shared_programs`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.approximations.marginal_energy import marginal_of
+from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
+from numpyro_bnn.storage.shared_programs import Traced, compiled
+
+# Each start is the best of so many prior draws.
+_CANDIDATES = 8
+
+
+class Members(NamedTuple):
+    """The state of members during optimisation; every leaf has a leading axis of members.
+
+    - **z** - unconstrained values by site
+    - **moments** - state of the optimiser
+    - **batches** - state of the gradient estimator
+    """
+
+    z: Values
+    moments: PyTree
+    batches: PyTree
+
+
+class MemberPrograms:
+    """Functions of the members and data of one model, to be compiled by :meth:`compiled`.
+
+    :param model: a NumPyro model.
+    :param static: description of its arguments, see
+        :class:`~numpyro_bnn.potential.compiled_arguments.Arguments`.
+    :param plate: name of the data plate; empty where rows are not taken by number.
+    :param size: its number of rows.
+    :param estimator: estimates energies and gradients.
+    :param perturb: makes the model of one member from the model and the noise of that member.
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        static: tuple,
+        plate: str,
+        size: int,
+        estimator: Estimator,
+        perturb: Callable[[Callable, PyTree], Callable] | None,
+    ) -> None:
+        self.model, self.static = model, static
+        self.plate, self.size = plate, size
+        self.estimator, self.perturb = estimator, perturb
+
+    def compiled(self, function: Callable, **parts: Any) -> Callable:
+        """A function of this object, compiled, or what an equal model had compiled.
+
+        :param function: a method, or a function that refers to this object and to `parts` alone.
+        :param parts: what else its trace depends on.
+        """
+        own = {name: value for name, value in vars(self).items() if name not in ("model", "static")}
+        return compiled(function, Traced(self.model, self.static, **own, **parts))
+
+    def rows(self, arrays: list[jax.Array], noise: PyTree = None) -> Rows:
+        """The potential of one member, inside a compiled function."""
+        model = self.model if self.perturb is None else self.perturb(self.model, noise)
+        return Rows(marginal_of(model, self.static, arrays), self.plate, self.size)
+
+    def start(
+        self, keys: jax.Array, given: Values, noise: PyTree, arrays: list[jax.Array]
+    ) -> Values:
+        """For each member the start of lowest energy among several prior draws.
+
+        Every second draw is shrunk, because a draw from a wide prior may have an energy from which no
+        optimiser recovers. With minibatches, candidates are compared on a single one.
+
+        :param given: values of some sites, in place of drawn ones.
+        :param noise: noise of each member, where the model is perturbed.
+        """
+        centered = marginal_of(self.model, self.static, arrays)
+
+        def one(key: jax.Array, noise: PyTree) -> Values:
+            rows = self.rows(arrays, noise)
+            key_rows, key = jax.random.split(key)
+
+            def candidate(numbered: tuple) -> Values:
+                i, key = numbered
+                return centered.begin(key, given, i % 2 == 1)
+
+            keys = jax.random.split(key, _CANDIDATES)
+            drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
+            # All candidates are judged by one minibatch.
+            first = jax.tree.map(lambda leaf: leaf[0], drawn)
+            batches = self.estimator.init(rows, first, key_rows)
+            energy = lax.map(lambda z: self.estimator.estimate(rows, z, batches).value, drawn)
+            best = jnp.argmin(jnp.where(jnp.isfinite(energy), energy, jnp.inf))
+            return jax.tree.map(lambda leaf: leaf[best], drawn)
+
+        return jax.vmap(one)(keys, noise)
+
+    def advance(self, optimizer: optax.GradientTransformation) -> Callable:
+        """The compiled program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.
+
+        Energies are means over the steps, and the variances those of single steps.
+        """
+        extended = optax.with_extra_args_support(optimizer)
+
+        def steps(
+            members: Members, count: jax.Array, noise: PyTree, arrays: list[jax.Array]
+        ) -> tuple:
+            def one(member: Members, noise: PyTree) -> tuple[Members, jax.Array, jax.Array]:
+                rows = self.rows(arrays, noise)
+
+                def body(i: int, carry: tuple) -> tuple:
+                    member, mean, squares = carry
+                    member, value = self._step(extended, member, rows)
+                    gap = value - mean
+                    mean = mean + gap / (i + 1)
+                    return member, mean, squares + gap * (value - mean)
+
+                zero = jnp.zeros((), jax.eval_shape(rows.potential, member.z).dtype)
+                member, mean, squares = lax.fori_loop(0, count, body, (member, zero, zero))
+                return member, mean, squares / count
+
+            return jax.vmap(one)(members, noise)
+
+        return self.compiled(steps, optimizer=optimizer)
+
+    def _step(
+        self, optimizer: optax.GradientTransformationExtraArgs, member: Members, rows: Rows
+    ) -> tuple[Members, jax.Array]:
+        """One step of one member, and the energy before it."""
+        value, gradient, batches = self.estimator.estimate(rows, member.z, member.batches)
+
+        def again(z: Values) -> jax.Array:
+            return self.estimator.estimate(rows, z, member.batches).value
+
+        updates, moments = optimizer.update(
+            gradient, member.moments, member.z, value=value, grad=gradient, value_fn=again
+        )
+        return Members(optax.apply_updates(member.z, updates), moments, batches), value
+
+    def energies(self, z: Values, arrays: list[jax.Array]) -> jax.Array:
+        """U of each member on all rows, nats."""
+        return jax.vmap(marginal_of(self.model, self.static, arrays))(z)
+
+    def completed(self, z: Values, arrays: list[jax.Array]) -> Values:
+        """Unconstrained values of all latent sites of each member, precisions at their means."""
+        return jax.vmap(marginal_of(self.model, self.static, arrays).complete)(z)
+
+    def draws(self, z: Values, keys: jax.Array | None, arrays: list[jax.Array]) -> Values:
+        """Values of every site from unconstrained values with leading axes (member, draw)."""
+        centered = marginal_of(self.model, self.static, arrays)
+        return jax.vmap(lambda pair: lax.map(lambda p: centered.draw(*p), pair))((z, keys))

@@ -1,0 +1,136 @@
+"""Compiled programs, shared by calls that would compile the same.
+
+Compiling takes seconds where a small network samples in one. Two calls compile the same program where
+everything that is traced is equal: the code and all values that it reaches, which
+:mod:`numpyro_bnn.storage.run_identity` describes. So a program is kept under a hash of that description, and
+an equal call, of an equal model object as well, finds it. What cannot be described is never shared, and
+neither is what is called under one of NumPyro's handlers, which would change the trace.
+
+Equal shapes need no place in the hash: ``jax.jit`` compiles for each. If it traces again, for other shapes,
+the first caller's objects are described again, because they may have changed since.
+"""
+
+import functools
+import hashlib
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from numpyro import primitives
+
+from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.units import Prepared
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.storage.run_identity import describe_traced
+
+# Programs to keep: those of some ten models. The one that was not used for longest goes first.
+_MOST = 128
+# Stands for any array, whose shape and dtype ``jax.jit`` looks at itself.
+_ARRAY = "array"
+_programs: "OrderedDict[tuple, Callable]" = OrderedDict()
+_lock = threading.Lock()
+
+
+class _Changed(Exception):
+    """What a program was described by has changed, so that it is not traced again."""
+
+
+class Traced:
+    """What the trace of some programs depends on, beside the shapes of their arguments.
+
+    :param model: the model, or None.
+    :param static: description of its arguments, see
+        :class:`~numpyro_bnn.potential.compiled_arguments.Arguments`. A ready model whose units come with
+        them (:class:`~numpyro_bnn.data.units.Prepared`) is not told apart by its units.
+    :param parts: everything else by name: kernels, functions, settings.
+    """
+
+    def __init__(self, model: Callable | None, static: tuple, **parts: Any) -> None:
+        arguments = Arguments.join([_ARRAY] * sum(static[1]), static)
+        self._parts = {"model": model, "arguments": arguments, **parts}
+        leaves = jax.tree.leaves(arguments, is_leaf=lambda leaf: isinstance(leaf, Prepared))
+        prepared = any(isinstance(leaf, Prepared) for leaf in leaves)
+        self._without_units = innermost(model) if prepared else None
+        self.hash = self._described()
+
+    def _described(self) -> str | None:
+        """A hash of all that the trace depends on; None where something cannot be compared."""
+        if _under_handlers():
+            return None
+        found = describe_traced(self._parts, self._without_units)
+        if found.unknown:
+            return None
+        text = repr(sorted(found.facts.items()))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def check(self) -> None:
+        """:raises _Changed: if the parts are no longer what they were."""
+        if self._described() != self.hash:
+            raise _Changed
+
+
+def _under_handlers() -> bool:
+    """Whether a handler of NumPyro, or an interceptor of Flax, is active around this call."""
+    linen = sys.modules.get("flax.linen.module")
+    interceptors = getattr(linen, "_global_interceptor_stack", ())
+    return bool(primitives._PYRO_STACK) or bool(interceptors)
+
+
+def compiled(function: Callable, traced: Traced, **options: Any) -> Callable:
+    """``jax.jit(function)``, whose compiled program is shared with earlier and later equal calls.
+
+    :param function: a function of this package, or a method, that depends on nothing but its arguments and
+        `traced`. It is kept, with all objects that it refers to: it must not refer to data.
+    :param traced: what its trace depends on.
+    :param options: options of ``jax.jit``.
+    """
+    own = jax.jit(function, **options)
+    if traced.hash is None:
+        return own
+    key = (traced.hash, function.__module__, function.__qualname__, repr(sorted(options.items())))
+    with _lock:
+        if key not in _programs:
+            _programs[key] = jax.jit(_checked(function, traced), **options)
+            while len(_programs) > _MOST:
+                _programs.popitem(last=False)
+        _programs.move_to_end(key)
+        shared = _programs[key]
+    return _Shared(shared, own)
+
+
+def _checked(function: Callable, traced: Traced) -> Callable:
+    """`function`, which is traced only while everything is as it was described."""
+
+    @functools.wraps(function)
+    def checked(*args: Any) -> Any:
+        traced.check()
+        return function(*args)
+
+    return checked
+
+
+class _Shared:
+    """A shared program, and the caller's own in case that the shared one cannot be traced again."""
+
+    def __init__(self, shared: Callable, own: Callable) -> None:
+        self._program, self._own = shared, own
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return self._program(*args)
+        except _Changed:
+            self._program = self._own
+            return self._own(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        # What else jax.jit gives, such as `lower`.
+        return getattr(self._program, name)
+
+
+def forget_programs() -> None:
+    """Forget all shared programs and the models that they keep alive."""
+    with _lock:
+        _programs.clear()

@@ -1,0 +1,270 @@
+"""Compiled programs are shared by equal calls, and by no others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import linen as nn
+from numpyro import handlers
+
+import numpyro_bnn as bnn
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.storage import shared_programs
+from numpyro_bnn.storage.shared_programs import Traced, compiled, forget_programs
+
+X = np.linspace(-1.0, 1.0, 4)[:, None]
+SCALE = 1.0
+
+
+@pytest.fixture(autouse=True)
+def no_programs():
+    forget_programs()
+    yield
+    forget_programs()
+
+
+def by_global(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(SCALE * w * x[:, 0], 1.0), obs=y)
+
+
+def by_closure(scale):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(scale[0] * w * x[:, 0], 1.0), obs=y)
+
+    return model
+
+
+class ByAttribute:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __call__(self, x, y=None):
+        return by_closure([self.scale])(x, y)
+
+
+def predicted(model, x=X):
+    """The mean prediction at the last row, where every model here says `scale` at w = 1."""
+    return float(bnn.predict(model, {"w": np.ones(1)}, x).mean[0, 0, -1])
+
+
+def num_programs():
+    return len(shared_programs._programs)
+
+
+def test_equal_models_share_a_program():
+    assert predicted(by_closure([2.0])) == 2.0
+    before = num_programs()
+    assert before
+    assert predicted(by_closure([2.0])) == 2.0
+    assert num_programs() == before
+
+
+def test_a_global_number_tells_models_apart(monkeypatch):
+    assert predicted(by_global) == 1.0
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert predicted(by_global) == 3.0
+    monkeypatch.undo()
+    assert predicted(by_global) == 1.0
+
+
+@pytest.mark.parametrize(
+    "make", [lambda s: by_closure([s]), ByAttribute], ids=["closure", "object"]
+)
+def test_values_that_a_model_reaches_tell_it_apart(make):
+    assert [predicted(make(s)) for s in (1.0, 2.0, 1.0, -4.0)] == [1.0, 2.0, 1.0, -4.0]
+
+
+def test_an_array_changed_in_place_is_seen():
+    scale = np.ones(1)
+    model = by_closure(scale)
+    assert predicted(model) == 1.0
+    scale[0] = 5.0
+    assert predicted(model) == 5.0
+
+
+def test_the_first_models_later_changes_do_not_reach_equal_models():
+    """The program of the first model is traced again for other shapes, when that model has changed."""
+    scale = [1.0]
+    first = by_closure(scale)
+    assert predicted(first) == 1.0
+    scale[0] = 7.0
+    more = np.linspace(-1.0, 1.0, 6)[:, None]
+    assert predicted(by_closure([1.0]), more) == 1.0
+    assert predicted(first, more) == 7.0
+
+
+class Opaque:
+    """A value that cannot be looked at from outside."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number):
+        self.number = number
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("cannot be copied")
+
+
+def test_what_cannot_be_compared_is_never_shared():
+    def reading(number):
+        return lambda x, y=None: by_closure([number.number])(x, y)
+
+    assert [predicted(reading(Opaque(n))) for n in (1.0, 2.0)] == [1.0, 2.0]
+    assert num_programs() == 0
+
+
+def test_a_model_that_changes_when_called_is_not_shared():
+    calls = []
+
+    def model(x, y=None):
+        calls.append(len(calls))
+        return by_closure([1.0 + 0 * len(calls)])(x, y)
+
+    assert predicted(model) == 1.0
+    assert predicted(model) == 1.0
+
+
+def test_handlers_around_a_call_are_followed():
+    key = jax.random.key(0)
+    model = by_closure([1.0])
+    with handlers.condition(data={"w": 10.0}):
+        within = bnn.prior_predictive(model, key, X, 3)["w"]
+    after = bnn.prior_predictive(model, key, X, 3)["w"]
+    with handlers.condition(data={"w": 10.0}):
+        again = bnn.prior_predictive(model, key, X, 3)["w"]
+    assert np.all(within == 10.0)
+    assert np.all(again == 10.0)
+    assert not np.any(after == 10.0)
+
+
+def test_interceptors_of_flax_are_followed():
+    model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X, X[:, 0])
+    draw = {"net/kernel": np.ones((1, 1, 1)), "net/bias": np.zeros((1, 1))}
+    draw["y.scale"] = np.ones(1)
+
+    def doubled(call, args, kwargs, context):
+        found = call(*args, **kwargs)
+        return 2 * found if isinstance(context.module, nn.Dense) else found
+
+    plain = bnn.predict(model, draw, X).mean
+    with nn.intercept_methods(doubled):
+        twice = bnn.predict(model, draw, X).mean
+    assert np.ptp(plain) > 0
+    np.testing.assert_allclose(twice, 2 * plain, rtol=1e-6)
+
+
+def test_kinds_of_arguments_tell_programs_apart():
+    def function(x):
+        return x
+
+    def found(static):
+        return compiled(function, Traced(None, static, n=1))
+
+    def static_of(*args):
+        return Arguments.split(args, {}).static
+
+    one = found(static_of(X, "linear"))
+    assert found(static_of(X[:2], "linear"))._program is one._program
+    assert found(static_of(X, "other"))._program is not one._program
+    assert found(static_of([X], "linear"))._program is not one._program
+
+
+def test_the_units_of_other_data_are_taken_from_the_data():
+    """Folds of a cross-validation have programs in common, and each its own units."""
+    draw = {"net/kernel": np.ones((1, 1, 1)), "net/bias": np.zeros((1, 1))}
+    draw["y.scale"] = np.ones(1)
+    y = X[:, 0]
+    sizes, spreads = [], []
+    for factor in (1.0, 10.0):
+        model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X, factor * y + 3)
+        predictions = bnn.predict(model, draw, X)
+        np.testing.assert_allclose(predictions.mean[0, 0], factor * y + 3, rtol=1e-5)
+        spreads.append(float(predictions.scale[0, 0, 0]))
+        sizes.append(num_programs())
+    np.testing.assert_allclose(spreads[1], 10 * spreads[0], rtol=1e-5)
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_a_model_around_a_ready_one_keeps_its_units():
+    """Its data are not standardised before: the units are constants of the trace."""
+    draw = {"net/kernel": np.ones((1, 1, 1)), "net/bias": np.zeros((1, 1))}
+    draw["y.scale"] = np.ones(1)
+    for factor in (1.0, 10.0):
+        ready = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), X, factor * X[:, 0] + 3)
+
+        def model(x, y=None, ready=ready):
+            return ready(x, y)
+
+        means = bnn.predict(model, draw, X).mean[0, 0]
+        np.testing.assert_allclose(means, factor * X[:, 0] + 3, rtol=1e-5)
+
+
+def gaussian(scale):
+    def model(y=None):
+        numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(scale, 1.0), obs=y)
+
+    return model
+
+
+class Named(bnn.BAOAB):
+    """A kernel of a user, which a method sets up after it was made."""
+
+    factor = 1.0
+
+    def configure(self, factor):
+        self._factor = factor
+        return self
+
+    def postprocess_fn(self, args, kwargs):
+        factor = self._factor
+        inner = super().postprocess_fn(args, kwargs)
+        return lambda z: {name: factor * value for name, value in inner(z).items()}
+
+
+def sampled(kernel, seed=0):
+    mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=4, num_chains=1, progress_bar=False)
+    mcmc.run(jax.random.key(seed), jnp.zeros(()))
+    return np.asarray(mcmc.get_samples()["w"])
+
+
+def test_runs_of_equal_kernels_give_the_draws_of_a_run_alone():
+    sampled(bnn.BAOAB(gaussian(1.0), step_size=0.1), 0)
+    before = num_programs()
+    shared = sampled(bnn.BAOAB(gaussian(1.0), step_size=0.1), 1)
+    assert num_programs() == before
+    forget_programs()
+    np.testing.assert_array_equal(shared, sampled(bnn.BAOAB(gaussian(1.0), step_size=0.1), 1))
+
+
+def test_settings_of_a_kernel_tell_runs_apart():
+    draws = [sampled(bnn.BAOAB(gaussian(1.0), step_size=h)) for h in (0.1, 0.2, 0.1)]
+    np.testing.assert_array_equal(draws[0], draws[2])
+    assert np.all(draws[0] != draws[1])
+
+
+def test_every_attribute_of_a_users_kernel_counts():
+    one, two = (
+        sampled(Named(gaussian(1.0), step_size=0.1).configure(factor)) for factor in (1.0, 2.0)
+    )
+    np.testing.assert_allclose(two, 2 * one, rtol=1e-6)
+
+
+def test_a_kernel_of_numpyro_is_initialised_by_a_shared_run():
+    for _ in range(2):
+        kernel = numpyro.infer.HMC(gaussian(1.0), trajectory_length=0.1, step_size=0.1)
+        sampled(kernel)
+        assert kernel._sample_fn is not None
+
+
+def test_few_programs_are_kept(monkeypatch):
+    monkeypatch.setattr(shared_programs, "_MOST", 3)
+    for scale in range(5):
+        predicted(by_closure([float(scale)]))
+    assert num_programs() == 3

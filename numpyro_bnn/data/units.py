@@ -81,16 +81,22 @@ def blocks(values: Any) -> Iterator[slice]:
         yield slice(begin, begin + step)
 
 
-def moments(owner: str, column: Column, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def moments(
+    owner: str, column: Column, values: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation over rows; a constant column has scale 1.
 
     :param owner: the function that was called, for the error.
     :param column: names the columns, for the error.
     :param values: finite numbers, rows first.
+    :param weights: (N,), how often each row counts; None for once.
     :return: float64, of the shape of one row.
     :raises ValueError: naming a column whose values its dtype, or float32, cannot tell apart.
     """
-    mean, scale, constant = _spread(values)
+    if weights is not None:
+        # Rows that do not count may hold anything.
+        values, weights = values[weights > 0], weights[weights > 0]
+    mean, scale, constant = _spread(values, weights)
     scale = np.where(constant, 1.0, scale)
     check_resolution(owner, column, values.dtype, mean, scale)
     wild = ~((scale >= _SMALLEST) & (scale <= _LARGEST))
@@ -106,8 +112,15 @@ def moments(owner: str, column: Column, values: np.ndarray) -> tuple[np.ndarray,
     return mean, scale
 
 
-def _spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _spread(
+    values: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, standard deviation and whether all are equal, by column."""
+
+    def summed(terms: np.ndarray, rows: slice) -> np.ndarray:
+        return terms.sum(0) if weights is None else np.tensordot(weights[rows], terms, 1)
+
+    count = len(values) if weights is None else float(weights.sum())
     # Sums of differences from the first row keep the digits that a large offset takes.
     first = np.asarray(values[0], np.float64)
     total, squares = np.zeros_like(first), np.zeros_like(first)
@@ -115,11 +128,11 @@ def _spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     with np.errstate(all="ignore"):
         for block in blocks(values):
             constant &= (values[block] == values[0]).all(0)
-            total += (np.asarray(values[block], np.float64) - first).sum(0)
-        mean = np.where(constant, first, first + total / len(values))
+            total += summed(np.asarray(values[block], np.float64) - first, block)
+        mean = np.where(constant, first, first + total / count)
         for block in blocks(values):
-            squares += np.square(np.asarray(values[block], np.float64) - mean).sum(0)
-        return mean, np.sqrt(squares / len(values)), constant
+            squares += summed(np.square(np.asarray(values[block], np.float64) - mean), block)
+        return mean, np.sqrt(squares / count), constant
 
 
 def _first(where: np.ndarray) -> tuple[int, ...]:
@@ -240,7 +253,7 @@ def check_fits(owner: str, label: str, values: np.ndarray) -> None:
         )
     if not values.ndim:
         return
-    mean, scale, constant = _spread(values)
+    mean, scale, constant = _spread(values, None)
     size = np.abs(mean)
     seen = ~constant & (scale > 64 * _epsilon(values.dtype) * size)
     lost = seen & (_epsilon(kind) * size > scale / _STEPS)

@@ -156,6 +156,7 @@ def gaussian(
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
+    weights: Values | None = None,
 ) -> jax.Array:
     """y ~ Normal(f, σ²), one σ for all rows, or one for each output.
 
@@ -167,6 +168,7 @@ def gaussian(
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises ValueError: for shapes that do not agree, NaN, or a noise that is not positive.
     """
@@ -183,7 +185,7 @@ def gaussian(
         return each.to_event(jnp.ndim(f) - 1)
 
     event_dim = 0 if y is None else jnp.ndim(y) - 1
-    return observe("gaussian", f, y, x, name, plate, likelihood, event_dim)
+    return observe("gaussian", f, y, x, name, plate, likelihood, event_dim, weights)
 
 
 def heteroscedastic(
@@ -195,6 +197,7 @@ def heteroscedastic(
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
+    weights: Values | None = None,
 ) -> jax.Array:
     """y ~ Normal(f₀, link(f₁)²): the network gives the mean and the scale of each row.
 
@@ -205,6 +208,7 @@ def heteroscedastic(
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises ValueError: for another link, or shapes that do not agree.
     """
@@ -217,7 +221,7 @@ def heteroscedastic(
         check_shape("heteroscedastic", f, y, (2,))
         return dist.Normal(shift + unit * f[..., 0], unit * _LINKS[link](f[..., 1]))
 
-    return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1)
+    return observe("heteroscedastic", f, y, x, name, plate, likelihood, 1, weights)
 
 
 def student_t(
@@ -230,6 +234,7 @@ def student_t(
     name: str = "y",
     plate: str = "data",
     units: Units = STANDARD,
+    weights: Values | None = None,
 ) -> jax.Array:
     """y = f + σ t with `df` degrees of freedom: regression that outliers do not pull.
 
@@ -241,6 +246,7 @@ def student_t(
     :param name: site name of the target.
     :param plate: name of the data plate.
     :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises ValueError: for shapes that do not agree or numbers that are not positive.
     """
@@ -261,11 +267,17 @@ def student_t(
         check_shape("student_t", f, y)
         return dist.StudentT(df, shift + unit * f, unit * scale)
 
-    return observe("student_t", f, y, x, name, plate, likelihood, 0)
+    return observe("student_t", f, y, x, name, plate, likelihood, 0, weights)
 
 
 def categorical(
-    f: Outputs, y: Values | None = None, *, x: PyTree = None, name: str = "y", plate: str = "data"
+    f: Outputs,
+    y: Values | None = None,
+    *,
+    x: PyTree = None,
+    name: str = "y",
+    plate: str = "data",
+    weights: Values | None = None,
 ) -> jax.Array:
     """y ~ Categorical(softmax(f)).
 
@@ -274,6 +286,7 @@ def categorical(
     :param x: inputs (N, …).
     :param name: site name of the target.
     :param plate: name of the data plate.
+    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises TypeError: for a target that is not integer.
     :raises ValueError: for one-hot labels, labels out of range, or shapes that do not agree.
@@ -290,11 +303,17 @@ def categorical(
     if getattr(y, "dtype", None) == np.bool_:
         y = y.astype(np.int32)  # type: ignore[union-attr]
     target = y
-    return observe("categorical", f, y, x, name, plate, likelihood, 1)
+    return observe("categorical", f, y, x, name, plate, likelihood, 1, weights)
 
 
 def bernoulli(
-    f: Outputs, y: Values | None = None, *, x: PyTree = None, name: str = "y", plate: str = "data"
+    f: Outputs,
+    y: Values | None = None,
+    *,
+    x: PyTree = None,
+    name: str = "y",
+    plate: str = "data",
+    weights: Values | None = None,
 ) -> jax.Array:
     """y ~ Bernoulli(sigmoid(f)).
 
@@ -303,6 +322,7 @@ def bernoulli(
     :param x: inputs (N, …).
     :param name: site name of the target.
     :param plate: name of the data plate.
+    :param weights: (N,), how often each row counts; None for once.
     :return: the target.
     :raises TypeError: for a target that is not integer or boolean.
     :raises ValueError: for labels other than 0 and 1 or shapes that do not agree.
@@ -315,7 +335,7 @@ def bernoulli(
         return dist.Bernoulli(logits=f)
 
     target = y
-    return observe("bernoulli", f, y, x, name, plate, likelihood, 0)
+    return observe("bernoulli", f, y, x, name, plate, likelihood, 0, weights)
 
 
 def _check_outputs(owner: str, f: Any, expected: int | None) -> None:

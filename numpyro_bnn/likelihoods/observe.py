@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.primitives import Messenger
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.distributions.unwrap import unwrapped
 
 
@@ -173,6 +174,7 @@ def observe(
     plate: str,
     likelihood: Callable[[jax.Array, Any], Any],
     event_dim: int,
+    weights: Values | None = None,
 ) -> jax.Array:
     """Sample a target inside its plate, from predictions or from a network and its inputs.
 
@@ -181,6 +183,7 @@ def observe(
     :param x: inputs (N, …) or None.
     :param likelihood: checks predictions against targets and returns a distribution.
     :param event_dim: axes of one prediction.
+    :param weights: (N,), how often each row counts; None for once.
     """
     if callable(f) and x is None:
         raise TypeError(f"{owner}: f is callable; pass the inputs it is to be called with as `x=`.")
@@ -199,10 +202,52 @@ def observe(
             "every target. Give as many targets as inputs."
         )
     size = jnp.shape(inputs)[0]
-    with numpyro.plate(plate, size):
+    check_weights(owner, weights, size)
+    with numpyro.plate(plate, size), _Weighted(weights):
         rows = None if y is None else numpyro.subsample(y, event_dim=jnp.ndim(y) - 1)
         if x is None:
             predictions = numpyro.subsample(f, event_dim=event_dim)
         else:
             predictions = f(numpyro.subsample(x, event_dim=jnp.ndim(x) - 1))
         return numpyro.sample(name, likelihood(predictions, rows), obs=rows)
+
+
+def check_weights(owner: str, weights: Any, size: int) -> None:
+    """Refuse weights of rows that are not one finite number of at least 0 a row.
+
+    :param size: number of rows.
+    :raises ValueError: naming the shape or the value.
+    """
+    if weights is None:
+        return
+    if jnp.shape(weights) != (size,):
+        raise ValueError(
+            f"{owner}: weights has shape {jnp.shape(weights)}, expected {(size,)}: a number for every row."
+        )
+    if not not_jax_tracer(weights):
+        return
+    values = np.asarray(weights)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if bad.size or not values.any():
+        found = f"{values[bad[0]]} in row {bad[0]}" if bad.size else "zeros alone"
+        raise ValueError(
+            f"{owner}: weights must be finite numbers of at least 0, some of them positive, got {found}. "
+            "A row of weight 2 counts as two equal rows, and one of weight 0 not at all."
+        )
+
+
+class _Weighted(Messenger):
+    """Multiplies log densities inside a plate by weights of its rows; NumPyro's `scale` refuses zeros.
+
+    :param weights: (N,), or None for no weights.
+    """
+
+    def __init__(self, weights: Any) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if self.weights is None or msg["type"] != "sample":
+            return
+        weights = numpyro.subsample(self.weights, event_dim=0)
+        msg["scale"] = weights if msg["scale"] is None else msg["scale"] * weights

@@ -10,7 +10,7 @@ user's units: the posterior is the same, and ``Predictive`` gives the user's uni
 """
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -33,11 +33,12 @@ from numpyro_bnn.likelihoods.families import (
     heteroscedastic,
     student_t,
 )
-from numpyro_bnn.likelihoods.observe import check_finite
+from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.random_module import random_module
 from numpyro_bnn.priors.base import Prior
 
+_ARGUMENTS = ("x", "y", "weights")
 Module: TypeAlias = linen.Module | nnx.Module
 PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
@@ -65,7 +66,10 @@ def _is_given(values: Any) -> bool:
 
 
 class ReadyModel:
-    """A NumPyro model ``model(x, y=None)`` that remembers the units of its training data.
+    """A NumPyro model ``model(x, y=None, weights=None)`` that remembers the units of its training data.
+
+    A row of weight w counts as w equal rows: its log density is multiplied by w, and so is its share in means
+    and scales. Predictions have no weights.
 
     - **standardization** - None until the model has seen its training data
     """
@@ -100,11 +104,14 @@ class ReadyModel:
             return None
         return float(self.standardization.y_mean)
 
-    def learn(self, x: PyTree = None, y: Values | None = None, **_: Any) -> bool:
+    def learn(
+        self, x: PyTree = None, y: Values | None = None, weights: Values | None = None
+    ) -> bool:
         """Compute means and scales from the training data; called when a fit begins.
 
         :param x: inputs (N, D).
         :param y: targets (N,).
+        :param weights: (N,), how often each row counts; None for once.
         :return: whether the units are new.
         :raises TypeError: for data that are no numbers.
         :raises ValueError: if the model was already fitted to other data, for NaN, or for a
@@ -124,10 +131,10 @@ class ReadyModel:
                 f"{self.kind}: x has shape {x.shape} and y {y.shape}, expected (N, columns) and (N,) "
                 "with a row for every target. Give as many targets as inputs, and at least one."
             )
-        # In one precision, so that NumPy and JAX copies of the same data have the same checksum.
-        with np.errstate(over="ignore"):
-            single = [values.astype(np.float32).tobytes() for values in (y, x)]
-        checksum = np.asarray(zlib.crc32(single[1], zlib.crc32(single[0])), np.uint32)
+        if weights is not None:
+            weights = self._checked("weights", weights).astype(np.float64)
+            check_weights(self.kind, weights, len(x))
+        checksum = _checksum([y, x] if weights is None else [y, x, weights])
         if self.standardization is not None:
             if checksum != self.standardization.checksum:
                 raise ValueError(
@@ -138,8 +145,8 @@ class ReadyModel:
         y_mean, y_scale = np.zeros(()), np.ones(())
         if self.kind == "regression":
             _check_target(y)
-            y_mean, y_scale = moments(self.kind, Column("y"), y)
-        x_mean, x_scale = moments(self.kind, column, x)
+            y_mean, y_scale = moments(self.kind, Column("y"), y, weights)
+        x_mean, x_scale = moments(self.kind, column, x, weights)
         self.standardization = Standardization(
             x_mean, x_scale, y_mean, y_scale, checksum, np.array(names, np.str_)
         )
@@ -176,19 +183,19 @@ class ReadyModel:
         :raises ValueError: for NaN, other columns than those of the training data, or values that
             their type does not tell apart.
         """
-        given = dict(zip(("x", "y"), args)) | dict(kwargs)
+        given = dict(zip(_ARGUMENTS, args)) | dict(kwargs)
         if self.standardization is None:
             self.learn(**given)
         units = self.standardization
-        own = {"x": self._inputs, "y": self._target}
+        own = {"x": self._inputs, "y": self._target, "weights": self._row_weights}
         made = {
             name: own[name](value, units)
             if name in own and units is not None and _is_given(value)
             else value
             for name, value in given.items()
         }
-        positional = tuple(made[name] for name in ("x", "y")[: len(args)])
-        return (*positional, *args[2:]), {name: made[name] for name in kwargs}
+        positional = tuple(made[name] for name in _ARGUMENTS[: len(args)])
+        return (*positional, *args[3:]), {name: made[name] for name in kwargs}
 
     def _inputs(self, x: Any, units: Standardization) -> Prepared:
         column = Column("x", x)
@@ -206,6 +213,10 @@ class ReadyModel:
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
         return _prepared(standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())), units)
 
+    def _row_weights(self, weights: Any, units: Standardization) -> np.ndarray:
+        weights = self._checked("weights", weights)
+        return weights.astype(jax.dtypes.canonicalize_dtype(np.float64))
+
     def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:
         if shape[1:] != units.x_mean.shape:
             raise ValueError(
@@ -213,9 +224,11 @@ class ReadyModel:
                 f"{units.x_mean.shape}."
             )
 
-    def __call__(self, x: PyTree, y: Values | None = None) -> jax.Array:
+    def __call__(
+        self, x: PyTree, y: Values | None = None, weights: Values | None = None
+    ) -> jax.Array:
         if self.standardization is None:
-            self.learn(x, y)
+            self.learn(x, y, weights)
         units = self.standardization
         if units is None:
             raise ValueError(
@@ -231,13 +244,13 @@ class ReadyModel:
             y = y.rows
         elif _is_given(y):
             y = self._checked("y", y)
-        return self._sites(self._rows(x, units), y, (shift, y_scale))
+        return self._sites(self._rows(x, units), y, (shift, y_scale), weights)
 
-    def _sampled(self, rows: Any, y: Any, units: tuple[float, Any]) -> Any:
+    def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
         """Sample the sites of the model, in standardised units."""
         example = jnp.zeros((1, *jnp.shape(rows)[1:]))
         net = random_module("net", self.module, self.prior, example)
-        return self._observe(net, rows, y, units)
+        return self._observe(net, rows, y, units, weights)
 
     def _rows(self, x: Any, units: Standardization) -> Any:
         """Standardised inputs, whether given standardised, as values, or traced."""
@@ -263,6 +276,15 @@ class ReadyModel:
                 units.y_scale,
             )
         return float(units.y_mean)
+
+
+def _checksum(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """In one precision, so that NumPy and JAX copies of the same data have the same checksum."""
+    found = 0
+    with np.errstate(over="ignore"):
+        for values in arrays:
+            found = zlib.crc32(values.astype(np.float32).tobytes(), found)
+    return np.asarray(found, np.uint32)
 
 
 def _prepared(rows: np.ndarray, units: Standardization) -> Prepared:
@@ -310,7 +332,7 @@ def regression(
         raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
     noise = dist.HalfNormal(1.0) if noise is None else noise
 
-    def observe(net: Callable, x: Any, y: Any, units: tuple[float, Any]) -> Any:
+    def observe(net: Callable, x: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
         if y is not None:
             _check_target(y)
 
@@ -320,10 +342,11 @@ def regression(
             return f if likelihood == "heteroscedastic" else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":
-            return heteroscedastic(outputs, y, x=x, link=link, units=units)
+            return heteroscedastic(outputs, y, x=x, link=link, units=units, weights=weights)
+        shared: dict[str, Any] = {"x": x, "noise": noise, "units": units, "weights": weights}
         if likelihood == "student_t":
-            return student_t(outputs, y, x=x, noise=noise, df=df, units=units)
-        return gaussian(outputs, y, x=x, noise=noise, units=units)
+            return student_t(outputs, y, df=df, **shared)
+        return gaussian(outputs, y, **shared)
 
     options: dict[str, Any] = {"likelihood": likelihood}
     by_family: dict[str, dict[str, Any]] = {
@@ -352,7 +375,7 @@ def classification(
     :return: a model of the class of each row.
     """
 
-    def observe(net: Callable, x: Any, y: Any, _: tuple[float, float]) -> Any:
+    def observe(net: Callable, x: Any, y: Any, _: tuple[float, Any], weights: Any) -> Any:
         example = jnp.zeros((2, *jnp.shape(x)[1:]))
         shape = jax.eval_shape(net, example).shape
         if len(shape) != 2:
@@ -361,8 +384,8 @@ def classification(
             )
         width = shape[-1]
         if width == 1:
-            return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x)
-        return categorical(net, y, x=x)
+            return bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x, weights=weights)
+        return categorical(net, y, x=x, weights=weights)
 
     model = ReadyModel(module, prior, "classification", observe)
     model.learn(x, y)

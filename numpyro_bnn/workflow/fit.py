@@ -81,6 +81,7 @@ def fit(
     y: Any,
     *,
     key: jax.Array | None = None,
+    weights: Any = None,
     kernel: str | MCMCKernel | None = None,
     num_chains: int = 4,
     num_warmup: int = 300,
@@ -105,6 +106,8 @@ def fit(
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param y: targets, one a row.
     :param key: random key; default ``jax.random.key(0)``.
+    :param weights: (N,), how often each row counts, for models that take them as ``model(x, y, weights=…)``,
+        as ready models do; None for once.
     :param kernel: a key of :data:`KERNELS` or a kernel over the model; default: MCLMC, and with
         minibatches, or more than 20,000 rows, BAOAB on minibatches. Both take steps without a
         Metropolis correction, which leaves a small bias
@@ -145,6 +148,7 @@ def fit(
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, num_rows, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
+    weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
     if batch_size is None and kernel is None and len(train) > _MANY_ROWS:
         batch_size = _BATCH
     sampler, steps = _sampler(kernel, model, batch_size, options)
@@ -159,6 +163,7 @@ def fit(
         num_chains=num_chains,
         batch_size=batch_size,
         progress_bar=progress_bar,
+        **weighted,
     )
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
@@ -173,11 +178,11 @@ def fit(
     at = (_rows(x_train, slice(_INPUTS)), _rows(y_train, slice(_INPUTS)))
     at = at if x_test is None else (x_test, y_test)
     if until is None:
-        mcmc.run(key_run, x_train, y_train, init_params=starts)
+        mcmc.run(key_run, x_train, y_train, init_params=starts, **weighted)
     else:
         minutes = None if max_minutes is None else _minutes_left(max_minutes, optimised - clock)
         rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
-        mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule)
+        mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
     sampled = time.perf_counter()
     report = diagnose(mcmc, *at, tolerance=until)
     draws = draws_of(mcmc)
@@ -190,18 +195,19 @@ def fit(
         "sample": sampled - optimised,
         "judge": time.perf_counter() - sampled,
     }
-    ensemble = ensemble_of(model, starts, x_train, y_train)
+    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
 
 
-def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any) -> Draws:
+def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any, **kwargs: Any) -> Draws:
     """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
 
     :param model: the model.
     :param starts: unconstrained values by site, what :func:`numpyro_bnn.optimize` returns.
     :param args: arguments of the model.
+    :param kwargs: its keyword arguments.
     """
-    potential = Potential(model, args)
+    potential = Potential(model, args, kwargs)
     values = jax.vmap(potential.constrain)(starts)
     energy = jax.vmap(potential)(starts)
     stats = {"potential_energy": np.asarray(energy)[:, None]}

@@ -42,7 +42,7 @@ ALLOWED = {
     ),
     "workflow": (
         "_checks approximations data diagnostics diagnostics.convergence diagnostics.monte_carlo "
-        "posterior potential run samplers samplers.sgmcmc scores"
+        "models posterior potential priors run samplers samplers.sgmcmc scores"
     ),
     "cli": "data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
 }
@@ -83,13 +83,13 @@ ROWS = {
         beginning
     """,
     "models": """
-        affine network_handlers parameters
+        affine network_handlers parameters pickled_modules
         integrated_output random_module
         ready
     """,
     "posterior": """
         draws
-        archive prediction_sites
+        archive mixture_quantiles prediction_sites
         predictions
         arviz_groups stacking
         arviz_export

@@ -6,7 +6,8 @@ import pytest
 
 NAMES = {
     "": """
-        AMAGOLD BAOAB Draws GGMC MALA MAMS MCLMC MCMC MLP OnHost PSGLD ParallelTempering
+        AMAGOLD BAOAB BNNClassifier BNNRegressor Draws GGMC MALA MAMS MCLMC MCMC MLP OnHost
+        PSGLD ParallelTempering
         PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average classification
         compare constant_sgd deep_ensemble diagnose diagnostics fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal

@@ -9,6 +9,7 @@ Called by NumPyro itself, with data that were not standardised before, the model
 user's units: the posterior is the same, and ``Predictive`` gives the user's units.
 """
 
+import pickle
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -35,6 +36,7 @@ from numpyro_bnn.likelihoods.families import (
 )
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
+from numpyro_bnn.models.pickled_modules import dumped
 from numpyro_bnn.models.random_module import random_module
 from numpyro_bnn.priors.base import Prior
 
@@ -96,6 +98,10 @@ class ReadyModel:
         units = self.standardization
         seen = "no data yet" if units is None else f"units of {units.x_mean.size} inputs"
         return f"<{call_of(self.kind, self.options, (self.module, self.prior))}, {seen}>"
+
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        network = dumped(self.module)
+        return _remade, (self.kind, network, self.prior, self.options, self.standardization)
 
     @property
     def shift(self) -> float | None:
@@ -256,10 +262,11 @@ class ReadyModel:
         """Standardised inputs, whether given standardised, as values, or traced."""
         if _is_given(x):
             x = self._inputs(x, units)
-        rows = x.rows if isinstance(x, Prepared) else x
-        self._check_columns(jnp.shape(rows), units)
         if isinstance(x, Prepared):
-            return rows
+            # Checked when it was prepared. Nothing here may depend on `units`, see `Prepared`.
+            return x.rows
+        rows = x
+        self._check_columns(jnp.shape(rows), units)
         kind = jax.dtypes.canonicalize_dtype(np.float64)
         check_resolution(self.kind, Column("x"), kind, units.x_mean, units.x_scale)
         return (rows - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
@@ -389,6 +396,16 @@ def classification(
 
     model = ReadyModel(module, prior, "classification", observe)
     model.learn(x, y)
+    return model
+
+
+def _remade(
+    kind: str, network: bytes, prior: PriorLike, options: Mapping[str, Any], units: Any
+) -> ReadyModel:
+    """A model from what pickle keeps of it."""
+    make = regression if kind == "regression" else classification
+    model = make(pickle.loads(network), prior, **options)
+    model.standardization = units
     return model
 
 

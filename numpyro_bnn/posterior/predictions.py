@@ -20,6 +20,7 @@ from numpyro_bnn.data.units import Column, check_fits, standardized, taken
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_array, check_labels
 from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.mixture_quantiles import quantiles_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -39,6 +40,8 @@ _BLOCK = 2**24
 # Numbers of draws in memory that are copied at a time. Freed arrays of 32 MB and more are returned to the
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
+# What is computed at targets, of which there is one a row.
+_OF_TARGETS = ("log_prob", "cdf")
 # Draws in one vector.
 _VECTOR = 32
 
@@ -98,22 +101,60 @@ class Predictions:
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
         """
-        y = as_array("log_prob", "y", y)
-        check_array("log_prob", "y", y)
+        return self._at_targets("log_prob", y)
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probability of a target up to `y` under each draw, for a continuous target.
+
+        :param y: one number a row.
+        :return: shape (chain, draw, row), between 0 and 1.
+        :raises NotImplementedError: if NumPyro knows no distribution function of the target.
+        """
+        self._value("mean")
+        return self._at_targets("cdf", y)
+
+    def quantiles(self, levels: Any) -> np.ndarray:
+        """Quantiles of the predictive distribution, the average over all draws.
+
+        :param levels: probabilities strictly between 0 and 1, (levels,).
+        :return: shape (levels, row), in the units of the target.
+        :raises ValueError: for other levels.
+        """
+        return quantiles_of(self.mean, self._value("scale"), self.cdf, levels)
+
+    def first_rows(self, count: int) -> "Predictions":
+        """The predictions of the first rows alone.
+
+        :param count: how many.
+        """
+        size = next(iter(self.values.values())).shape[2]
+
+        def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
+            if what in _OF_TARGETS:
+                extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
+            return {name: made[:, :, :count] for name, made in self._evaluate(what, extra).items()}
+
+        values = {name: value[:, :, :count] for name, value in self.values.items()}
+        return Predictions(values, evaluate, self._shift, self.suspect)
+
+    def _at_targets(self, what: str, y: Any) -> np.ndarray:
+        """A function of the target's distribution under each draw, at one value a row."""
+        y = as_array(what, "y", y)
+        check_array(what, "y", y)
         if "probs" in self.values:
-            check_labels("log_prob", y, self.probs.shape[-1])
+            check_labels(what, y, self.probs.shape[-1])
         shape = self.probs.shape[2:-1] if "probs" in self.values else self.mean.shape[2:]
         if jnp.shape(y) != shape:
             raise ValueError(
-                f"log_prob: y has shape {jnp.shape(y)}, but the predictions are for targets of "
+                f"{what}: y has shape {jnp.shape(y)}, but the predictions are for targets of "
                 f"shape {shape}. Give the targets of the rows that were predicted."
             )
         if self._shift is not None:
             one = np.ones(())
-            y = standardized("log_prob", Column("y"), np.asarray(y), np.asarray(self._shift), one)
+            y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)
         elif isinstance(y, np.ndarray):
-            check_fits("log_prob", "y", y)
-        return self._evaluate("log_prob", jnp.asarray(y))["log_prob"]
+            check_fits(what, "y", y)
+        return self._evaluate(what, jnp.asarray(y))[what]
 
     def sample(self, key: jax.Array) -> np.ndarray:
         """One target of every row under each draw (posterior predictive draws).
@@ -273,7 +314,7 @@ class Predictor:
                     key = jax.random.fold_in(jax.random.key(0), begin)
                     key = jax.random.fold_in(key, first) if first else key
                     own = _flat(jax.random.split(key, lead)[:, drawn])
-                more = extra[rows] if what == "log_prob" else extra
+                more = extra[rows] if what in _OF_TARGETS else extra
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
                     more = _flat(keys[:, drawn])
@@ -359,12 +400,22 @@ def _over_draws(
         fn = site["fn"]
         if what == "log_prob":
             return {"log_prob": fn.log_prob(extra)}
+        if what == "cdf":
+            return {"cdf": _cdf(fn, extra)}
         if what == "sample":
             return {"sample": fn.sample(key)}
         return _parameters(fn)
 
     keys = extra if what == "sample" else None
     return lax.map(one, (flat, keys, prior_keys), batch_size=_VECTOR)
+
+
+def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
+    """The distribution function of every entry of a target, whose entries may be one event."""
+    base = fn
+    while isinstance(base, dist.Independent):
+        base = base.base_dist
+    return base.cdf(y)
 
 
 def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:

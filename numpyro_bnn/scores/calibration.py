@@ -17,7 +17,8 @@ from numpyro_bnn.scores import inputs
 def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
     """Probability integral transform of each target under its predictive distribution.
 
-    Mixture: `1/S sum_s Phi((y - mean_s) / scale_s)`; samples: `(r + 1/2) / (S + 1)` with `r` the
+    Mixture: `1/S sum_s Phi((y - mean_s) / scale_s)`, or for predictions that know it the distribution
+    function of their own law (Student's t, ...) in place of Phi; samples: `(r + 1/2) / (S + 1)` with `r` the
     number of samples below `y`, ties counted half. Uniform when the predictive is calibrated
     (Dawid 1984; Gneiting, Balabdaoui & Raftery 2007).
 
@@ -32,6 +33,8 @@ def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
     """
     y = inputs.target("pit", y)
     values, scales = inputs.mixture("pit", predictions, y, scale)
+    if (exact := _own_law(predictions, y)) is not None:
+        return exact
     num_draws = values.shape[0]
     flat_y, values = y.reshape(-1), values.reshape(num_draws, -1)
     out = np.empty(flat_y.size)
@@ -43,6 +46,17 @@ def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
             below = (np.sign(gap) + 1.0).sum(axis=0) / 2.0
             out[block] = (below + 0.5) / (num_draws + 1)
     return out.reshape(y.shape)
+
+
+def _own_law(predictions: Any, y: np.ndarray) -> np.ndarray | None:
+    """The average distribution function at y of an object of predictions; None where it has none."""
+    if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
+        return None
+    try:
+        values: np.ndarray = predictions.cdf(y).astype(np.float64)
+    except NotImplementedError:
+        return None
+    return values.mean((0, 1))
 
 
 def coverage(

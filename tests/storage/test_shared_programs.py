@@ -268,3 +268,15 @@ def test_few_programs_are_kept(monkeypatch):
     for scale in range(5):
         predicted(by_closure([float(scale)]))
     assert num_programs() == 3
+
+
+def test_a_program_serves_data_with_other_columns():
+    """It is traced again for other shapes, with the first model, whose own data had fewer columns."""
+    for columns in (1, 2):
+        x = np.linspace(-1.0, 1.0, 4 * columns).reshape(4, columns)
+        model = bnn.regression(nn.Dense(1), bnn.priors.FanIn(), x, x.sum(1) + 3)
+        draw = {"net/kernel": np.ones((1, columns, 1)), "net/bias": np.zeros((1, 1))}
+        draw["y.scale"] = np.ones(1)
+        units = model.standardization
+        expected = units.y_mean + units.y_scale * ((x - units.x_mean) / units.x_scale).sum(1)
+        np.testing.assert_allclose(bnn.predict(model, draw, x).mean[0, 0], expected, rtol=1e-5)

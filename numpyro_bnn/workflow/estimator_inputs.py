@@ -1,0 +1,74 @@
+"""What an estimator makes of its arguments: arrays, tables with names, blocks of rows, random keys."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+# Rows that are predicted together.
+BLOCK = 256
+
+
+def validated(
+    estimator: BaseEstimator, X: Any, y: Any = None, *, reset: bool, y_numeric: bool = False
+) -> Any:
+    """Inputs, and targets where given, as arrays, checked as scikit-learn does it.
+
+    :param reset: whether to remember number and names of the columns, or to compare with those remembered.
+    :param y_numeric: whether targets must be numbers.
+    :raises ValueError: for missing values, other columns or numbers of rows.
+    """
+    if reset:
+        return validate_data(
+            estimator,
+            X,
+            y,
+            dtype=np.float64,
+            y_numeric=y_numeric,
+            multi_output=False,
+            ensure_min_samples=2,
+        )
+    return validate_data(estimator, X, dtype=np.float64, reset=False)
+
+
+def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
+    """The inputs as a table, where the training inputs were one, so that columns keep their names."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        return X
+    import pandas as pd
+
+    return pd.DataFrame(X, columns=names)
+
+
+def weights_of(
+    X: np.ndarray, y: np.ndarray, sample_weight: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Rows that count, and their weights; None where each counts once.
+
+    :raises ValueError: for weights that are negative, or zeros alone.
+    """
+    if sample_weight is None:
+        return X, y, None
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    counts = weights > 0
+    if not counts.any():
+        raise ValueError("sample_weight holds zeros alone, so that no row is left to learn from.")
+    X, y, weights = X[counts], y[counts], weights[counts]
+    return X, y, None if (weights == 1).all() else weights
+
+
+def in_blocks(X: np.ndarray) -> np.ndarray:
+    """Rows, the last one repeated up to whole blocks of :data:`BLOCK` rows.
+
+    Blocks of one size are one compiled program, and a row gets the same numbers among any others.
+    """
+    return np.concatenate([X, np.repeat(X[-1:], -len(X) % BLOCK, 0)])
+
+
+def key_from(random_state: Any) -> jax.Array:
+    """A random key from scikit-learn's `random_state`."""
+    return jax.random.key(check_random_state(random_state).randint(2**31 - 1))

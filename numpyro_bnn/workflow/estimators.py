@@ -1,0 +1,328 @@
+"""scikit-learn estimators: ``fit(X, y)`` samples a posterior, ``predict(X)`` averages over it.
+
+They do what :func:`numpyro_bnn.fit` does, with the conventions of scikit-learn: parameters are stored as
+they are given, and everything that is learned has a name that ends in an underscore.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.models.random_module import MLP
+from numpyro_bnn.models.ready import ReadyModel, classification, regression
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.predictions import Predictions, average, predict
+from numpyro_bnn.priors.hierarchical import Hierarchical
+from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.workflow.estimator_inputs import (
+    BLOCK,
+    in_blocks,
+    key_from,
+    table_like,
+    validated,
+    weights_of,
+)
+from numpyro_bnn.workflow.fit import fit as fit_model
+
+
+class _BNN(BaseEstimator):
+    """What both estimators share; each names its own parameters."""
+
+    def _network(self, outputs: int) -> Any:
+        if self.network is not None:
+            return self.network
+        return MLP(tuple(self.hidden), outputs)
+
+    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
+        """Sample the posterior of a model, and keep it."""
+        fitted = fit_model(
+            model,
+            table_like(self, X),
+            y,
+            key=key_from(self.random_state),
+            weights=weights,
+            kernel=self.kernel,
+            num_chains=self.num_chains,
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            thinning=self.thinning,
+            batch_size=self.batch_size,
+            until=self.until,
+            max_minutes=self.max_minutes,
+            progress_bar=self.progress_bar,
+        )
+        self.model_ = model
+        self.mcmc_: MCMC = fitted.mcmc
+        self.draws_: Draws = fitted.draws
+        self.report_: Report = fitted.report
+        return self
+
+    def predictions(self, X: Any) -> Predictions:
+        """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
+
+        Rows are predicted in blocks of one size, so that a row gets the same numbers among any others.
+
+        :param X: inputs (N, columns), an array or a table with the columns of the training table.
+        :return: arrays with leading axes (chain, draw, row).
+        """
+        check_is_fitted(self)
+        X = validated(self, X, reset=False)
+        made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
+        return made.first_rows(len(X))
+
+    def sample(self, X: Any) -> np.ndarray:
+        """One target of every row under each draw of the posterior.
+
+        :param X: inputs (N, columns).
+        :return: shape (draw, row), draws of all chains in a row.
+        """
+        drawn = self.predictions(X).sample(key_from(self.random_state))
+        return drawn.reshape(-1, drawn.shape[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The run holds compiled programs; draws, report and model are what predictions are made from.
+        return {k: v for k, v in super().__getstate__().items() if k != "mcmc_"}
+
+
+class BNNRegressor(RegressorMixin, _BNN):
+    """Regression by a Bayesian neural network.
+
+    The posterior over the weights is sampled as :func:`numpyro_bnn.fit` does it: an ensemble is optimised,
+    and a chain runs from each member. ``predict`` gives the mean of the posterior predictive distribution.
+
+    Learned: ``draws_`` (the draws), ``report_`` (how well the averages are known; print it), ``mcmc_`` (the
+    run; not kept by pickle), ``model_``, ``n_features_in_``, ``feature_names_in_``.
+
+    :param hidden: units of each hidden layer.
+    :param network: any Flax module with one output in place of a perceptron (two for
+        ``likelihood="heteroscedastic"``); `hidden` is not used then.
+    :param prior: prior over the weights, for standardised inputs and target; default
+        ``priors.Hierarchical()``.
+    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
+    :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
+    :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
+    :param max_minutes: time limit of a fit with `until`.
+    :param num_warmup: length of warm-up in draws.
+    :param num_samples: draws of each chain; with `until` their number when the run is first judged.
+    :param num_chains: chains, each from a network optimised by itself.
+    :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
+    :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
+    :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
+    :param progress_bar: show progress.
+
+    >>> from numpyro_bnn import BNNRegressor
+    >>> network = BNNRegressor(hidden=(16,), random_state=0)
+    >>> network.fit(X_train, y_train)                                       # doctest: +SKIP
+    >>> mean, sd = network.predict(X_test, return_std=True)                 # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (16, 16),
+        *,
+        network: Any = None,
+        prior: Any = None,
+        likelihood: Literal["gaussian", "heteroscedastic", "student_t"] = "gaussian",
+        kernel: str | None = None,
+        until: Tolerance | None = None,
+        max_minutes: float | None = None,
+        num_warmup: int = 300,
+        num_samples: int = 300,
+        num_chains: int = 4,
+        thinning: int | None = None,
+        batch_size: int | None = None,
+        random_state: Any = None,
+        progress_bar: bool = False,
+    ) -> None:
+        self.hidden = hidden
+        self.network = network
+        self.prior = prior
+        self.likelihood = likelihood
+        self.kernel = kernel
+        self.until = until
+        self.max_minutes = max_minutes
+        self.num_warmup = num_warmup
+        self.num_samples = num_samples
+        self.num_chains = num_chains
+        self.thinning = thinning
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.progress_bar = progress_bar
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
+        """Sample the posterior.
+
+        :param X: inputs (N, columns), an array or a table of numbers.
+        :param y: targets (N,).
+        :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
+        :return: this estimator.
+        """
+        X, y = validated(self, X, y, reset=True, y_numeric=True)
+        y = column_or_1d(y, warn=True).astype(np.float64)
+        X, y, weights = weights_of(X, y, sample_weight)
+        outputs = 2 if self.likelihood == "heteroscedastic" else 1
+        prior = Hierarchical() if self.prior is None else self.prior
+        model = regression(self._network(outputs), prior, likelihood=self.likelihood)
+        fitted: BNNRegressor = self._fit(model, X, y, weights)
+        return fitted
+
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Posterior mean of the target, and how uncertain a new target is.
+
+        :param X: inputs (N, columns).
+        :param return_std: also give the standard deviation of the predictive distribution, noise included.
+        :return: (N,), or a pair of such arrays.
+        """
+        mean, scale = average(self.predictions(X))
+        return (mean, scale) if return_std else mean
+
+    def predict_quantiles(
+        self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    ) -> np.ndarray:
+        """Quantiles of the predictive distribution of a new target.
+
+        :param X: inputs (N, columns).
+        :param quantiles: probabilities strictly between 0 and 1.
+        :return: (N, quantiles).
+        """
+        return self.predictions(X).quantiles(quantiles).T
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """The central interval that holds a new target with probability `coverage`, if the model is right.
+
+        :param X: inputs (N, columns).
+        :param coverage: a probability strictly between 0 and 1.
+        :return: (N, 2), lower and upper ends.
+        """
+        tail = (1 - coverage) / 2
+        return self.predict_quantiles(X, (tail, 1 - tail))
+
+
+class BNNClassifier(ClassifierMixin, _BNN):
+    """Classification by a Bayesian neural network.
+
+    The posterior over the weights is sampled as :func:`numpyro_bnn.fit` does it: an ensemble is optimised,
+    and a chain runs from each member. ``predict_proba`` gives the posterior predictive probabilities.
+
+    Learned: ``classes_``, ``draws_`` (the draws), ``report_`` (how well the averages are known; print it),
+    ``mcmc_`` (the run; not kept by pickle), ``model_``, ``n_features_in_``, ``feature_names_in_``.
+
+    :param hidden: units of each hidden layer.
+    :param network: any Flax module with an output a class (or one output, for two classes) in place of a
+        perceptron; `hidden` is not used then.
+    :param prior: prior over the weights, for standardised inputs; default ``priors.Hierarchical()``.
+    :param class_weight: weight by class, or ``"balanced"`` for weights inversely proportional to the
+        frequencies: the likelihood of a row is raised to the weight of its class. The result is the
+        posterior for a population with other shares of the classes, not for the one the rows are from.
+    :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
+    :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
+    :param max_minutes: time limit of a fit with `until`.
+    :param num_warmup: length of warm-up in draws.
+    :param num_samples: draws of each chain; with `until` their number when the run is first judged.
+    :param num_chains: chains, each from a network optimised by itself.
+    :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
+    :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
+    :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
+    :param progress_bar: show progress.
+
+    >>> from numpyro_bnn import BNNClassifier
+    >>> network = BNNClassifier(hidden=(16,), random_state=0)
+    >>> network.fit(X_train, labels)                                        # doctest: +SKIP
+    >>> network.predict_proba(X_test)                                       # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (16, 16),
+        *,
+        network: Any = None,
+        prior: Any = None,
+        class_weight: Any = None,
+        kernel: str | None = None,
+        until: Tolerance | None = None,
+        max_minutes: float | None = None,
+        num_warmup: int = 300,
+        num_samples: int = 300,
+        num_chains: int = 4,
+        thinning: int | None = None,
+        batch_size: int | None = None,
+        random_state: Any = None,
+        progress_bar: bool = False,
+    ) -> None:
+        self.hidden = hidden
+        self.network = network
+        self.prior = prior
+        self.class_weight = class_weight
+        self.kernel = kernel
+        self.until = until
+        self.max_minutes = max_minutes
+        self.num_warmup = num_warmup
+        self.num_samples = num_samples
+        self.num_chains = num_chains
+        self.thinning = thinning
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.progress_bar = progress_bar
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
+        """Sample the posterior.
+
+        :param X: inputs (N, columns), an array or a table of numbers.
+        :param y: labels (N,): numbers, booleans or text.
+        :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
+        :return: this estimator.
+        :raises ValueError: if all labels are of one class.
+        """
+        X, y = validated(self, X, y, reset=True)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"BNNClassifier: y holds one class alone, {self.classes_[0]!r}, expected at least 2 "
+                "classes. Check what selected the rows."
+            )
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, y)
+            sample_weight = (
+                by_class if sample_weight is None else by_class * np.asarray(sample_weight)
+            )
+        X, labels, weights = weights_of(X, labels, sample_weight)
+        prior = Hierarchical() if self.prior is None else self.prior
+        model = classification(self._network(len(self.classes_)), prior)
+        fitted: BNNClassifier = self._fit(model, X, labels, weights)
+        return fitted
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Posterior predictive probabilities of the classes, in the order of ``classes_``.
+
+        :param X: inputs (N, columns).
+        :return: (N, classes), each row adding up to 1.
+        """
+        probs = np.asarray(average(self.predictions(X)), np.float64)
+        return probs / probs.sum(1, keepdims=True)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of highest probability.
+
+        :param X: inputs (N, columns).
+        :return: labels (N,).
+        """
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def sample(self, X: Any) -> np.ndarray:
+        """One label of every row under each draw of the posterior.
+
+        :param X: inputs (N, columns).
+        :return: labels (draw, row), draws of all chains in a row.
+        """
+        return self.classes_[super().sample(X)]

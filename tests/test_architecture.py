@@ -140,6 +140,11 @@ ROWS = {
         draw_store
         checkpoints
     """,
+    "workflow": """
+        estimator_inputs kernels_by_name method_table
+        compare fit second_opinion
+        estimators
+    """,
 }
 HOME = {"flax": "models", "arviz": "posterior"}
 

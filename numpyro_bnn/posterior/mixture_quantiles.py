@@ -33,7 +33,9 @@ def quantiles_of(
     def averaged(at: np.ndarray) -> np.ndarray:
         return cdf(at).astype(np.float64).mean((0, 1))
 
-    spread = np.where(np.isfinite(scale), scale, 1.0).max((0, 1)) + np.ptp(mean, axis=(0, 1))
+    # Laws with heavy tails have no mean or no standard deviation: any start does.
+    mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
+    spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
     return np.stack([_solved(averaged, mean.mean((0, 1)), spread, level) for level in levels])
 
 
@@ -60,7 +62,17 @@ def _beyond(
 ) -> np.ndarray:
     """A number a row that is on the far side of the quantile."""
     at = middle + step
-    while not (far := is_far(averaged(at))).all():
+    while not (far := is_far(_known(averaged(at)))).all():
         step = np.where(far, step, 2 * step)
         at = middle + step
     return at
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    """Refuse NaN, with which no side would ever be far enough."""
+    if np.isnan(values).any():
+        raise ValueError(
+            "quantiles: the predictions hold values that are not finite. Look for a chain that exploded "
+            "(`mcmc.left_out`), and leave it out."
+        )
+    return values

@@ -32,9 +32,9 @@ def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
     0.5
     """
     y = inputs.target("pit", y)
-    values, scales = inputs.mixture("pit", predictions, y, scale)
     if (exact := _own_law(predictions, y)) is not None:
         return exact
+    values, scales = inputs.mixture("pit", predictions, y, scale)
     num_draws = values.shape[0]
     flat_y, values = y.reshape(-1), values.reshape(num_draws, -1)
     out = np.empty(flat_y.size)
@@ -52,11 +52,13 @@ def _own_law(predictions: Any, y: np.ndarray) -> np.ndarray | None:
     """The average distribution function at y of an object of predictions; None where it has none."""
     if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
         return None
+    inputs.values_of("pit", predictions, "mean")
     try:
-        values: np.ndarray = predictions.cdf(y).astype(np.float64)
+        values: np.ndarray = predictions.cdf(y).astype(np.float64).mean((0, 1))
     except NotImplementedError:
         return None
-    return values.mean((0, 1))
+    # Where the draws hold NaN, the caller says so.
+    return values if np.isfinite(values).all() else None
 
 
 def coverage(

@@ -56,7 +56,10 @@ def weights_of(
     weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     counts = weights > 0
     if not counts.any():
-        raise ValueError("sample_weight holds zeros alone, so that no row is left to learn from.")
+        raise ValueError(
+            "sample_weight holds zeros alone, so that no row is left to learn from. Give some rows a "
+            "positive weight."
+        )
     X, y, weights = X[counts], y[counts], weights[counts]
     return X, y, None if (weights == 1).all() else weights
 

@@ -288,7 +288,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"BNNClassifier: y holds one class alone, {self.classes_[0]!r}, expected at least 2 "
+                f"BNNClassifier: y holds one class alone, {self.classes_[0]}, expected at least 2 "
                 "classes. Check what selected the rows."
             )
         if self.class_weight is not None:
@@ -317,7 +317,9 @@ class BNNClassifier(ClassifierMixin, _BNN):
         :param X: inputs (N, columns).
         :return: labels (N,).
         """
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)
+        labels: np.ndarray = self.classes_[best]
+        return labels
 
     def sample(self, X: Any) -> np.ndarray:
         """One label of every row under each draw of the posterior.
@@ -325,4 +327,6 @@ class BNNClassifier(ClassifierMixin, _BNN):
         :param X: inputs (N, columns).
         :return: labels (draw, row), draws of all chains in a row.
         """
-        return self.classes_[super().sample(X)]
+        drawn = super().sample(X)
+        labels: np.ndarray = self.classes_[drawn]
+        return labels

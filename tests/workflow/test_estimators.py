@@ -1,0 +1,271 @@
+"""The scikit-learn estimators: their conventions, their numbers against `predict`, what they refuse."""
+
+import functools
+
+import joblib
+import nets
+import numpy as np
+import pandas as pd
+import pytest
+from flax import nnx
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
+
+import numpyro_bnn as bnn
+from numpyro_bnn.workflow import estimators
+from numpyro_bnn.workflow.estimator_inputs import BLOCK, weights_of
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+RNG = np.random.default_rng(0)
+X = RNG.normal(3.0, 2.0, (40, 2))
+Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=40)
+TEXT = np.where(np.median(Y) < Y, "high", "low")
+SETTINGS = {
+    "hidden": (3,),
+    "prior": bnn.priors.FanIn(),
+    "kernel": "baoab",
+    "num_chains": 1,
+    "num_warmup": 20,
+    "num_samples": 20,
+    "thinning": 5,
+    "random_state": 0,
+}
+KINDS = {"regressor": bnn.BNNRegressor, "classifier": bnn.BNNClassifier}
+# No Monte Carlo average repeats to 10⁻⁷ for another order of the same sums.
+EXEMPT = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "Monte Carlo averages"
+    for kind in ("dense", "sparse")
+}
+CHOSEN = (
+    "check_complex_data",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimators_empty_data_messages",
+    "check_estimator_cloneable",
+    "check_estimators_unfitted",
+    "check_fit1d",
+    "check_fit2d_1sample",
+    "check_no_attributes_set_in_init",
+    "check_requires_y_none",
+    "check_set_params",
+)
+
+
+@functools.cache
+def fitted(kind="regressor", **more):
+    y = Y if kind == "regressor" else TEXT
+    return KINDS[kind](**(SETTINGS | more)).fit(X, y)
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_checks_of_scikit_learn(name):
+    checks = estimator_checks_generator(bnn.BNNRegressor(**SETTINGS))
+    found = [(e, check) for e, check in checks if check.func.__name__ == name]
+    assert found
+    for estimator, check in found:
+        check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_checks_of_scikit_learn(kind):
+    check_estimator(KINDS[kind](**SETTINGS), expected_failed_checks=EXEMPT)
+
+
+def test_a_regressor_averages_the_draws():
+    network = fitted()
+    expected = bnn.average(bnn.predict(None, network.draws_, X))
+    mean, scale = network.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, expected.mean, rtol=1e-6)
+    np.testing.assert_allclose(scale, expected.scale, rtol=1e-5)
+    assert network.score(X, Y) > 0.9
+    np.testing.assert_array_equal(network.predict(X), mean)
+
+
+def test_intervals_hold_what_they_say():
+    """The share of the predictive distribution itself below and above the ends."""
+    network = fitted()
+    low, high = network.predict_interval(X, coverage=0.8).T
+    predictions = network.predictions(X)
+    np.testing.assert_allclose(predictions.cdf(low).mean((0, 1)), 0.1, atol=1e-4)
+    np.testing.assert_allclose(predictions.cdf(high).mean((0, 1)), 0.9, atol=1e-4)
+    three = network.predict_quantiles(X, (0.1, 0.5, 0.9))
+    assert three.shape == (40, 3)
+    np.testing.assert_allclose(three[:, [0, 2]], np.stack([low, high], 1))
+    drawn = network.sample(X)
+    assert drawn.shape == (20, 40)
+    share = np.mean((drawn > low) & (drawn < high))
+    assert abs(share - 0.8) < 5 * np.sqrt(0.8 * 0.2 / drawn.size)
+
+
+def test_rows_get_the_same_numbers_in_larger_tables():
+    network = fitted()
+    many = np.tile(X, (BLOCK // 10, 1))
+    # Sums over draws are in an order of NumPy's choice.
+    np.testing.assert_allclose(network.predict(many)[:40], network.predict(X), rtol=1e-12)
+    np.testing.assert_allclose(network.predict(X[7:8]), network.predict(X)[7:8], rtol=1e-12)
+    targets = np.tile(Y, BLOCK // 10)
+    np.testing.assert_allclose(
+        network.predictions(many).log_prob(targets)[..., :40], network.predictions(X).log_prob(Y)
+    )
+
+
+def test_labels_of_text_and_booleans_come_back():
+    network = fitted("classifier")
+    assert network.classes_.tolist() == ["high", "low"]
+    assert set(network.predict(X)) <= {"high", "low"}
+    assert network.score(X, TEXT) > 0.9
+    probs = network.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1.0)
+    expected = bnn.average(bnn.predict(None, network.draws_, X))
+    np.testing.assert_allclose(probs, expected, rtol=1e-5)
+    assert network.sample(X).shape == (20, 40)
+    booleans = clone(network).fit(X, TEXT == "high")
+    assert booleans.predict(X).dtype == bool
+    np.testing.assert_allclose(booleans.predict_proba(X)[:, 1], probs[:, 0], atol=0.1)
+
+
+def test_columns_of_a_table_keep_their_names():
+    table = pd.DataFrame(X, columns=["age", "income"])
+    network = clone(fitted()).fit(table, pd.Series(Y))
+    assert network.feature_names_in_.tolist() == ["age", "income"]
+    assert network.draws_.info["columns"] == ["age", "income"]
+    np.testing.assert_array_equal(network.predict(table), network.predict(table.copy()))
+    with pytest.raises(ValueError, match="feature names should match"):
+        network.predict(table[["income", "age"]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_estimator_predicts_the_same(kind, tmp_path):
+    network = fitted(kind)
+    joblib.dump(network, tmp_path / "network")
+    loaded = joblib.load(tmp_path / "network")
+    np.testing.assert_array_equal(loaded.predict(X), network.predict(X))
+    assert str(loaded.report_) == str(network.report_)
+    assert not hasattr(loaded, "mcmc_")
+    assert hasattr(network, "mcmc_")
+
+
+def test_any_network_of_flax():
+    network = bnn.BNNRegressor(**SETTINGS | {"network": nets.MLP(1)}).fit(X, Y)
+    assert network.predict(X).shape == (40,)
+    assert network.score(X, Y) > 0.8
+
+
+@pytest.mark.slow
+def test_a_network_of_nnx_with_two_outputs():
+    class Wide(nnx.Module):
+        def __init__(self):
+            self.layer = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return self.layer(x)
+
+    options = {"network": Wide(), "likelihood": "heteroscedastic"}
+    assert bnn.BNNRegressor(**SETTINGS | options).fit(X, Y).score(X, Y) > 0.8
+
+
+def test_rows_of_weight_zero_are_left_out():
+    zeros = (np.arange(40) < 30).astype(float)
+    x, y, weights = weights_of(X, Y, zeros)
+    np.testing.assert_array_equal(x, X[:30])
+    np.testing.assert_array_equal(y, Y[:30])
+    assert weights is None
+    np.testing.assert_array_equal(weights_of(X, Y, 2 * zeros)[2], np.full(30, 2.0))
+    assert weights_of(X, Y, None)[2] is None
+
+
+@pytest.mark.slow
+def test_balanced_classes():
+    rare = np.array(["low"] * 36 + ["high"] * 4)
+    noise = RNG.normal(size=(40, 2))
+    plain = clone(fitted("classifier")).fit(noise, rare).predict_proba(noise)[:, 0].mean()
+    balanced = clone(fitted("classifier")).set_params(class_weight="balanced")
+    assert balanced.fit(noise, rare).predict_proba(noise)[:, 0].mean() > plain + 0.2
+
+
+def test_a_second_fit_of_a_search_compiles_nothing():
+    pipeline = make_pipeline(StandardScaler(), clone(fitted()))
+    found = cross_val_score(pipeline, X, Y, cv=2)
+    assert found.min() > 0.8
+    with nets.compilations() as compiled:
+        again = cross_val_score(pipeline, X, 7 * Y - 1, cv=2)
+    assert not compiled
+    np.testing.assert_allclose(again, found, atol=0.05)
+    search = GridSearchCV(clone(fitted()), {"num_samples": [20]}, cv=2).fit(X, Y)
+    assert search.best_estimator_.num_samples == 20
+
+
+@pytest.mark.slow
+def test_several_processes():
+    found = cross_val_score(clone(fitted()), X, Y, cv=2, n_jobs=2)
+    np.testing.assert_allclose(found, cross_val_score(clone(fitted()), X, Y, cv=2), rtol=1e-4)
+
+
+def test_every_setting_reaches_the_fit(monkeypatch):
+    given = {}
+
+    class Stop(Exception):
+        pass
+
+    def seen(model, x, y, **options):
+        given.update(options)
+        raise Stop
+
+    monkeypatch.setattr(estimators, "fit_model", seen)
+    own = {
+        "until": bnn.Tolerance(relative=0.5),
+        "max_minutes": 1.5,
+        "batch_size": 7,
+        "num_warmup": 3,
+    }
+    with pytest.raises(Stop, match=""):
+        bnn.BNNRegressor(**SETTINGS | own).fit(X, Y)
+    names = ("kernel", "num_chains", "num_samples", "thinning")
+    for name, value in ({n: SETTINGS[n] for n in names} | own).items():
+        assert given[name] == value
+
+
+@pytest.mark.slow
+def test_a_run_until_predictions_are_known():
+    loose = bnn.Tolerance(relative=0.5, log_score=1.0)
+    network = clone(fitted()).set_params(until=loose, num_samples=40, max_minutes=1.0).fit(X, Y)
+    assert network.mcmc_.stopped.reason == "within tolerance"
+    assert network.report_.tolerance == loose
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (
+            lambda: bnn.BNNClassifier(**SETTINGS).fit(X, np.ones(40)),
+            ValueError,
+            "one class alone, 1.0, expected",
+        ),
+        (lambda: bnn.BNNRegressor(**SETTINGS).predict(X), NotFittedError, "not fitted yet"),
+        (lambda: bnn.BNNRegressor(**SETTINGS).fit(X, Y, np.zeros(40)), ValueError, "zero"),
+        (
+            lambda: bnn.BNNRegressor(**SETTINGS).fit(X, Y, -np.ones(40)),
+            ValueError,
+            "Negative values",
+        ),
+        (lambda: fitted().predict(X[:, :1]), ValueError, "X has 1 features, but BNNRegressor is"),
+        (
+            lambda: fitted().predict_interval(X, coverage=1.0),
+            ValueError,
+            "strictly between 0 and 1",
+        ),
+        (
+            lambda: bnn.BNNRegressor(**SETTINGS | {"kernel": "magic"}).fit(X, Y),
+            ValueError,
+            "kernel",
+        ),
+    ],
+    ids=["one class", "unfitted", "zero weights", "negative", "columns", "coverage", "kernel"],
+)
+def test_wrong_arguments_are_refused(call, kind, text):
+    with pytest.raises(kind, match=text):
+        call()

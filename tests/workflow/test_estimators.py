@@ -213,7 +213,7 @@ def test_every_setting_reaches_the_fit(monkeypatch):
 
     def seen(model, x, y, **options):
         given.update(options)
-        raise Stop
+        raise Stop("seen")
 
     monkeypatch.setattr(estimators, "fit_model", seen)
     own = {
@@ -222,7 +222,7 @@ def test_every_setting_reaches_the_fit(monkeypatch):
         "batch_size": 7,
         "num_warmup": 3,
     }
-    with pytest.raises(Stop, match=""):
+    with pytest.raises(Stop, match="seen"):
         bnn.BNNRegressor(**SETTINGS | own).fit(X, Y)
     names = ("kernel", "num_chains", "num_samples", "thinning")
     for name, value in ({n: SETTINGS[n] for n in names} | own).items():

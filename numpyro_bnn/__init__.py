@@ -30,7 +30,8 @@ _HOME = {
     "posterior.archive": ["load", "save"],
     "posterior.arviz_export": ["from_inference_data", "to_inference_data"],
     "posterior.draws": ["Draws"],
-    "posterior.predictions": ["average", "predict", "prior_predictive"],
+    "posterior.predictions": ["predict", "prior_predictive"],
+    "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
     "potential.potential": ["potential_of"],
     "priors.coordinates": ["parameterize"],
@@ -74,7 +75,8 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.archive import load, save
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
     from numpyro_bnn.posterior.draws import Draws
-    from numpyro_bnn.posterior.predictions import average, predict, prior_predictive
+    from numpyro_bnn.posterior.predictions import predict, prior_predictive
+    from numpyro_bnn.posterior.predictive_draws import average
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
     from numpyro_bnn.potential.potential import potential_of
     from numpyro_bnn.priors.coordinates import parameterize

@@ -83,13 +83,18 @@ ROWS = {
         beginning
     """,
     "models": """
-        affine network_handlers parameters pickled_modules
+        affine network_handlers parameters pickled_modules standardization
         integrated_output random_module
         ready
+    """,
+    "plots": """
+        style
+        convergence predictive sampling schedules scores
     """,
     "posterior": """
         draws
         archive mixture_quantiles prediction_sites
+        predictive_draws
         predictions
         arviz_groups stacking
         arviz_export
@@ -133,10 +138,11 @@ ROWS = {
     """,
     "storage": """
         locks processes reached_code stored_array stored_names
-        folders identity_parts
+        folders identity_parts orbax_arrays
         chunk_files run_identity
         changed_by_model shared_programs
-        axis_names
+        axis_names same_run
+        draw_variables
         draw_store
         checkpoints
     """,

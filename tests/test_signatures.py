@@ -152,6 +152,9 @@ def made():
         "integrate_output": bnn.integrate_output(model, sites=["a"]),
         "ParallelTempering": bnn.ParallelTempering(model, num_rungs=5),
         "PrecisionGibbs": bnn.PrecisionGibbs(model),
+        "neal": bnn.neal(model),
+        "BNNRegressor": bnn.BNNRegressor((3,), prior=normal),
+        "BNNClassifier": bnn.BNNClassifier((3,), num_chains=2),
     }
     for name in sorted(set(KERNELS) - {"SGMCMC"}):
         objects[name] = OURS[name](model, step_size=0.25)
@@ -173,6 +176,9 @@ TOLD = {
     "WindowedHMC": "persistence=0.0",
     "MCLMC": "energy_variance=0.0005",
     "ParallelTempering": "ParallelTempering(model, kernel=HMC, num_rungs=5)",
+    "neal": "neal(WindowedHMC(parameterize(model, 'centered'), dynamics=",
+    "BNNRegressor": "BNNRegressor(hidden=(3,), prior=Normal(scale=1.5))",
+    "BNNClassifier": "num_chains=2",
     "parameterize": "parameterize(model, 'centered')",
     "integrate_output": "integrate_output(model, sites=('a',))",
 }

@@ -17,7 +17,8 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.predictions import Predictions, predict
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.priors.independent import FanIn, Horseshoe, Laplace, Normal, StudentT
 from numpyro_bnn.run.mcmc import MCMC

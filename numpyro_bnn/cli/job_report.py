@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpyro_bnn import plots
 from numpyro_bnn.cli.job import Outcome, Score
 from numpyro_bnn.posterior.arviz_export import to_inference_data
-from numpyro_bnn.posterior.predictions import Average, average
+from numpyro_bnn.posterior.predictive_draws import Average, average
 from numpyro_bnn.storage.folders import require_writable
 from numpyro_bnn.storage.locks import OWN_PREFIX
 

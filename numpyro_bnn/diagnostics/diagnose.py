@@ -17,7 +17,8 @@ from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
-from numpyro_bnn.posterior.predictions import Predictions, predict
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.paths import is_auxiliary
 from numpyro_bnn.samplers.suspects import named_elsewhere
 from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar

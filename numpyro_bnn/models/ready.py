@@ -10,16 +10,14 @@ user's units: the posterior is the same, and ``Predictive`` gives the user's uni
 """
 
 import pickle
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from flax import linen, nnx
-from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree, Values
@@ -38,33 +36,12 @@ from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.pickled_modules import dumped
 from numpyro_bnn.models.random_module import random_module
+from numpyro_bnn.models.standardization import Standardization, checksum_of, is_given, prepared_rows
 from numpyro_bnn.priors.base import Prior
 
 _ARGUMENTS = ("x", "y", "weights")
 Module: TypeAlias = linen.Module | nnx.Module
 PriorLike: TypeAlias = Prior | dist.Distribution | Callable
-
-
-class Standardization(NamedTuple):
-    """Means and scales of the training data, in the user's units, in double precision.
-
-    - **x_mean**, **x_scale** - mean and scale by column of the inputs; a constant column has scale 1
-    - **y_mean**, **y_scale** - mean and scale of the target; 0 and 1 for classes
-    - **checksum** - checksum of the data that they come from
-    - **columns** - names of the columns of the inputs, where these were a table
-    """
-
-    x_mean: np.ndarray
-    x_scale: np.ndarray
-    y_mean: np.ndarray
-    y_scale: np.ndarray
-    checksum: np.ndarray
-    columns: np.ndarray = np.empty(0, np.str_)
-
-
-def _is_given(values: Any) -> bool:
-    """Whether values come from the user: not None, traced, or standardised before."""
-    return values is not None and not isinstance(values, Prepared) and bool(not_jax_tracer(values))
 
 
 class ReadyModel:
@@ -123,7 +100,7 @@ class ReadyModel:
         :raises ValueError: if the model was already fitted to other data, for NaN, or for a
             column whose values their dtype cannot tell apart.
         """
-        if not (_is_given(x) and _is_given(y)):
+        if not (is_given(x) and is_given(y)):
             return False
         column, names = Column("x", x), column_names(x)
         x, y = self._checked("x", x), self._checked("y", y)
@@ -140,7 +117,7 @@ class ReadyModel:
         if weights is not None:
             weights = self._checked("weights", weights).astype(np.float64)
             check_weights(self.kind, weights, len(x))
-        checksum = _checksum([y, x] if weights is None else [y, x, weights])
+        checksum = checksum_of([y, x] if weights is None else [y, x, weights])
         if self.standardization is not None:
             if checksum != self.standardization.checksum:
                 raise ValueError(
@@ -196,7 +173,7 @@ class ReadyModel:
         own = {"x": self._inputs, "y": self._target, "weights": self._row_weights}
         made = {
             name: own[name](value, units)
-            if name in own and units is not None and _is_given(value)
+            if name in own and units is not None and is_given(value)
             else value
             for name, value in given.items()
         }
@@ -209,7 +186,7 @@ class ReadyModel:
         x = self._checked("x", x)
         self._check_columns(x.shape, units)
         check_resolution(self.kind, column, x.dtype, units.x_mean, units.x_scale)
-        return _prepared(standardized(self.kind, column, x, units.x_mean, units.x_scale), units)
+        return prepared_rows(standardized(self.kind, column, x, units.x_mean, units.x_scale), units)
 
     def _target(self, y: Any, units: Standardization) -> Any:
         y = self._checked("y", y)
@@ -217,7 +194,9 @@ class ReadyModel:
             return y
         _check_target(y)
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
-        return _prepared(standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())), units)
+        return prepared_rows(
+            standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())), units
+        )
 
     def _row_weights(self, weights: Any, units: Standardization) -> np.ndarray:
         weights = self._checked("weights", weights)
@@ -248,7 +227,7 @@ class ReadyModel:
         y_scale = x.y_scale if isinstance(x, Prepared) else float(units.y_scale)
         if isinstance(y, Prepared):
             y = y.rows
-        elif _is_given(y):
+        elif is_given(y):
             y = self._checked("y", y)
         return self._sites(self._rows(x, units), y, (shift, y_scale), weights)
 
@@ -260,7 +239,7 @@ class ReadyModel:
 
     def _rows(self, x: Any, units: Standardization) -> Any:
         """Standardised inputs, whether given standardised, as values, or traced."""
-        if _is_given(x):
+        if is_given(x):
             x = self._inputs(x, units)
         if isinstance(x, Prepared):
             # Checked when it was prepared. Nothing here may depend on `units`, see `Prepared`.
@@ -283,19 +262,6 @@ class ReadyModel:
                 units.y_scale,
             )
         return float(units.y_mean)
-
-
-def _checksum(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """In one precision, so that NumPy and JAX copies of the same data have the same checksum."""
-    found = 0
-    with np.errstate(over="ignore"):
-        for values in arrays:
-            found = zlib.crc32(values.astype(np.float32).tobytes(), found)
-    return np.asarray(found, np.uint32)
-
-
-def _prepared(rows: np.ndarray, units: Standardization) -> Prepared:
-    return Prepared(rows, np.asarray(units.y_scale, rows.dtype))
 
 
 def _check_target(y: Any) -> None:

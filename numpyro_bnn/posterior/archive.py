@@ -12,7 +12,8 @@ from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
-from numpyro_bnn.storage.draw_store import POSTERIOR, DrawStore
+from numpyro_bnn.storage.draw_store import DrawStore
+from numpyro_bnn.storage.draw_variables import POSTERIOR
 from numpyro_bnn.storage.folders import require_writable
 
 _FORMAT = "numpyro_bnn draws 1"

@@ -21,7 +21,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
 from numpyro_bnn.posterior.draws import Draws, draws_of
-from numpyro_bnn.posterior.predictions import Predictions
+from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.potential.subsampling import all_rows

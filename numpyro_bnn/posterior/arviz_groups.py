@@ -13,7 +13,8 @@ import xarray as xr
 
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.predictions import Predictions, predict
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.storage.axis_names import class_layer, dims_of, layer_of, variable_name
 from numpyro_bnn.storage.stored_array import StoredArray

@@ -21,8 +21,8 @@ from numpyro_bnn.run.recorder import Disk
 from numpyro_bnn.run.refusals import check_extra_fields
 from numpyro_bnn.run.starts import starts_for
 from numpyro_bnn.samplers.suspects import warn_of_run
-from numpyro_bnn.storage.checkpoints import check_accept
 from numpyro_bnn.storage.processes import Processes
+from numpyro_bnn.storage.same_run import check_accept
 
 if TYPE_CHECKING:
     # Judging brings Numba, which takes a second to import: only runs that are judged wait for it.

@@ -20,7 +20,8 @@ from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
 from numpyro_bnn.storage.checkpoints import Checkpoint, Progress, Start
 from numpyro_bnn.storage.chunk_files import DTYPES
-from numpyro_bnn.storage.draw_store import DrawStore, Variable, variables_of
+from numpyro_bnn.storage.draw_store import DrawStore
+from numpyro_bnn.storage.draw_variables import Variable, variables_of
 from numpyro_bnn.storage.folders import leave_mark, path_of, refuse_nested, require_writable
 from numpyro_bnn.storage.locks import FolderInUse, FolderLock
 from numpyro_bnn.storage.processes import Processes

@@ -14,30 +14,31 @@ disk at any moment leaves the one before. Nothing here is ever unpickled.
 """
 
 import json
-import logging
 import os
 import uuid
-import warnings
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from numpyro.util import find_stack_level
 
 from numpyro_bnn.storage.changed_by_model import warn_of_left_out
 from numpyro_bnn.storage.folders import damaged, entries, read_json
-from numpyro_bnn.storage.run_identity import Described, Facts, difference, differing, is_within
+from numpyro_bnn.storage.orbax_arrays import (
+    alone,
+    from_plain,
+    named,
+    quiet_orbax,
+    shapes_of,
+    to_plain,
+    zeros_like,
+)
+from numpyro_bnn.storage.run_identity import Described
+from numpyro_bnn.storage.same_run import BEFORE, refuse_other_run
 
 _FORMAT = "numpyro_bnn checkpoint 2"
-# The format before it has fewer facts: globals and modules that a model's code reaches are missing.
-_BEFORE = "numpyro_bnn checkpoint 1"
-# Settings that the shapes of stored states and draws depend on: a resumed run cannot differ in them.
-_LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")
-_FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
 
 
 class Start(NamedTuple):
@@ -168,7 +169,7 @@ class Checkpoint:
                 "checkpoint=: the names of sites must be valid Unicode, and those of the starts are "
                 f"not: one cannot be stored ({list(start.init_params)!a}). Rename it in the model."
             ) from error
-        plain, kinds = _to_plain(leaves)
+        plain, kinds = to_plain(leaves)
         content = {
             "format": _FORMAT,
             "run": uuid.uuid4().hex,
@@ -176,12 +177,12 @@ class Checkpoint:
             "left_out": list(described.unknown),
             "extra_fields": start.extra_fields,
             "until": start.until,
-            "start": {"form": form, "kinds": kinds, "shapes": _shapes(plain)},
+            "start": {"form": form, "kinds": kinds, "shapes": shapes_of(plain)},
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         self._draft.write_text(json.dumps(content, indent=1))
-        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as writer:
-            writer.save(self.directory / "start", _named(plain), force=True)
+        with quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=alone()) as writer:
+            writer.save(self.directory / "start", named(plain), force=True)
         os.replace(self._draft, self._header)
 
     def read_start(
@@ -198,7 +199,7 @@ class Checkpoint:
         """
         self.require_run()
         content = self._read_header()
-        self._refuse_other_run(content, describe, accept)
+        refuse_other_run(self.directory, content, describe, accept)
         try:
             keys, init_params, at = self._read_leaves(content["start"])
         except Exception as error:  # damaged files make the readers fail in any way there is
@@ -214,13 +215,13 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         target = [np.zeros(shape, kind) for shape, kind in start["shapes"]]
-        with _quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=_alone()) as reader:
-            found = reader.restore(self.directory / "start", _named(target))
+        with quiet_orbax(), ocp.StandardCheckpointer(multiprocessing_options=alone()) as reader:
+            found = reader.restore(self.directory / "start", named(target))
         form = jax.tree_util.PyTreeDef.deserialize_using_proto(
             jax.tree_util.default_registry, bytes.fromhex(start["form"])
         )
         plain = [found[str(i)] for i in range(len(target))]
-        keys, init_params, *more = jax.tree.unflatten(form, _from_plain(plain, start["kinds"]))
+        keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
         # The inputs of the stopping rule stay on the host as they were given: a device would round them.
@@ -241,7 +242,7 @@ class Checkpoint:
         :raises ValueError: if the file is damaged, or of another format.
         """
         content = read_json(self._header, self._safe)
-        if content.get("format") not in (_FORMAT, _BEFORE):
+        if content.get("format") not in (_FORMAT, BEFORE):
             raise ValueError(
                 f"{self._header} is no checkpoint of numpyro_bnn in the format {_FORMAT!r}: it names "
                 f"the format {content.get('format')!r}. {self._safe}"
@@ -254,52 +255,16 @@ class Checkpoint:
             raise damaged(self._header, error, self._safe)
         return content
 
-    def _refuse_other_run(
-        self,
-        content: dict[str, Any],
-        describe: Callable[[Collection[str]], Described],
-        accept: Collection[str] | None,
-    ) -> None:
-        """Refuse to continue the stored run with another kernel, model, data or settings.
-
-        :param content: content of ``run.json``.
-        :param describe: see :meth:`read_start`.
-        :param accept: see :meth:`read_start`.
-        :raises ValueError: naming the facts that differ.
-        """
-        left_out = content.get("left_out", [])
-        described = describe(left_out)
-        new = {n: why for n, why in described.unknown.items() if not is_within(n, left_out)}
-        warn_of_left_out(f"checkpoint={str(self.directory)!r}", new)
-        skip = [*left_out, *new, *(accept or ())]
-        before, now = content["facts"], described.facts
-        if content["format"] == _BEFORE:
-            before, now = _known_to_both(before, now)
-        before, now = (
-            {k: v for k, v in x.items() if not is_within(k, skip)} for x in (before, now)
-        )
-        differs = differing(before, now)
-        if not differs:
-            return
-        free = [name for name in differs if not is_within(name, _FORM)]
-        advice = "Resume with what the run began with, or begin a new run in another folder."
-        if accept is not None and len(free) == len(differs):
-            advice += f" If that changes no draw, go on with `resume(…, accept={free[:3]})`."
-        raise ValueError(
-            f"The checkpoint in {self.directory} is of another run, and would not continue to "
-            f"the same draws. What differs: {difference(before, now)}. {advice}"
-        )
-
     def save(self, states: Any, progress: Progress) -> None:
         """Store the complete states of all chains; the previous checkpoint stays until this one is whole."""
         import orbax.checkpoint as ocp
 
-        plain, kinds = _to_plain(jax.tree.leaves(states))
+        plain, kinds = to_plain(jax.tree.leaves(states))
         args = ocp.args.Composite(
-            state=ocp.args.StandardSave(_named(plain)),
+            state=ocp.args.StandardSave(named(plain)),
             progress=ocp.args.JsonSave({**progress._asdict(), "kinds": kinds}),
         )
-        with _quiet_orbax():
+        with quiet_orbax():
             self._open().save(progress.steps, args=args, force=True)
 
     def last_step(self) -> int | None:
@@ -323,18 +288,18 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         leaves, structure = jax.tree.flatten(like)
-        plain = _zeros_like(leaves)
+        plain = zeros_like(leaves)
         args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(_named(plain)), progress=ocp.args.JsonRestore()
+            state=ocp.args.StandardRestore(named(plain)), progress=ocp.args.JsonRestore()
         )
         try:
-            with _quiet_orbax():
+            with quiet_orbax():
                 found = self._open().restore(step, args=args)
             progress = Progress(*(int(found.progress[name]) for name in Progress._fields))
             if progress.steps != step or not 0 <= progress.draws <= step:
                 raise ValueError(f"it tells {progress}")
             kinds = found.progress["kinds"]
-            restored = _from_plain([found.state[str(i)] for i in range(len(plain))], kinds)
+            restored = from_plain([found.state[str(i)] for i in range(len(plain))], kinds)
             return jax.tree.unflatten(structure, restored), progress
         except Exception as error:  # damaged files make the readers fail in any way there is
             raise self._unreadable(step, error) from error
@@ -361,105 +326,10 @@ class Checkpoint:
                 max_to_keep=2,
                 enable_async_checkpointing=False,
                 create=False,
-                multiprocessing_options=_alone(),
+                multiprocessing_options=alone(),
             )
-            with _quiet_orbax():
+            with quiet_orbax():
                 self._manager = ocp.CheckpointManager(
                     self._steps, options=options, item_names=("state", "progress")
                 )
         return self._manager
-
-
-def _alone() -> Any:
-    """Options by which orbax waits for no other process: one of them writes, each reads by itself."""
-    import orbax.checkpoint as ocp
-
-    here = jax.process_index()
-    return ocp.options.MultiprocessingOptions(
-        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
-    )
-
-
-def check_accept(accept: Any) -> Collection[str]:
-    """Refuse an `accept` that is no list of paths, or that names a setting the stored files depend on.
-
-    :param accept: the argument of `resume`.
-    :raises TypeError: for anything but a list of names.
-    :raises ValueError: for a setting in which a resumed run cannot differ.
-    """
-    names = isinstance(accept, (list, tuple, set, frozenset))
-    if not names or not all(isinstance(name, str) and name for name in accept):
-        raise TypeError(
-            "resume: accept must be a list of names that the message of a refused `resume` gives, such "
-            f"as ['kernel.model.SCALE'], got {accept!r}."
-        )
-    fixed = [name for name in accept if is_within(name, _FORM)]
-    if fixed:
-        raise ValueError(
-            f"resume: accept={fixed} cannot differ, because the stored states and draws have that form. "
-            "Resume with what the run began with, or begin a new run in another folder."
-        )
-    return accept
-
-
-def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
-    """Facts of a checkpoint in the older format, and of the run that continues it, that can be compared."""
-    warnings.warn(
-        "The checkpoint was written by an earlier version, which did not look at globals and modules "
-        "that a model reaches. What it did look at is compared; see to the rest yourself.",
-        stacklevel=find_stack_level(),
-    )
-    told = [
-        name
-        for name in before
-        if name in now
-        and ".wrapped" not in name
-        and not before[name].startswith("as ")
-        and not now[name].startswith(("as ", "not compared"))
-        and " #" not in now[name]
-    ]
-    return {n: before[n] for n in told}, {n: now[n] for n in told}
-
-
-def _named(leaves: list[Any]) -> dict[str, Any]:
-    return {str(i): leaf for i, leaf in enumerate(leaves)}
-
-
-def _shapes(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
-    return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _to_plain(leaves: list[Any]) -> tuple[list[np.ndarray], list[str | None]]:
-    """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
-    kinds = [str(jax.random.key_impl(x)) if _is_key(x) else None for x in leaves]
-    plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
-    return [np.asarray(x) for x in plain], kinds
-
-
-def _zeros_like(leaves: list[Any]) -> list[np.ndarray]:
-    """Zeros of the shapes and dtypes that `_to_plain` gives, from abstract leaves."""
-    shapes = [jax.eval_shape(jax.random.key_data, x) if _is_key(x) else x for x in leaves]
-    return [np.zeros(x.shape, x.dtype) for x in shapes]
-
-
-def _from_plain(leaves: list[Any], kinds: list[str | None]) -> list[jax.Array]:
-    return [
-        jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)
-        for x, kind in zip(leaves, kinds)
-    ]
-
-
-@contextmanager
-def _quiet_orbax() -> Iterator[None]:
-    """Silence the warnings that orbax logs about its own waiting."""
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

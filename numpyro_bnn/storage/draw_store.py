@@ -13,75 +13,18 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
 from numpyro_bnn.samplers.failed_chains import first_bad_draws, not_finite
-from numpyro_bnn.storage.axis_names import dims_of, variable_name
 from numpyro_bnn.storage.chunk_files import DrawFiles, layout
+from numpyro_bnn.storage.draw_variables import POSTERIOR, STATS, Variable, axes_of
 from numpyro_bnn.storage.folders import damaged, entries, read_json
 from numpyro_bnn.storage.stored_array import StoredArray
-from numpyro_bnn.storage.stored_names import refuse_names
 
 FORMAT = "numpyro_bnn draws on disk 1"
-POSTERIOR, STATS = "posterior", "sample_stats"
 _SAFE = "The draws in its subfolders are untouched; restore the file from a copy."
-
-
-class Variable(NamedTuple):
-    """One array of the store.
-
-    - **group** - ``"posterior"`` or ``"sample_stats"``
-    - **name** - its name in the file
-    - **source** - name of the site or state field; for a pytree, with the path of the leaf
-    - **shape** - shape of one draw
-    - **dtype** - dtype of the draws as they were sampled
-    """
-
-    group: str
-    name: str
-    source: str
-    shape: tuple[int, ...]
-    dtype: Any
-
-
-def variables_of(draws: Mapping[str, Any], sample_field: str, lead: int) -> list[Variable]:
-    """The variables to store for the fields that a run collects, in the order of the leaves.
-
-    :param draws: abstract or real arrays by state field.
-    :param sample_field: the field that holds the sites.
-    :param lead: number of leading axes (chain, draw) of each array.
-    """
-    found = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(dict(draws))[0]:
-        field, *rest = [_key(part) for part in path]
-        own = field == sample_field
-        source = ".".join(rest or ["x"]) if own else ".".join([field, *rest])
-        group = POSTERIOR if own else STATS
-        shape = tuple(leaf.shape[lead:])
-        found.append(Variable(group, variable_name(source), source, shape, leaf.dtype))
-    for group in (POSTERIOR, STATS):
-        alike = [v for v in found if v.group == group]
-        axes = [axis for names in _axes(alike) for axis in names]
-        refuse_names("MCMC", {v.source: v.name for v in alike}, axes, on_disk=True)
-    return found
-
-
-def _axes(variables: list[Variable]) -> list[list[str]]:
-    """Names of the axes of each variable of one group, beside (chain, draw)."""
-    sites = {v.source: v.shape for v in variables if v.group == POSTERIOR}
-    named = dims_of(sites)
-    return [
-        named.get(v.source) or [f"{v.name}.axis_{i}" for i in range(len(v.shape))]
-        for v in variables
-    ]
-
-
-def _key(part: Any) -> str:
-    """One part of a pytree path, as text."""
-    return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))
 
 
 class DrawStore:
@@ -167,7 +110,7 @@ class DrawStore:
             shutil.rmtree(self.path / group, ignore_errors=True)
         root: Any = zarr.open_group(self.path, mode="a", zarr_format=3)
         groups = {group: root.create_group(group) for group in (POSTERIOR, STATS)}
-        for variable, axes in zip(variables, _axes(variables)):
+        for variable, axes in zip(variables, axes_of(variables)):
             given = dtype if variable.group == POSTERIOR else None
             groups[variable.group].create_array(
                 variable.name,

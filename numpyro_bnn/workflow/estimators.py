@@ -18,7 +18,8 @@ from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.predictions import Predictions, average, predict
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.workflow.estimator_inputs import (

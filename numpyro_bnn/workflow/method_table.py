@@ -9,7 +9,7 @@ import numpy as np
 
 from numpyro_bnn import scores
 from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.predictions import Predictions
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
 class Compared(NamedTuple):

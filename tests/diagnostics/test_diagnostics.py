@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import diagnose_draws
@@ -19,67 +18,6 @@ with warnings.catch_warnings():
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
-
-
-# --- between chains ---------------------------------------------------------------------------
-
-
-def test_variance_parts_add_up_to_the_variance_of_all_draws(rng):
-    x = rng.normal(size=(4, 30, 5)) + rng.normal(size=(4, 1, 5))
-    parts = diagnostics.variance_parts(x)
-    np.testing.assert_allclose(parts.within, x.var(axis=1).mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(parts.between, x.mean(axis=1).var(axis=0), rtol=1e-12)
-    for groups in (None, [0, 0, 0, 1], ["a", "b", "a", "b"]):
-        parts = diagnostics.variance_parts(x, groups)
-        total = x.reshape(120, 5).var(axis=0)
-        np.testing.assert_allclose(parts.within + parts.between, total, rtol=1e-12)
-        np.testing.assert_allclose(parts.share, parts.between / total, rtol=1e-12)
-    one = diagnostics.variance_parts(x, np.zeros(4))
-    np.testing.assert_allclose(one.between, 0, atol=1e-15)
-
-
-def test_chain_agreement_is_that_of_the_scores(rng):
-    from numpyro_bnn import scores
-
-    probs = rng.dirichlet(np.ones(3), size=(3, 5, 20))
-    given = diagnostics.chain_agreement(probs)
-    for c in range(3):
-        for d in range(3):
-            assert given.agreement[c, d] == scores.agreement(probs[c], probs[d])
-            expected = scores.total_variation(probs[c], probs[d])
-            assert given.total_variation[c, d] == pytest.approx(expected, abs=1e-14)
-
-
-def test_distinct_functions_counts_functions_and_chains():
-    sure = np.eye(4)
-    # Each chain one function, all of them apart: four functions, four distinct chains.
-    apart = np.broadcast_to(sure[:, None, None], (4, 10, 3, 4))
-    np.testing.assert_allclose(
-        diagnostics.distinct_functions({"probs": apart}), (4, 1, 4), rtol=1e-12
-    )
-    # Each chain visits the same two functions equally often.
-    visits = sure[np.arange(10) % 2]
-    shared = np.broadcast_to(visits[None, :, None], (4, 10, 3, 4))
-    np.testing.assert_allclose(
-        diagnostics.distinct_functions({"probs": shared}), (2, 2, 1), rtol=1e-12
-    )
-    # Two chains in each of two functions.
-    pairs = apart[[0, 0, 1, 1]]
-    np.testing.assert_allclose(
-        diagnostics.distinct_functions({"probs": pairs}), (2, 1, 2), rtol=1e-12
-    )
-
-
-def test_distinct_functions_of_two_states_is_the_entropy_of_their_overlap():
-    # Two draws with affinity a: eigenvalues (1 +- a)/2. Gaussians: a by the integral.
-    m, s, t = 0.7, 1.0, 1.6
-    x = np.linspace(-20, 20, 40_001)
-    a = np.sqrt(stats.norm.pdf(x, 0, s) * stats.norm.pdf(x, m, t)).sum() * (x[1] - x[0])
-    expected = np.exp(stats.entropy([(1 + a) / 2, (1 - a) / 2]))
-    mean, scale = np.array([[[0.0]], [[m]]]), np.array([[[s]], [[t]]])
-    given = diagnostics.distinct_functions({"mean": mean, "scale": scale})
-    assert given.total == pytest.approx(expected, rel=1e-9)
-    assert given.between == pytest.approx(expected, rel=1e-9)
 
 
 def test_one_noise_for_all_inputs_is_one_function(rng):
@@ -480,58 +418,3 @@ def test_predictions_and_the_mapping_of_their_values_are_alike(rng):
     given = diagnose_draws(weights_of(rng), Predictions())
     assert given.predictions.groups[0].name == "probs"
     assert given.distinct == diagnostics.distinct_functions(Predictions.values)
-
-
-W = np.random.default_rng(1).normal(size=(2, 100, 3))
-WEIGHTS = {"w": W}
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: diagnose_draws(), ValueError, "neither weights nor predictions"),
-        (lambda: diagnose_draws({}, {}), ValueError, "neither weights nor predictions"),
-        (lambda: diagnose_draws(WEIGHTS, W[:1]), ValueError, r"\(2, 100\) .* \(1, 100\) in"),
-        (
-            lambda: diagnose_draws(WEIGHTS, W[..., 0]),
-            ValueError,
-            r"input, ...\), got shape",
-        ),
-        (lambda: diagnose_draws({"w": np.ones(3)}), ValueError, r"weights 'w': .*shape \(3,\)"),
-        (
-            lambda: diagnose_draws(WEIGHTS, sample_stats={"diverging": np.zeros(200)}),
-            ValueError,
-            r"\['diverging'\] must have shape .* \(2, 100\), got \(200,\)",
-        ),
-        (lambda: diagnose_draws(None, W, second=W), TypeError, "must be a pair .* got ndarray"),
-        (lambda: diagnose_draws(WEIGHTS, second=({"w": W}, None)), ValueError, "weights alone"),
-        (
-            lambda: diagnose_draws(None, {"mean": W, "scale": W[..., :1]}),
-            ValueError,
-            "the same inputs, got {'mean': 3, 'scale': 1}",
-        ),
-        (
-            lambda: diagnose_draws(None, W, second=(None, {"x": W})),
-            ValueError,
-            r"\['predictions'\] and \['x'\]",
-        ),
-        (lambda: diagnose_draws(None, W, second=(None, W[..., :2])), ValueError, "the same inputs"),
-        (
-            lambda: diagnose_draws(None, W, second=(None, W * np.nan)),
-            ValueError,
-            "second run",
-        ),
-        (lambda: diagnostics.variance_parts(W, [1]), ValueError, r"2 chains, got shape \(1,\)"),
-        (lambda: diagnostics.chain_agreement(W), ValueError, r"got shape \(2, 100, 3\)"),
-        (
-            lambda: diagnostics.chain_agreement(type("P", (), {"values": {"mean": W}})()),
-            ValueError,
-            r"predictions with \['mean'\]",
-        ),
-        (lambda: diagnostics.distinct_functions({"mean": W}), ValueError, r"got \['mean'\]"),
-        (lambda: diagnostics.distinct_functions(W), ValueError, "got ndarray"),
-    ],
-)
-def test_a_mistake_gets_an_error_that_names_it(call, error, message):
-    with pytest.raises(error, match=message):
-        call()

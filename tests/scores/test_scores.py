@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 from sklearn import metrics
+from test_score_distributions import random_probs
 
 from numpyro_bnn import scores
 
@@ -22,10 +23,6 @@ class Predictions:
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
-
-
-def random_probs(rng, *shape):
-    return rng.dirichlet(np.ones(shape[-1]), size=shape[:-1])
 
 
 def test_lppd_is_the_log_of_the_mean_density_even_where_densities_underflow(rng):
@@ -204,38 +201,6 @@ def test_coverage_of_calibrated_predictions_is_the_level(rng):
     assert rows.mean() == narrow
 
 
-def test_agreement_and_total_variation_compare_the_averages(rng):
-    p, q = random_probs(rng, 4, 30, 3), random_probs(rng, 2, 5, 30, 3)
-    a, b = p.mean(0), q.mean((0, 1))
-    assert scores.agreement(p, q) == np.mean(a.argmax(1) == b.argmax(1))
-    brute = np.mean([sum(max(x - z, 0) for x, z in zip(u, v)) for u, v in zip(a, b)])
-    assert scores.total_variation(p, q) == pytest.approx(brute, rel=1e-12)
-    assert scores.total_variation([[1.0, 0.0]], [[0.0, 1.0]]) == 1.0
-
-
-def test_exact_wasserstein_is_scipys_for_equal_and_for_unequal_numbers_of_draws(rng):
-    p = rng.normal(size=(2, 6, 4))
-    for q in (rng.normal(size=(12, 4)), rng.normal(size=(7, 4))):
-        expected = [stats.wasserstein_distance(p.reshape(12, 4)[:, i], q[:, i]) for i in range(4)]
-        given = scores.wasserstein(p, q, pointwise=True)
-        np.testing.assert_allclose(given, expected, rtol=1e-12)
-
-
-def test_sliced_wasserstein_of_a_shift_is_the_mean_projection(rng):
-    p = rng.normal(size=(50, 1, 2))
-    shift = np.array([3.0, 4.0])
-    # A shift moves every projection by u . shift; E |u . v| = 2 |v| / pi on the circle.
-    given = scores.wasserstein(p, p + shift, event_dim=1, num_projections=4000)
-    assert given == pytest.approx(2 * 5 / np.pi, rel=0.03)
-    assert scores.wasserstein(p, p[::-1], event_dim=1) == pytest.approx(0.0, abs=1e-15)
-
-
-def test_ood_auroc_is_scikit_learns_ties_included(rng):
-    familiar, strange = rng.integers(0, 6, 40), rng.integers(2, 8, 30)
-    expected = metrics.roc_auc_score([0] * 40 + [1] * 30, np.concatenate([familiar, strange]))
-    assert scores.ood_auroc(familiar, strange) == pytest.approx(expected, rel=1e-12)
-
-
 def test_ood_auroc_of_predictions_uses_the_score_asked_for():
     # Inside: each draw unsure, all alike. Outside: each draw sure, and they disagree.
     alike = Predictions(probs=np.full((1, 2, 3, 2), 0.5))
@@ -244,31 +209,6 @@ def test_ood_auroc_of_predictions_uses_the_score_asked_for():
     )
     assert scores.ood_auroc(alike, split, score="mutual_information") == 1.0
     assert scores.ood_auroc(alike, split, score="entropy") == 0.5
-
-
-def test_uncertainty_of_classes_splits_by_entropies(rng):
-    probs = random_probs(rng, 3, 4, 10, 5)
-    parts = scores.uncertainty(probs)
-    flat = probs.reshape(12, 10, 5)
-    np.testing.assert_allclose(parts.total, stats.entropy(flat.mean(0), axis=1), rtol=1e-12)
-    np.testing.assert_allclose(parts.aleatoric, stats.entropy(flat, axis=2).mean(0), rtol=1e-12)
-    # Mutual information as the mean divergence of each draw from the average.
-    divergence = stats.entropy(flat, flat.mean(0)[None], axis=2).mean(0)
-    np.testing.assert_allclose(scores.mutual_information(probs), divergence, rtol=1e-10)
-
-
-def test_uncertainty_of_a_regression_is_the_variance_of_the_mixture(rng):
-    mean, scale = rng.normal(size=(3, 2)), rng.uniform(1, 2, (3, 2))
-    parts = scores.uncertainty(mean, scale)
-
-    def second_moment(x, i):
-        return x**2 * stats.norm.pdf(x, mean[:, i], scale[:, i]).mean()
-
-    for i in range(2):
-        second = integrate.quad(second_moment, -30, 30, args=(i,))[0]
-        assert parts.total[i] == pytest.approx(second - mean[:, i].mean() ** 2, rel=1e-8)
-    np.testing.assert_allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=1e-12)
-    np.testing.assert_allclose(parts.aleatoric, (scale**2).mean(0), rtol=1e-12)
 
 
 def test_standard_error_and_paired_difference_are_those_of_a_t_test(rng):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer import HMC
-from test_reached_code import SETTINGS, scaled
+from test_reached_objects import SETTINGS, scaled
 
 import numpyro_bnn as bnn
 

@@ -18,7 +18,7 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
 
-from numpyro_bnn._text import Told
+from numpyro_bnn._text import Told, call_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.priors.coordinates import parameterize
@@ -193,6 +193,24 @@ def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
     return (site["value"] - law.loc) / law.scale
 
 
+class NealGibbs(Gibbs):
+    """NumPyro's Gibbs of precisions and weights, which says what it is made of.
+
+    :param model: the model in centred coordinates.
+    :param weights: the kernel of everything but the precisions.
+    """
+
+    def __init__(self, model: Callable, weights: MCMCKernel) -> None:
+        self.weights = weights
+        super().__init__([(PrecisionGibbs(model), precision_sites), (weights, None)])
+
+    def __repr__(self) -> str:
+        kind = type(self.weights)
+        # NumPyro's kernels do not say what they are set to.
+        told = self.weights if kind.__repr__ is not object.__repr__ else kind
+        return call_of("neal", {}, (told,))
+
+
 def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **options: Any) -> Gibbs:
     """Neal's scheme: exact draws of all precisions, then weights by a gradient kernel given them.
 
@@ -213,4 +231,4 @@ def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **opt
     centered = centered_model(model)
     if kernel is WindowedHMC:
         options = {"preconditioner": given_precisions(), **options}
-    return Gibbs([(PrecisionGibbs(centered), precision_sites), (kernel(centered, **options), None)])
+    return NealGibbs(centered, kernel(centered, **options))

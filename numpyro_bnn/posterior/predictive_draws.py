@@ -1,0 +1,175 @@
+"""Predictions of each draw, and their average."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.units import Column, check_fits, standardized
+from numpyro_bnn.likelihoods.observe import check_array, check_labels
+from numpyro_bnn.posterior.mixture_quantiles import quantiles_of
+from numpyro_bnn.samplers.suspects import warn_of_use
+
+# What is computed at targets, of which there is one a row.
+OF_TARGETS = ("log_prob", "cdf")
+
+
+class Predictions:
+    """The predictions of each draw at each input.
+
+    - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
+      classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
+      where ``scale`` is the standard deviation of the noise, in the units of the target
+    - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
+    """
+
+    def __init__(
+        self,
+        values: dict[str, np.ndarray],
+        evaluate: Callable,
+        shift: float | None = None,
+        suspect: Mapping[int, str] | None = None,
+    ) -> None:
+        self.values = values
+        self.suspect = dict(suspect or {})
+        self._evaluate = evaluate
+        # The mean that a ready model subtracts from its target; added to be in the user's units.
+        self._shift = shift
+        self._warned: set[str] = set()
+
+    def warn_of_suspects(self, owner: str) -> None:
+        """Warn, once for each `owner`, that suspect chains are averaged in."""
+        if self.suspect and owner not in self._warned:
+            self._warned.add(owner)
+            warn_of_use(owner, self.suspect)
+
+    @property
+    def probs(self) -> np.ndarray:
+        return self._value("probs")
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self._value("mean")
+
+    @property
+    def scale(self) -> np.ndarray:
+        return self._value("scale")
+
+    def _value(self, name: str) -> np.ndarray:
+        if name not in self.values:
+            raise AttributeError(
+                f"These predictions have {list(self.values)}, not '{name}': classes have 'probs', "
+                "other targets 'mean' and 'scale'."
+            )
+        return self.values[name]
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        """Log density or probability of targets under each draw.
+
+        :param y: targets, one a row.
+        :return: shape (chain, draw, row), nats.
+        """
+        return self._at_targets("log_prob", y)
+
+    def cdf(self, y: Any) -> np.ndarray:
+        """Probability of a target up to `y` under each draw, for a continuous target.
+
+        :param y: one number a row.
+        :return: shape (chain, draw, row), between 0 and 1.
+        :raises NotImplementedError: if NumPyro knows no distribution function of the target.
+        """
+        self._value("mean")
+        return self._at_targets("cdf", y)
+
+    def quantiles(self, levels: Any) -> np.ndarray:
+        """Quantiles of the predictive distribution, the average over all draws.
+
+        :param levels: probabilities strictly between 0 and 1, (levels,).
+        :return: shape (levels, row), in the units of the target.
+        :raises ValueError: for other levels.
+        """
+        return quantiles_of(self.mean, self._value("scale"), self.cdf, levels)
+
+    def first_rows(self, count: int) -> "Predictions":
+        """The predictions of the first rows alone.
+
+        :param count: how many.
+        """
+        size = next(iter(self.values.values())).shape[2]
+
+        def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
+            if what in OF_TARGETS:
+                extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
+            return {name: made[:, :, :count] for name, made in self._evaluate(what, extra).items()}
+
+        values = {name: value[:, :, :count] for name, value in self.values.items()}
+        return Predictions(values, evaluate, self._shift, self.suspect)
+
+    def _at_targets(self, what: str, y: Any) -> np.ndarray:
+        """A function of the target's distribution under each draw, at one value a row."""
+        y = as_array(what, "y", y)
+        check_array(what, "y", y)
+        if "probs" in self.values:
+            check_labels(what, y, self.probs.shape[-1])
+        shape = self.probs.shape[2:-1] if "probs" in self.values else self.mean.shape[2:]
+        if jnp.shape(y) != shape:
+            raise ValueError(
+                f"{what}: y has shape {jnp.shape(y)}, but the predictions are for targets of "
+                f"shape {shape}. Give the targets of the rows that were predicted."
+            )
+        if self._shift is not None:
+            one = np.ones(())
+            y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)
+        elif isinstance(y, np.ndarray):
+            check_fits(what, "y", y)
+        return self._evaluate(what, jnp.asarray(y))[what]
+
+    def sample(self, key: jax.Array) -> np.ndarray:
+        """One target of every row under each draw (posterior predictive draws).
+
+        :param key: random key.
+        :return: shape (chain, draw, row, …).
+        """
+        return self._evaluate("sample", key)["sample"]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        main = self.values["probs"] if "probs" in self.values else self.values["mean"]
+        return np.asarray(main, dtype)
+
+    def __repr__(self) -> str:
+        return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
+
+
+class Average(NamedTuple):
+    """Model average of a continuous target.
+
+    - **mean** - posterior mean of the prediction, (row, …)
+    - **scale** - standard deviation of the mixture: noise and disagreement of the draws
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+
+def average(predictions: Predictions) -> np.ndarray | Average:
+    """Bayesian model average over all chains and draws.
+
+    :param predictions: the result of :func:`predict`.
+    :return: class probabilities (row, classes), or :class:`Average` for other targets.
+    :raises TypeError: for anything else.
+    """
+    if not isinstance(predictions, Predictions):
+        raise TypeError(
+            f"average: expected what `bnn.predict` returns, got {type(predictions).__name__}."
+        )
+    predictions.warn_of_suspects("average")
+    if "probs" in predictions.values:
+        return predictions.probs.mean((0, 1))
+    # A deterministic site has no noise.
+    scale = predictions.values.get("scale", np.zeros((1, 1)))
+    within = (scale.astype(np.float64) ** 2).mean((0, 1))
+    between = predictions.mean.astype(np.float64).var((0, 1))
+    return Average(predictions.mean.mean((0, 1)), np.sqrt(within + between))

@@ -1,0 +1,64 @@
+"""What orbax is given: arrays by number, random keys as plain numbers; and how it is kept quiet."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def alone() -> Any:
+    """Options by which orbax waits for no other process: one of them writes, each reads by itself."""
+    import orbax.checkpoint as ocp
+
+    here = jax.process_index()
+    return ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
+    )
+
+
+def named(leaves: list[Any]) -> dict[str, Any]:
+    return {str(i): leaf for i, leaf in enumerate(leaves)}
+
+
+def shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
+    return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def to_plain(leaves: list[Any]) -> tuple[list[np.ndarray], list[str | None]]:
+    """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
+    kinds = [str(jax.random.key_impl(x)) if _is_key(x) else None for x in leaves]
+    plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
+    return [np.asarray(x) for x in plain], kinds
+
+
+def zeros_like(leaves: list[Any]) -> list[np.ndarray]:
+    """Zeros of the shapes and dtypes that `to_plain` gives, from abstract leaves."""
+    shapes = [jax.eval_shape(jax.random.key_data, x) if _is_key(x) else x for x in leaves]
+    return [np.zeros(x.shape, x.dtype) for x in shapes]
+
+
+def from_plain(leaves: list[Any], kinds: list[str | None]) -> list[jax.Array]:
+    return [
+        jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)
+        for x, kind in zip(leaves, kinds)
+    ]
+
+
+@contextmanager
+def quiet_orbax() -> Iterator[None]:
+    """Silence the warnings that orbax logs about its own waiting."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,117 @@
+"""Models and settings for which minibatches would be wrong are refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc import gradients
+
+
+def init(estimator, model, *args, plate=None):
+    potential = Potential(model, args)
+    rows = Rows(potential, *potential.data_plate(plate))
+    return estimator.init(rows, None, jax.random.key(0))
+
+
+def plain(y, subsample=True):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample(
+            "y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0) if subsample else y
+        )
+
+
+def no_plate(y):
+    numpyro.sample("y", dist.Normal(numpyro.sample("mean", dist.Normal(0, 1)), 1), obs=y)
+
+
+def local(y):
+    with numpyro.plate("data", y.shape[0]):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
+
+
+def summed(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    with numpyro.plate("data", y.shape[0]):
+        rows = numpyro.subsample(y, event_dim=0)
+        numpyro.factor("y", dist.Normal(mean, 1).log_prob(rows).sum())
+
+
+def outside(y):
+    plain(y)
+    numpyro.sample("other", dist.Normal(0, 1), obs=jnp.zeros(()))
+
+
+def two_plates(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    for name in ("first", "second"):
+        with numpyro.plate(name, y.shape[0]):
+            numpyro.sample(f"y_{name}", dist.Normal(mean, 1), obs=numpyro.subsample(y, event_dim=0))
+
+
+def discrete(y):
+    kind = numpyro.sample("kind", dist.Bernoulli(0.5))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(kind, 1), obs=numpyro.subsample(y, event_dim=0))
+
+
+Y = np.arange(10.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (no_plate, "needs a plate around the observed sites, and this model has none"),
+        (local, "latent site 'mean' is inside the data plate 'data'"),
+        (lambda y: plain(y, subsample=False), r"'y' has values of shape \(10,\) .* both must be 7"),
+        (summed, r"'y' has shape \(\) in the plate 'data' of 10.*would count 10 times"),
+        (outside, "observed site 'other' is outside the plate 'data'"),
+        (two_plates, r"inside several plates, \['first', 'second'\]; say which .*`plate=`"),
+        (discrete, r"latent site\(s\) \['kind'\] are discrete"),
+    ],
+)
+def test_models_that_minibatches_would_be_wrong_for_are_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        init(gradients.minibatch(2), model, jnp.asarray(Y))
+
+
+def test_a_plate_is_chosen_by_name():
+    with pytest.raises(ValueError, match="No observed site is inside a plate named 'third'"):
+        init(gradients.minibatch(2), plain, jnp.asarray(Y), plate="third")
+    with pytest.raises(ValueError, match="'y_second' is outside the plate 'first'"):
+        init(gradients.minibatch(2), two_plates, jnp.asarray(Y), plate="first")
+
+
+def test_sizes_that_do_not_fit_the_data_are_refused():
+    with pytest.raises(ValueError, match=r"batch_size=11 is larger than the 10 rows.*'data'"):
+        init(gradients.minibatch(11), plain, jnp.asarray(Y))
+    with pytest.raises(ValueError, match=r"blocks of batch_size=4 .*10 rows.*batch_size=2"):
+        init(gradients.minibatch(4, "blocks"), plain, jnp.asarray(Y))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gradients.minibatch(3, "random"), r"order must be one of .*got 'random'"),
+        (lambda: gradients.minibatch(0), "gradients.minibatch: batch_size must be .*got 0"),
+        (lambda: gradients.minibatch(2.5), "batch_size must be a positive integer, got 2.5"),
+        (lambda: gradients.minibatch(True), "batch_size must be a positive integer, got True"),
+        (lambda: gradients.full(0), "gradients.full: .*got 0"),
+        (lambda: gradients.full(-1), "gradients.full: chunk_size must be .*got -1"),
+        (lambda: gradients.control_variate(2, chunk_size=0), "chunk_size must be .*got 0"),
+        (lambda: gradients.control_variate(-2), "control_variate: batch_size .*got -2"),
+        (lambda: gradients.svrg(0, 3), "gradients.svrg: batch_size .*got 0"),
+        (lambda: gradients.svrg(2, 0), "gradients.svrg: period must be .*got 0"),
+        (lambda: gradients.svrg(2, 3, chunk_size=-4), "svrg: chunk_size must be .*got -4"),
+        (lambda: gradients.svrg(2, True), "gradients.svrg: period must be .*got True"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

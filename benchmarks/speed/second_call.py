@@ -63,10 +63,16 @@ def measure():
 
 def in_a_process(folder):
     code = "import json; from second_call import measure; print(json.dumps(measure()))"
-    paths = [str(folder), str(ROOT / "benchmarks" / "speed"), str(folder)]
+    paths = [str(folder), str(ROOT / "benchmarks" / "speed")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+        # Python looks for modules in its working folder first.
+        [sys.executable, "-c", code],
+        env=environment,
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
 

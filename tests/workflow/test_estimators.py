@@ -149,6 +149,7 @@ def test_a_stored_estimator_predicts_the_same(kind, tmp_path):
     assert hasattr(network, "mcmc_")
 
 
+@pytest.mark.slow
 def test_any_network_of_flax():
     network = bnn.BNNRegressor(**SETTINGS | {"network": nets.MLP(1)}).fit(X, Y)
     assert network.predict(X).shape == (40,)

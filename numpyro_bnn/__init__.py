@@ -44,6 +44,7 @@ _HOME = {
     "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
     "workflow.compare": ["compare"],
+    "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
     "workflow.fit": ["fit"],
     "workflow.second_opinion": ["second_opinion"],
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.workflow.compare import compare
+    from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor
     from numpyro_bnn.workflow.fit import fit
     from numpyro_bnn.workflow.second_opinion import second_opinion

@@ -35,7 +35,9 @@ def text_of(value: Any) -> str:
         return " ".join(str(np.asarray(value).tolist()).split())
     if dataclasses.is_dataclass(value) and "\n" in repr(value):
         return call_of(type(value).__name__, _of_module(value))
-    return " ".join(repr(value).split())
+    told = repr(value)
+    # Modules of NNX write out all of their arrays.
+    return f"{type(value).__name__}(…)" if "\n" in told else " ".join(told.split())
 
 
 def _of_module(module: Any) -> dict[str, Any]:

@@ -41,8 +41,9 @@ ALLOWED = {
         "samplers.tempering storage"
     ),
     "workflow": (
-        "_checks approximations data diagnostics diagnostics.convergence diagnostics.monte_carlo "
-        "models posterior potential priors run samplers samplers.sgmcmc scores"
+        "_checks _text approximations data diagnostics diagnostics.convergence "
+        "diagnostics.monte_carlo distributions models posterior potential priors run samplers "
+        "samplers.sgmcmc scores"
     ),
     "cli": "data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
 }
@@ -83,8 +84,9 @@ ROWS = {
         beginning
     """,
     "models": """
-        affine network_handlers parameters pickled_modules standardization
-        integrated_output random_module
+        affine call_order network_handlers parameters pickled_modules standardization
+        integrated_output networks
+        random_module
         ready
     """,
     "plots": """
@@ -108,7 +110,7 @@ ROWS = {
     """,
     "priors": """
         coordinates paths precision_levels
-        base integrated_weights
+        base integrated_weights layer_patterns
         hierarchical independent
     """,
     "run": """
@@ -147,7 +149,7 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        estimator_inputs kernels_by_name method_table
+        describe estimator_inputs kernels_by_name method_table
         compare fit second_opinion
         estimators
     """,

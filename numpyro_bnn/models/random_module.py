@@ -1,32 +1,23 @@
 """Flax modules as parts of a NumPyro model: every parameter becomes a sample site.
 
 This is the only file that imports Flax. Linen and NNX modules are used through one small
-interface, :class:`_Network`: the shapes of the parameters, and a function from their values
+interface, :class:`Network`: the shapes of the parameters, and a function from their values
 and the inputs to the output.
 """
 
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro
-from flax import errors as flax_errors
 from flax import linen, nnx
 from numpyro.primitives import apply_stack
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn.models.networks import NNX, Linen, Network
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.base import as_prior
-from numpyro_bnn.priors.paths import Shapes, flatten_params, parameter_tree, site_name
-
-_NO_STATISTICS = (
-    "Running statistics are estimated from the data during training; they are neither parameters "
-    "with a prior nor a function of the inputs, so a posterior over the weights does not define "
-    "them. Use GroupNorm, LayerNorm or filter response normalisation instead, or pass frozen "
-    "statistics as `batch_stats=`."
-)
+from numpyro_bnn.priors.paths import flatten_params, parameter_tree, site_name
 
 
 class MLP(linen.Module):
@@ -104,11 +95,11 @@ def random_module(
         prior does not fit the parameters, or if a deterministic parameter has no value.
     """
     apply_rng = (apply_rng,) if isinstance(apply_rng, str) else tuple(apply_rng or ())
-    network: _Network
+    network: Network
     if isinstance(module, linen.Module):
-        network = _Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
+        network = Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
     elif isinstance(module, nnx.Module):
-        network = _NNX(module, batch_stats, apply_rng)
+        network = NNX(module, batch_stats, apply_rng)
     else:
         hint = " Make one first: `MyModule(…)`." if isinstance(module, type) else ""
         raise TypeError(
@@ -117,7 +108,8 @@ def random_module(
     shapes = network.shapes
     if not shapes:
         raise ValueError(f"random_module: the module {type(module).__name__} has no parameters.")
-    values = as_prior(prior).sample(name, network.random_shapes)
+    inputs = (init_args, init_kwargs) if init_args or init_kwargs else None
+    values = as_prior(prior).sample(name, network.shapes_for_prior(inputs))
     for path, value in values.items():
         if jnp.shape(value) != shapes[path]:
             raise ValueError(
@@ -144,7 +136,7 @@ def _handled(name: str, apply: Callable) -> Callable:
     return apply_stack(message)["value"]
 
 
-def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[str, Any]:
+def _fixed_values(paths: list[str], network: "Network", params: Any) -> dict[str, Any]:
     given = network.own_values | ({} if params is None else flatten_params(params))
     missing = [path for path in paths if path not in given]
     if missing:
@@ -159,241 +151,3 @@ def _fixed_values(paths: list[str], network: "_Network", params: Any) -> dict[st
                 f"module needs {network.shapes[path]}."
             )
     return {path: jnp.asarray(given[path]) for path in paths}
-
-
-class _Network:
-    """The interface of linen and NNX modules: parameters by path, and a pure function of them.
-
-    - **shapes** - shapes of all parameters
-    - **random_shapes** - shapes of the parameters that can be random (floating point)
-    - **own_values** - values of parameters that the module itself holds
-    """
-
-    shapes: Shapes
-    random_shapes: Shapes
-    own_values: dict[str, Any]
-
-    def _describe(self, leaves: Mapping[str, Any]) -> None:
-        self.shapes = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
-        self.random_shapes = {
-            path: shape
-            for path, shape in self.shapes.items()
-            if jnp.issubdtype(leaves[path].dtype, jnp.floating)
-        }
-
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-
-def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
-    """A fresh key for every random stream; needs NumPyro's seed handler."""
-    streams = {}
-    for stream in names:
-        key = numpyro.prng_key()
-        if key is None:
-            raise ValueError(
-                f"The module draws from the stream '{stream}' but the model has no random key. "
-                "Run it under `numpyro.handlers.seed`."
-            )
-        streams[stream] = key
-    return streams
-
-
-class _Linen(_Network):
-    def __init__(
-        self,
-        module: linen.Module,
-        batch_stats: Any,
-        apply_rng: tuple[str, ...],
-        init_args: tuple,
-        init_kwargs: dict[str, Any],
-    ) -> None:
-        self.module = module
-        self.apply_rng = apply_rng
-        self.batch_stats = batch_stats
-        collections = self._eval_shape(init_args, init_kwargs)
-        params = collections.pop("params", {})
-        if batch_stats is not None:
-            self.batch_stats = batch_stats.get("batch_stats", batch_stats)
-            needed = flatten_params(collections.pop("batch_stats", {}))
-            _check_statistics(needed, flatten_params(self.batch_stats))
-        if collections:
-            found = ", ".join(f"'{collection}'" for collection in collections)
-            raise ValueError(
-                f"random_module: {type(module).__name__} keeps the mutable collection(s) {found}. "
-                + _NO_STATISTICS
-            )
-        self.own_values = {}
-        self._describe(flatten_params(params))
-        for part in _keys(params):
-            if "." in part or part.isdigit():
-                raise ValueError(
-                    f"random_module: a part of {type(module).__name__} is named '{part}'. Dots "
-                    "and whole numbers have a meaning in site names; use another name."
-                )
-
-    def _eval_shape(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-        leaves, structure = jax.tree.flatten((args, kwargs))
-        is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
-
-        def init(key: jax.Array, arrays: list[Any]) -> Any:
-            remaining = iter(arrays)
-            filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
-            args, kwargs = jax.tree.unflatten(structure, filled)
-            streams = dict.fromkeys(("params", *self.apply_rng), key)
-            with self._dropout():
-                return self.module.init(streams, *args, **kwargs)
-
-        try:
-            arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
-            return dict(jax.eval_shape(init, jax.random.key(0), arrays))
-        except TypeError as error:
-            if args or kwargs:
-                raise
-            raise ValueError(
-                f"random_module: a linen module needs an example input to know its shapes. Give "
-                f"it after the prior: `random_module(name, {type(self.module).__name__}(…), prior, "
-                "x[:1])`."
-            ) from error
-        except flax_errors.InvalidRngError as error:
-            raise self._needs_stream(error) from error
-
-    def _needs_stream(self, error: Exception) -> ValueError:
-        return ValueError(
-            f"random_module: {type(self.module).__name__} draws random numbers of its own. Switch "
-            "that off (`deterministic=True`, `train=False`) or name the stream, "
-            f"`apply_rng=['dropout']`. Flax says: {error}"
-        )
-
-    def _dropout(self) -> Any:
-        """A context in which dropout is the identity, unless it has a random stream."""
-
-        def skip(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-            if isinstance(context.module, linen.Dropout) and context.method_name == "__call__":
-                return args[0]
-            return call(*args, **kwargs)
-
-        active = not self.apply_rng
-        return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
-
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        variables = {"params": nest(values)}
-        if self.batch_stats is not None:
-            variables["batch_stats"] = self.batch_stats
-        rngs = {**_streams(self.apply_rng), **kwargs.pop("rngs", {})}
-        try:
-            with self._dropout():
-                return self.module.apply(variables, *args, rngs=rngs, **kwargs)
-        except flax_errors.ModifyScopeVariableError as error:
-            raise _updates_statistics(type(self.module).__name__) from error
-        except flax_errors.InvalidRngError as error:
-            raise self._needs_stream(error) from error
-
-
-def _keys(params: Any) -> set[str]:
-    """Every name in a tree of parameters."""
-    if not isinstance(params, Mapping):
-        return set()
-    return {str(key) for key in params}.union(*map(_keys, params.values()))
-
-
-class _NNX(_Network):
-    def __init__(self, module: nnx.Module, batch_stats: Any, apply_rng: tuple[str, ...]) -> None:
-        self.name = type(module).__name__
-        self.apply_rng = apply_rng
-        parts: Any = nnx.split(module, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
-        self.graph, self.params, self.statistics, self.streams, rest = parts
-        self.own_statistics: dict[str, Any] = {}
-        if jax.tree.leaves(rest):
-            raise ValueError(
-                f"random_module: {self.name} keeps the mutable state "
-                f"{sorted(flatten_params(rest))}. " + _NO_STATISTICS
-            )
-        if jax.tree.leaves(self.statistics):
-            if batch_stats is None:
-                raise ValueError(
-                    f"random_module: {self.name} keeps the running statistics "
-                    f"{sorted(flatten_params(self.statistics))}. " + _NO_STATISTICS
-                )
-            self.own_statistics = flatten_params(batch_stats)
-            _check_statistics(flatten_params(self.statistics), self.own_statistics)
-        leaves = flatten_params(self.params)
-        self._describe(leaves)
-        self.own_values = {
-            path: leaf
-            for path, leaf in leaves.items()
-            if not isinstance(leaf, jax.ShapeDtypeStruct)
-        }
-
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        # New variables for every call, so that changes the module makes to them are not kept.
-        statistics = _replace(self.statistics, self.own_statistics)
-        module = nnx.merge(self.graph, _replace(self.params, values), statistics, self._seeded())
-        module.eval()
-        if self.apply_rng:
-            module.set_attributes(deterministic=False, raise_if_not_found=False)
-        else:
-            module.set_attributes(nnx.Dropout, rate=0.0, raise_if_not_found=False)
-            attention = nnx.MultiHeadAttention
-            module.set_attributes(attention, dropout_rate=0.0, raise_if_not_found=False)
-        output = module(*args, **kwargs)
-        after = flatten_params(nnx.state(module, nnx.BatchStat))
-        if any(after[path] is not value for path, value in self.own_statistics.items()):
-            raise _updates_statistics(self.name)
-        return output
-
-    def _seeded(self) -> Any:
-        """A copy of the random streams, with a fresh key for each that `apply_rng` names."""
-        tags: set[str] = set()
-        nnx.map_state(lambda _, variable: tags.add(variable.tag), self.streams)
-        keys = {}
-        for stream, key in _streams(self.apply_rng).items():
-            # A stream that a module was not given is drawn from its default one.
-            tag = stream if stream in tags else "default"
-            if tag not in tags:
-                raise ValueError(
-                    f"random_module: {self.name} has no random stream '{stream}'; it has "
-                    f"{sorted(tags)}. Name one of those in `apply_rng=`."
-                )
-            keys[tag] = key
-
-        def new(path: tuple, variable: Any) -> Any:
-            (value,) = jax.tree.leaves(variable)
-            if variable.tag in keys:
-                own = zlib.crc32(".".join(str(part) for part in path).encode())
-                fresh = jax.random.fold_in(keys[variable.tag], own)
-                value = fresh if isinstance(variable, nnx.RngKey) else jnp.zeros((), jnp.uint32)
-            return variable.replace(value)
-
-        return nnx.map_state(new, self.streams)
-
-
-def _replace(state: Any, values: dict[str, Any]) -> Any:
-    """An NNX state of this structure with other values, given by dotted path."""
-
-    def new(path: tuple, variable: Any) -> Any:
-        return variable.replace(values[".".join(str(part) for part in path)])
-
-    return nnx.map_state(new, state)
-
-
-def _check_statistics(needed: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse frozen statistics of another module."""
-    wrong = {
-        path: jnp.shape(value)
-        for path, value in needed.items()
-        if path not in given or jnp.shape(given[path]) != jnp.shape(value)
-    }
-    if wrong:
-        found = {path: jnp.shape(value) for path, value in given.items()}
-        raise ValueError(
-            f"random_module: `batch_stats` lacks {wrong} (or has them in another shape); it holds "
-            f"{found}. Pass the statistics that were trained with this module."
-        )
-
-
-def _updates_statistics(name: str) -> ValueError:
-    return ValueError(
-        f"random_module: {name} tries to update its running statistics. Call it so that it uses "
-        "the frozen ones, for example `net(x, use_running_average=True)` or `train=False`."
-    )

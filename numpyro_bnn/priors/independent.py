@@ -1,7 +1,6 @@
 """Priors whose weights are independent given at most a scale: fixed, by fan-in, heavy-tailed, by path."""
 
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
@@ -12,6 +11,12 @@ import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn.priors.base import Prior, as_prior, parameter
+from numpyro_bnn.priors.layer_patterns import (
+    check_no_layers,
+    matches,
+    same_order,
+    warn_of_hidden_units,
+)
 from numpyro_bnn.priors.paths import (
     Shape,
     Shapes,
@@ -182,10 +187,15 @@ class ByPath(Prior):
     The first pattern that matches a path decides; ``"*"`` at the end catches the rest. ``None``
     leaves a parameter deterministic: its value comes from ``random_module(…, params=…)``.
 
+    Flax numbers layers in the order in which they are made, and ``Dense_0`` may be the last that is called.
+    ``"layer[0].kernel"`` means the layer that is called first, ``"layer[-1].*"`` the last;
+    :func:`numpyro_bnn.describe` shows the order. A prior with precisions by unit (``unit=``) whose pattern
+    reaches no layer that the data enter gets a warning.
+
     :param rules: ordered mapping ``{pattern: prior or None}``; a prior may be anything that
         :func:`numpyro_bnn.random_module` takes.
-    :raises ValueError: in the model, if a parameter matches no pattern, or a pattern matches
-        nothing or only what earlier ones took.
+    :raises ValueError: in the model, if a parameter matches no pattern, a pattern matches nothing or only
+        what earlier ones took, or asks for a layer that is not called.
 
     >>> import numpyro_bnn as bnn
     >>> prior = bnn.priors.ByPath({"*.bias": bnn.priors.Normal(1.0), "*": bnn.priors.FanIn(2.0)})
@@ -203,7 +213,7 @@ class ByPath(Prior):
 
     def _match(self, path: str, shapes: Shapes) -> str:
         for pattern in self.rules:
-            if fnmatchcase(path, pattern):
+            if matches(path, pattern, shapes):
                 return pattern
         raise ValueError(
             f"ByPath: no pattern matches the parameter '{path}' {shapes[path]}. The patterns are "
@@ -218,7 +228,7 @@ class ByPath(Prior):
         for pattern, paths in taken.items():
             if paths:
                 continue
-            shadowed = [path for path in shapes if fnmatchcase(path, pattern)]
+            shadowed = [path for path in shapes if matches(path, pattern, shapes)]
             if shadowed:
                 reason = f"matches only {shadowed}, all taken by patterns before it; move it up"
             else:
@@ -230,6 +240,7 @@ class ByPath(Prior):
         return taken
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
+        check_no_layers("ByPath", self.rules)
         prior = self.rules[self._match(path, {path: shape})]
         if prior is None:
             raise ValueError(f"ByPath: '{path}' is left deterministic and has no distribution.")
@@ -239,6 +250,8 @@ class ByPath(Prior):
         values: dict[str, jax.Array] = {}
         for pattern, paths in self._assign(shapes).items():
             prior = self.rules[pattern]
+            if getattr(prior, "unit", None) is not None:
+                warn_of_hidden_units(name, pattern, paths, shapes)
             if prior is not None:
-                values |= prior.sample(name, paths)
+                values |= prior.sample(name, same_order(paths, shapes))
         return values

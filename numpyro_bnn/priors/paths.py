@@ -3,14 +3,45 @@
 A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
+
+
+class CallOrder(NamedTuple):
+    """The layers of a network in the order in which they are called.
+
+    - **layers** - paths of the modules that own parameters, by their first call; the network itself is ``""``
+    - **from_data** - those whose inputs are made of no other parameter: their input is the data
+    - **not_called** - modules with parameters that the network did not use
+    """
+
+    layers: tuple[str, ...]
+    from_data: frozenset[str]
+    not_called: tuple[str, ...]
+
+
+class NetworkShapes(dict[str, Shape]):
+    """Shapes of the parameters of a network by path, which know the order of calls.
+
+    :param shapes: the shapes.
+    :param find: finds the order of calls; called when a prior asks for it. None where it cannot be known.
+    """
+
+    def __init__(self, shapes: Shapes, find: Callable[[], CallOrder] | None = None) -> None:
+        super().__init__(shapes)
+        self.find = find
+
+
+def layer_of(path: str) -> str:
+    """Path of the module that owns a parameter: ``"Dense_0"`` of ``"Dense_0.kernel"``."""
+    return path.rpartition(".")[0]
+
 
 # Last components of the names of sites that belong to a parameter, such as its precision.
 AUXILIARY = (

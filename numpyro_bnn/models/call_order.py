@@ -1,0 +1,103 @@
+"""The order in which a network calls its layers, read off the program that it compiles to.
+
+Flax numbers layers in the order in which they are *made*: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the
+outer one is ``Dense_0``. The program has the order of the computation, whatever the network is written in: a
+layer is called where one of its parameters first meets a value that depends on the inputs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.extend import core
+from numpyro.handlers import block, seed
+
+from numpyro_bnn.priors.paths import CallOrder, layer_of
+
+# What a value is made of: paths of parameters, and `_DATA` where it depends on the inputs.
+Sources = frozenset[str]
+_DATA = "<data>"
+_NOTHING: Sources = frozenset()
+
+
+def call_order(
+    apply: Callable, leaves: Mapping[str, jax.ShapeDtypeStruct], args: tuple, kwargs: dict[str, Any]
+) -> CallOrder:
+    """Layers with parameters, in the order of their first call.
+
+    :param apply: ``(values by path, *args, **kwargs) -> outputs``.
+    :param leaves: shapes and types of all parameters by path.
+    :param args: inputs of the network.
+    :param kwargs: its keyword arguments.
+    """
+    given, structure = jax.tree.flatten((args, kwargs))
+    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in given]
+
+    def outputs(values: dict[str, Any], arrays: list[Any]) -> Any:
+        remaining = iter(arrays)
+        filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, given)]
+        args, kwargs = jax.tree.unflatten(structure, filled)
+        # Random streams of the network must not use up the keys of the model around it.
+        with block(), seed(rng_seed=0):
+            return apply(values, *args, **kwargs)
+
+    arrays = [leaf for leaf, a in zip(given, is_array) if a]
+    program = jax.make_jaxpr(outputs)(dict(leaves), arrays)
+    # JAX flattens a dict in the order of its sorted keys.
+    inputs = [frozenset([path]) for path in sorted(leaves)] + [frozenset([_DATA])] * len(arrays)
+    feeds: dict[str, Sources] = {}
+    _visit(program.jaxpr, inputs, feeds)
+    from_data = frozenset(layer for layer, others in feeds.items() if others == {_DATA})
+    not_called = dict.fromkeys(layer_of(path) for path in leaves if layer_of(path) not in feeds)
+    return CallOrder(tuple(feeds), from_data, tuple(not_called))
+
+
+def _visit(jaxpr: Any, inputs: Sequence[Sources], feeds: dict[str, Sources]) -> list[Sources]:
+    """Follow parameters and data through a program.
+
+    :param inputs: what each input is made of.
+    :param feeds: filled in: by layer, what the first value that it is applied to is made of.
+    :return: what each output is made of.
+    """
+    known: dict[Any, Sources] = dict(zip(jaxpr.invars, inputs))
+
+    def of(atom: Any) -> Sources:
+        return _NOTHING if isinstance(atom, core.Literal) else known.get(atom, _NOTHING)
+
+    for eqn in jaxpr.eqns:
+        given = [of(atom) for atom in eqn.invars]
+        inner = _inner(eqn, given)
+        if inner is None:
+            _apply(given, feeds)
+            found = [_NOTHING.union(*given)] * len(eqn.outvars)
+        else:
+            found = _visit(*inner, feeds)
+        known.update(zip(eqn.outvars, found))
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _inner(eqn: Any, given: list[Sources]) -> tuple[Any, list[Sources]] | None:
+    """The program inside an equation, with what its inputs are made of; None where there is none."""
+    if "branches" in eqn.params:
+        program, given = eqn.params["branches"][-1], given[1:]
+    elif "body_jaxpr" in eqn.params:
+        program, given = eqn.params["body_jaxpr"], given[eqn.params["cond_nconsts"] :]
+    else:
+        names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+        program = next((eqn.params[name] for name in names if name in eqn.params), None)
+    program = getattr(program, "jaxpr", program)
+    if program is None or len(program.invars) != len(given):
+        return None
+    return (program, given) if len(program.outvars) == len(eqn.outvars) else None
+
+
+def _apply(given: list[Sources], feeds: dict[str, Sources]) -> None:
+    """Note the layers that an operation applies to data for the first time."""
+    for sources in given:
+        layers = {layer_of(path) for path in sources}
+        if _DATA in sources or len(layers) != 1:
+            continue
+        (layer,) = layers
+        others = [other for other in given if _DATA in other]
+        if others and layer not in feeds:
+            feeds[layer] = _NOTHING.union(*others)

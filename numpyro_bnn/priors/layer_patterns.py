@@ -1,0 +1,97 @@
+"""Patterns over paths of parameters, and over the order in which layers are called: ``"layer[0].kernel"``."""
+
+import re
+import warnings
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from numpyro.util import find_stack_level
+
+from numpyro_bnn.priors.paths import CallOrder, NetworkShapes, Shapes, layer_of, source_axis
+
+_LAYER = re.compile(r"layer\[(-?\d+)\]\.(.+)")
+# Layers that a warning has named: every trace of a model asks its prior again.
+_TOLD: set[tuple[str, str, tuple[str, ...]]] = set()
+
+
+def matches(path: str, pattern: str, shapes: Shapes) -> bool:
+    """Whether a parameter matches a pattern.
+
+    :param path: dotted path of the parameter.
+    :param pattern: a glob pattern over paths, or ``"layer[i]."`` and one over what follows the layer.
+    :param shapes: all parameters of the network.
+    :raises ValueError: for a layer that is not there, or where the order of calls is not known.
+    """
+    found = _LAYER.fullmatch(pattern)
+    if found is None:
+        return fnmatchcase(path, pattern)
+    layers = _order_of(shapes, pattern).layers
+    number = int(found[1])
+    if not -len(layers) <= number < len(layers):
+        named = ", ".join(f"layer[{i}] is {layer!r}" for i, layer in enumerate(layers))
+        raise ValueError(
+            f"ByPath: the pattern {pattern!r} asks for a layer that is not there; the network calls "
+            f"{len(layers)}: {named}. Count from 0, or from -1 at the end."
+        )
+    layer = layers[number]
+    return layer_of(path) == layer and fnmatchcase(path.rpartition(".")[2], found[2])
+
+
+def check_no_layers(owner: str, patterns: Iterable[str]) -> None:
+    """Refuse patterns by call order where single parameters are asked for, without their network.
+
+    :raises ValueError: naming the pattern.
+    """
+    for pattern in patterns:
+        if _LAYER.fullmatch(pattern):
+            raise ValueError(
+                f"{owner}: {pattern!r} goes by the order of calls, which a path alone does not tell. Use "
+                "the prior in `random_module`."
+            )
+
+
+def same_order(paths: Shapes, shapes: Shapes) -> NetworkShapes:
+    """Some parameters of a network, which know the order of its calls."""
+    return NetworkShapes(paths, shapes.find if isinstance(shapes, NetworkShapes) else None)
+
+
+def warn_of_hidden_units(name: str, pattern: str, paths: Shapes, shapes: Shapes) -> None:
+    """Warn where precisions by unit, which find relevant inputs, reach no layer that the data enter.
+
+    :param name: name of the network.
+    :param pattern: the pattern that gives the prior.
+    :param paths: the parameters that it reaches.
+    :param shapes: all parameters of the network.
+    """
+    if _LAYER.fullmatch(pattern) or getattr(shapes, "find", None) is None:
+        return
+    layers = tuple(
+        dict.fromkeys(layer_of(p) for p, s in paths.items() if source_axis(p, s) is not None)
+    )
+    order = _order_of(shapes, pattern)
+    if not layers or order.from_data & set(layers) or (name, pattern, layers) in _TOLD:
+        return
+    _TOLD.add((name, pattern, layers))
+    places = " and ".join(
+        f"{layer!r} is layer[{order.layers.index(layer)}]" if layer in order.layers else repr(layer)
+        for layer in layers
+    )
+    first = ", ".join(sorted(map(repr, order.from_data)))
+    warnings.warn(
+        f"ByPath: {pattern!r} has a prior with precisions by unit (`unit=`), and the data enter the "
+        f"network '{name}' elsewhere: in order of calls {places} of {len(order.layers)}, and the data "
+        f"enter {first}. For the relevance of inputs write 'layer[0].kernel'; if hidden units are "
+        "meant, name them so too, such as 'layer[-1].kernel'.",
+        stacklevel=find_stack_level(),
+    )
+
+
+def _order_of(shapes: Shapes, pattern: str) -> CallOrder:
+    find = getattr(shapes, "find", None)
+    if find is None:
+        raise ValueError(
+            f"ByPath: the pattern {pattern!r} goes by the order in which layers are called, which needs "
+            "an example input. Give it after the prior: `random_module(name, module, prior, x[:1])`."
+        )
+    order: CallOrder = find()
+    return order

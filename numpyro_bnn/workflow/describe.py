@@ -1,0 +1,276 @@
+"""Which prior sits on which weight: a table of a model, in the order in which its layers are called."""
+
+import html
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints
+from numpyro.handlers import seed, substitute, trace
+from numpyro.primitives import Messenger
+
+from numpyro_bnn._text import call_of
+from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.units import taken
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.models.call_order import call_order
+from numpyro_bnn.potential.structure import as_jax
+from numpyro_bnn.potential.subsampling import all_rows
+from numpyro_bnn.priors.base import is_parameter
+from numpyro_bnn.priors.coordinates import parameterize
+from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
+from numpyro_bnn.priors.precision_levels import Level, levels_of
+
+# Rows of the data that the model is called with.
+_ROWS = 2
+
+
+class Row(NamedTuple):
+    """One parameter of a network, or one other latent site.
+
+    - **site** - name of the site, or what it would be for a fixed parameter
+    - **shape** - its shape
+    - **layer** - place of its layer in the order of calls, from 0; None for sites of no layer, and for layers
+      that are not called
+    - **prior** - its distribution with numbers, or how it is computed; empty for fixed values
+    - **kind** - ``"random"``, ``"computed"`` (from random sites) or ``"fixed"``
+    - **size** - its number of entries
+    """
+
+    site: str
+    shape: tuple[int, ...]
+    layer: int | None
+    prior: str
+    kind: str
+    size: int
+
+
+class ModelTable:
+    """The table that :func:`describe` returns; print it, or show it in a notebook.
+
+    - **rows** - a :class:`Row` for every parameter and latent site
+    - **num_random** - random entries of parameters of networks
+    - **num_fixed** - fixed entries of parameters of networks
+    """
+
+    _COLUMNS = ("layer", "site", "shape", "prior", "entries")
+
+    def __init__(self, rows: list[Row]) -> None:
+        self.rows = tuple(rows)
+        networks = [row for row in rows if row.layer is not None or row.kind == "fixed"]
+        self.num_random = sum(row.size for row in networks if _is_weight(row))
+        self.num_fixed = sum(row.size for row in networks if row.kind == "fixed")
+
+    def _cells(self) -> Iterator[tuple[str, ...]]:
+        for row in self.rows:
+            place = "" if row.layer is None else f"[{row.layer}]"
+            told = "fixed" if row.kind == "fixed" else row.prior
+            yield place, row.site, str(row.shape), told, f"{row.size:,}"
+
+    @property
+    def _total(self) -> str:
+        fixed = f", {self.num_fixed:,} fixed" if self.num_fixed else ""
+        return f"{self.num_random:,} random weights{fixed}; layers in the order in which they are called"
+
+    def __repr__(self) -> str:
+        lines = [self._COLUMNS, *self._cells()]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self._COLUMNS))]
+
+        def aligned(line: tuple[str, ...]) -> str:
+            cells = [text.ljust(width) for text, width in zip(line[:-1], widths)]
+            return "  ".join([*cells, line[-1].rjust(widths[-1])]).rstrip()
+
+        rule = "  ".join("-" * width for width in widths)
+        return "\n".join([aligned(lines[0]), rule, *map(aligned, lines[1:]), self._total])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th style="text-align:left">{name}</th>' for name in self._COLUMNS)
+        body = "".join(
+            "<tr>"
+            + "".join(f'<td style="text-align:left">{html.escape(text)}</td>' for text in line)
+            + "</tr>"
+            for line in self._cells()
+        )
+        return (
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            f"<p>{html.escape(self._total)}</p>"
+        )
+
+    def to_dataframe(self) -> Any:
+        """The rows as a pandas data frame, with the fields of :class:`Row` as columns."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows, columns=Row._fields)
+
+
+def describe(model: Any, x: Any = None, y: Any = None) -> ModelTable:
+    """Which prior sits on which weight, in the order in which the layers are called.
+
+    Flax numbers layers in the order in which they are made: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the
+    outer one is ``Dense_0``, so that a prior given by path can sit on another layer than was meant.
+    Hierarchical priors are told in centred coordinates, whatever those of the model. Nothing of the model
+    is changed.
+
+    :param model: a NumPyro model, called as ``model(x)`` or ``model(x, y)``, or an estimator after `fit`.
+    :param x: inputs, of which two rows are used; a ready model that has seen its data needs none.
+    :param y: targets, for models that cannot be called without.
+    :return: the table.
+    :raises ValueError: if inputs are needed and none were given.
+
+    >>> import flax.linen as nn, jax.numpy as jnp
+    >>> import numpyro_bnn as bnn
+    >>> model = bnn.regression(bnn.MLP((2,), 1), bnn.priors.Normal(0.5))
+    >>> bnn.describe(model, jnp.ones((3, 1)))
+    layer  site                shape   prior                       entries
+    -----  ------------------  ------  --------------------------  -------
+    [0]    net/Dense_0.bias    (2,)    Normal(loc=0.0, scale=0.5)        2
+    [0]    net/Dense_0.kernel  (1, 2)  Normal(loc=0.0, scale=0.5)        2
+    [1]    net/Dense_1.bias    (1,)    Normal(loc=0.0, scale=0.5)        1
+    [1]    net/Dense_1.kernel  (2, 1)  Normal(loc=0.0, scale=0.5)        2
+           y.scale             ()      HalfNormal(scale=1.0)             1
+    7 random weights; layers in the order in which they are called
+    """
+    model = getattr(model, "model_", model)
+    ready = innermost(model)
+    units = getattr(ready, "standardization", None)
+    if x is None and units is not None:
+        x = units.x_mean[None]
+    if x is None:
+        raise ValueError(
+            "describe: shapes of weights follow from the inputs, and there are none. Give some rows: "
+            "`describe(model, x)`."
+        )
+    unfitted = hasattr(ready, "forget") and units is None
+    if unfitted and y is None:
+        # Its prior does not depend on the targets.
+        y = np.zeros(len(x), int if ready.kind == "classification" else float)
+    try:
+        args, _ = prepared(model, (x,) if y is None else (x, y), {})
+        return ModelTable(_rows_of(model, as_jax(tuple(taken(a, slice(_ROWS)) for a in args))))
+    finally:
+        if unfitted:
+            ready.forget()
+
+
+class _Calls(Messenger):
+    """Keeps, for every network, its function and the values and inputs of its first call."""
+
+    def __init__(self, fn: Callable) -> None:
+        self.seen: dict[str, tuple[Callable, dict[str, Any], tuple, dict[str, Any]]] = {}
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "network":
+            msg["apply"] = partial(self._called, msg["name"], msg["apply"])
+
+    def _called(
+        self, name: str, apply: Callable, values: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        self.seen.setdefault(name, (apply, values, args, kwargs))
+        return apply(values, *args, **kwargs)
+
+
+def _typical(site: Mapping[str, Any]) -> Any:
+    """A value of a latent site at which the laws below it have plain numbers: 0, or 1 if positive."""
+    if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
+        return None
+    law = site["fn"]
+    support = law.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support is constraints.real:
+        return jnp.zeros(law.shape())
+    return jnp.ones(law.shape()) if support is constraints.positive else None
+
+
+def _rows_of(model: Callable, args: tuple) -> list[Row]:
+    calls = _Calls(parameterize(all_rows(model), "centered"))
+    seeded = seed(substitute(calls, substitute_fn=_typical), jax.random.key(0))
+    sites = trace(seeded).get_trace(*args)
+    latent = {
+        name: site
+        for name, site in sites.items()
+        if (site["type"] == "sample" and not site["is_observed"] and not site["cond_indep_stack"])
+        or (site["type"] == "deterministic" and is_parameter(site))
+    }
+    levels = levels_of({n: s for n, s in latent.items() if s["type"] == "sample"})
+    rows: list[Row] = []
+    told: set[str] = set()
+    for network, (apply, values, inputs, keywords) in calls.seen.items():
+        leaves = {
+            p: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)) for p, v in values.items()
+        }
+        order = call_order(apply, leaves, inputs, keywords)
+        for place, layer in enumerate([*order.layers, *order.not_called]):
+            own = [path for path in values if layer_of(path) == layer]
+            at = place if layer in order.layers else None
+            prefixes = [f"{site_name(network, path)}." for path in own]
+            names = [site_name(network, path) for path in own]
+            # Precisions of a whole layer are named after it.
+            beside = [
+                n for n in latent if n.startswith((*prefixes, f"{site_name(network, layer)}."))
+            ]
+            for name in dict.fromkeys([*names, *beside]):
+                if name in told:
+                    continue
+                told.add(name)
+                shape = tuple(jnp.shape(values[own[names.index(name)]])) if name in names else None
+                rows.append(_row(name, latent, levels, at, shape))
+    rows += [_row(name, latent, levels, None, None) for name in latent if name not in told]
+    return rows
+
+
+def _row(
+    name: str,
+    latent: Mapping[str, Any],
+    levels: Mapping[str, Level],
+    layer: int | None,
+    shape: tuple[int, ...] | None,
+) -> Row:
+    site = latent.get(name)
+    if site is None:
+        assert shape is not None
+        return Row(name, shape, layer, "", "fixed", prod(shape))
+    shape = tuple(jnp.shape(site["value"]))
+    if site["type"] == "deterministic":
+        parts = [n.removeprefix(name) for n in latent if n.startswith(f"{name}.")]
+        return Row(name, shape, layer, f"from its {', '.join(parts)}", "computed", prod(shape))
+    return Row(name, shape, layer, _prior_text(name, site, levels), "random", prod(shape))
+
+
+def _prior_text(name: str, site: Mapping[str, Any], levels: Mapping[str, Level]) -> str:
+    """The law of a site, where it depends on a precision with the name of that."""
+    if name in levels:
+        level = levels[name]
+        k = f"{level.concentration:g}"
+        if level.parent is None:
+            return f"Gamma({k}, {level.rate:.4g})"
+        return f"Gamma({k}, {k}/τ), τ = {level.parent}"
+    for level in levels.values():
+        for array in level.arrays:
+            if array.site == name:
+                scale = "τ" if array.factor == 1 else f"({array.factor:g} τ)"
+                law = "Normal(0, " if array.df is None else f"StudentT({array.df:g}, 0, "
+                return f"{law}{scale}^-1/2), τ = {level.site}"
+    law = unwrapped(site["fn"])
+    numbers = {name: getattr(law, name, None) for name in type(law).arg_constraints}
+    return call_of(
+        type(law).__name__, {n: _rounded(v) for n, v in numbers.items() if v is not None}
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """A number to four digits; arrays of one value as that value."""
+    if not isinstance(value, (int, float, np.number, np.ndarray, jax.Array)):
+        return value
+    values = np.unique(np.asarray(value))
+    return float(f"{float(values[0]):.4g}") if values.size == 1 else value
+
+
+def _is_weight(row: Row) -> bool:
+    """Whether a row is of a weight, and not of a precision or scale of it."""
+    return row.kind != "fixed" and "/" in row.site and not is_auxiliary(row.site)

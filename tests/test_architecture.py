@@ -139,7 +139,7 @@ ROWS = {
         kernel
     """,
     "storage": """
-        locks processes reached_code stored_array stored_names
+        compilation_cache locks processes reached_code stored_array stored_names
         folders identity_parts orbax_arrays
         chunk_files run_identity
         changed_by_model shared_programs

@@ -8,7 +8,8 @@ NAMES = {
     "": """
         AMAGOLD BAOAB BNNClassifier BNNRegressor Draws GGMC MALA MAMS MCLMC MCMC MLP OnHost
         PSGLD ParallelTempering
-        PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average classification
+        PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache
+        classification
         compare constant_sgd deep_ensemble describe diagnose diagnostics fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive

@@ -39,6 +39,7 @@ from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import begin_fit, explain_tracing
 from numpyro_bnn.potential.subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
+from numpyro_bnn.storage.shared_programs import is_compiled
 
 # Members that end far above others start again so often.
 _RESTARTS = 2
@@ -157,6 +158,7 @@ class MemberOptimizer:
         self.gradients = 0.0
         self.steps = 0
         self.stopped = ""
+        self.compiling = False
 
     def begin(
         self, key: jax.Array, num_members: int, given: Values | None, noise: PyTree = None
@@ -181,6 +183,7 @@ class MemberOptimizer:
     def advance(self, optimizer: optax.GradientTransformation) -> Callable:
         """The program :meth:`MemberPrograms.advance`, which counts its steps in `gradients`."""
         program = self.programs.advance(optimizer)
+        self.compiling = not is_compiled(program)
 
         def counted(members: Members, count: int, noise: PyTree, arrays: list[jax.Array]) -> tuple:
             self.count(count * jax.tree.leaves(members.z)[0].shape[0])
@@ -248,6 +251,8 @@ class MemberOptimizer:
         with tqdm(
             total=training.num_steps, desc="optimise", disable=not training.progress_bar
         ) as bar:
+            if self.compiling:
+                bar.set_postfix_str("compiling")
             while self.steps < training.num_steps:
                 count = min(BLOCK, training.num_steps - self.steps)
                 members, energy, variance = advance(members, count, noise, self.arrays)

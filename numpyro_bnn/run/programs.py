@@ -19,7 +19,7 @@ from numpyro.util import nested_attrgetter
 
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import Placement
-from numpyro_bnn.storage.shared_programs import Traced
+from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
 State = Any
 Draws = Any
@@ -80,6 +80,11 @@ class Programs:
         self.start = placement.compiled(self.initial, num_chains, traced)
         self._zeros = placement.compiled(self.zeros, num_chains, traced)
         self.advance = placement.compiled(self._advance, num_chains, traced, donate_argnums=1)
+
+    @property
+    def are_compiled(self) -> bool:
+        """Whether the steps were compiled before, for arrays of some shapes."""
+        return is_compiled(self.advance)
 
     def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""

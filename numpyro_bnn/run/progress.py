@@ -34,14 +34,19 @@ class ProgressBars:
     :param num_chains: number of bars; none where 0.
     :param total: steps of the whole run.
     :param done: steps taken before.
+    :param compiling: whether the program of the first steps is yet to be compiled, which bars say.
     """
 
-    def __init__(self, kernel: MCMCKernel, num_chains: int, total: int, done: int) -> None:
+    def __init__(
+        self, kernel: MCMCKernel, num_chains: int, total: int, done: int, compiling: bool = False
+    ) -> None:
         self._kernel = kernel
         self._bars = [
             tqdm(total=total, initial=done, desc=f"chain {c}", position=c)
             for c in range(num_chains)
         ]
+        for bar in self._bars if compiling else ():
+            bar.set_postfix_str("compiling")
         self._text: Any = None
 
     def update(self, chains: range, steps: int, state: Any) -> None:
@@ -77,10 +82,10 @@ class ProgressBars:
 
 @contextmanager
 def progress_bars(
-    kernel: MCMCKernel, num_chains: int, total: int, done: int
+    kernel: MCMCKernel, num_chains: int, total: int, done: int, compiling: bool = False
 ) -> Iterator[ProgressBars]:
     """Progress bars that are closed at the end, see :class:`ProgressBars`."""
-    bars = ProgressBars(kernel, num_chains if total else 0, total, done)
+    bars = ProgressBars(kernel, num_chains if total else 0, total, done, compiling)
     try:
         yield bars
     finally:

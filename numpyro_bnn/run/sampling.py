@@ -131,7 +131,13 @@ class Sampling:
         course = Course(self.chain_states, self.plan, kept, self.processes)
         self.chain_states.fresh_buffers()
         with (
-            progress_bars(self.kernel, self.num_bars, self.plan.total, done.steps) as bars,
+            progress_bars(
+                self.kernel,
+                self.num_bars,
+                self.plan.total,
+                done.steps,
+                compiling=not self.chain_states.programs.are_compiled,
+            ) as bars,
             finish_before_interrupt(self.disk is not None) as interrupted,
         ):
             if self.judge is None:

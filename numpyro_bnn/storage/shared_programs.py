@@ -130,6 +130,11 @@ class _Shared:
         return getattr(self._program, name)
 
 
+def is_compiled(program: Any) -> bool:
+    """Whether a program that :func:`compiled` gave has been compiled, for arguments of some shapes."""
+    return bool(program._cache_size())
+
+
 def forget_programs() -> None:
     """Forget all shared programs and the models that they keep alive."""
     with _lock:

@@ -16,7 +16,7 @@ def settings():
         "jax_persistent_cache_min_compile_time_secs",
         "jax_persistent_cache_min_entry_size_bytes",
     )
-    before = {name: jax.config.read(name) for name in names}
+    before = {name: getattr(jax.config, name) for name in names}
     yield
     for name, value in before.items():
         jax.config.update(name, value)

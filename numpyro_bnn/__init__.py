@@ -44,6 +44,7 @@ _HOME = {
     "samplers.sgmcmc.named.windowed_hmc": ["WindowedHMC"],
     "samplers.tempering.kernel": ["ParallelTempering"],
     "storage.compilation_cache": ["cache"],
+    "workflow.calibration": ["calibrate"],
     "workflow.compare": ["compare"],
     "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.storage.compilation_cache import cache
+    from numpyro_bnn.workflow.calibration import calibrate
     from numpyro_bnn.workflow.compare import compare
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor

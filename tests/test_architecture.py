@@ -150,7 +150,7 @@ ROWS = {
     """,
     "workflow": """
         describe estimator_inputs kernels_by_name method_table
-        compare fit second_opinion
+        calibration compare fit second_opinion
         estimators
     """,
 }

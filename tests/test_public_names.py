@@ -8,7 +8,7 @@ NAMES = {
     "": """
         AMAGOLD BAOAB BNNClassifier BNNRegressor Draws GGMC MALA MAMS MCLMC MCMC MLP OnHost
         PSGLD ParallelTempering
-        PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache
+        PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache calibrate
         classification
         compare constant_sgd deep_ensemble describe diagnose diagnostics fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal

@@ -189,8 +189,8 @@ class ByPath(Prior):
 
     Flax numbers layers in the order in which they are made, and ``Dense_0`` may be the last that is called.
     ``"layer[0].kernel"`` means the layer that is called first, ``"layer[-1].*"`` the last;
-    :func:`numpyro_bnn.describe` shows the order. A prior with precisions by unit (``unit=``) whose pattern
-    reaches no layer that the data enter gets a warning.
+    :func:`numpyro_bnn.describe` shows the order. Precisions by unit (``unit=``) that reach no layer that the
+    data enter get a warning.
 
     :param rules: ordered mapping ``{pattern: prior or None}``; a prior may be anything that
         :func:`numpyro_bnn.random_module` takes.
@@ -248,10 +248,13 @@ class ByPath(Prior):
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
         values: dict[str, jax.Array] = {}
-        for pattern, paths in self._assign(shapes).items():
+        taken = self._assign(shapes)
+        by_unit = {
+            p: s for p, s in taken.items() if getattr(self.rules[p], "unit", None) is not None
+        }
+        warn_of_hidden_units(name, by_unit, shapes)
+        for pattern, paths in taken.items():
             prior = self.rules[pattern]
-            if getattr(prior, "unit", None) is not None:
-                warn_of_hidden_units(name, pattern, paths, shapes)
             if prior is not None:
                 values |= prior.sample(name, same_order(paths, shapes))
         return values

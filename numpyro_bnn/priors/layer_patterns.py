@@ -2,7 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from numpyro.util import find_stack_level
@@ -11,7 +11,7 @@ from numpyro_bnn.priors.paths import CallOrder, NetworkShapes, Shapes, layer_of,
 
 _LAYER = re.compile(r"layer\[(-?\d+)\]\.(.+)")
 # Layers that a warning has named: every trace of a model asks its prior again.
-_TOLD: set[tuple[str, str, tuple[str, ...]]] = set()
+_TOLD: set[tuple[str, ...]] = set()
 
 
 def matches(path: str, pattern: str, shapes: Shapes) -> bool:
@@ -55,33 +55,36 @@ def same_order(paths: Shapes, shapes: Shapes) -> NetworkShapes:
     return NetworkShapes(paths, shapes.find if isinstance(shapes, NetworkShapes) else None)
 
 
-def warn_of_hidden_units(name: str, pattern: str, paths: Shapes, shapes: Shapes) -> None:
+def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shapes) -> None:
     """Warn where precisions by unit, which find relevant inputs, reach no layer that the data enter.
 
+    Patterns by call order are meant as they stand.
+
     :param name: name of the network.
-    :param pattern: the pattern that gives the prior.
-    :param paths: the parameters that it reaches.
+    :param by_unit: parameters with such precisions, by the pattern that gives them.
     :param shapes: all parameters of the network.
     """
-    if _LAYER.fullmatch(pattern) or getattr(shapes, "find", None) is None:
-        return
-    layers = tuple(
-        dict.fromkeys(layer_of(p) for p, s in paths.items() if source_axis(p, s) is not None)
+    patterns = tuple(pattern for pattern in by_unit if _LAYER.fullmatch(pattern) is None)
+    reached = (
+        path for p in patterns for path, s in by_unit[p].items() if source_axis(path, s) is not None
     )
-    order = _order_of(shapes, pattern)
-    if not layers or order.from_data & set(layers) or (name, pattern, layers) in _TOLD:
+    layers = tuple(dict.fromkeys(map(layer_of, reached)))
+    if not layers or getattr(shapes, "find", None) is None or len(patterns) < len(by_unit):
         return
-    _TOLD.add((name, pattern, layers))
+    order = _order_of(shapes, patterns[0])
+    if order.from_data & set(layers) or (name, *layers) in _TOLD:
+        return
+    _TOLD.add((name, *layers))
     places = " and ".join(
         f"{layer!r} is layer[{order.layers.index(layer)}]" if layer in order.layers else repr(layer)
         for layer in layers
     )
     first = ", ".join(sorted(map(repr, order.from_data)))
     warnings.warn(
-        f"ByPath: {pattern!r} has a prior with precisions by unit (`unit=`), and the data enter the "
-        f"network '{name}' elsewhere: in order of calls {places} of {len(order.layers)}, and the data "
-        f"enter {first}. For the relevance of inputs write 'layer[0].kernel'; if hidden units are "
-        "meant, name them so too, such as 'layer[-1].kernel'.",
+        f"ByPath: {', '.join(map(repr, patterns))} has a prior with precisions by unit (`unit=`), and the "
+        f"data enter the network '{name}' elsewhere: in order of calls {places} of {len(order.layers)}, "
+        f"and the data enter {first}. For the relevance of inputs write 'layer[0].kernel'; if hidden "
+        "units are meant, name them so too, such as 'layer[-1].kernel'.",
         stacklevel=find_stack_level(),
     )
 

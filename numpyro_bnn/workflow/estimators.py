@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -22,6 +24,11 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.workflow.calibration import (
+    CalibratedClassification,
+    CalibratedRegression,
+    calibrate,
+)
 from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
     in_blocks,
@@ -36,12 +43,30 @@ from numpyro_bnn.workflow.fit import fit as fit_model
 class _BNN(BaseEstimator):
     """What both estimators share; each names its own parameters."""
 
+    def _split(self, X: np.ndarray, y: np.ndarray, weights: Any, classes: bool) -> tuple:
+        """Rows to train on with their weights, and rows held out for calibration."""
+        if self.calibration is None:
+            return (X, y, weights), None
+        if not 0 < self.calibration < 1:
+            raise ValueError(
+                f"{type(self).__name__}: calibration must be a share of the rows between 0 and 1, got "
+                f"{self.calibration!r}. Give 0.2 for a fifth, or None for none."
+            )
+        kept, held = train_test_split(
+            np.arange(len(X)),
+            test_size=self.calibration,
+            random_state=check_random_state(self.random_state).randint(2**31 - 1),
+            stratify=y if classes else None,
+        )
+        train = (X[kept], y[kept], None if weights is None else weights[kept])
+        return train, (X[held], y[held])
+
     def _network(self, outputs: int) -> Any:
         if self.network is not None:
             return self.network
         return MLP(tuple(self.hidden), outputs)
 
-    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
+    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> None:
         """Sample the posterior of a model, and keep it."""
         fitted = fit_model(
             model,
@@ -63,7 +88,6 @@ class _BNN(BaseEstimator):
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
         self.report_: Report = fitted.report
-        return self
 
     def predictions(self, X: Any) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
@@ -115,6 +139,8 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param num_chains: chains, each from a network optimised by itself.
     :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
+    :param calibration: share of the rows that is held out, and corrects intervals of the others so
+        that they cover as often as they say (:func:`numpyro_bnn.calibrate`); none where None.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -139,6 +165,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         num_chains: int = 4,
         thinning: int | None = None,
         batch_size: int | None = None,
+        calibration: float | None = None,
         random_state: Any = None,
         progress_bar: bool = False,
     ) -> None:
@@ -154,6 +181,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.num_chains = num_chains
         self.thinning = thinning
         self.batch_size = batch_size
+        self.calibration = calibration
         self.random_state = random_state
         self.progress_bar = progress_bar
 
@@ -167,12 +195,13 @@ class BNNRegressor(RegressorMixin, _BNN):
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
         y = column_or_1d(y, warn=True).astype(np.float64)
-        X, y, weights = weights_of(X, y, sample_weight)
+        train, held = self._split(*weights_of(X, y, sample_weight), classes=False)
         outputs = 2 if self.likelihood == "heteroscedastic" else 1
         prior = Hierarchical() if self.prior is None else self.prior
         model = regression(self._network(outputs), prior, likelihood=self.likelihood)
-        fitted: BNNRegressor = self._fit(model, X, y, weights)
-        return fitted
+        self._fit(model, *train)
+        self.calibration_ = None if held is None else calibrate(self, *held)
+        return self
 
     def predict(
         self, X: Any, return_std: bool = False
@@ -198,12 +227,18 @@ class BNNRegressor(RegressorMixin, _BNN):
         return self.predictions(X).quantiles(quantiles).T
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """The central interval that holds a new target with probability `coverage`, if the model is right.
+        """The central interval that holds a new target with probability `coverage`.
+
+        If the model is right and its chains have converged; with ``calibration=`` on average over rows like
+        those of the training data, in any case.
 
         :param X: inputs (N, columns).
         :param coverage: a probability strictly between 0 and 1.
         :return: (N, 2), lower and upper ends.
         """
+        check_is_fitted(self)
+        if isinstance(self.calibration_, CalibratedRegression):
+            return self.calibration_.predict_interval(X, coverage)
         tail = (1 - coverage) / 2
         return self.predict_quantiles(X, (tail, 1 - tail))
 
@@ -232,6 +267,8 @@ class BNNClassifier(ClassifierMixin, _BNN):
     :param num_chains: chains, each from a network optimised by itself.
     :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
+    :param calibration: share of the rows that is held out, and corrects sets of the others so
+        that they cover as often as they say (:func:`numpyro_bnn.calibrate`); none where None.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -256,6 +293,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         num_chains: int = 4,
         thinning: int | None = None,
         batch_size: int | None = None,
+        calibration: float | None = None,
         random_state: Any = None,
         progress_bar: bool = False,
     ) -> None:
@@ -271,6 +309,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.num_chains = num_chains
         self.thinning = thinning
         self.batch_size = batch_size
+        self.calibration = calibration
         self.random_state = random_state
         self.progress_bar = progress_bar
 
@@ -297,11 +336,14 @@ class BNNClassifier(ClassifierMixin, _BNN):
             sample_weight = (
                 by_class if sample_weight is None else by_class * np.asarray(sample_weight)
             )
-        X, labels, weights = weights_of(X, labels, sample_weight)
+        train, held = self._split(*weights_of(X, labels, sample_weight), classes=True)
         prior = Hierarchical() if self.prior is None else self.prior
         model = classification(self._network(len(self.classes_)), prior)
-        fitted: BNNClassifier = self._fit(model, X, labels, weights)
-        return fitted
+        self._fit(model, *train)
+        self.calibration_ = None
+        if held is not None:
+            self.calibration_ = calibrate(self, held[0], self.classes_[held[1]])
+        return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
@@ -311,6 +353,22 @@ class BNNClassifier(ClassifierMixin, _BNN):
         """
         probs = np.asarray(average(self.predictions(X)), np.float64)
         return probs / probs.sum(1, keepdims=True)
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """The set of classes that holds the label with probability `coverage`, on average over rows.
+
+        :param X: inputs (N, columns).
+        :param coverage: a probability strictly between 0 and 1.
+        :return: (N, classes) of booleans, in the order of ``classes_``.
+        :raises ValueError: for an estimator without ``calibration=``.
+        """
+        check_is_fitted(self)
+        if not isinstance(self.calibration_, CalibratedClassification):
+            raise ValueError(
+                "predict_set: sets need rows that were held out, and there are none. Make the estimator "
+                "with `calibration=0.2`, or use `bnn.calibrate` with rows of your own."
+            )
+        return self.calibration_.predict_set(X, coverage)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of highest probability.

@@ -226,3 +226,8 @@ def test_precisions_by_unit_beyond_the_data_are_warned_of_once(
 def test_the_order_does_not_depend_on_the_values():
     """Nothing is computed: shapes are enough, whatever the size of the network."""
     assert order_of(nn.Dense(100_000), jnp.ones((1, 100_000))).layers == ("",)
+
+
+def test_precisions_by_unit_of_all_layers_are_no_mistake(monkeypatch):
+    monkeypatch.setattr(layer_patterns, "_TOLD", set())
+    sites(P.ByPath({"Dense_0.kernel": UNITS, "Dense_1.kernel": UNITS, "*": P.Normal()}))

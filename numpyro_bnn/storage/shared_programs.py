@@ -132,7 +132,8 @@ class _Shared:
 
 def is_compiled(program: Any) -> bool:
     """Whether a program that :func:`compiled` gave has been compiled, for arguments of some shapes."""
-    return bool(program._cache_size())
+    size = getattr(program, "_cache_size", None)
+    return size is not None and size() > 0
 
 
 def forget_programs() -> None:

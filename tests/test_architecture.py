@@ -149,7 +149,7 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        describe estimator_inputs kernels_by_name method_table
+        describe estimator_inputs kernels_by_name method_table training_rows
         calibration compare fit second_opinion
         estimators
     """,

@@ -1,85 +1,129 @@
-"""Split conformal prediction: scores of rows that were held out, and the threshold that covers new rows.
+"""Split conformal prediction in NumPy: scores of calibration rows, the threshold they give, temperatures.
 
-If calibration rows and a new row are exchangeable (drawn alike, in any order), the score of the new one is at
-most the ⌈(n + 1) c⌉-th smallest of n calibration scores with probability at least c, whatever the model, the
-prior and the convergence of its posterior (Vovk, Gammerman and Shafer 2005; Lei et al. 2018, theorem 2.2).
-The coverage is an average over rows: no promise for any particular one.
+A conformal score says how badly a target fits a prediction. With n calibration rows that are exchangeable
+with a new row, the score of the new row is at most the k-th smallest of theirs, k = ceil((n + 1) coverage),
+with probability k / (n + 1), whatever the model (Vovk, Gammerman & Shafer 2005; Lei et al. 2018). All
+targets with a score up to that threshold are the set that is predicted. The methods differ in the score:
+
+- distributional conformal, `|F(y) - 1/2|` (Chernozhukov, Wüthrich & Zhu 2021);
+- conformalised quantile regression, `max(low - y, y - high)` (Romano, Patterson & Candès 2019);
+- adaptive sets, the probability of all classes above the label (Romano, Sesia & Candès 2020, *APS*), with a
+  penalty on long sets (Angelopoulos et al. 2021, *RAPS*).
 """
 
-from math import ceil
-from typing import Any
+import math
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+
+# Central probability left to each tail in which a score is a distance: float32 knows no probability there.
+TAIL = 1e-4
+# The penalty of RAPS for each class of a set beyond the free ones. Both are fixed beforehand, so that no
+# calibration rows are spent on their choice.
+PENALTY, FREE_CLASSES = 0.1, 2
+# Temperatures that are tried, as natural logarithms: 1/150 to 150.
+_LOG_TEMPERATURES = (-5.0, 5.0)
 
 
-def threshold(scores: Any, coverage: float) -> float:
-    """The score that a new row stays below with probability `coverage`.
+def rank(coverage: float, num_rows: int) -> int:
+    """The rank, from 1, of the score that is the threshold: ceil((n + 1) coverage)."""
+    # Rounded, because 100 * 0.55 is a little above 55 in floating point.
+    return math.ceil(round((num_rows + 1) * coverage, 9))
 
-    :param scores: scores of the calibration rows, (n,).
-    :param coverage: strictly between 0 and 1.
-    :return: the ⌈(n + 1) coverage⌉-th smallest score.
-    :raises ValueError: for a coverage out of range, or too few rows for it.
 
-    >>> threshold([3.0, 1.0, 2.0, 4.0], coverage=0.75)
-    4.0
+def rows_needed(coverage: float) -> int:
+    """The least number of calibration rows with which an interval of this coverage is finite."""
+    rows = max(1, math.floor(coverage / (1 - coverage)) - 1)
+    while rank(coverage, rows) > rows:
+        rows += 1
+    return rows
+
+
+def threshold(scores: np.ndarray, coverage: float) -> float:
+    """The score that a new row exceeds with probability 1 - `coverage` at most.
+
+    :param scores: of the calibration rows, (n,).
+    :param coverage: a probability strictly between 0 and 1.
+    :raises ValueError: for too few rows, naming how many are needed.
+
+    >>> threshold(np.arange(1.0, 10.0), coverage=0.9)
+    9.0
     """
-    if not 0 < coverage < 1:
+    k = rank(coverage, len(scores))
+    if k > len(scores):
         raise ValueError(
-            f"coverage must lie strictly between 0 and 1, got {coverage}. Pass 0.9 for 90 %."
+            f"calibrate: {len(scores)} calibration rows are too few for coverage={coverage}, whose "
+            f"intervals would be infinite. Give at least {rows_needed(coverage)} rows."
         )
-    ordered = np.sort(np.asarray(scores, np.float64))
-    # A product such as 100 · 0.9 may lie a rounding above the whole number that it is.
-    rank = ceil((len(ordered) + 1) * coverage - 1e-9)
-    if rank > len(ordered):
-        least = ceil(coverage / (1 - coverage) - 1e-9)
-        raise ValueError(
-            f"{len(ordered)} calibration rows cannot cover {coverage:.4g}: that takes at least {least}. "
-            "Hold out more rows, or ask for less."
-        )
-    return float(ordered[rank - 1])
+    return float(np.partition(scores, k - 1)[k - 1])
 
 
-def central_scores(cdf: np.ndarray) -> np.ndarray:
-    """|F(y) - 1/2|, how far each target is from the median of its predictive distribution.
+def cdf_scores(cdf: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths of the interval.
 
-    Source: Chernozhukov, Wüthrich and Zhu, *Distributional conformal prediction* (2021), eq. 4.
+    Outside the central interval of probability 1 - 2 TAIL, where all F are 0 or 1 after rounding, the
+    distance from the interval goes on in units of its width. So the sets are nested and none is infinite.
 
-    :param cdf: predictive distribution function at the targets, (n,).
-    """
-    return np.abs(np.asarray(cdf, np.float64) - 0.5)
-
-
-def quantile_scores(low: np.ndarray, high: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """How far each target is outside of an interval; negative inside.
-
-    Source: Romano, Patterson and Candès, *Conformalized quantile regression* (2019), eq. 6.
-
-    :param low: lower ends, (n,).
-    :param high: upper ends, (n,).
+    :param cdf: F(y) of the predictive distribution, (n,).
     :param y: targets, (n,).
+    :param low: its quantile at TAIL, (n,).
+    :param high: its quantile at 1 - TAIL, (n,).
     """
+    beyond = np.maximum(np.maximum(low - y, y - high), 0) / (high - low)
+    inside = np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL)
+    return np.where(beyond > 0, 0.5 - TAIL + beyond, inside)
+
+
+def interval_scores(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How far a target is outside its interval; negative inside (Romano et al. 2019, eq. 6)."""
     return np.maximum(low - y, y - high)
 
 
-def set_scores(
-    probs: np.ndarray, uniform: np.ndarray, penalty: float = 0.0, free: int = 1
-) -> np.ndarray:
-    """For every class, the probability of the classes above it and a random share of its own.
+def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.ndarray:
+    """The score of every class: probability of the classes before it, and a share `u` of its own.
 
-    Source: Romano, Sesia and Candès, *Classification with valid and adaptive coverage* (2020), eq. 8; with a
-    penalty a class for every rank beyond `free`: Angelopoulos et al., *Uncertainty sets for image
-    classifiers using conformal prediction* (2021), algorithm 2.
+    Uniform numbers make the score of the label continuous, so that coverage is exact. With a penalty these
+    are the scores of RAPS: `penalty` more for each class before it beyond the free ones.
 
-    :param probs: probabilities (n, classes).
-    :param uniform: numbers between 0 and 1, one a row, by which coverage is exact.
-    :param penalty: added for each rank beyond `free`, so that sets do not grow large.
-    :param free: classes without penalty.
+    :param probs: (n, classes), rows that add up to 1.
+    :param u: a number between 0 and 1 a row, which does not depend on the label, (n,).
+    :param penalty: what a class costs beyond `FREE_CLASSES`.
     :return: (n, classes).
     """
     order = np.argsort(-probs, axis=1, kind="stable")
-    ranked = np.take_along_axis(probs, order, 1)
-    above = np.cumsum(ranked, 1) - uniform[:, None] * ranked
-    above = above + penalty * np.maximum(0, np.arange(1, probs.shape[1] + 1) - free)
-    scores = np.empty_like(above)
-    np.put_along_axis(scores, order, above, 1)
-    return scores
+    ranked = np.take_along_axis(probs, order, axis=1)
+    places = np.arange(1, probs.shape[1] + 1)
+    scores = ranked.cumsum(1) - ranked + u[:, None] * ranked
+    scores += penalty * np.maximum(places - FREE_CLASSES, 0)
+    made = np.empty_like(scores)
+    np.put_along_axis(made, order, scores, axis=1)
+    return made
+
+
+def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities to the power 1 / temperature, made to add up to 1 again, (n, classes)."""
+    made: np.ndarray = softmax(_logs(probs) / temperature, axis=1)
+    return made
+
+
+def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
+    """The temperature of the least log loss (Guo et al. 2017); above 1 for overconfident predictions.
+
+    :param probs: (n, classes).
+    :param labels: class numbers, (n,).
+    """
+    logs, rows = _logs(probs), np.arange(len(labels))
+
+    def log_loss(log_temperature: float) -> float:
+        scaled = log_softmax(logs / np.exp(log_temperature), axis=1)
+        return -float(scaled[rows, labels].mean())
+
+    found = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
+    return float(np.exp(found.x))
+
+
+def _logs(probs: np.ndarray) -> np.ndarray:
+    """Logarithms; a probability that was rounded to zero is the smallest that float32 holds."""
+    logs: np.ndarray = np.log(np.maximum(probs, np.finfo(np.float32).tiny))
+    return logs

@@ -1,319 +1,391 @@
-"""Intervals and sets that cover as often as they say, also where the posterior has not converged.
+"""Calibration on held-out rows: intervals and sets that hold what they say, converged or not.
 
-Split conformal prediction on the predictive distribution of the posterior: rows that were held out say how
-far its quantiles are off. The libraries for it (MAPIE, crepes) wrap estimators with point predictions or
-quantiles of their own; a predictive distribution with its own distribution function needs none of that.
+:func:`calibrate` is split conformal prediction on the predictive distribution of a posterior. It asks
+nothing of model, prior or sampler; a bad fit gives wide intervals and not wrong ones.
+
+MAPIE, crepes and netcal are not used: they wrap scikit-learn estimators of points, quantiles or
+probabilities, and take no predictive distribution function. What is left without that are the order
+statistic and the scores in :mod:`numpyro_bnn.scores.conformal`.
 """
 
-from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
-from scipy.optimize import minimize_scalar
+from numpyro.infer import MCMC as NumPyroMCMC
 
-from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.arguments import as_array, as_arrays
+from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
+from numpyro_bnn.scores.against_targets import standard_error
 from numpyro_bnn.scores.conformal import (
-    central_scores,
-    quantile_scores,
+    PENALTY,
+    TAIL,
+    cdf_scores,
+    interval_scores,
     set_scores,
+    temperature_of,
+    tempered,
     threshold,
 )
+from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
-# Temperatures within these factors of 1 are tried.
-_COLDEST, _HOTTEST = 0.05, 20.0
-# Penalty a class beyond the first two of RAPS.
-_PENALTY, _FREE = 0.05, 2
+Method = Literal["cdf", "cqr", "aps", "raps"]
+METHODS: dict[str, tuple[Method, ...]] = {"mean": ("cdf", "cqr"), "probs": ("aps", "raps")}
+
+
+class Measured(NamedTuple):
+    """What intervals or sets are on rows of a test.
+
+    - **coverage** - share of targets inside, with its standard error **coverage_error**
+    - **size** - mean width of an interval in units of the target, or mean number of classes in a set, with
+      its standard error **size_error**
+    """
+
+    coverage: float
+    coverage_error: float
+    size: float
+    size_error: float
+
+    def __str__(self) -> str:
+        return (
+            f"coverage {self.coverage:.3f} ± {self.coverage_error:.3f}, "
+            f"size {self.size:.4g} ± {self.size_error:.2g}"
+        )
 
 
 class Evaluation(NamedTuple):
-    """Coverage on rows that were neither trained on nor calibrated with.
+    """Intervals or sets of the model itself (**before**) and calibrated ones (**after**), same rows."""
 
-    - **before**, **after** - share of targets covered, without and with calibration
-    - **error** - standard error of a share at the coverage asked for
-    - **size_before**, **size_after** - mean width of intervals, or mean number of classes of sets
-    """
+    before: Measured
+    after: Measured
 
-    before: float
-    after: float
-    error: float
-    size_before: float
-    size_after: float
+    def __str__(self) -> str:
+        return f"before  {self.before}\nafter   {self.after}"
 
 
-class CalibratedRegression:
-    """What :func:`calibrate` returns for a continuous target.
+class Calibrated:
+    """A posterior whose intervals or sets were calibrated on rows that it has not seen.
 
-    - **coverage** - coverage that was asked for
+    - **coverage** - the share of new targets that intervals or sets hold
     - **num_rows** - calibration rows
-    - **method** - ``"cdf"`` or ``"cqr"``
+    - **method** - ``"cdf"`` or ``"cqr"`` of regression, ``"aps"`` or ``"raps"`` of classes
+    - **threshold** - targets with a score up to this are inside. The model's own value is coverage / 2 of
+      ``"cdf"``, 0 of ``"cqr"`` and the coverage of ``"aps"``; a larger one means that it is overconfident
+    - **temperature** - of the class probabilities, above 1 for an overconfident model; None for regression
     """
 
     def __init__(
         self,
-        predictions: Callable[[Any], Predictions],
-        x: Any,
-        y: np.ndarray,
+        source: Any,
+        method: Method,
         coverage: float,
-        method: str,
+        scores: np.ndarray,
+        temperature: float | None,
     ) -> None:
-        self._predictions = predictions
-        self.coverage, self.method, self.num_rows = coverage, method, len(y)
-        made = predictions(x)
-        if method == "cdf":
-            self._scores = central_scores(made.cdf(y).astype(np.float64).mean((0, 1)))
-        else:
-            low, high = made.quantiles(_ends(coverage))
-            self._scores = quantile_scores(low, high, y)
-        self.threshold = threshold(self._scores, coverage)
+        self.method: Method = method
+        self.coverage = coverage
+        self.temperature = temperature
+        self.num_rows = len(scores)
+        self.threshold = threshold(scores, coverage)
+        self._source = source
+        self._scores = scores
 
-    def __repr__(self) -> str:
-        return (
-            f"CalibratedRegression(coverage={self.coverage:g}, method={self.method!r}, "
-            f"num_rows={self.num_rows}, threshold={self.threshold:.4g})"
-        )
+    def at(self, coverage: float) -> "Calibrated":
+        """The same calibration rows for another coverage.
 
-    def predict_interval(self, x: Any, coverage: float | None = None) -> np.ndarray:
-        """Intervals that hold a new target with probability `coverage`, on average over rows.
-
-        :param x: inputs.
-        :param coverage: another coverage than that of the calibration; ``method="cdf"`` alone has others.
-        :return: (N, 2), lower and upper ends; infinite where the calibration rows allow no end.
-        :raises ValueError: for a coverage that the calibration cannot give.
+        :param coverage: a probability strictly between 0 and 1.
+        :raises ValueError: for ``"cqr"``, whose scores are of one coverage; too few rows for this coverage.
         """
-        return self._intervals(
-            self._predictions(x), self.coverage if coverage is None else coverage
-        )
+        _check_coverage(coverage)
+        if self.method == "cqr" and coverage != self.coverage:
+            raise ValueError(
+                f"calibrate: scores of method 'cqr' are of coverage {self.coverage} alone, and coverage="
+                f"{coverage} was asked. Call `calibrate` with that coverage, or take method 'cdf'."
+            )
+        return Calibrated(self._source, self.method, coverage, self._scores, self.temperature)
 
-    def _intervals(self, made: Predictions, coverage: float) -> np.ndarray:
-        if self.method == "cqr":
-            if coverage != self.coverage:
-                raise ValueError(
-                    f"predict_interval: quantiles were calibrated for coverage={self.coverage}, got "
-                    f"{coverage}. Calibrate again, or with method='cdf', which serves any coverage."
-                )
-            low, high = made.quantiles(_ends(coverage))
-            return np.stack([low - self.threshold, high + self.threshold], 1)
-        reach = threshold(self._scores, coverage)
-        if reach >= 0.5:
-            return np.tile([-np.inf, np.inf], (made.mean.shape[2], 1))
-        return made.quantiles((0.5 - reach, 0.5 + reach)).T
+    def predict_interval(self, x: Any) -> np.ndarray:
+        """Intervals that hold new targets with probability `coverage`, on average over rows.
 
-    def evaluate(self, x: Any, y: Any) -> Evaluation:
-        """Coverage and mean width on other rows, without and with calibration.
-
-        :param x: inputs.
-        :param y: targets.
+        :param x: inputs, N rows.
+        :return: (N, 2), lower and upper ends in units of the target.
+        :raises TypeError: for classes.
         """
-        y, made = np.asarray(y, np.float64), self._predictions(x)
-        plain = made.quantiles(_ends(self.coverage)).T
-        both = (plain, self._intervals(made, self.coverage))
-        before, after = (float(np.mean((y >= e[:, 0]) & (y <= e[:, 1]))) for e in both)
-        widths = [float(np.mean(e[:, 1] - e[:, 0])) for e in both]
-        return Evaluation(before, after, _error(self.coverage, len(y)), widths[0], widths[1])
+        self._check_kind("predict_interval", "mean", "Use `predict_set` for classes.")
+        predictions = predictions_of(self._source, x)
+        return _intervals(predictions, self.method, self.coverage, self.threshold)
 
+    def predict_set(self, x: Any) -> np.ndarray:
+        """Sets of classes that hold new labels with probability `coverage`, on average over rows.
 
-class CalibratedClassification:
-    """What :func:`calibrate` returns for classes.
+        A set is empty where the model is right more often than `coverage`: there is no other way to miss
+        the share that was asked for. Ask for a higher coverage then.
 
-    - **coverage** - coverage that was asked for
-    - **num_rows** - calibration rows
-    - **method** - ``"aps"`` or ``"raps"``
-    - **temperature** - by which log probabilities are divided in :meth:`predict_proba`; above 1 where the
-      posterior was too sure
-    """
-
-    def __init__(
-        self,
-        predictions: Callable[[Any], Predictions],
-        x: Any,
-        y: np.ndarray,
-        coverage: float,
-        method: str,
-        seed: int,
-    ) -> None:
-        self._predictions = predictions
-        self.coverage, self.method, self.num_rows = coverage, method, len(y)
-        self._random = np.random.default_rng(seed)
-        probs = _averaged(predictions(x))
-        self.temperature = best_temperature(probs, y)
-        self._scores = self._set_scores(probs)[np.arange(len(y)), y]
-        self.threshold = threshold(self._scores, coverage)
-
-    def __repr__(self) -> str:
-        return (
-            f"CalibratedClassification(coverage={self.coverage:g}, method={self.method!r}, "
-            f"num_rows={self.num_rows}, threshold={self.threshold:.4g}, "
-            f"temperature={self.temperature:.4g})"
-        )
-
-    def _set_scores(self, probs: np.ndarray) -> np.ndarray:
-        penalty = _PENALTY if self.method == "raps" else 0.0
-        return set_scores(probs, self._random.uniform(size=len(probs)), penalty, _FREE)
-
-    def predict_set(self, x: Any, coverage: float | None = None) -> np.ndarray:
-        """Sets of classes that hold the label with probability `coverage`, on average over rows.
-
-        Exact coverage is bought with a random number a row: a set may be empty where the best class is
-        sure to be right more often than was asked for.
-
-        :param x: inputs.
-        :param coverage: another coverage than that of the calibration.
-        :return: (N, classes) of booleans.
+        :param x: inputs, N rows.
+        :return: (N, classes), True for the classes of the set.
+        :raises TypeError: for regression.
         """
-        limit = self.threshold if coverage is None else threshold(self._scores, coverage)
-        return self._set_scores(_averaged(self._predictions(x))) <= limit
+        self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
+        return self._class_scores(x) <= self.threshold
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Posterior predictive probabilities at the temperature of the calibration, (N, classes).
+        """Probabilities of the classes, averaged over draws and scaled by `temperature`.
 
-        :param x: inputs.
+        The most probable class stays the same.
+
+        :param x: inputs, N rows.
+        :return: (N, classes).
+        :raises TypeError: for regression.
         """
-        return at_temperature(_averaged(self._predictions(x)), self.temperature)
+        self._check_kind("predict_proba", "probs", "Use `predict_interval` for regression.")
+        assert self.temperature is not None
+        return tempered(probabilities(predictions_of(self._source, x)), self.temperature)
 
-    def evaluate(self, x: Any, y: Any) -> Evaluation:
-        """Coverage and mean size of sets on other rows, without and with calibration.
+    def evaluate(self, x_test: Any, y_test: Any) -> Evaluation:
+        """Coverage and size on other held-out rows, of the model's own intervals or sets and of these.
 
-        :param x: inputs.
-        :param y: labels, whole numbers from 0.
+        Standard errors are over the test rows, of this calibration.
+
+        :param x_test: inputs, N rows, neither of the fit nor of the calibration.
+        :param y_test: their targets, (N,).
+        :return: the two, before and after.
         """
-        y, probs = np.asarray(y), _averaged(self._predictions(x))
-        scores = self._set_scores(probs)
-        both = [scores <= limit for limit in (self.coverage, self.threshold)]
-        before, after = (float(inside[np.arange(len(y)), y].mean()) for inside in both)
-        sizes = [float(inside.sum(1).mean()) for inside in both]
-        return Evaluation(before, after, _error(self.coverage, len(y)), sizes[0], sizes[1])
+        if self.temperature is None:
+            predictions = predictions_of(self._source, x_test)
+            y = as_array("evaluate", "y_test", y_test)
+            _check_targets(predictions, y)
+            own = _intervals(predictions, "cqr", self.coverage, 0.0)
+            made = _intervals(predictions, self.method, self.coverage, self.threshold)
+            return Evaluation(*(_of_intervals(ends, np.asarray(y)) for ends in (own, made)))
+        labels = _labels(self._source, y_test)
+        _check_targets(predictions_of(self._source, x_test), labels)
+        made = self._class_scores(x_test) <= self.threshold
+        own = nominal_sets(self._source, x_test, self.coverage)
+        return Evaluation(*(_of_sets(inside, labels) for inside in (own, made)))
+
+    def _class_scores(self, x: Any) -> np.ndarray:
+        return class_scores(self._source, x, PENALTY if self.method == "raps" else 0.0)
+
+    def _check_kind(self, name: str, kind: str, advice: str) -> None:
+        if self.method not in METHODS[kind]:
+            raise TypeError(f"{name}: this was calibrated by method {self.method!r}. {advice}")
+
+    def __repr__(self) -> str:
+        own = {"cdf": self.coverage / 2, "cqr": 0.0}.get(self.method, self.coverage)
+        scaled = "" if self.temperature is None else f", temperature {self.temperature:.3g}"
+        return (
+            f"Calibrated({self.method}: coverage {self.coverage:g} from {self.num_rows} rows, threshold "
+            f"{self.threshold:.4g} where {own:g} is the model's own{scaled})"
+        )
 
 
 def calibrate(
     fitted: Any,
     x_cal: Any,
     y_cal: Any,
-    *,
     coverage: float = 0.9,
-    method: Literal["cdf", "cqr", "aps", "raps"] | None = None,
-    seed: int = 0,
-) -> CalibratedRegression | CalibratedClassification:
-    """Calibrate predictions on rows that were not trained on.
+    method: Method | None = None,
+) -> Calibrated:
+    """Make intervals, or sets of classes, hold the share of new targets that they say.
 
-    Intervals or sets then hold the target of a new row with probability `coverage`, if it comes from the same
-    source as the calibration rows: on average over such rows, for any model and however far its chains are
-    from agreement. It is no promise for a single row or group, and none after a shift of the data.
+    Split conformal prediction: the calibration rows are scored by how badly their targets fit, and the
+    score of rank ceil((n + 1) coverage) among the n is the limit for new targets. This holds for any model,
+    and for a run that has not converged.
 
-    :param fitted: what :func:`numpyro_bnn.fit` returned, an ``MCMC`` after `run`, draws with their model, or
-        a fitted estimator.
+    What is promised: of many new rows, each predicted after a calibration on n rows of the same source, a
+    share of at least `coverage` and at most coverage + 1 / (n + 1) is inside. This is *marginal*: an average
+    over rows, so that easy rows may be covered more often and hard ones less; it is no promise about a
+    single row or a group of rows. For one set of n calibration rows the share is off by about
+    √(coverage (1 - coverage) / n), 3 % at 100 rows. It needs *exchangeability*: calibration rows and new rows
+    could have come in any order. Rows of a later time or of another place are not promised anything.
+
+    Calibration rows must not have been fitted. They are compared with the training rows, which a run of
+    ``MCMC`` keeps. Draws by themselves, loaded estimators, data on the host (:class:`numpyro_bnn.OnHost`)
+    and the validation rows of stacking are not known here: hold rows out for them yourself.
+
+    :param fitted: what :func:`numpyro_bnn.fit` returned, an ``MCMC`` after `run`, :class:`numpyro_bnn.Draws`
+        with a model, or a fitted estimator.
     :param x_cal: inputs of the calibration rows.
-    :param y_cal: their targets; labels as the model takes them, of an estimator its own labels.
-    :param coverage: strictly between 0 and 1.
-    :param method: ``"cdf"`` (default for numbers): the distance from the predictive median in probability;
-        ``"cqr"``: predictive quantiles moved outwards or inwards; ``"aps"`` (default for classes): classes by
-        falling probability until enough is covered; ``"raps"``: with a penalty for large sets.
-    :param seed: of the random numbers that make the coverage of sets exact.
-    :return: intervals, or sets and probabilities.
-    :raises ValueError: if most calibration rows were trained on (where the training rows are known: not for
-        draws from a file), for too few rows, or a method that does not go with the target.
+    :param y_cal: their targets, (n,).
+    :param coverage: a probability strictly between 0 and 1.
+    :param method: of regression ``"cdf"`` (default; interval between two quantiles of the predictive
+        distribution, wider where that is wide) or ``"cqr"`` (ends of its central interval moved by one
+        number); of classes ``"aps"`` (default) or ``"raps"``, which has shorter sets for many classes.
+    :return: an object with ``predict_interval``, or ``predict_set`` and ``predict_proba``, and ``evaluate``.
+    :raises ValueError: for training rows, too few rows for the coverage, another method or coverage, or
+        targets that do not fit the predictions.
+    :raises TypeError: for something that is not fitted.
 
-    >>> calibrated = bnn.calibrate(fitted, x_cal, y_cal)                    # doctest: +SKIP
-    >>> low, high = calibrated.predict_interval(x_new).T                    # doctest: +SKIP
+    >>> calibrated = bnn.calibrate(fitted, x_cal, y_cal, coverage=0.9)      # doctest: +SKIP
+    >>> calibrated.predict_interval(x_new)                                  # doctest: +SKIP
+    >>> print(calibrated.evaluate(x_test, y_test))                          # doctest: +SKIP
     """
-    classes = getattr(fitted, "classes_", None)
-    x_cal, y = _arrays(x_cal, y_cal, classes)
-    _refuse_training_rows(fitted, x_cal, y)
-    predictions = _predictions_of(fitted)
-    head = predictions(x_cal[:1])
-    of_classes = "probs" in head.values
-    known = ("aps", "raps") if of_classes else ("cdf", "cqr")
-    chosen = known[0] if method is None else method
-    if chosen not in known:
+    _check_coverage(coverage)
+    source, run = _source_of(fitted)
+    labels = _labels(source, y_cal)
+    refuse_training_rows("calibrate", run, _inputs(source, x_cal), labels)
+    predictions = predictions_of(source, x_cal)
+    kind = "probs" if "probs" in predictions.values else "mean"
+    chosen = METHODS[kind][0] if method is None else method
+    if chosen not in METHODS[kind]:
+        what = "classes" if kind == "probs" else "regression"
         raise ValueError(
-            f"calibrate: method must be one of {known} for this target, got {method!r}. Leave it out for "
-            f"{known[0]!r}."
+            f"calibrate: method={method!r} does not fit a target of {what}. Take one of {METHODS[kind]}."
         )
-    if of_classes:
-        return CalibratedClassification(predictions, x_cal, y, coverage, chosen, seed)
-    return CalibratedRegression(predictions, x_cal, y, coverage, chosen)
+    if predictions.values[kind].ndim != (4 if kind == "probs" else 3):
+        raise ValueError(
+            f"calibrate: predictions have shape {predictions.values[kind].shape}, expected one target a "
+            "row. Calibrate outputs one by one, each with a model of its own."
+        )
+    _check_targets(predictions, labels)
+    if kind == "mean":
+        scores = _scores(predictions, np.asarray(labels), chosen, coverage)
+        return Calibrated(source, chosen, coverage, scores, None)
+    rows = np.arange(len(labels))
+    every = class_scores(source, x_cal, PENALTY if chosen == "raps" else 0.0, predictions)
+    labels = np.asarray(labels, int)
+    temperature = temperature_of(probabilities(predictions), labels)
+    return Calibrated(source, chosen, coverage, every[rows, labels], temperature)
 
 
-def best_temperature(probs: np.ndarray, y: np.ndarray) -> float:
-    """The temperature at which probabilities have the highest log score.
-
-    Source: Guo, Pleiss, Sun and Weinberger, *On calibration of modern neural networks* (2017), §4.2.
-
-    :param probs: (n, classes).
-    :param y: labels from 0, (n,).
-    """
-
-    def loss(log_temperature: float) -> float:
-        scaled = at_temperature(probs, float(np.exp(log_temperature)))
-        return -float(np.mean(np.log(np.maximum(scaled[np.arange(len(y)), y], 1e-300))))
-
-    found = minimize_scalar(loss, bounds=(np.log(_COLDEST), np.log(_HOTTEST)), method="bounded")
-    return float(np.exp(found.x))
+def _check_targets(predictions: Predictions, y: Any) -> None:
+    """Refuse targets of other shapes or kinds, as every function of targets does."""
+    if "probs" in predictions.values:
+        predictions.log_prob(y)
+    else:
+        predictions.cdf(y)
 
 
-def at_temperature(probs: np.ndarray, temperature: float) -> np.ndarray:
-    """Probabilities proportional to p^(1 / temperature), (n, classes)."""
-    logits = np.log(np.maximum(probs, 1e-300)) / temperature
-    raised = np.exp(logits - logits.max(1, keepdims=True))
-    scaled: np.ndarray = raised / raised.sum(1, keepdims=True)
-    return scaled
+def _check_coverage(coverage: Any) -> None:
+    number = isinstance(coverage, (int, float, np.number)) and not isinstance(coverage, bool)
+    if not number or not 0 < coverage < 1:
+        raise ValueError(
+            f"calibrate: coverage must be a number strictly between 0 and 1, got {coverage!r}. Give 0.9 "
+            "for 90 %."
+        )
 
 
-def _averaged(made: Predictions) -> np.ndarray:
-    return np.asarray(average(made), np.float64)
-
-
-def _ends(coverage: float) -> tuple[float, float]:
-    return (1 - coverage) / 2, (1 + coverage) / 2
-
-
-def _error(coverage: float, count: int) -> float:
-    return float(np.sqrt(coverage * (1 - coverage) / count))
-
-
-def _predictions_of(fitted: Any) -> Callable[[Any], Predictions]:
-    """The function from inputs to predictions of every draw."""
-    if hasattr(fitted, "predictions"):
-        own: Callable[[Any], Predictions] = fitted.predictions
-        return own
-    return lambda x: predict(None, getattr(fitted, "draws", fitted), x)
-
-
-def _arrays(x_cal: Any, y_cal: Any, classes: np.ndarray | None) -> tuple[Any, np.ndarray]:
-    """Calibration rows as arrays, labels of an estimator as numbers."""
-    if classes is not None:
-        labels = np.asarray(y_cal)
-        unknown = np.setdiff1d(labels, classes)
-        if unknown.size:
+def _source_of(fitted: Any) -> tuple[Any, Any]:
+    """What predicts, an estimator or draws; and the run that knows the training rows, or None."""
+    if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
+        if not hasattr(fitted, "draws_"):
             raise ValueError(
-                f"calibrate: y_cal holds the labels {unknown[:3].tolist()}, which the estimator was not "
-                f"trained on; it knows {classes[:8].tolist()}. Leave those rows out."
+                f"calibrate: this {type(fitted).__name__} is not fitted yet; call `fit`."
             )
-        y_cal = np.searchsorted(classes, labels)
-    y = np.asarray(as_array("calibrate", "y_cal", y_cal))
-    if len(x_cal) != len(y) or not len(y):
+        return fitted, getattr(fitted, "mcmc_", None)
+    run = fitted if isinstance(fitted, NumPyroMCMC) else getattr(fitted, "mcmc", None)
+    return draws_of(fitted, owner="calibrate"), run
+
+
+def predictions_of(source: Any, x: Any) -> Predictions:
+    """Predictions of an estimator or of draws."""
+    made: Predictions = (
+        predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
+    )
+    return made
+
+
+def probabilities(predictions: Predictions) -> np.ndarray:
+    """Class probabilities averaged over draws, in double precision, (N, classes)."""
+    probs = np.asarray(average(predictions), np.float64)
+    return probs / probs.sum(1, keepdims=True)
+
+
+def _labels(source: Any, y: Any) -> np.ndarray:
+    """Targets as the model has them: class numbers in place of an estimator's labels."""
+    classes = getattr(source, "classes_", None)
+    if classes is None:
+        return np.asarray(as_array("calibrate", "y", y))
+    y = np.asarray(y)
+    if not (known := np.isin(y, classes)).all():
         raise ValueError(
-            f"calibrate: x_cal has {len(x_cal)} rows and y_cal {len(y)}, expected equal numbers of at "
-            "least 1. Give a target for every input."
+            f"calibrate: y has the label {y[~known][0].item()!r}, and the training labels are "
+            f"{classes.tolist()}. Leave out rows of other classes."
         )
-    return x_cal, y
+    return np.searchsorted(classes, y)
 
 
-def _refuse_training_rows(fitted: Any, x_cal: Any, y: np.ndarray) -> None:
-    """Refuse rows that were trained on: a network knows them too well to judge itself on them."""
-    run = getattr(fitted, "mcmc_", None) or getattr(fitted, "mcmc", fitted)
-    arguments = getattr(run, "_args", None)
-    if not arguments or len(arguments) < 2:
-        return
-    trained = {_row(x, t) for x, t in zip(np.asarray(arguments[0]), np.asarray(arguments[1]))}
-    again = sum(_row(x, t) in trained for x, t in zip(np.asarray(x_cal), y))
-    if 2 * again > len(y):
-        raise ValueError(
-            f"calibrate: {again} of the {len(y)} rows of x_cal and y_cal were trained on, where errors "
-            "are smaller than on new rows. Hold rows out before the fit, and calibrate with those."
+def _inputs(source: Any, x: Any) -> Any:
+    """Inputs as arrays, in the form that the model takes."""
+    if isinstance(source, Draws):
+        return as_arrays(source.model, (x,), {})[0][0]
+    return np.asarray(x, np.float64)
+
+
+def class_scores(
+    source: Any, x: Any, penalty: float = 0.0, predictions: Predictions | None = None
+) -> np.ndarray:
+    """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows.
+
+    :param predictions: those at `x`, where they are known.
+    """
+    predictions = predictions_of(source, x) if predictions is None else predictions
+    return set_scores(probabilities(predictions), uniforms(_inputs(source, x)), penalty)
+
+
+def uniforms(x: Any) -> np.ndarray:
+    """A number between 0 and 1 a row, by a hash of its inputs: the same row gets the same set anywhere.
+
+    A score that depends on the inputs alone, and not on a generator, is exchangeable when rows are.
+
+    :param x: an array or a pytree of arrays with rows first.
+    """
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(x) if np.ndim(leaf)]
+    numbers = [
+        int.from_bytes(
+            blake2b(
+                b"".join((np.asarray(part, np.float64) + 0.0).tobytes() for part in row),
+                digest_size=6,
+            ).digest()
         )
+        for row in zip(*leaves)
+    ]
+    return (np.array(numbers, np.float64) + 0.5) / 2.0**48
 
 
-def _row(x: Any, y: Any) -> bytes:
-    return np.asarray(x, np.float32).tobytes() + np.asarray(y, np.float32).tobytes()
+def nominal_sets(source: Any, x: Any, coverage: float) -> np.ndarray:
+    """Sets that hold `coverage` of the model's own probability, (N, classes)."""
+    _check_coverage(coverage)
+    return class_scores(source, x) <= coverage
+
+
+def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: float) -> np.ndarray:
+    """Scores of regression, (N,)."""
+    if method == "cqr":
+        low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
+        return interval_scores(y, low, high)
+    low, high = predictions.quantiles((TAIL, 1 - TAIL))
+    return cdf_scores(predictions.cdf(y).astype(np.float64).mean((0, 1)), y, low, high)
+
+
+def _intervals(predictions: Predictions, method: str, coverage: float, limit: float) -> np.ndarray:
+    """All targets with a score up to `limit`, (N, 2)."""
+    if method == "cqr":
+        low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
+        # Ends that would cross meet in the middle.
+        by = np.maximum(limit, (low - high) / 2)
+        return np.stack([low - by, high + by], 1)
+    beyond = limit - (0.5 - TAIL)
+    half = min(limit, 0.5 - TAIL)
+    low, high = predictions.quantiles((0.5 - half, 0.5 + half))
+    by = max(beyond, 0.0) * (high - low)
+    return np.stack([low - by, high + by], 1)
+
+
+def _of_intervals(ends: np.ndarray, y: np.ndarray) -> Measured:
+    inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
+    return _measured(inside, ends[:, 1] - ends[:, 0])
+
+
+def _of_sets(inside: np.ndarray, labels: np.ndarray) -> Measured:
+    return _measured(inside[np.arange(len(labels)), labels], inside.sum(1))
+
+
+def _measured(inside: np.ndarray, size: np.ndarray) -> Measured:
+    inside, size = inside.astype(np.float64), size.astype(np.float64)
+    return Measured(
+        float(inside.mean()), standard_error(inside), float(size.mean()), standard_error(size)
+    )

@@ -4,10 +4,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from numpyro_bnn.scores.conformal import rows_needed
+
+# The coverage for which held-out rows are calibrated first; others are asked of the same rows.
+COVERAGE = 0.9
 # Rows that are predicted together.
 BLOCK = 256
 
@@ -62,6 +67,39 @@ def weights_of(
         )
     X, y, weights = X[counts], y[counts], weights[counts]
     return X, y, None if (weights == 1).all() else weights
+
+
+def held_out(estimator: BaseEstimator, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the rows to fit, and of those that its `calibration` holds out; shares of classes kept.
+
+    :param y: targets, or class numbers.
+    :raises ValueError: for a share that is not between 0 and 1, or that gives too few rows.
+    """
+    rows, share = np.arange(len(y)), estimator.calibration
+    if share is None:
+        return rows, rows[:0]
+    if (
+        isinstance(share, bool)
+        or not isinstance(share, (int, float, np.number))
+        or not 0 < share < 1
+    ):
+        raise ValueError(
+            f"calibration must be None or the share of rows to hold out, strictly between 0 and 1, got "
+            f"calibration={share!r}. Give 0.2 for a fifth of the rows."
+        )
+    count, needed = round(float(share) * len(y)), rows_needed(COVERAGE)
+    if count < needed:
+        raise ValueError(
+            f"calibration={share} of {len(y)} rows holds out {count}, too few for intervals of coverage "
+            f"{COVERAGE}. Hold out at least {needed}, or give more rows."
+        )
+    kept, held = train_test_split(
+        rows,
+        test_size=count,
+        random_state=estimator.random_state,
+        stratify=y if is_classifier(estimator) else None,
+    )
+    return np.sort(kept), np.sort(held)
 
 
 def in_blocks(X: np.ndarray) -> np.ndarray:

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -24,13 +22,11 @@ from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.run.mcmc import MCMC
-from numpyro_bnn.workflow.calibration import (
-    CalibratedClassification,
-    CalibratedRegression,
-    calibrate,
-)
+from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
 from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
+    COVERAGE,
+    held_out,
     in_blocks,
     key_from,
     table_like,
@@ -43,37 +39,20 @@ from numpyro_bnn.workflow.fit import fit as fit_model
 class _BNN(BaseEstimator):
     """What both estimators share; each names its own parameters."""
 
-    def _split(self, X: np.ndarray, y: np.ndarray, weights: Any, classes: bool) -> tuple:
-        """Rows to train on with their weights, and rows held out for calibration."""
-        if self.calibration is None:
-            return (X, y, weights), None
-        if not 0 < self.calibration < 1:
-            raise ValueError(
-                f"{type(self).__name__}: calibration must be a share of the rows between 0 and 1, got "
-                f"{self.calibration!r}. Give 0.2 for a fifth, or None for none."
-            )
-        kept, held = train_test_split(
-            np.arange(len(X)),
-            test_size=self.calibration,
-            random_state=check_random_state(self.random_state).randint(2**31 - 1),
-            stratify=y if classes else None,
-        )
-        train = (X[kept], y[kept], None if weights is None else weights[kept])
-        return train, (X[held], y[held])
-
     def _network(self, outputs: int) -> Any:
         if self.network is not None:
             return self.network
         return MLP(tuple(self.hidden), outputs)
 
-    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> None:
-        """Sample the posterior of a model, and keep it."""
+    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
+        """Sample the posterior of a model, keep it, and calibrate it on the rows that are held out."""
+        kept, held = held_out(self, y)
         fitted = fit_model(
             model,
-            table_like(self, X),
-            y,
+            table_like(self, X[kept]),
+            y[kept],
             key=key_from(self.random_state),
-            weights=weights,
+            weights=None if weights is None else weights[kept],
             kernel=self.kernel,
             num_chains=self.num_chains,
             num_warmup=self.num_warmup,
@@ -88,6 +67,11 @@ class _BNN(BaseEstimator):
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
         self.report_: Report = fitted.report
+        self.calibration_: Calibrated | None = None
+        if len(held):
+            targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
+            self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
+        return self
 
     def predictions(self, X: Any) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
@@ -123,7 +107,8 @@ class BNNRegressor(RegressorMixin, _BNN):
     and a chain runs from each member. ``predict`` gives the mean of the posterior predictive distribution.
 
     Learned: ``draws_`` (the draws), ``report_`` (how well the averages are known; print it), ``mcmc_`` (the
-    run; not kept by pickle), ``model_``, ``n_features_in_``, ``feature_names_in_``.
+    run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
+    ``n_features_in_``, ``feature_names_in_``.
 
     :param hidden: units of each hidden layer.
     :param network: any Flax module with one output in place of a perceptron (two for
@@ -139,8 +124,10 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param num_chains: chains, each from a network optimised by itself.
     :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
-    :param calibration: share of the rows that is held out, and corrects intervals of the others so
-        that they cover as often as they say (:func:`numpyro_bnn.calibrate`); none where None.
+    :param calibration: share of the rows to hold out of the fit, such as 0.2: `predict_interval` then holds
+        the share of new targets that it says, on average over rows that are exchangeable with these, also
+        where the run has not converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its
+        weight.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -195,13 +182,12 @@ class BNNRegressor(RegressorMixin, _BNN):
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
         y = column_or_1d(y, warn=True).astype(np.float64)
-        train, held = self._split(*weights_of(X, y, sample_weight), classes=False)
+        X, y, weights = weights_of(X, y, sample_weight)
         outputs = 2 if self.likelihood == "heteroscedastic" else 1
         prior = Hierarchical() if self.prior is None else self.prior
         model = regression(self._network(outputs), prior, likelihood=self.likelihood)
-        self._fit(model, *train)
-        self.calibration_ = None if held is None else calibrate(self, *held)
-        return self
+        fitted: BNNRegressor = self._fit(model, X, y, weights)
+        return fitted
 
     def predict(
         self, X: Any, return_std: bool = False
@@ -227,18 +213,18 @@ class BNNRegressor(RegressorMixin, _BNN):
         return self.predictions(X).quantiles(quantiles).T
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """The central interval that holds a new target with probability `coverage`.
+        """The interval that holds a new target with probability `coverage`.
 
-        If the model is right and its chains have converged; with ``calibration=`` on average over rows like
-        those of the training data, in any case.
+        With `calibration`, on average over rows whatever the model; otherwise the central interval of the
+        predictive distribution, which does so if the model is right.
 
         :param X: inputs (N, columns).
         :param coverage: a probability strictly between 0 and 1.
         :return: (N, 2), lower and upper ends.
         """
         check_is_fitted(self)
-        if isinstance(self.calibration_, CalibratedRegression):
-            return self.calibration_.predict_interval(X, coverage)
+        if self.calibration_ is not None:
+            return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
         return self.predict_quantiles(X, (tail, 1 - tail))
 
@@ -250,7 +236,8 @@ class BNNClassifier(ClassifierMixin, _BNN):
     and a chain runs from each member. ``predict_proba`` gives the posterior predictive probabilities.
 
     Learned: ``classes_``, ``draws_`` (the draws), ``report_`` (how well the averages are known; print it),
-    ``mcmc_`` (the run; not kept by pickle), ``model_``, ``n_features_in_``, ``feature_names_in_``.
+    ``mcmc_`` (the run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
+    ``n_features_in_``, ``feature_names_in_``.
 
     :param hidden: units of each hidden layer.
     :param network: any Flax module with an output a class (or one output, for two classes) in place of a
@@ -267,8 +254,10 @@ class BNNClassifier(ClassifierMixin, _BNN):
     :param num_chains: chains, each from a network optimised by itself.
     :param thinning: steps to a draw; default 100 of the samplers without a Metropolis correction, else 1.
     :param batch_size: rows in a minibatch; all rows where None, up to 20,000.
-    :param calibration: share of the rows that is held out, and corrects sets of the others so
-        that they cover as often as they say (:func:`numpyro_bnn.calibrate`); none where None.
+    :param calibration: share of the rows to hold out of the fit, of each class alike, such as 0.2:
+        `predict_set` then holds the share of new labels that it says, on average over rows that are
+        exchangeable with these, also where the run has not converged (see :func:`numpyro_bnn.calibrate`).
+        Each counts once, whatever its weight.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -336,14 +325,11 @@ class BNNClassifier(ClassifierMixin, _BNN):
             sample_weight = (
                 by_class if sample_weight is None else by_class * np.asarray(sample_weight)
             )
-        train, held = self._split(*weights_of(X, labels, sample_weight), classes=True)
+        X, labels, weights = weights_of(X, labels, sample_weight)
         prior = Hierarchical() if self.prior is None else self.prior
         model = classification(self._network(len(self.classes_)), prior)
-        self._fit(model, *train)
-        self.calibration_ = None
-        if held is not None:
-            self.calibration_ = calibrate(self, held[0], self.classes_[held[1]])
-        return self
+        fitted: BNNClassifier = self._fit(model, X, labels, weights)
+        return fitted
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
@@ -354,22 +340,6 @@ class BNNClassifier(ClassifierMixin, _BNN):
         probs = np.asarray(average(self.predictions(X)), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """The set of classes that holds the label with probability `coverage`, on average over rows.
-
-        :param X: inputs (N, columns).
-        :param coverage: a probability strictly between 0 and 1.
-        :return: (N, classes) of booleans, in the order of ``classes_``.
-        :raises ValueError: for an estimator without ``calibration=``.
-        """
-        check_is_fitted(self)
-        if not isinstance(self.calibration_, CalibratedClassification):
-            raise ValueError(
-                "predict_set: sets need rows that were held out, and there are none. Make the estimator "
-                "with `calibration=0.2`, or use `bnn.calibrate` with rows of your own."
-            )
-        return self.calibration_.predict_set(X, coverage)
-
     def predict(self, X: Any) -> np.ndarray:
         """The class of highest probability.
 
@@ -379,6 +349,21 @@ class BNNClassifier(ClassifierMixin, _BNN):
         best = self.predict_proba(X).argmax(1)
         labels: np.ndarray = self.classes_[best]
         return labels
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """The set of classes that holds the label of a new row with probability `coverage`.
+
+        With `calibration`, on average over rows whatever the model; otherwise by the model's own
+        probabilities. A share of sets is empty where the model is right more often than `coverage`.
+
+        :param X: inputs (N, columns).
+        :param coverage: a probability strictly between 0 and 1.
+        :return: (N, classes), True for the classes of the set, in the order of ``classes_``.
+        """
+        check_is_fitted(self)
+        if self.calibration_ is not None:
+            return self.calibration_.at(coverage).predict_set(X)
+        return nominal_sets(self, X, coverage)
 
     def sample(self, X: Any) -> np.ndarray:
         """One label of every row under each draw of the posterior.

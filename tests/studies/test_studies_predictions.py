@@ -12,6 +12,7 @@ import pytest
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
+    calibration,
     decision_boundary,
     sgd_as_inference,
     sgd_theory,
@@ -187,3 +188,37 @@ def test_methods_are_compared_on_the_same_splits():
     (line,) = tabular_report.gains(rows)
     assert line == "yacht, gain over deep ensemble on the same 2 splits: NUTS +0.60 ± 0.10."
     assert "| NUTS | **2.600 ± 1.100** |  | 2 to 2 |" in list(tabular_report.wide(rows))
+
+
+def test_rows_of_the_calibration_study_are_in_one_part_each():
+    fit, held, test = calibration.parts(442, split=3, most=None)
+    assert (len(held), len(test)) == (88, 88)
+    np.testing.assert_array_equal(np.sort(np.concatenate([fit, held, test])), np.arange(442))
+    assert sum(map(len, calibration.parts(442, split=3, most=50))) == 50
+
+
+def test_the_calibration_study_tells_who_is_outside_of_two_percent():
+    rows = [
+        {
+            "table": table,
+            "method": method,
+            "calibration rows": 99,
+            "coverage before": 0.7,
+            "coverage after": 0.90 + 0.01 * split if method != "raps" else 0.93,
+            "size before": 1.0,
+            "size after": 2.0 + split,
+            "verdict": "too_short",
+        }
+        for table, methods in calibration.METHODS.items()
+        for method in methods
+        for split in (0, 1)
+    ]
+    row = calibration.averaged(rows)[0]
+    assert row["coverage after"] == "0.905 ± 0.005"
+    assert row["size after"] == 2.5
+    assert row["runs within tolerance"] == "0 of 2"
+    lines = calibration.findings(rows)
+    assert lines[0] == (
+        "diabetes, cdf: 0.905, within 0.90 ± 0.02; promised on average over splits: 0.900."
+    )
+    assert ["NOT" in line for line in lines] == [False] * 5 + [True]

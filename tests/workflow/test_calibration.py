@@ -1,157 +1,302 @@
-"""Calibrated intervals and sets of posteriors that are wrong on purpose."""
+"""Split conformal calibration: exact finite-sample coverage of wrong models, temperatures, refusals."""
 
 import functools
+import pickle
+from types import SimpleNamespace
 
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
+import pandas as pd
 import pytest
-from test_estimators import SETTINGS, TEXT, X, Y
+from scipy.special import ndtr, softmax
+from scipy.stats import kstest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.workflow.calibration import at_temperature, best_temperature
+from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
+from numpyro_bnn.workflow.estimator_inputs import held_out
+from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-RNG = np.random.default_rng(3)
+RNG = np.random.default_rng(0)
 
 
-def too_sure(x, y=None):
-    """A line whose noise is said to be 0.3; it is 1, and skewed."""
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Normal(w * x[:, 0], 0.3), obs=y)
+class Known:
+    """An estimator whose predictions are known in closed form."""
+
+    draws_ = None
+
+    def __init__(self, predictions):
+        self.predictions = predictions
+
+    def get_params(self):
+        return {}
 
 
-def too_sure_of_classes(x, y=None):
-    """Logits three times too large."""
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Categorical(logits=3 * w * x), obs=y)
+def narrow(x):
+    """A predictive distribution that is half as wide as the truth N(x, (1 + |x|)²), and off by 0.3."""
+    mean = np.broadcast_to(x[:, 0] + 0.3, (1, 2, len(x)))
+    scale = np.broadcast_to(np.array([0.4, 0.6])[None, :, None], mean.shape)
+
+    def evaluate(what, y):
+        assert what == "cdf"
+        return {what: ndtr((y - mean) / scale)}
+
+    return Predictions({"mean": mean, "scale": scale}, evaluate)
 
 
-def draws_of(model):
-    return Draws({"w": np.full((2, 5), 1.0, np.float32)}, model)
+def overconfident(x):
+    """Class probabilities of a softmax at a third of the temperature, and with two classes exchanged."""
+    logits = 3 * x[:, [1, 0, 2, 3]]
+    probs = softmax(logits, -1)[None, None]
+
+    def evaluate(what, y):
+        return {what: np.log(probs[..., np.arange(len(x)), y])}
+
+    return Predictions({"probs": probs}, evaluate)
 
 
-def line(count):
-    x = RNG.normal(size=(count, 1))
-    return x, x[:, 0] + RNG.exponential(size=count) - 1
+def regression_rows(count, rng):
+    x = rng.normal(size=(count, 1))
+    return x, x[:, 0] + (1 + np.abs(x[:, 0])) * rng.normal(size=count)
 
 
-def classes(count):
-    x = RNG.normal(size=(count, 4))
-    probs = np.exp(x) / np.exp(x).sum(1, keepdims=True)
-    return x, (RNG.uniform(size=(count, 1)) > probs.cumsum(1)).sum(1)
+def class_rows(count, rng):
+    x = rng.normal(size=(count, 4))
+    shares = softmax(x, -1).cumsum(1)
+    return x, (shares < rng.uniform(size=(count, 1))).sum(1)
 
 
-@pytest.mark.parametrize("method", ["cdf", "cqr"])
-def test_intervals_of_a_model_that_is_too_sure(method):
-    """Coverage has the variance of both samples: that of the rows, and that of the calibration."""
-    x, y = line(2000)
-    calibrated = bnn.calibrate(draws_of(too_sure), x, y, method=method)
-    found = calibrated.evaluate(*line(4000))
-    error = np.sqrt(0.9 * 0.1 * (1 / 2000 + 1 / 4000))
-    assert found.before < 0.6
-    assert abs(found.after - 0.9) < 4 * error
-    assert found.error == pytest.approx(np.sqrt(0.09 / 4000))
-    assert found.size_after > 2 * found.size_before
-    low, high = calibrated.predict_interval(x[:5]).T
-    assert (low < high).all()
+def inside_of(calibrated, x, y):
+    if calibrated.temperature is not None:
+        return calibrated.predict_set(x)[np.arange(len(y)), y]
+    low, high = calibrated.predict_interval(x).T
+    return (low <= y) & (y <= high)
 
 
-def test_one_calibration_serves_other_coverages():
-    calibrated = bnn.calibrate(draws_of(too_sure), *line(2000))
-    x, y = line(4000)
-    low, high = calibrated.predict_interval(x, coverage=0.5).T
-    share = np.mean((y > low) & (y < high))
-    assert abs(share - 0.5) < 4 * np.sqrt(0.25 * (1 / 2000 + 1 / 4000))
-    once = bnn.calibrate(draws_of(too_sure), *line(50), method="cqr")
-    with pytest.raises(ValueError, match=r"calibrated for coverage=0\.9, got 0\.5"):
-        once.predict_interval(x, coverage=0.5)
+@pytest.mark.parametrize(("num_rows", "share"), [(19, 18 / 20), (25, 24 / 26)])
+@pytest.mark.parametrize(
+    "method",
+    ["aps", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cdf", "cqr", "raps"))],
+)
+def test_coverage_is_exact_though_the_model_is_wrong(method, num_rows, share):
+    """The average over calibrations is ceil((n + 1) c) / (n + 1); one rank more or less is 4 or 5 %."""
+    rng = np.random.default_rng(1)
+    kind, rows = (narrow, regression_rows) if method[0] == "c" else (overconfident, class_rows)
+    found = []
+    for _ in range(200):
+        calibrated = bnn.calibrate(Known(kind), *rows(num_rows, rng), method=method)
+        found.append(inside_of(calibrated, *rows(50, rng)).mean())
+    error = np.std(found, ddof=1) / np.sqrt(len(found))
+    assert error < 0.007
+    assert abs(np.mean(found) - share) < 4 * error
 
 
-@pytest.mark.parametrize("method", ["aps", "raps"])
-def test_sets_of_a_model_that_is_too_sure(method):
-    calibrated = bnn.calibrate(draws_of(too_sure_of_classes), *classes(2000), method=method)
-    found = calibrated.evaluate(*classes(4000))
-    assert abs(found.after - 0.9) < 4 * np.sqrt(0.09 * (1 / 2000 + 1 / 4000))
-    assert found.before < 0.85
-    assert found.size_before < found.size_after < 4
-    assert calibrated.predict_set(classes(7)[0]).shape == (7, 4)
-    assert calibrated.temperature == pytest.approx(3.0, rel=0.15)
-    np.testing.assert_allclose(calibrated.predict_proba(classes(7)[0]).sum(1), 1.0)
+def test_other_methods_agree_where_the_model_is_right():
+    """Many rows of the right model: the threshold is the model's own, and the temperature is 1."""
+    x, y = class_rows(20_000, np.random.default_rng(2))
+    right = Known(lambda rows: overconfident(rows[:, [1, 0, 2, 3]] / 3))
+    calibrated = bnn.calibrate(right, x, y)
+    # Scores are uniform then, and the temperature of least loss has this standard error, seen in 50 runs.
+    assert abs(calibrated.threshold - 0.9) < 4 * np.sqrt(0.9 * 0.1 / len(x))
+    assert abs(calibrated.temperature - 1) < 4 * 0.01
 
 
-def test_a_temperature_of_one_changes_nothing_and_a_known_one_is_found():
-    x, y = classes(20_000)
-    probs = np.exp(x) / np.exp(x).sum(1, keepdims=True)
-    np.testing.assert_allclose(at_temperature(probs, 1.0), probs, rtol=1e-12)
-    assert best_temperature(probs, y) == pytest.approx(1.0, abs=0.05)
-    assert best_temperature(at_temperature(probs, 0.5), y) == pytest.approx(2.0, rel=0.05)
+@pytest.mark.parametrize("temperature", [0.4, 3.0])
+def test_a_known_temperature_is_recovered(temperature):
+    x, y = class_rows(20_000, np.random.default_rng(3))
+    network = Known(lambda rows: overconfident(rows[:, [1, 0, 2, 3]] * temperature / 3))
+    calibrated = bnn.calibrate(network, x, y)
+    assert calibrated.temperature == pytest.approx(temperature, rel=0.04)
+    scaled = calibrated.predict_proba(x)
+    np.testing.assert_allclose(scaled.sum(1), 1)
+    assert np.abs(scaled - softmax(x, -1)).max() < 0.02
+
+
+def test_coverage_and_size_before_and_after():
+    rng = np.random.default_rng(4)
+    x, y = regression_rows(2000, rng)
+    calibrated = bnn.calibrate(Known(narrow), *regression_rows(1000, rng))
+    before, after = calibrated.evaluate(x, y)
+    low, high = calibrated.predict_interval(x).T
+    inside = (low <= y) & (y <= high)
+    assert after.coverage == inside.mean()
+    np.testing.assert_allclose(after.coverage_error, inside.std(ddof=1) / np.sqrt(2000))
+    np.testing.assert_allclose(after.size, (high - low).mean())
+    own = narrow(x).quantiles((0.05, 0.95))
+    assert before.coverage == ((own[0] <= y) & (y <= own[1])).mean() < 0.6
+    np.testing.assert_allclose(before.size, (own[1] - own[0]).mean())
+    # The mean width of the calibrated interval is beyond what the narrow model ever calls possible.
+    assert abs(after.coverage - 0.9) < 0.05
+    assert calibrated.threshold > 0.4995
+    assert "0.45 is the model's own" in repr(calibrated)
+    assert calibrated.num_rows == 1000
+    assert "after   coverage 0." in str(calibrated.evaluate(x, y))
+
+
+def test_the_same_rows_serve_another_coverage():
+    rng = np.random.default_rng(5)
+    rows, new = regression_rows(500, rng), regression_rows(5, rng)[0]
+    half = bnn.calibrate(Known(narrow), *rows).at(0.5)
+    assert half.coverage == 0.5
+    expected = bnn.calibrate(Known(narrow), *rows, coverage=0.5).predict_interval(new)
+    np.testing.assert_array_equal(half.predict_interval(new), expected)
+    with pytest.raises(ValueError, match=r"'cqr' are of coverage 0.9 alone, and coverage=0.5"):
+        bnn.calibrate(Known(narrow), *rows, method="cqr").at(0.5)
+
+
+def test_a_row_has_the_same_set_among_any_others():
+    rng = np.random.default_rng(6)
+    calibrated = bnn.calibrate(Known(overconfident), *class_rows(300, rng))
+    x, _ = class_rows(50, rng)
+    sets = calibrated.predict_set(x)
+    np.testing.assert_array_equal(calibrated.predict_set(x[7:9]), sets[7:9])
+    u = uniforms(rng.normal(size=(4000, 2)))
+    assert kstest(u, "uniform").pvalue > 1e-3
+
+
+X = RNG.normal(3.0, 2.0, (120, 2))
+Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=120)
+TEXT = np.where(np.median(Y) < Y, "high", "low")
+SETTINGS = {
+    "hidden": (3,),
+    "prior": bnn.priors.FanIn(),
+    "kernel": "baoab",
+    "num_chains": 1,
+    "num_warmup": 20,
+    "num_samples": 20,
+    "thinning": 5,
+    "random_state": 0,
+    "calibration": 0.25,
+}
 
 
 @functools.cache
-def calibrated_estimator(kind):
-    settings = SETTINGS | {"calibration": 0.3}
-    if kind == "regressor":
-        return bnn.BNNRegressor(**settings).fit(X, Y)
-    return bnn.BNNClassifier(**settings).fit(X, TEXT)
+def regressor():
+    return bnn.BNNRegressor(**SETTINGS).fit(pd.DataFrame(X, columns=["age", "income"]), Y)
 
 
-def test_an_estimator_calibrates_itself():
-    network = calibrated_estimator("regressor")
-    assert network.calibration_.num_rows == 12
-    assert network.draws_.info.get("columns") is None
-    ends = network.predict_interval(X, coverage=0.8)
-    np.testing.assert_allclose(ends, network.calibration_.predict_interval(X, 0.8))
+@functools.cache
+def classifier():
+    return bnn.BNNClassifier(**SETTINGS).fit(X, TEXT)
 
 
-def test_training_rows_are_refused():
-    network = calibrated_estimator("regressor")
-    trained = np.asarray(network.mcmc_._args[0]), np.asarray(network.mcmc_._args[1])
-    with pytest.raises(ValueError, match="28 of the 28 rows of x_cal and y_cal were trained on"):
-        bnn.calibrate(network, *trained)
+def test_a_regressor_holds_rows_out():
+    network = regressor()
+    table = pd.DataFrame(X, columns=["age", "income"])
+    kept, held = held_out(network, Y)
+    assert len(held) == 30
+    assert sorted([*kept, *held]) == list(range(120))
+    plain = bnn.calibrate(network.draws_, X[held].astype(np.float32), Y[held])
+    assert network.calibration_.num_rows == 30
+    assert network.calibration_.threshold == pytest.approx(plain.threshold, rel=1e-3)
+    found = network.predict_interval(table, coverage=0.8)
+    np.testing.assert_allclose(found, plain.at(0.8).predict_interval(X), rtol=1e-3)
 
 
-def test_sets_of_an_estimator():
-    network = calibrated_estimator("classifier")
+def test_a_stored_classifier_keeps_its_calibration():
+    network = classifier()
+    _, held = held_out(network, TEXT)
+    share = np.mean(TEXT == "high")
+    assert abs(np.mean(TEXT[held] == "high") - share) < 1 / len(held)
     sets = network.predict_set(X, coverage=0.8)
-    assert sets.shape == (40, 2)
-    assert sets.any(1).mean() > 0.7
-    assert repr(network.calibration_).startswith(
-        "CalibratedClassification(coverage=0.9, method='aps'"
+    assert sets.shape == (120, 2)
+    np.testing.assert_array_equal(sets, network.calibration_.at(0.8).predict_set(X))
+    loaded = pickle.loads(pickle.dumps(network))
+    np.testing.assert_array_equal(loaded.predict_set(X, coverage=0.8), sets)
+    plain = pickle.loads(pickle.dumps(network))
+    plain.calibration_ = None
+    np.testing.assert_array_equal(plain.predict_set(X, 0.8), nominal_sets(network, X, 0.8))
+
+
+@pytest.mark.parametrize("network", [regressor, classifier])
+def test_training_rows_are_refused(network):
+    network = network()
+    y = Y if network is regressor() else TEXT
+    table = X if y is TEXT else pd.DataFrame(X, columns=["age", "income"])
+    kept, held = held_out(network, y)
+    with pytest.raises(ValueError, match="90 of 120 calibration rows are training rows"):
+        bnn.calibrate(network, table, y)
+    labels = y if y is Y else (TEXT == "low").astype(int)
+    some = np.concatenate([kept[:15], held])
+    for run in (network.mcmc_, SimpleNamespace(mcmc=network.mcmc_, draws=network.draws_)):
+        with pytest.raises(ValueError, match="15 of 45 calibration rows are training rows"):
+            bnn.calibrate(run, X[some], labels[some])
+        assert bnn.calibrate(run, X[held], labels[held]).num_rows == 30
+
+
+def test_equal_rows_of_a_coarse_table_are_no_training_rows():
+    rng = np.random.default_rng(7)
+    x, y = rng.integers(0, 2, (200, 2)), rng.integers(0, 2, 200)
+    run = SimpleNamespace(
+        _args=(x, y), _kwargs={}, sampler=SimpleNamespace(model=lambda x, y: None)
     )
-    with pytest.raises(ValueError, match=r"holds the labels \['other'\]"):
-        bnn.calibrate(network, X[:1], np.array(["other"]))
+    refuse_training_rows("calibrate", run, x[:50], y[:50])
+    fine = rng.normal(size=(200, 2))
+    run._args = (fine, y)
+    one_by_chance = np.concatenate([fine[:1], rng.normal(size=(49, 2))])
+    refuse_training_rows("calibrate", run, one_by_chance, y[:50])
+    refuse_training_rows("calibrate", run, fine[:50], 1 - y[:50])
+    with pytest.raises(ValueError, match="calibrate: 50 of 50 calibration rows"):
+        refuse_training_rows("calibrate", run, fine[:50], y[:50])
+    run._args, run._kwargs = (fine,), {}
+    with pytest.raises(ValueError, match="calibrate: 50 of 50 calibration rows"):
+        refuse_training_rows("calibrate", run, fine[:50], 1 - y[:50])
+    run._args = (bnn.OnHost(fine), y)
+    refuse_training_rows("calibrate", run, fine[:50], y[:50])
+
+
+def known(kind=narrow, rows=regression_rows, count=30, **options):
+    return bnn.calibrate(Known(kind), *rows(count, np.random.default_rng(8)), **options)
+
+
+def several_outputs(x):
+    return Predictions({"mean": np.zeros((1, 1, len(x), 2))}, None)
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
+    ("call", "kind", "text"),
     [
+        (lambda: known(count=8), ValueError, "8 calibration rows are too few .* at least 9 rows"),
         (
-            lambda: bnn.calibrate(draws_of(too_sure), *line(20), method="aps"),
-            "one of .'cdf', 'cqr'.",
+            lambda: known().at(0.99),
+            ValueError,
+            "30 calibration .* coverage=0.99.* at least 99 rows",
+        ),
+        (lambda: known(coverage=90), ValueError, "strictly between 0 and 1, got 90. Give 0.9"),
+        (lambda: known(method="aps"), ValueError, "method='aps' does not fit .* regression"),
+        (lambda: known(several_outputs), ValueError, r"shape \(1, 1, 30, 2\), expected one target"),
+        (
+            lambda: known(overconfident, class_rows, method="cdf"),
+            ValueError,
+            r"method='cdf' .* classes. Take one of \('aps', 'raps'\)",
+        ),
+        (lambda: known().predict_set(X), TypeError, "'cdf'. Use `predict_interval`"),
+        (lambda: known().predict_proba(X), TypeError, "'cdf'. Use `predict_interval`"),
+        (
+            lambda: known(overconfident, class_rows).predict_interval(X),
+            TypeError,
+            "'aps'. Use `predict_set`",
+        ),
+        (lambda: bnn.calibrate(3, X, Y), TypeError, "calibrate"),
+        (lambda: bnn.calibrate(bnn.BNNRegressor(), X, Y), ValueError, "not fitted yet; call `fit`"),
+        (
+            lambda: bnn.calibrate(classifier(), X, np.full(120, "middle")),
+            ValueError,
+            "label 'middle', and the training labels are",
         ),
         (
-            lambda: bnn.calibrate(draws_of(too_sure), *line(5)),
-            "5 calibration rows cannot cover 0.9",
+            lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 1.0}).fit(X, Y),
+            ValueError,
+            "calibration=1.0. Give 0.2",
         ),
         (
-            lambda: bnn.calibrate(draws_of(too_sure), line(5)[0], line(4)[1]),
-            "x_cal has 5 rows and y_cal 4",
+            lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 0.05}).fit(X, Y),
+            ValueError,
+            "0.05 of 120 rows holds out 6, too few .* at least 9",
         ),
-        (
-            lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 1.5}).fit(X, Y),
-            "between 0 and 1, got 1.5",
-        ),
-        (
-            lambda: bnn.BNNClassifier(**SETTINGS).fit(X, TEXT).predict_set(X),
-            "with `calibration=0.2`",
-        ),
+        (lambda: classifier().predict_set(X, 2), ValueError, "strictly between 0 and 1, got 2"),
     ],
-    ids=["method", "few rows", "lengths", "share", "no rows held out"],
 )
-def test_wrong_arguments_are_refused(call, text):
-    with pytest.raises(ValueError, match=text):
+def test_wrong_arguments_are_refused(call, kind, text):
+    with pytest.raises(kind, match=text):
         call()

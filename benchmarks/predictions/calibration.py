@@ -1,0 +1,156 @@
+"""Calibration of runs that have not converged: coverage of 90 % intervals and sets, before and after.
+
+Ten splits of three tables: 60 % of the rows are fitted, by chains that are too short on purpose, 20 % are
+for `bnn.calibrate` and 20 % for the test. Split conformal prediction promises coverage between 0.9 and
+0.9 + 1 / (n + 1) on average over splits, n being the number of calibration rows.
+
+    python -m benchmarks.predictions.calibration --quick
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from sklearn.datasets import load_diabetes, load_digits
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.study import Row, Study, parser
+
+COVERAGE = 0.9
+METHODS = {"diabetes": ("cdf", "cqr"), "airfoil": ("cdf", "cqr"), "digits": ("aps", "raps")}
+SIZES: dict[str, Row] = {
+    "full": {"splits": 10, "draws": 20, "thinning": 10, "rows": None},
+    "quick": {"splits": 2, "draws": 20, "thinning": 10, "rows": None},
+    "toy": {"splits": 2, "draws": 4, "thinning": 2, "rows": 150},
+}
+HIDDEN = (16,)
+CHAINS = 4
+
+
+def data(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of a table as they are."""
+    if name == "airfoil":
+        return stored_table(folder, name)
+    load = load_digits if name == "digits" else load_diabetes
+    x, y = load(return_X_y=True)
+    return x, y
+
+
+def parts(num_rows: int, split: int, most: int | None) -> tuple[np.ndarray, ...]:
+    """Row numbers to fit, to calibrate and to test."""
+    order = np.random.default_rng(split).permutation(num_rows)[:most]
+    fifth = len(order) // 5
+    fit, calibration, test = np.split(order, [len(order) - 2 * fifth, len(order) - fifth])
+    return fit, calibration, test
+
+
+def cell(table: str, split: int, size: Row, folder: Path | None) -> Iterator[Row]:
+    """Coverage and size of both methods after one fit."""
+    x, y = data(table, folder)
+    fit, calibration, test = parts(len(x), split, size["rows"])
+    prior = bnn.priors.Hierarchical()
+    classes = table == "digits"
+    model = (
+        bnn.classification(bnn.MLP(HIDDEN, 10), prior)
+        if classes
+        else bnn.regression(bnn.MLP(HIDDEN, 1), prior)
+    )
+    fitted = bnn.fit(
+        model,
+        x[fit],
+        y[fit],
+        key=jax.random.key(split),
+        num_chains=CHAINS,
+        num_warmup=size["draws"],
+        num_samples=size["draws"],
+        thinning=size["thinning"],
+        progress_bar=False,
+    )
+    for method in METHODS[table]:
+        calibrated = bnn.calibrate(fitted, x[calibration], y[calibration], COVERAGE, method)
+        before, after = calibrated.evaluate(x[test], y[test])
+        yield {
+            "method": method,
+            "calibration rows": calibrated.num_rows,
+            "coverage before": before.coverage,
+            "coverage after": after.coverage,
+            "size before": before.size,
+            "size after": after.size,
+            "temperature": calibrated.temperature or "",
+            "verdict": str(fitted.report.verdict),
+        }
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """A row for each table and method: means over splits, with standard errors of the coverage."""
+    table = []
+    for name, methods in METHODS.items():
+        for method in methods:
+            own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
+            made: Row = {"table": name, "method": method, "splits": len(own)}
+            for when in ("before", "after"):
+                values = np.array([row[f"coverage {when}"] for row in own])
+                error = values.std(ddof=1) / np.sqrt(len(values))
+                made[f"coverage {when}"] = f"{values.mean():.3f} ± {error:.3f}"
+            for when in ("before", "after"):
+                made[f"size {when}"] = float(np.mean([row[f"size {when}"] for row in own]))
+            known = sum(str(row["verdict"]).startswith("within_tolerance") for row in own)
+            made["runs within tolerance"] = f"{known} of {len(own)}"
+            table.append(made)
+    return table
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """Whether coverage is 90 ± 2 %, in words."""
+    lines = []
+    for name, methods in METHODS.items():
+        for method in methods:
+            own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
+            share = float(np.mean([row["coverage after"] for row in own]))
+            word = "within" if abs(share - COVERAGE) <= 0.02 else "NOT within"
+            n = own[0]["calibration rows"]
+            promised = np.ceil((n + 1) * COVERAGE) / (n + 1)
+            lines.append(
+                f"{name}, {method}: {share:.3f}, {word} 0.90 ± 0.02; promised on average over splits: "
+                f"{promised:.3f}."
+            )
+    return lines
+
+
+def picture(rows: Sequence[Row]):
+    """Coverage of every split, before and after."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(8, 4), layout="constrained")
+    labels = []
+    for place, (name, method) in enumerate((n, m) for n, ms in METHODS.items() for m in ms):
+        own = [row for row in rows if (row["table"], row["method"]) == (name, method)]
+        for shift, when, color in ((-0.15, "before", "0.55"), (0.15, "after", "C0")):
+            values = [row[f"coverage {when}"] for row in own]
+            at = place + shift + np.linspace(-0.06, 0.06, len(values))
+            label = f"{when} calibration" if place == 0 else None
+            ax.plot(at, values, "o", color=color, markersize=4, label=label)
+            ax.hlines(np.mean(values), at[0] - 0.03, at[-1] + 0.03, color=color)
+        labels.append(f"{name}\n{method}")
+    ax.axhspan(0.88, 0.92, color="0.5", alpha=0.15, linewidth=0, label="90 ± 2 %")
+    ax.set(ylabel="coverage of test rows")
+    ax.set_xticks(range(len(labels)), labels)
+    figure.legend(frameon=False, loc="outside lower center", ncols=3)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__).parse_args(argv)
+    size = SIZES[options.size]
+    study = Study(__file__, ("table", "split", "method"), options)
+    study.run(
+        ({"table": name, "split": split} for name in METHODS for split in range(size["splits"])),
+        lambda table, split: cell(table, split, size, options.data),
+    )
+    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Tells whether rows that should be new are those that a run was fitted to."""
+
+from hashlib import blake2b
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.stats import binom
+
+from numpyro_bnn.data.arguments import as_arrays
+
+# So many equal rows are put down to chance only where that is likelier than this.
+_CHANCE = 1e-4
+
+
+def refuse_training_rows(owner: str, run: Any, x: Any, y: Any) -> None:
+    """Refuse rows of inputs and targets of which too many equal a training row.
+
+    Tables of few distinct values repeat rows. A new row may equal a training row as often as training rows
+    equal each other; the rows are refused where there are more than that explains.
+
+    :param owner: the function that was called, for the error.
+    :param run: an ``MCMC`` after `run`; anything else knows no training rows, and nothing is compared.
+    :param x: inputs, as the model takes them.
+    :param y: targets.
+    :raises ValueError: naming how many rows were seen in training.
+    """
+    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    if not args:
+        return
+    target = args[1] if len(args) > 1 else kwargs.get("y")
+    model = getattr(run.sampler, "model", None)
+    # A model may name its target otherwise: inputs are compared by themselves then.
+    known = (args[0],) if target is None else (args[0], target)
+    leaves = [
+        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
+    ]
+    if not _are_comparable(*leaves):
+        return
+    fitted, new = digests(*leaves)
+    distinct, counts = np.unique(np.array(fitted), return_counts=True)
+    seen = int(np.isin(np.array(new), distinct).sum())
+    by_chance = (counts[counts > 1].sum() + 1) / (len(fitted) + 1)
+    if binom.sf(seen - 1, len(new), by_chance) < _CHANCE:
+        raise ValueError(
+            f"{owner}: {seen} of {len(new)} calibration rows are training rows of this run, which fits them "
+            "better than it fits new rows. Give rows that were held out before the fit."
+        )
+
+
+def _are_comparable(fitted: list[Any], new: list[Any]) -> bool:
+    """Whether both are arrays in memory with rows of the same shapes; `predict` tells of other columns."""
+    arrays = all(isinstance(leaf, (np.ndarray, jax.Array)) and leaf.ndim for leaf in fitted + new)
+    return arrays and [np.shape(f)[1:] for f in fitted] == [np.shape(n)[1:] for n in new]
+
+
+def digests(*tables: list[Any]) -> list[list[bytes]]:
+    """A fingerprint of each row of some tables, the same where all their numbers are equal.
+
+    :param tables: of each its arrays, with rows first.
+    """
+    # One of them may have gone through the device, which rounds to float32.
+    kinds = [
+        min((np.dtype(leaf.dtype) for leaf in column), key=_significance) for column in zip(*tables)
+    ]
+    return [_of_rows(table, kinds) for table in tables]
+
+
+def _significance(kind: np.dtype) -> int:
+    """Bytes of a type of real numbers; whole numbers are exact in the widest."""
+    return kind.itemsize if kind.kind == "f" else np.dtype(np.float64).itemsize
+
+
+def _of_rows(table: list[Any], kinds: list[np.dtype]) -> list[bytes]:
+    columns = [
+        # Zero has two signs.
+        np.asarray(leaf).reshape(len(leaf), -1).astype(kind if kind.kind == "f" else np.float64)
+        + 0.0
+        for leaf, kind in zip(table, kinds)
+    ]
+    return [
+        blake2b(b"".join(part.tobytes() for part in row), digest_size=16).digest()
+        for row in zip(*columns)
+    ]

@@ -31,7 +31,7 @@ x, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
 x_train, x_test, y_train, y_test = train_test_split(x, y, random_state=0)
 settings = {"num_chains": 2, "num_warmup": 100, "num_samples": 100, "random_state": 0}
 network = bnn.BNNRegressor(hidden=(8,), **settings).fit(x_train, y_train)
-low, high = network.predict_interval(x_test, coverage=0.9).T
+low, high = network.predict_interval(x_test, coverage=0.9)
 order = np.argsort(network.predict(x_test))
 place = np.arange(len(order))
 plt.fill_between(place, low[order], high[order], alpha=0.3, label="90 % interval")

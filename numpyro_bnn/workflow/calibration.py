@@ -107,16 +107,17 @@ class Calibrated:
             )
         return Calibrated(self._source, self.method, coverage, self._scores, self.temperature)
 
-    def predict_interval(self, x: Any) -> np.ndarray:
+    def predict_interval(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
         """Intervals that hold new targets with probability `coverage`, on average over rows.
 
         :param x: inputs, N rows.
-        :return: (N, 2), lower and upper ends in units of the target.
+        :return: lower and upper ends in units of the target, (N,) each.
         :raises TypeError: for classes.
         """
         self._check_kind("predict_interval", "mean", "Use `predict_set` for classes.")
         predictions = predictions_of(self._source, x)
-        return _intervals(predictions, self.method, self.coverage, self.threshold)
+        low, high = _intervals(predictions, self.method, self.coverage, self.threshold).T
+        return low, high
 
     def predict_set(self, x: Any) -> np.ndarray:
         """Sets of classes that hold new labels with probability `coverage`, on average over rows.
@@ -220,7 +221,7 @@ def calibrate(
     :raises TypeError: for something that is not fitted.
 
     >>> calibrated = bnn.calibrate(fitted, x_cal, y_cal, coverage=0.9)      # doctest: +SKIP
-    >>> calibrated.predict_interval(x_new)                                  # doctest: +SKIP
+    >>> low, high = calibrated.predict_interval(x_new)                      # doctest: +SKIP
     >>> print(calibrated.evaluate(x_test, y_test))                          # doctest: +SKIP
     """
     _check_coverage(coverage)

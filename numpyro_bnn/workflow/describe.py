@@ -15,7 +15,6 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn.data.arguments import innermost, prepared
-from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.potential.structure import as_jax
@@ -24,9 +23,6 @@ from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
 from numpyro_bnn.priors.precision_levels import Level, levels_of
-
-# Rows of the data that the model is called with.
-_ROWS = 2
 
 
 class Row(NamedTuple):
@@ -107,7 +103,7 @@ class ModelTable:
         return pd.DataFrame(self.rows, columns=Row._fields)
 
 
-def describe(model: Any, x: Any = None, y: Any = None) -> ModelTable:
+def describe(model: Any, *args: Any, **kwargs: Any) -> ModelTable:
     """Which prior sits on which weight, in the order in which the layers are called.
 
     Flax numbers layers in the order in which they are made: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the
@@ -115,9 +111,10 @@ def describe(model: Any, x: Any = None, y: Any = None) -> ModelTable:
     Hierarchical priors are told in centred coordinates, whatever those of the model. Nothing of the model
     is changed.
 
-    :param model: a NumPyro model, called as ``model(x)`` or ``model(x, y)``, or an estimator after `fit`.
-    :param x: inputs, of which two rows are used; a ready model that has seen its data needs none.
-    :param y: targets, for models that cannot be called without.
+    :param model: a NumPyro model, or an estimator after `fit`.
+    :param args: arguments of the model, inputs first and targets where it needs them; a ready model that has
+        seen its data needs none.
+    :param kwargs: its keyword arguments.
     :return: the table.
     :raises ValueError: if inputs are needed and none were given.
 
@@ -137,20 +134,20 @@ def describe(model: Any, x: Any = None, y: Any = None) -> ModelTable:
     model = getattr(model, "model_", model)
     ready = innermost(model)
     units = getattr(ready, "standardization", None)
-    if x is None and units is not None:
-        x = units.x_mean[None]
-    if x is None:
+    if not args and not kwargs and units is not None:
+        args = (units.x_mean[None],)
+    if not args and not kwargs:
         raise ValueError(
             "describe: shapes of weights follow from the inputs, and there are none. Give some rows: "
             "`describe(model, x)`."
         )
     unfitted = hasattr(ready, "forget") and units is None
-    if unfitted and y is None:
+    if unfitted and len(args) == 1 and "y" not in kwargs:
         # Its prior does not depend on the targets.
-        y = np.zeros(len(x), int if ready.kind == "classification" else float)
+        args = (*args, np.zeros(len(args[0]), int if ready.kind == "classification" else float))
     try:
-        args, _ = prepared(model, (x,) if y is None else (x, y), {})
-        return ModelTable(_rows_of(model, as_jax(tuple(taken(a, slice(_ROWS)) for a in args))))
+        args, kwargs = prepared(model, args, kwargs)
+        return ModelTable(_rows_of(model, as_jax(args), as_jax(kwargs)))
     finally:
         if unfitted:
             ready.forget()
@@ -187,10 +184,10 @@ def _typical(site: Mapping[str, Any]) -> Any:
     return jnp.ones(law.shape()) if support is constraints.positive else None
 
 
-def _rows_of(model: Callable, args: tuple) -> list[Row]:
+def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
     calls = _Calls(parameterize(all_rows(model), "centered"))
     seeded = seed(substitute(calls, substitute_fn=_typical), jax.random.key(0))
-    sites = trace(seeded).get_trace(*args)
+    sites = trace(seeded).get_trace(*args, **kwargs)
     latent = {
         name: site
         for name, site in sites.items()

@@ -212,7 +212,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         """
         return self.predictions(X).quantiles(quantiles).T
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """The interval that holds a new target with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise the central interval of the
@@ -220,13 +220,14 @@ class BNNRegressor(RegressorMixin, _BNN):
 
         :param X: inputs (N, columns).
         :param coverage: a probability strictly between 0 and 1.
-        :return: (N, 2), lower and upper ends.
+        :return: lower and upper ends, (N,) each.
         """
         check_is_fitted(self)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
-        return self.predict_quantiles(X, (tail, 1 - tail))
+        low, high = self.predict_quantiles(X, (tail, 1 - tail)).T
+        return low, high
 
 
 class BNNClassifier(ClassifierMixin, _BNN):

@@ -69,7 +69,7 @@ def class_rows(count, rng):
 def inside_of(calibrated, x, y):
     if calibrated.temperature is not None:
         return calibrated.predict_set(x)[np.arange(len(y)), y]
-    low, high = calibrated.predict_interval(x).T
+    low, high = calibrated.predict_interval(x)
     return (low <= y) & (y <= high)
 
 
@@ -117,7 +117,7 @@ def test_coverage_and_size_before_and_after():
     x, y = regression_rows(2000, rng)
     calibrated = bnn.calibrate(Known(narrow), *regression_rows(1000, rng))
     before, after = calibrated.evaluate(x, y)
-    low, high = calibrated.predict_interval(x).T
+    low, high = calibrated.predict_interval(x)
     inside = (low <= y) & (y <= high)
     assert after.coverage == inside.mean()
     np.testing.assert_allclose(after.coverage_error, inside.std(ddof=1) / np.sqrt(2000))

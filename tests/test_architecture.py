@@ -32,7 +32,7 @@ ALLOWED = {
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
     "diagnostics": (
-        "data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
+        "_html data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
         "samplers.tempering storage"
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
@@ -45,10 +45,20 @@ ALLOWED = {
         "diagnostics.monte_carlo distributions models posterior potential priors run samplers "
         "samplers.sgmcmc scores"
     ),
-    "cli": "data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
+    "cli": "_html data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
+    "cli": """
+        csv_columns
+        tables
+        baselines
+        job
+        figures job_tables saved_fit
+        page
+        job_report
+        main
+    """,
     "approximations": """
         keywords marginal_energy members
         member_programs randomized_model stopping
@@ -61,7 +71,7 @@ ROWS = {
     "diagnostics": """
         checked_draws compare_runs copied_chains distinct_functions hidden_units verdict_names
         report_numbers temperatures
-        rhat_and_ess sampler_stats
+        report_page rhat_and_ess sampler_stats
         report
         evidence
         verdict_words
@@ -149,7 +159,7 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        describe estimator_inputs kernels_by_name method_table training_rows
+        describe estimator_inputs kernels_by_name method_table relevance training_rows
         calibration compare fit second_opinion
         estimators
     """,

@@ -7,6 +7,7 @@ file is a table or it is refused, by row, column and what to do.
 
 import csv
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -24,7 +25,7 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\
 _WITH_UNIT = re.compile(r"[$€£¥]\s?(?P<paid>[\d.,]+)|[+-]?[\d.,]*\d\s?(?P<unit>[^\d\s.,+-]\S{0,5})")
 # A column of numbers with a unit may be categories up to so many different texts.
 _FEW = 10
-_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
 
 class Text(NamedTuple):
@@ -33,23 +34,27 @@ class Text(NamedTuple):
     - **names** - names of the columns
     - **rows** - fields of each row, without surrounding blanks
     - **numbers** - row numbers as in a spreadsheet: the header is row 1
+    - **dropped** - fields of the columns that were left out, of each row
     """
 
     names: list[str]
     rows: list[list[str]]
     numbers: list[int]
+    dropped: list[list[str]]
 
 
-def read_text(path: Path) -> Text:
+def read_text(path: Path, separator: str = ",", drop: Sequence[str] = ()) -> Text:
     """The header and rows of a file.
 
     :param path: path of a CSV file with a header, in UTF-8 with or without a byte order mark.
+    :param separator: what stands between the fields, one character.
+    :param drop: names of columns to leave out, unread.
     :raises ValueError: for a file that is no table: empty, of another encoding or separator, with
         columns that have no name or share one, or rows that do not have a field for each column.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            read = list(csv.reader(file, skipinitialspace=True, strict=True))
+            read = list(csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True))
     except (csv.Error, UnicodeDecodeError) as error:
         advice = "Save it as UTF-8, and close every quote."
         raise ValueError(f"{path} is not a CSV table with a header: {error}. {advice}") from error
@@ -58,7 +63,7 @@ def read_text(path: Path) -> Text:
     if not kept:
         raise ValueError(f"{path} is not a CSV table with a header: it is empty.")
     (_, names), *body = kept
-    _check_names(path, names)
+    _check_names(path, names, separator)
     for number, row in body:
         if len(row) != len(names):
             more = "more" if len(row) > len(names) else "fewer"
@@ -67,16 +72,28 @@ def read_text(path: Path) -> Text:
                 f"there are columns ({', '.join(row[:6])}{', …' if len(row) > 6 else ''}). Put texts "
                 "that hold a comma in quotes, write 1000 for 1,000, and leave out commas at the end."
             )
-    return Text(names, [row for _, row in body], [number for number, _ in body])
+    absent = sorted(set(drop) - set(names))
+    if absent:
+        raise ValueError(
+            f"--drop: {path} has no column {absent[0]!r}; it has: {', '.join(names)}. Correct the name."
+        )
+    kept_columns = [k for k, name in enumerate(names) if name not in drop]
+    return Text(
+        [names[k] for k in kept_columns],
+        [[row[k] for k in kept_columns] for _, row in body],
+        [number for number, _ in body],
+        [[row[k] for k in range(len(names)) if k not in kept_columns] for _, row in body],
+    )
 
 
-def _check_names(path: Path, names: list[str]) -> None:
+def _check_names(path: Path, names: list[str], given: str) -> None:
     if len(names) == 1:
         for separator, name in _SEPARATORS.items():
-            if separator in names[0]:
+            if separator in names[0] and separator != given:
                 raise ValueError(
-                    f"{path} is separated by {name}, expected commas: its header is {names[0]!r}. "
-                    "Save it with commas between the fields and points in the numbers."
+                    f"{path} is separated by {name}, expected {_told(given)}: its header is "
+                    f"{names[0]!r}. Give --sep {separator!r}, or save it with commas between the "
+                    "fields and points in the numbers."
                 )
     blank = [i for i, name in enumerate(names, 1) if not name]
     if blank:
@@ -90,6 +107,10 @@ def _check_names(path: Path, names: list[str]) -> None:
             f"{path}: several columns are called {', '.join(map(repr, repeated))}. Give each a name of "
             "its own, or drop the copies."
         )
+
+
+def _told(separator: str) -> str:
+    return _SEPARATORS.get(separator, repr(separator))
 
 
 def columns_of(path: Path, text: Text) -> pd.DataFrame:

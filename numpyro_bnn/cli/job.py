@@ -2,7 +2,7 @@
 
 Ensemble starts are optimised, a sampler runs from each, and the test rows score three things:
 the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
-and the posterior average.
+and the posterior average. Beside them stands what guessing without any input scores.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from numpyro_bnn import scores
+from numpyro_bnn.cli.baselines import Guess, warnings_of
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
@@ -22,11 +23,16 @@ from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.priors.independent import FanIn, Horseshoe, Laplace, Normal, StudentT
 from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.scores.conformal import rows_needed
+from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.fit import fit
 from numpyro_bnn.workflow.kernels_by_name import kernel_named
 from numpyro_bnn.workflow.method_table import Comparison
 
+POSTERIOR = "posterior average"
+# Coverage of intervals and sets of classes in the report.
+_COVERAGE = 0.9
 PRIORS: dict[str, Callable] = {
     "hierarchical": Hierarchical,
     "fan-in": FanIn,
@@ -49,6 +55,7 @@ class Options(NamedTuple):
     - **max_minutes** - time limit of a fit
     - **settings** - settings of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
+    - **calibration** - share of the other rows kept for calibration; None for no calibration
     - **seed** - seed of all random numbers
     """
 
@@ -61,6 +68,7 @@ class Options(NamedTuple):
     max_minutes: float = 3.0
     settings: Mapping[str, Any] = {}
     test_fraction: float = 0.25
+    calibration: float | None = None
     seed: int = 0
 
 
@@ -92,6 +100,9 @@ class Outcome(NamedTuple):
     - **scores** - scores of MAP, deep ensemble and posterior average
     - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
+    - **guess** - the guess without inputs
+    - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
+      None where no rows were held out for it
     """
 
     table: Table
@@ -103,6 +114,18 @@ class Outcome(NamedTuple):
     scores: list[Score]
     predictions: dict[str, Predictions]
     report: Any
+    guess: Guess
+    evaluation: Evaluation | None = None
+
+    @property
+    def posterior(self) -> Predictions:
+        """Predictions of the posterior average for the test rows."""
+        return self.predictions[POSTERIOR]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader of the scores must know first."""
+        return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
 
 
 def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
@@ -114,9 +137,9 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     :return: everything that the report needs.
     """
     train, test = split(table, options)
+    train, held = held_out(table, train, options)
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
-
     x_test, y_test = table.x[test], table.y[test]
     fitted = fit(
         model,
@@ -142,15 +165,31 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
             spent["optimise"] / options.num_chains,
         ),
         f"deep ensemble of {options.num_chains}": (members, spent["optimise"]),
-        "posterior average": (fitted.draws, spent["optimise"] + spent["sample"]),
+        POSTERIOR: (fitted.draws, spent["optimise"] + spent["sample"]),
     }
     predictions = {name: predict(None, draws, x_test) for name, (draws, _) in methods.items()}
     rows = [
         score(name, predictions[name], y_test, table.task, seconds)
         for name, (_, seconds) in methods.items()
     ]
+    guess = Guess(table, train)
+    rows.insert(0, _score_of_guess(guess, y_test))
+    evaluation = None
+    if held.size:
+        calibrated = calibrate(fitted, table.x[held], table.y[held], _COVERAGE)
+        evaluation = calibrated.evaluate(x_test, y_test)
     return Outcome(
-        table, options, train, test, model, fitted.mcmc, rows, predictions, fitted.report
+        table,
+        options,
+        train,
+        test,
+        model,
+        fitted.mcmc,
+        rows,
+        predictions,
+        fitted.report,
+        guess,
+        evaluation,
     )
 
 
@@ -165,6 +204,23 @@ def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
         stratify=table.y if table.task == "classification" else None,
     )
     return train, test
+
+
+def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:
+    """Training rows without those that are held out for calibration, and these.
+
+    :raises ValueError: where too few would be held out.
+    """
+    if options.calibration is None:
+        return train, train[:0]
+    count, needed = round(options.calibration * len(train)), rows_needed(_COVERAGE)
+    if count < needed:
+        raise ValueError(
+            f"--calibration {options.calibration} of {len(train)} rows holds out {count}, too few for "
+            f"intervals of coverage {_COVERAGE}. Hold out at least {needed}, or give more rows."
+        )
+    order = np.random.default_rng(options.seed).permutation(train)
+    return np.sort(order[count:]), np.sort(order[:count])
 
 
 def model_of(table: Table, options: Options) -> ReadyModel:
@@ -202,6 +258,12 @@ def compare_methods(
         num_samples=options.num_samples,
         progress_bar=progress_bar,
     )
+
+
+def _score_of_guess(guess: Guess, y: np.ndarray) -> Score:
+    by_row = guess.log_score(y)
+    error = scores.standard_error(by_row)
+    return Score(guess.name, float(by_row.mean()), error, guess.error(y), guess.calibration(y), 0.0)
 
 
 def score(method: str, predictions: Predictions, y: np.ndarray, task: str, seconds: float) -> Score:

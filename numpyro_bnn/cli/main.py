@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -14,6 +15,7 @@ examples:
   python -m numpyro_bnn                                  handwritten digits
   python -m numpyro_bnn diabetes --hidden 16 16          regression, two hidden layers
   python -m numpyro_bnn wine.csv --target quality        your own table
+  python -m numpyro_bnn predict numpyro_bnn_report new.csv   rows whose target is not known
   python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
 
 Text columns become one column a level. Missing values are an error that says where they are.
@@ -77,6 +79,26 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="of nuts, hmc, mams and ggmc: at most 2^N - 1 gradients a draw; default: 8",
     )
+    add(
+        "--drop",
+        nargs="+",
+        default=[],
+        metavar="COLUMN",
+        help="columns of the CSV that are no inputs; the first names the rows if all its texts differ",
+    )
+    add(
+        "--sep",
+        type=_separator,
+        default=",",
+        metavar="CHARACTER",
+        help="between fields; default: a comma",
+    )
+    add(
+        "--calibration",
+        type=_fraction,
+        metavar="F",
+        help="share of the rows to hold out, so that 90 %% intervals hold 90 %% also where the run is short",
+    )
     add("--test-fraction", type=_fraction, default=0.25, metavar="F", help="default: 0.25")
     add("--seed", type=int, default=0, metavar="N", help="default: 0")
     add(
@@ -84,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("numpyro_bnn_report"),
         metavar="FOLDER",
-        help="where posterior.nc, report.md and predictions.csv go; default: numpyro_bnn_report",
+        help="where report.html, report.md, predictions.csv and posterior.nc go; default: numpyro_bnn_report",
     )
     add(
         "--methods",
@@ -95,6 +117,33 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--quiet", action="store_true", help="no progress bars")
     return parser
+
+
+def _predict_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m numpyro_bnn predict",
+        description="Predict new rows with a network that `python -m numpyro_bnn FILE.csv` fitted.",
+    )
+    add = parser.add_argument
+    add("run", type=Path, help="the folder that the fit wrote (its --output)")
+    add("csv", type=Path, help="a CSV with the columns that were fitted; others are not read")
+    add(
+        "--sep",
+        type=_separator,
+        default=",",
+        metavar="CHARACTER",
+        help="between fields; default: a comma",
+    )
+    add("--output", type=Path, metavar="FILE", help="default: NAME_predictions.csv beside NAME.csv")
+    return parser
+
+
+def _separator(text: str) -> str:
+    named = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
+    value = named.get(text, text)
+    if len(value) != 1 or value in '"\r\n':
+        raise argparse.ArgumentTypeError(f"must be one character, or 'tab', got {text!r}")
+    return value
 
 
 def _positive(text: str) -> int:
@@ -134,45 +183,12 @@ def main(argv: list[str] | None = None) -> int:
         interrupted before there are draws.
     """
     given = sys.argv[1:] if argv is None else list(argv)
-    comparing = given[:1] == ["compare"]
-    parsed = _parser().parse_args(given[comparing:])
-    console = Console()
+    command = {"compare": _compare, "predict": _predict}.get(given[0] if given else "", _fit)
+    parser = _predict_parser() if command is _predict else _parser()
+    parsed = parser.parse_args(given[command is not _fit :])
     _use_all_cores()
-    from numpyro_bnn.cli import job, job_report, tables
-
     try:
-        built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
-        if built_in is None:
-            table = tables.read_csv(parsed.data, parsed.target, parsed.task)
-        elif parsed.target or parsed.task:
-            raise ValueError(f"--target and --task belong to a CSV file, not to '{parsed.data}'.")
-        else:
-            table = built_in()
-        console.print(
-            f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
-            f"{table.x.shape[1]} inputs"
-        )
-        depth = parsed.max_tree_depth
-        options = job.Options(
-            hidden=tuple(parsed.hidden),
-            prior=parsed.prior,
-            kernel=parsed.kernel,
-            num_chains=parsed.chains,
-            num_warmup=parsed.warmup,
-            num_samples=parsed.samples,
-            max_minutes=parsed.minutes,
-            settings={} if depth is None else {"max_tree_depth": depth},
-            test_fraction=parsed.test_fraction,
-            seed=parsed.seed,
-        )
-        if comparing:
-            found = job.compare_methods(table, options, parsed.methods, not parsed.quiet)
-            console.print(str(found), markup=False, highlight=False, soft_wrap=True)
-            return 0
-        if parsed.methods:
-            raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
-        job_report.require_folder(parsed.output)
-        outcome = job.run(table, options, progress_bar=not parsed.quiet)
+        return command(parsed, Console())
     except (ValueError, OSError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False)
         return 2
@@ -180,24 +196,105 @@ def main(argv: list[str] | None = None) -> int:
         Console(stderr=True).print("interrupted before there were any draws", style="red")
         return 130
 
+
+def _table(parsed: argparse.Namespace, console: Console) -> Any:
+    """The table that the arguments name."""
+    from numpyro_bnn.cli import tables
+
+    built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
+    if built_in is None:
+        table = tables.read_csv(
+            parsed.data, parsed.target, parsed.task, drop=parsed.drop, separator=parsed.sep
+        )
+    elif parsed.target or parsed.task or parsed.drop:
+        raise ValueError(
+            f"--target and --task belong to a CSV file, not to '{parsed.data}', and so does --drop."
+        )
+    else:
+        table = built_in()
+    console.print(
+        f"[bold]{table.name}[/bold]: {table.task} of '{table.target}', {len(table.y)} rows, "
+        f"{table.x.shape[1]} inputs"
+    )
+    return table
+
+
+def _options(parsed: argparse.Namespace) -> Any:
+    from numpyro_bnn.cli import job
+
+    depth = parsed.max_tree_depth
+    return job.Options(
+        hidden=tuple(parsed.hidden),
+        prior=parsed.prior,
+        kernel=parsed.kernel,
+        num_chains=parsed.chains,
+        num_warmup=parsed.warmup,
+        num_samples=parsed.samples,
+        max_minutes=parsed.minutes,
+        settings={} if depth is None else {"max_tree_depth": depth},
+        test_fraction=parsed.test_fraction,
+        calibration=parsed.calibration,
+        seed=parsed.seed,
+    )
+
+
+def _compare(parsed: argparse.Namespace, console: Console) -> int:
+    from numpyro_bnn.cli import job
+
+    if parsed.calibration is not None:
+        raise ValueError("--calibration belongs to a fit, not to `compare`. Leave it out.")
+    table = _table(parsed, console)
+    found = job.compare_methods(table, _options(parsed), parsed.methods, not parsed.quiet)
+    console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _fit(parsed: argparse.Namespace, console: Console) -> int:
+    from numpyro_bnn.cli import job, job_report, job_tables
+
+    table = _table(parsed, console)
+    if parsed.methods:
+        raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
+    job_report.require_folder(parsed.output)
+    outcome = job.run(table, _options(parsed), progress_bar=not parsed.quiet)
+
     rich_table = RichTable(title=f"Scores on {len(outcome.test)} test rows")
-    for i, heading in enumerate(job_report.headings(table.task)):
+    for i, heading in enumerate(job_tables.headings(table.task)):
         rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
     for row in outcome.scores:
-        rich_table.add_row(*job_report.cells(row))
+        rich_table.add_row(*job_tables.cells(row))
     console.print(rich_table)
+    for said in outcome.warnings:
+        console.print(f"Beware: {said}", style="yellow", markup=False, highlight=False)
+    if outcome.evaluation is not None:
+        console.print(
+            f"Coverage of 90 % on the test rows:\n{outcome.evaluation}",
+            markup=False,
+            highlight=False,
+        )
     console.print(str(outcome.mcmc.stopped), markup=False, highlight=False, soft_wrap=True)
     console.print(str(outcome.report), markup=False, highlight=False, soft_wrap=True)
     try:
-        files = job_report.write(outcome, parsed.output)
+        page, *files = job_report.write(outcome, parsed.output)
     except OSError as error:
-        Console(stderr=True).print(
-            f"error: the report could not be written: {error}", style="red", markup=False
-        )
-        return 2
-    console.print(
-        "Written: " + ", ".join(str(file) for file in files), markup=False, soft_wrap=True
-    )
+        raise OSError(f"the report could not be written: {error}") from error
+    told = ", ".join(str(file) for file in files)
+    console.print(f"Written: {told}", markup=False, soft_wrap=True)
+    console.print(f"Open {page} in a browser.", markup=False, soft_wrap=True)
+    return 0
+
+
+def _predict(parsed: argparse.Namespace, console: Console) -> int:
+    from numpyro_bnn.cli import saved_fit
+    from numpyro_bnn.storage.folders import require_writable
+
+    output = parsed.output or parsed.csv.with_name(f"{parsed.csv.stem}_predictions.csv")
+    if output.resolve() == parsed.csv.resolve():
+        raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
+    require_writable(output.parent, "--output: the folder {folder} cannot be written ({why}).")
+    frame = saved_fit.predict_csv(saved_fit.read(parsed.run), parsed.csv, parsed.sep)
+    frame.to_csv(output, index=False, float_format="%.6g")
+    console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0
 
 

@@ -1,12 +1,13 @@
 """Tables for the command line: two that ship with scikit-learn, and the user's own CSV."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import columns_of, read_text
+from numpyro_bnn.cli.csv_columns import Text, columns_of, read_text
 from numpyro_bnn.data.units import Column, moments
 
 Task = Literal["classification", "regression"]
@@ -15,6 +16,19 @@ Task = Literal["classification", "regression"]
 _MAX_LEVELS = 50
 # An integer target with at most this many values is taken for classes.
 _MAX_CLASSES = 20
+
+
+class Source(NamedTuple):
+    """A column of a file that became one input, or one input a level.
+
+    - **name** - its name
+    - **kind** - ``"numbers"``, ``"truth values"`` or ``"texts"``
+    - **levels** - the texts of a text column, each an input; empty for other kinds
+    """
+
+    name: str
+    kind: str
+    levels: tuple[str, ...] = ()
 
 
 class Table(NamedTuple):
@@ -27,6 +41,8 @@ class Table(NamedTuple):
     - **columns** - names of the inputs
     - **target** - name of the target
     - **classes** - labels of the classes; empty for regression
+    - **sources** - the columns that the inputs were made from
+    - **row_names** - names of the rows
     """
 
     name: str
@@ -36,6 +52,14 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     target: str
     classes: tuple[str, ...]
+    sources: tuple[Source, ...]
+    row_names: tuple[str, ...]
+
+    @property
+    def groups(self) -> list[tuple[str, list[int]]]:
+        """The source columns, with the numbers of the inputs that each became."""
+        place = {name: k for k, name in enumerate(self.columns)}
+        return [(s.name, [place[name] for name in _input_names(s)]) for s in self.sources]
 
 
 def digits() -> Table:
@@ -53,6 +77,8 @@ def digits() -> Table:
         columns,
         "digit",
         classes,
+        _numbers(columns),
+        _numbered(len(data.target)),
     )
 
 
@@ -62,15 +88,42 @@ def diabetes() -> Table:
 
     data = load_diabetes()
     columns = tuple(data.feature_names)
-    return Table("diabetes", data.data, data.target, "regression", columns, "progression", ())
+    return Table(
+        "diabetes",
+        data.data,
+        data.target,
+        "regression",
+        columns,
+        "progression",
+        (),
+        _numbers(columns),
+        _numbered(len(data.target)),
+    )
 
 
-def read_csv(path: str | Path, target: str | None, task: Task | None = None) -> Table:
+def _numbers(columns: Sequence[str]) -> tuple[Source, ...]:
+    return tuple(Source(name, "numbers") for name in columns)
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(f"row {number}" for number in range(count))
+
+
+def read_csv(
+    path: str | Path,
+    target: str | None,
+    task: Task | None = None,
+    *,
+    drop: Sequence[str] = (),
+    separator: str = ",",
+) -> Table:
     """Read a table with a header; text columns become one column a level.
 
     :param path: the file.
     :param target: name of the column to predict.
     :param task: inferred where None: text, or at most 20 different whole numbers, are classes.
+    :param drop: columns that are no inputs; if the first has a text of its own in each row, it names them.
+    :param separator: what stands between the fields.
     :raises ValueError: for a file that is no table, a target that is missing or constant, values
         that are missing or of another kind than the rest of their column (by row and column), a
         text column that looks like an identifier, or a quantity that float32 cannot tell apart.
@@ -80,7 +133,11 @@ def read_csv(path: str | Path, target: str | None, task: Task | None = None) -> 
         raise ValueError(
             f"There is no file {path}. Give `digits`, `diabetes` or the path of a CSV."
         )
-    text = read_text(path)
+    if target in drop:
+        raise ValueError(
+            f"--drop: {target!r} is the target, and cannot be left out. Drop other columns."
+        )
+    text = read_text(path, separator, drop)
     names = ", ".join(text.names)
     if target is None:
         raise ValueError(f"Say which column to predict with --target; {path} has: {names}.")
@@ -93,12 +150,22 @@ def read_csv(path: str | Path, target: str | None, task: Task | None = None) -> 
         )
     frame = columns_of(path, text)
     y, classes, task = _target(frame[target], task)
-    inputs = _numeric(path, frame.drop(columns=target))
+    sources = _sources_of(frame.drop(columns=target))
+    inputs = inputs_of(path, frame, sources)
     x = inputs.to_numpy(np.float64)
     moments(str(path), Column("the inputs", inputs), x)
     if task == "regression":
         moments(str(path), Column(f"the target '{target}'"), y)
-    return Table(path.stem, x, y, task, tuple(map(str, inputs.columns)), target, classes)
+    columns = tuple(map(str, inputs.columns))
+    return Table(path.stem, x, y, task, columns, target, classes, sources, row_names(text))
+
+
+def row_names(text: Text) -> tuple[str, ...]:
+    """Names of the rows of a file: the first column that was dropped, if all differ, else their numbers."""
+    first = [fields[0] for fields in text.dropped if fields]
+    if first and len(set(first)) == len(text.rows):
+        return tuple(first)
+    return tuple(f"row {number}" for number in text.numbers)
 
 
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:
@@ -132,22 +199,65 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
     return codes.astype(np.int32), tuple(str(label) for label in labels), task
 
 
-def _numeric(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
-    """Texts as one column a level."""
-    text = [c for c in frame.columns if not pd.api.types.is_numeric_dtype(frame[c])]
-    for column in text:
-        levels = frame[column].nunique()
-        if levels > _MAX_LEVELS:
-            raise ValueError(
-                f"The column '{column}' has {levels} different texts (for example "
-                f"{frame[column].iloc[0]!r}), more than {_MAX_LEVELS}. Drop it if it names the row; "
-                "correct it if it should be numeric."
-            )
-    made = pd.get_dummies(frame, columns=text, dtype=np.float64) if text else frame
-    twice = sorted(made.columns[made.columns.duplicated()])
-    if twice:
+def _sources_of(frame: pd.DataFrame) -> tuple[Source, ...]:
+    sources = []
+    for name in map(str, frame.columns):
+        column = frame[name]
+        if pd.api.types.is_bool_dtype(column):
+            sources.append(Source(name, "truth values"))
+        elif pd.api.types.is_numeric_dtype(column):
+            sources.append(Source(name, "numbers"))
+        else:
+            levels = tuple(sorted(set(column)))
+            if len(levels) > _MAX_LEVELS:
+                raise ValueError(
+                    f"The column '{name}' has {len(levels)} different texts (for example "
+                    f"{column.iloc[0]!r}), more than {_MAX_LEVELS}. Drop it with --drop if it names the "
+                    "row; correct it if it should be numeric."
+                )
+            sources.append(Source(name, "texts", levels))
+    return tuple(sources)
+
+
+def _input_names(source: Source) -> list[str]:
+    return [f"{source.name}_{level}" for level in source.levels] or [source.name]
+
+
+def inputs_of(path: Path, frame: pd.DataFrame, sources: Sequence[Source]) -> pd.DataFrame:
+    """Columns of a file as inputs of a network: texts become one column a level, after all others.
+
+    :param path: path of the file, for errors.
+    :param frame: columns of one kind each.
+    :param sources: the columns to take, of their kinds and levels.
+    :raises ValueError: for two inputs of one name, and for other kinds or levels than those of the sources.
+    """
+    made: dict[str, np.ndarray] = {}
+    for source in sorted(sources, key=lambda s: bool(s.levels)):
+        column = _of_kind(path, frame, source)
+        for name, level in zip(_input_names(source), source.levels or (None,)):
+            if name in made:
+                raise ValueError(
+                    f"{path}: a level of a text column would be called {name!r}, as another column is. "
+                    "Rename that column."
+                )
+            value = column if level is None else column == level
+            made[name] = np.asarray(value, np.float64)
+    return pd.DataFrame(made)
+
+
+def _of_kind(path: Path, frame: pd.DataFrame, source: Source) -> pd.Series:
+    column = frame[source.name]
+    (found,) = _sources_of(column.to_frame())
+    if found.kind != source.kind:
         raise ValueError(
-            f"{path}: a level of a text column would be called {twice[0]!r}, as another column is. "
-            "Rename that column."
+            f"{path}: the column {source.name!r} holds {found.kind} (such as {column.iloc[0]!r}), and in "
+            f"the table that was fitted {source.kind}. Give values of that kind."
         )
-    return made
+    unknown = sorted(set(found.levels) - set(source.levels))
+    if unknown:
+        known = ", ".join(map(repr, source.levels))
+        raise ValueError(
+            f"{path}: the column {source.name!r} holds {unknown[0]!r}, which no row that was fitted had; "
+            f"known are {known}. Correct it, leave these rows out, or fit again with rows of that kind."
+        )
+    return column

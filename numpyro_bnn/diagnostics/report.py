@@ -2,18 +2,27 @@
 
 import html
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from numpyro_bnn._html import page, picture, section
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report_numbers import ReportNumbers, numbers_of
+from numpyro_bnn.diagnostics.report_page import (
+    convergence_table,
+    evidence_section,
+    rows_section,
+    temperature_section,
+    verdict_section,
+)
 from numpyro_bnn.diagnostics.rhat_and_ess import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
@@ -180,19 +189,56 @@ class Report:
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        above = "".join(f'<th colspan="{n}">{c}</th>' for c, n in (("", 1), *_ABOVE))
-        head = "".join(f"<th>{c}</th>" for c in ("", *_COLUMNS))
-        body = []
-        for label, whole, numbers in self._lines():
-            tag = "b" if whole else "span"
-            cells = "".join(f"<td>{text}</td>" for text in _texts(numbers))
-            name = f"<{tag}>{html.escape(label)}</{tag}>"
-            body.append(f'<tr><td style="text-align:left">{name}</td>{cells}</tr>')
         return (
             f"<div><b>Verdict: {self.verdict.words}</b> ({html.escape(self.headline)})<br>{self._facts()}"
-            f"<table><thead><tr>{above}</tr><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+            f"{self._html_table()}"
             f'<p style="max-width:48em">{html.escape(self.explanation)}</p></div>'
         )
+
+    def _html_table(self) -> str:
+        lines = ((label, whole, _texts(numbers)) for label, whole, numbers in self._lines())
+        return convergence_table(_ABOVE[1:], _COLUMNS, lines)
+
+    def html_sections(self, rows: Sequence[str] | None = None) -> dict[str, str]:
+        """The parts of :meth:`to_html`, for pages that show more than this report.
+
+        :param rows: names of the rows that were judged; their numbers where None.
+        :return: HTML of ``"verdict"``, ``"evidence"``, ``"rows"``, ``"temperatures"`` and
+            ``"convergence"``; empty where there is nothing to tell.
+        :raises ValueError: for another number of names than rows.
+        """
+        error = self.monte_carlo_error
+        pictures = ""
+        if any(np.isfinite(space.rhat).any() for space in (self.weights, self.predictions)):
+            pictures = picture(
+                lambda figure: self.plot(figure.subplots(1, 2, sharex=True)),
+                "Histograms of R-hat of weights and of predictions",
+                "R-hat of weights (which hidden units may exchange) beside that of predictions.",
+                (8.0, 3.0),
+            )
+        facts = self._facts()
+        return {
+            "verdict": verdict_section(self.verdict, self.headline, facts, self.sentences),
+            "evidence": evidence_section(error, self.agreement, self.tolerance),
+            "rows": rows_section({} if error is None else error.by_row, rows),
+            "temperatures": temperature_section(self.sampler.heat),
+            "convergence": section("Convergence, site by site", self._html_table(), pictures),
+        }
+
+    def to_html(self, path: str | Path | None = None, *, rows: Sequence[str] | None = None) -> str:
+        """This report as one page of HTML, which needs neither a network nor a script.
+
+        :param path: the file to write; none where None.
+        :param rows: names of the rows that were judged; their numbers where None.
+        :return: the page.
+        :raises ValueError: for another number of names than rows.
+        :raises OSError: if the file cannot be written.
+        """
+        title = "Can this posterior be believed?"
+        made = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values()))
+        if path is not None:
+            Path(path).write_text(made, encoding="utf-8")
+        return made
 
     def to_dataframe(self) -> Any:
         """The table as a pandas data frame, one row for each site and no summaries.
@@ -245,15 +291,13 @@ class Report:
             ax.set_title(space.name)
             ax.set_xlabel("R-hat")
             if np.isfinite(self.rhat_limit):
-                label = f"{self.rhat_limit:.3f}"
-                ax.axvline(self.rhat_limit, color="0.5", linestyle="--", label=label)
+                ax.axvline(self.rhat_limit, color="0.5", linestyle="--")
+                ax.set_xlabel(f"R-hat (dashed: limit {self.rhat_limit:.3f})")
             if values.size:
                 ax.hist(values, bins=bins, color=_COLOURS[space.name])
             else:
                 ax.text(0.5, 0.5, "none given", ha="center", transform=ax.transAxes)
         axes[0].set_ylabel("scalars")
-        if np.isfinite(self.rhat_limit):
-            axes[0].legend(title="limit", frameon=False)
         return axes
 
 

@@ -15,6 +15,7 @@ from numpyro_bnn.plots.style import (
     color_at,
     foreground,
     label_axes,
+    legend_above,
     marker_at,
 )
 
@@ -88,7 +89,7 @@ def plot_predictive_band(
             )
         ax.scatter(point_x, point_y, s=10, color=foreground(ax), zorder=3, label="data")
     label_axes(ax, "input (units of x)", "target (units of y)")
-    ax.legend(frameon=False)
+    legend_above(ax)
     return ax
 
 

@@ -107,7 +107,7 @@ def plot_trace(
     ax.set_xlim(0, max(1, values.shape[1] - 1))
     label_axes(ax, "draw after warm-up", label)
     if len(values) <= 8:
-        ax.legend(frameon=False, ncols=min(4, len(values)), loc="best")
+        legend_above(ax, columns=4)
     return ax
 
 

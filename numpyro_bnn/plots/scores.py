@@ -10,6 +10,7 @@ from numpyro_bnn.plots.style import (
     axes_or_new,
     foreground,
     label_axes,
+    legend_above,
     line_style,
     marker_at,
 )
@@ -61,7 +62,7 @@ def plot_score_against_time(
     if log:
         ax.set_xscale("log")
     label_axes(ax, against, score)
-    ax.legend(frameon=False)
+    legend_above(ax)
     return ax
 
 
@@ -102,5 +103,5 @@ def plot_severity(
             ax.fill_between(severity, low, high, color=style["color"], alpha=0.2, linewidth=0)
     ax.set_xticks(severity)
     label_axes(ax, "severity of the shift (0: none)", score)
-    ax.legend(frameon=False)
+    legend_above(ax)
     return ax

@@ -2,8 +2,13 @@
 
 import contextlib
 import io
+import itertools
+import os
 import re
+import shutil
 import warnings
+from html.parser import HTMLParser
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -87,10 +92,122 @@ def test_a_table_becomes_a_report(regression):
     _assert_reported(output, printed, "band.png")
 
 
+class _Tags(HTMLParser):
+    """Opened tags that were not closed, headings in order, and addresses that a page asks for."""
+
+    EMPTY: ClassVar = {"meta", "img", "br", "source"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.headings, self.addresses = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open += [tag] if tag not in self.EMPTY else []
+        self.addresses += [v for k, v in attrs if k in ("src", "srcset", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("h1", "h2"):
+            self.headings.append(data)
+
+
+def test_the_page_stands_by_itself_and_tells_the_verdict_first(regression):
+    _, output, printed = regression
+    page = (output / "report.html").read_text(encoding="utf-8")
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert "<script" not in page
+    assert tags.addresses
+    assert all(address.startswith("data:image/png;base64,") for address in tags.addresses)
+    wanted = ["Scores on 15 test rows", "Predictive band over the test rows", "Relevance of inputs"]
+    wanted += ["Rows that are predicted worst", "Convergence, site by site", "What was fitted"]
+    assert [h for h in tags.headings if h in wanted] == wanted
+    assert tags.headings[0] == "shop: price"
+    assert page.index('<div class="verdict') < page.index("Scores on 15")
+    assert f"Open {output / 'report.html'} in a browser." in printed
+    assert "mean of the target" in printed
+
+
+def test_new_rows_are_predicted_from_the_folder(regression, tmp_path, capsys):
+    _, output, _ = regression
+    told = pd.read_csv(output / "predictions.csv")
+    shop = pd.read_csv(output.parent / "shop.csv")
+    # A spreadsheet counts rows from 1, and the header is the first.
+    rows = [int(name.removeprefix("row ")) - 2 for name in told["row"]]
+    new = tmp_path / "new.csv"
+    shop.iloc[rows].drop(columns="price")[["sold", "b", "a"]].assign(more="x").to_csv(
+        new, index=False
+    )
+    assert main(["predict", str(output), str(new)]) == 0
+    assert "15 rows predicted" in capsys.readouterr().out
+    made = pd.read_csv(tmp_path / "new_predictions.csv")
+    for column in ("mean", "sd", "5 %", "95 %"):
+        np.testing.assert_allclose(made[column], told[column], rtol=1e-4, atol=1e-5)
+    assert (made["5 %"] < made["mean"]).all()
+    assert (made["mean"] < made["95 %"]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns="b"), "has no column 'b', which the network was fitted to"),
+        (lambda t: t.assign(sold="perhaps"), "holds 'perhaps', which no row that was fitted had"),
+        (
+            lambda t: t.assign(a="low"),
+            "'a' holds texts (such as 'low'), and in the table that was fitted",
+        ),
+        (lambda t: t.assign(a=np.nan), "missing or infinite value(s): row 2, column 'a'"),
+        (lambda t: t.iloc[:0], "has a header and no rows"),
+    ],
+)
+def test_new_rows_that_do_not_fit_are_refused(regression, change, message, tmp_path, capsys):
+    _, output, _ = regression
+    new = tmp_path / "new.csv"
+    change(pd.read_csv(output.parent / "shop.csv")).to_csv(new, index=False)
+    assert main(["predict", str(output), str(new)]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_without_a_fit_or_with_a_damaged_one_is_refused(regression, tmp_path, capsys):
+    _, output, _ = regression
+    table = str(output.parent / "shop.csv")
+    assert main(["predict", str(tmp_path), table]) == 2
+    assert "holds no fit: model.json is missing" in " ".join(capsys.readouterr().err.split())
+    shutil.copytree(output, tmp_path / "run")
+    (tmp_path / "run" / "model.json").write_text('{"format": "another"}')
+    assert main(["predict", str(tmp_path / "run"), table]) == 2
+    assert "its format is 'another'" in " ".join(capsys.readouterr().err.split())
+    assert main(["predict", str(output), table, "--output", table]) == 2
+    assert "is the file of the new rows" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser(regression):
+    """At the widths of a telephone and of a desk, in light and dark; nothing sticks out."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    _, output, _ = regression
+    with playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium can be started: {str(error).splitlines()[0]}")
+        for scheme, width in itertools.product(("light", "dark"), (400, 1400)):
+            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+            page.goto((output / "report.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0)")
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(21, 24, 29)")
+        browser.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["nuts", "ggmc"])
 def test_a_table_of_classes_becomes_a_report(kernel, tmp_path):
-    short = ["--kernel", kernel, "--max-tree-depth", "3"]
+    short = ["--kernel", kernel, "--max-tree-depth", "3", "--calibration", "0.3"]
     written = _report(tmp_path, "sold", *short, "--prior", "fan-in")
     frame = _assert_reported(*written, "reliability.png")
     np.testing.assert_allclose(frame[["p(no)", "p(yes)"]].sum(axis=1), 1, atol=1e-5)
@@ -113,13 +230,16 @@ def test_the_posterior_is_readable_by_arviz(regression):
     ("arguments", "message"),
     [
         (["absent.csv", "--target", "y"], "There is no file absent.csv"),
+        (["digits", "--drop", "y"], "and so does --drop"),
+        (["compare", "digits", "--calibration", ".2"], "--calibration belongs to a fit"),
+        (["predict", "absent", "new.csv"], "absent holds no fit"),
         (["digits", "--target", "y"], "--target and --task belong to a CSV"),
         (["--max-tree-depth", "3"], "max_tree_depth is not a setting of the kernel 'mclmc'"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
     assert main(arguments) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
@@ -130,6 +250,8 @@ def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
         (["--minutes", "-1"], "must be positive, got -1"),
         (["--minutes", "nan"], "must be positive, got nan"),
         (["--prior", "flat"], "invalid choice"),
+        (["--sep", "::"], "must be one character, or 'tab', got '::'"),
+        (["--calibration", "1"], "must be between 0 and 1, got 1"),
     ],
 )
 def test_bad_options(arguments, message, capsys):

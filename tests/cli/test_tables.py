@@ -103,3 +103,32 @@ def test_built_in_tables():
     assert len(digits.classes) == 10
     assert diabetes.x.shape == (442, 10)
     assert diabetes.task == "regression"
+
+
+def test_columns_are_dropped_and_the_first_names_the_rows(frame, csv):
+    frame["name"] = [f"box {i}" for i in range(30)]
+    frame["broken"] = np.nan
+    path = csv(frame)
+    table = tables.read_csv(path, "weight", drop=("name", "broken"))
+    assert table.row_names[:2] == ("box 0", "box 1")
+    assert "broken" not in table.columns
+    assert table.groups == [("width", [0]), ("colour", [1, 2, 3]), ("kind", [4, 5])]
+    # Two rows of one name would be taken for each other.
+    frame.loc[1, "name"] = "box 0"
+    assert tables.read_csv(csv(frame), "weight", drop=("name", "broken")).row_names[0] == "row 2"
+    with pytest.raises(ValueError, match="has no column 'Name'; it has: width"):
+        tables.read_csv(path, "weight", drop=("Name",))
+    with pytest.raises(ValueError, match="'weight' is the target, and cannot be left out"):
+        tables.read_csv(path, "weight", drop=("weight",))
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_other_separators(frame, tmp_path, separator):
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False, sep=separator)
+    table = tables.read_csv(path, "weight", separator=separator)
+    np.testing.assert_allclose(table.x[:, 0], frame["width"], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"expected commas.*Give --sep"):
+        tables.read_csv(path, "weight")
+    with pytest.raises(ValueError, match=r"separated by .*, expected '/'"):
+        tables.read_csv(path, "weight", separator="/")

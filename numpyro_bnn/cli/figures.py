@@ -1,0 +1,90 @@
+"""The figures of a report, drawn on figures that the pages give."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numpyro_bnn import plots
+from numpyro_bnn.cli.job import Outcome
+from numpyro_bnn.posterior.predictive_draws import average
+
+
+class Drawing(NamedTuple):
+    """One figure.
+
+    - **title** - its title
+    - **name** - name of its file
+    - **caption** - what to read off it
+    - **size** - inches
+    - **draw** - draws on an empty Matplotlib figure
+    """
+
+    title: str
+    name: str
+    caption: str
+    size: tuple[float, float]
+    draw: Callable[[Any], Any]
+
+
+def drawings(outcome: Outcome) -> list[Drawing]:
+    """The figures of a report, the most telling first.
+
+    :param outcome: results of the job.
+    """
+    classes = outcome.table.task == "classification"
+    found = [_reliability(outcome) if classes else _band(outcome)]
+    # An interrupted run may hold too few draws for any R-hat.
+    spaces = (outcome.report.weights.rhat, outcome.report.predictions.rhat)
+    if all(np.isfinite(rhat).any() for rhat in spaces):
+        found.append(
+            Drawing(
+                "R-hat of weights and of predictions",
+                "rhat.png",
+                "Hidden units can exchange their weights, so that only the predictions must be near 1.",
+                (7, 3.6),
+                lambda figure: plots.plot_rhat(*spaces, ax=figure.subplots()),
+            )
+        )
+    energy = outcome.mcmc.get_extra_fields(group_by_chain=True)["potential_energy"]
+    found.append(
+        Drawing(
+            "Log joint density of each chain",
+            "trace.png",
+            "Chains that have arrived look alike, and do not climb.",
+            (7, 3.2),
+            lambda figure: plots.plot_trace(-np.asarray(energy), ax=figure.subplots()),
+        )
+    )
+    return found
+
+
+def _reliability(outcome: Outcome) -> Drawing:
+    y = outcome.table.y[outcome.test]
+    return Drawing(
+        "Reliability of the posterior average",
+        "reliability.png",
+        "How often rows are right, by how sure the prediction is; on the line where that is so.",
+        (6, 4.6),
+        lambda figure: plots.plot_reliability(outcome.posterior.probs, y, ax=figure.subplots()),
+    )
+
+
+def _band(outcome: Outcome) -> Drawing:
+    y = outcome.table.y[outcome.test]
+    order = np.argsort(average(outcome.posterior).mean)
+
+    def draw(figure: Any) -> None:
+        ax = figure.subplots()
+        plots.plot_predictive_band(
+            np.arange(len(y)),
+            outcome.posterior.mean[:, :, order],
+            outcome.posterior.scale[:, :, order],
+            data=(np.arange(len(y)), y[order]),
+            ax=ax,
+        )
+        ax.set_xlabel("test rows, in the order of their predicted mean")
+        ax.set_ylabel(outcome.table.target)
+
+    caption = "The wide band should hold 95 % of the test rows."
+    return Drawing("Predictive band over the test rows", "band.png", caption, (6, 4), draw)

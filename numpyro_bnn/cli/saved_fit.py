@@ -1,0 +1,147 @@
+"""A fit of the command line on disk: what is needed to predict new rows with it."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from numpyro_bnn.cli.csv_columns import columns_of, read_text
+from numpyro_bnn.cli.job import Options, Outcome, model_of
+from numpyro_bnn.cli.tables import Source, Table, inputs_of, row_names
+from numpyro_bnn.posterior.arviz_export import from_inference_data
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
+
+FILE = "model.json"
+_FORMAT = "numpyro_bnn fit 1"
+_KEPT = ("name", "task", "columns", "target", "classes", "sources")
+_INTERVAL = (0.05, 0.95)
+_BATCH = 4096
+
+
+class SavedFit(NamedTuple):
+    """A fit that was read from a folder.
+
+    - **table** - the table that was fitted, without its rows
+    - **draws** - the posterior, with the model
+    """
+
+    table: Table
+    draws: Draws
+
+
+def write(outcome: Outcome, folder: Path) -> Path:
+    """Write what :func:`read` needs beside ``posterior.nc``.
+
+    :param outcome: results of the job.
+    :param folder: an existing folder.
+    :return: the path written.
+    """
+    options = {"hidden": outcome.options.hidden, "prior": outcome.options.prior}
+    table = {name: getattr(outcome.table, name) for name in _KEPT}
+    path = folder / FILE
+    told = {"format": _FORMAT, "options": options, "table": table}
+    path.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def read(folder: Path) -> SavedFit:
+    """Read a fit from the folder that the main job wrote.
+
+    :param folder: that folder.
+    :raises ValueError: for a folder without a fit, or with one that is damaged or of another version.
+    """
+    path, posterior = folder / FILE, folder / "posterior.nc"
+    for file in (path, posterior):
+        if not file.is_file():
+            raise ValueError(
+                f"{folder} holds no fit: {file.name} is missing. Give the folder that "
+                "`python -m numpyro_bnn` wrote (--output)."
+            )
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if told["format"] != _FORMAT:
+            raise ValueError(f"its format is {told['format']!r}")
+        table = _table_of(told["table"])
+        options = Options(hidden=tuple(told["options"]["hidden"]), prior=told["options"]["prior"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged, or of another version ({error}); expected {_FORMAT!r}. Fit again."
+        ) from error
+    import xarray as xr
+
+    with xr.open_datatree(posterior, engine="h5netcdf") as tree:
+        draws = from_inference_data(tree.load(), model_of(table, options))
+    return SavedFit(table, draws)
+
+
+def _table_of(kept: dict[str, Any]) -> Table:
+    sources = tuple(Source(name, kind, tuple(levels)) for name, kind, levels in kept["sources"])
+    nothing = np.zeros((0, len(kept["columns"])))
+    return Table(
+        kept["name"],
+        nothing,
+        nothing[:, 0],
+        kept["task"],
+        tuple(kept["columns"]),
+        kept["target"],
+        tuple(kept["classes"]),
+        sources,
+        (),
+    )
+
+
+def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame:
+    """Predictions of the rows of a new file.
+
+    :param fit: the fit.
+    :param path: a CSV file with the columns that were fitted, in any order; others are not read.
+    :param separator: what stands between the fields.
+    :return: a row for each row of the file, see :func:`frame_of`.
+    :raises ValueError: for a file that is no table, for columns that are missing or of another kind,
+        and for texts that no fitted row had.
+    """
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}. Give the path of a CSV with new rows.")
+    needed = {source.name for source in fit.table.sources}
+    every = read_text(path, separator)
+    absent = sorted(needed - set(every.names))
+    if absent:
+        raise ValueError(
+            f"{path} has no column {absent[0]!r}, which the network was fitted to; it has: "
+            f"{', '.join(every.names)}. Add the column, or correct its name."
+        )
+    text = read_text(path, separator, [name for name in every.names if name not in needed])
+    if not text.rows:
+        raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
+    inputs = inputs_of(path, columns_of(path, text), fit.table.sources)
+    x = inputs[list(fit.table.columns)].to_numpy(np.float64)
+    names = row_names(text._replace(dropped=[]))
+    return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
+
+
+def frame_of(table: Table, names: Any, predictions: Predictions, y: Any = None) -> pd.DataFrame:
+    """Predictions as a table.
+
+    Of a regression: mean, standard deviation and the central 90 % interval of a new target. Of classes: the
+    likeliest, and the probability of each.
+
+    :param table: the table that was fitted.
+    :param names: names of the rows.
+    :param predictions: predictions of the rows.
+    :param y: targets, where they are known.
+    """
+    frame = pd.DataFrame({"row": list(names)})
+    mean = average(predictions)
+    if isinstance(mean, Average):
+        frame = frame if y is None else frame.assign(observed=y)
+        low, high = predictions.quantiles(_INTERVAL)
+        frame = frame.assign(mean=mean.mean, sd=mean.scale)
+        return frame.assign(**{"5 %": low, "95 %": high})
+    labels = np.asarray(table.classes)
+    frame = frame if y is None else frame.assign(observed=labels[y])
+    frame = frame.assign(predicted=labels[mean.argmax(-1)])
+    return frame.assign(**{f"p({label})": mean[:, i] for i, label in enumerate(labels)})

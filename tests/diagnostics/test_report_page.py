@@ -1,0 +1,87 @@
+"""A report as a page: what it says first, what it leaves out, and names of rows."""
+
+import re
+
+import numpy as np
+import pytest
+
+from numpyro_bnn import _html
+from numpyro_bnn.diagnostics import diagnose_draws
+
+
+@pytest.fixture(scope="module")
+def report():
+    rng = np.random.default_rng(0)
+    mean = rng.normal(size=(4, 300, 30))
+    scale = np.ones_like(mean)
+    return diagnose_draws({"<w>": rng.normal(size=(4, 300, 5))}, {"mean": mean, "scale": scale})
+
+
+def test_the_page_of_a_report_says_the_verdict_and_its_two_numbers_first(report, tmp_path):
+    page = report.to_html(tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+    text = re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.S)
+    order = [
+        report.verdict.words,
+        report.headline,
+        "Monte Carlo error",
+        "The chains agree",
+        "R-hat",
+    ]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert f"probability {report.agreement.p:.2g}" in text
+    for check in report.monte_carlo_error.checks(report.tolerance):
+        assert check.what in text
+        assert f"{check.limit:.3g}" in text
+    assert "&lt;w&gt;" in page
+    assert "<w>" not in page
+    assert "http" not in page
+    # Nothing was recorded by a sampler.
+    assert "Temperatures" not in page
+
+
+def test_the_rows_that_are_known_worst_are_named(report):
+    names = [f"house {i}" for i in range(30)]
+    errors = report.monte_carlo_error.by_row["relative"]
+    rows = report.html_sections(names)["rows"]
+    order = re.findall(r"house \d+", rows)
+    assert order == [names[i] for i in np.argsort(-errors, kind="stable")[:10]]
+    with pytest.raises(ValueError, match="got 3 names of rows for 30 rows that were judged"):
+        report.to_html(rows=names[:3])
+
+
+def test_chains_that_disagree_and_draws_that_are_too_few():
+    rng = np.random.default_rng(1)
+    mean = rng.normal(size=(4, 300, 30)) + 5 * np.arange(4)[:, None, None]
+    apart = diagnose_draws({}, {"mean": mean, "scale": np.ones_like(mean)}).html_sections()
+    assert 'class="verdict bad"' in apart["verdict"]
+    assert "Do not average these chains" in apart["verdict"]
+    assert "The chains disagree" in apart["evidence"]
+    assert "They form 4 groups." in apart["evidence"]
+    few = diagnose_draws({}, {"mean": mean[:, :20], "scale": np.ones((4, 20, 30))}).html_sections()
+    assert 'class="verdict wait"' in few["verdict"]
+    assert few["evidence"] == few["rows"] == ""
+
+
+def test_cells_are_escaped_and_bars_stay_inside_their_cell():
+    made = _html.table(("a<", "b"), [("<i>", _html.bar(7.0)), (1.5, _html.bar(-1.0))], "x & y")
+    assert '<p class="faint">x &amp; y</p>' in made
+    assert "<th>a&lt;</th>" in made
+    assert "<td>&lt;i&gt;</td>" in made
+    assert re.findall(r"width:([\d.]+)em", made) == ["7.00", "0.00"]
+    assert _html.section("nothing", "", "") == ""
+
+
+def test_a_picture_is_drawn_for_light_and_for_dark_pages():
+    papers = []
+
+    def draw(figure):
+        papers.append(figure.get_facecolor()[:3])
+        figure.subplots().plot([0, 1], [0, 1])
+
+    made = _html.picture(draw, "a line", "It rises.")
+    assert papers[0] == (1.0, 1.0, 1.0)
+    assert max(papers[1]) < 0.2
+    assert len(set(re.findall(r'="(data:image/png;base64,[^"]+)"', made))) == 2
+    assert "(prefers-color-scheme: dark)" in made

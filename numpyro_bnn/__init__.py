@@ -33,6 +33,7 @@ _HOME = {
     "posterior.predictions": ["predict", "prior_predictive"],
     "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
+    "posterior.thinning": ["thin"],
     "potential.potential": ["potential_of"],
     "priors.coordinates": ["parameterize"],
     "run.mcmc": ["MCMC"],
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.predictions import predict, prior_predictive
     from numpyro_bnn.posterior.predictive_draws import average
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
+    from numpyro_bnn.posterior.thinning import thin
     from numpyro_bnn.potential.potential import potential_of
     from numpyro_bnn.priors.coordinates import parameterize
     from numpyro_bnn.run.mcmc import MCMC

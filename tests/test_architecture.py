@@ -22,7 +22,7 @@ ALLOWED = {
     "scores": "_checks data",
     "diagnostics.monte_carlo": "_checks diagnostics.convergence",
     "likelihoods": "_checks _types distributions priors",
-    "models": "_text _types data distributions likelihoods priors",
+    "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types distributions potential priors",
     "storage": "data potential priors samplers",
@@ -108,7 +108,7 @@ ROWS = {
         archive mixture_quantiles prediction_sites
         predictive_draws
         predictions
-        arviz_groups stacking
+        arviz_groups stacking thinning
         arviz_export
     """,
     "potential": """

@@ -14,7 +14,7 @@ NAMES = {
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive
         priors random_module randomized_map regression save schedules scores second_opinion
-        stack stacking_weights swag to_inference_data to_params
+        stack stacking_weights swag thin to_inference_data to_params
     """,
     "diagnostics": """
         ChainAgreement Disagreement DistinctFunctions HiddenLayer Parting Relabelling Report

@@ -8,6 +8,8 @@ from numpyro_bnn.posterior.predictive_draws import Predictions
 
 # Above this share of rows in one class, the error of a classifier says little by itself.
 _UNEQUAL = 0.7
+# Scores that differ by no more are the same.
+_ROUNDING = 1e-9
 
 
 class Guess:
@@ -57,7 +59,7 @@ def warnings_of(guess: Guess, predictions: Predictions, y: np.ndarray, table: Ta
     found = scores.paired_difference(
         scores.lppd(predictions, y, pointwise=True), guess.log_score(y)
     )
-    if found.difference <= 2 * found.standard_error:
+    if found.difference <= 2 * found.standard_error + _ROUNDING:
         said.append(
             f"The inputs help little or not at all: the log score is {found.difference:+.3f} ± "
             f"{found.standard_error:.3f} nats a row from that of guessing without them ({guess.name})."
@@ -67,7 +69,7 @@ def warnings_of(guess: Guess, predictions: Predictions, y: np.ndarray, table: Ta
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
     error, guessed = float(1 - scores.accuracy(predictions, y)), guess.error(y)
-    if error >= guessed:
+    if error >= guessed - _ROUNDING:
         said.append(
             f"Always answering the majority class is wrong on {guessed:.1%} of the test rows, the "
             f"posterior average on {error:.1%}. Judge it by its probabilities (log score), not by its error."

@@ -164,7 +164,7 @@ def _worst_rows(outcome: Outcome, names: list[str]) -> str:
 def _predicted(outcome: Outcome) -> Iterator[tuple[str, str]]:
     mean, y = average(outcome.posterior), outcome.table.y[outcome.test]
     if isinstance(mean, Average):
-        for value, center, scale in zip(y, mean.mean, mean.scale):
+        for value, center, scale in zip(y, mean.mean, mean.sd):
             yield f"{value:.5g}", f"{center:.5g} ± {scale:.2g}"
     else:
         names = outcome.table.classes

@@ -139,7 +139,7 @@ def frame_of(table: Table, names: Any, predictions: Predictions, y: Any = None) 
     if isinstance(mean, Average):
         frame = frame if y is None else frame.assign(observed=y)
         low, high = predictions.quantiles(_INTERVAL)
-        frame = frame.assign(mean=mean.mean, sd=mean.scale)
+        frame = frame.assign(mean=mean.mean, sd=mean.sd)
         return frame.assign(**{"5 %": low, "95 %": high})
     labels = np.asarray(table.classes)
     frame = frame if y is None else frame.assign(observed=labels[y])

@@ -1,7 +1,7 @@
 """Likelihoods that open the plate of the rows, check shapes and values, and observe the target.
 
-``gaussian``, ``heteroscedastic``, ``student_t``, ``categorical``, ``bernoulli`` and ``survival`` go
-at the end of a model; whole models are :func:`numpyro_bnn.regression` and
+``gaussian``, ``heteroscedastic``, ``student_t``, ``categorical``, ``bernoulli``, ``poisson``,
+``negative_binomial``, ``quantile`` and ``survival`` go at the end of a model; whole models are :func:`numpyro_bnn.regression` and
 :func:`numpyro_bnn.classification`. Begin with ``families.py``; ``observe.py`` has the checks that
 all of them share.
 """
@@ -9,6 +9,7 @@ all of them share.
 from importlib import import_module
 from typing import Any
 
+from numpyro_bnn.likelihoods.counts import negative_binomial, poisson
 from numpyro_bnn.likelihoods.families import (
     Precision,
     bernoulli,
@@ -17,6 +18,7 @@ from numpyro_bnn.likelihoods.families import (
     heteroscedastic,
     student_t,
 )
+from numpyro_bnn.likelihoods.quantile import quantile
 from numpyro_bnn.likelihoods.survival import survival
 
 __all__ = [
@@ -25,6 +27,9 @@ __all__ = [
     "categorical",
     "gaussian",
     "heteroscedastic",
+    "negative_binomial",
+    "poisson",
+    "quantile",
     "student_t",
     "survival",
 ]

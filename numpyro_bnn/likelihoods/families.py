@@ -20,7 +20,6 @@ from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.likelihoods.observe import (
@@ -72,7 +71,7 @@ class Precision(NamedTuple):
 Noise: TypeAlias = float | dist.Distribution | Precision
 
 
-def _positive(owner: str, label: str, value: Any) -> Any:
+def positive(owner: str, label: str, value: Any) -> Any:
     """A positive number, or a distribution over positive numbers, as it was given."""
     if isinstance(value, dist.Distribution):
         support = value.support
@@ -105,7 +104,7 @@ def _scale(
     """
     if isinstance(noise, Precision):
         return 1 / jnp.sqrt(_noise_precision(owner, noise, name, residuals, outputs))
-    noise = _positive(owner, "noise", noise)
+    noise = positive(owner, "noise", noise)
     return numpyro.sample(f"{name}.scale", noise) if isinstance(noise, dist.Distribution) else noise
 
 
@@ -255,7 +254,7 @@ def student_t(
             f"student_t: the noise has a level of cases, case={noise.case}, beside df={df!r}; both are "
             "its degrees of freedom. Leave `case` out."
         )
-    df = _positive("student_t", "df", df)
+    df = positive("student_t", "df", df)
     residuals = Array(name, df=df) if isinstance(df, float) else None
     scale = _scale("student_t", noise, name, residuals)
     if isinstance(df, dist.Distribution):

@@ -1,11 +1,12 @@
 """From draws of sample sites to parameters of Flax, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn.priors.paths import flatten_params, site_name
 
 
@@ -66,7 +67,15 @@ def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any =
     return nest(found)
 
 
-def from_params(params: Any, name: str = "net") -> dict[str, jax.Array]:
+def from_params(
+    params: Any,
+    name: str = "net",
+    *,
+    num_chains: int | None = None,
+    jitter: float = 0.0,
+    key: jax.Array | None = None,
+    fixed: Sequence[str] = (),
+) -> dict[str, jax.Array]:
     """Turn Flax parameters into values of sample sites.
 
     Weights are real, so the values serve as `init_params` as they are where the prior has no
@@ -76,6 +85,37 @@ def from_params(params: Any, name: str = "net") -> dict[str, jax.Array]:
     :param params: ``variables["params"]`` of a linen module, or an ``nnx.State``; leading axes
         (one start a chain) are kept.
     :param name: the network's name in the model.
+    :param num_chains: starts to make of these parameters, as a leading axis; None for none, where `params`
+        have such an axis or the run has one chain.
+    :param jitter: standard deviation of normal noise on every weight, in units of the root mean square of
+        its array (of 1 where all of it is 0), so that chains do not begin at one place.
+    :param key: random key of the noise; default ``jax.random.key(0)``.
+    :param fixed: paths of parameters that are not random in the model, such as ``"Dense_0.kernel"`` or
+        ``"Conv_0"`` for all of a layer; they are left out.
     :return: ``{"{name}/{path}": value}``.
+    :raises ValueError: for a `jitter` that is negative or not finite, `num_chains` below 1, or a path in
+        `fixed` that there is not.
     """
-    return {site_name(name, path): jnp.asarray(v) for path, v in flatten_params(params).items()}
+    found = {path: jnp.asarray(v) for path, v in flatten_params(params).items()}
+    for left_out in fixed:
+        inside = [path for path in found if path == left_out or path.startswith(f"{left_out}.")]
+        if not inside:
+            raise ValueError(
+                f"from_params: fixed={left_out!r} is no path of these parameters; there are {list(found)}."
+            )
+        found = {path: value for path, value in found.items() if path not in inside}
+    if not (isinstance(jitter, (int, float)) and 0 <= jitter < float("inf")):
+        raise ValueError(f"from_params: jitter must be 0 or a positive number, got {jitter!r}.")
+    if num_chains is not None:
+        count = check_whole("from_params", "num_chains", num_chains)
+        found = {path: jnp.broadcast_to(v, (count, *v.shape)) for path, v in found.items()}
+    if jitter:
+        keys = jax.random.split(jax.random.key(0) if key is None else key, len(found))
+        found = {path: _jittered(k, v, jitter) for k, (path, v) in zip(keys, found.items())}
+    return {site_name(name, path): value for path, value in found.items()}
+
+
+def _jittered(key: jax.Array, value: jax.Array, jitter: float) -> jax.Array:
+    size = jnp.sqrt(jnp.mean(jnp.square(value)))
+    unit = jnp.where(size > 0, size, 1.0)
+    return value + jitter * unit * jax.random.normal(key, value.shape, value.dtype)

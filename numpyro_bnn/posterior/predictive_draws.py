@@ -147,11 +147,16 @@ class Average(NamedTuple):
     """Model average of a continuous target.
 
     - **mean** - posterior mean of the prediction, (row, …)
-    - **scale** - standard deviation of the mixture: noise and disagreement of the draws
+    - **sd** - standard deviation of the mixture: noise and disagreement of the draws
     """
 
     mean: np.ndarray
-    scale: np.ndarray
+    sd: np.ndarray
+
+    @property
+    def scale(self) -> np.ndarray:
+        """The older name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        return self.sd
 
 
 def average(predictions: Predictions) -> np.ndarray | Average:

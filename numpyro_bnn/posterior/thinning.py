@@ -1,0 +1,121 @@
+"""A small posterior that ships: the draws whose average predicts most like that of all draws."""
+
+from typing import Any
+
+import numpy as np
+
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions
+
+# Rows at which predictions are compared, at most, and parts of equal probability that a continuous
+# predictive distribution is cut into.
+_ROWS = 200
+_BINS = 20
+# Rounds in which each chosen draw may be exchanged for a better one.
+_ROUNDS = 3
+
+
+def thin(run: Any, k: int, x: Any = None) -> Draws:
+    """Choose the `k` draws whose average is nearest to the average of all draws, as a single chain.
+
+    Draws are taken one by one, each so that the mean of those taken comes nearest to the whole (kernel
+    herding, Chen, Welling and Smola 2010, with the kernel of the predictions themselves), and then exchanged
+    while that helps. Predictions are compared at `x`: probabilities of classes, or of 20 parts of the range
+    of the target that are equally likely on average.
+
+    The chosen draws serve to predict. Their spread in the weights is not that of the posterior, and no R-hat
+    can be computed from them.
+
+    :param run: an ``MCMC`` after `run`, a fit, or draws with a model.
+    :param k: how many draws to keep, at most as many as there are.
+    :param x: inputs like those that will be predicted; default: the inputs of the run. Of more than 200 rows
+        200 are used.
+    :return: draws with axes (1, k); ``info["thinned"]`` has ``"draws"``, the number of them before,
+        ``"total_variation"``, the mean over rows of the total variation between the two averages (for a
+        continuous target over the 20 parts), and ``"total_variation_99"``, its 99 % quantile over rows.
+    :raises ValueError: for a `k` out of range, or inputs that are not known.
+
+    >>> small = bnn.thin(run, 20, x_new)                                    # doctest: +SKIP
+    >>> small.info["thinned"]["total_variation"]                            # doctest: +SKIP
+    """
+    draws = draws_of(run, owner="thin")
+    k = check_whole("thin", "k", k)
+    count = draws.num_chains * draws.num_draws
+    if k > count:
+        raise ValueError(f"thin: k={k} draws of {count} were asked for. Give at most {count}.")
+    x = _inputs(run) if x is None else x
+    rows = np.unique(np.linspace(0, len(x) - 1, _ROWS).round().astype(int))
+    x = x.iloc[rows] if hasattr(x, "iloc") else np.asarray(x)[rows]
+    parts = _probabilities(predict(None, draws, x))
+    flat = parts.reshape(count, -1)
+    chosen = _chosen(flat, k)
+    distance = _total_variation(parts[chosen].mean(0), parts.mean(0))
+    told = {
+        "draws": count,
+        "total_variation": float(distance.mean()),
+        "total_variation_99": float(np.quantile(distance, 0.99)),
+    }
+    values = {
+        name: np.asarray(value).reshape(count, *np.shape(value)[2:])[chosen][None]
+        for name, value in draws.items()
+    }
+    return Draws(values, draws.model, info={**draws.info, "thinned": told})
+
+
+def _inputs(run: Any) -> Any:
+    mcmc = getattr(run, "mcmc", run)
+    args = getattr(mcmc, "arguments", ((), {}))[0]
+    if not args:
+        raise ValueError(
+            "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
+        )
+    return args[0]
+
+
+def _probabilities(predictions: Predictions) -> np.ndarray:
+    """Probabilities of classes, or of parts of the range of the target: (draw, row, part)."""
+    if "probs" in predictions.values:
+        probs = predictions.probs
+        return probs.reshape(-1, *probs.shape[2:])
+    edges = predictions.quantiles(np.arange(1, _BINS) / _BINS)
+    below = np.stack([predictions.cdf(edge) for edge in edges], -1)
+    below = below.reshape(-1, *below.shape[2:])
+    ends = np.concatenate([np.zeros_like(below[..., :1]), below, np.ones_like(below[..., :1])], -1)
+    return np.diff(ends, axis=-1)
+
+
+def _total_variation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return 0.5 * np.abs(a - b).sum(-1)
+
+
+def _chosen(flat: np.ndarray, k: int) -> np.ndarray:
+    """Numbers of the draws to keep: greedily, then by exchanges."""
+    flat = flat - flat.mean(0, dtype=np.float64).astype(flat.dtype)
+    squares = np.einsum("ij,ij->i", flat, flat)
+    total = np.zeros(flat.shape[1], flat.dtype)
+    free = np.ones(len(flat), bool)
+    chosen: list[int] = []
+
+    def nearest() -> int:
+        # |total + p|² but for a constant.
+        distance = np.where(free, squares + 2 * flat @ total, np.inf)
+        return int(np.argmin(distance))
+
+    for _ in range(k):
+        best = nearest()
+        chosen.append(best)
+        free[best] = False
+        total += flat[best]
+    for _ in range(_ROUNDS):
+        before = list(chosen)
+        for place, old in enumerate(chosen):
+            total -= flat[old]
+            free[old] = True
+            chosen[place] = best = nearest()
+            free[best] = False
+            total += flat[best]
+        if chosen == before:
+            break
+    return np.sort(chosen)

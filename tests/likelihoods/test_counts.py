@@ -1,0 +1,145 @@
+"""Likelihoods of counts and of quantiles against SciPy's densities, and what a posterior makes of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from scipy import stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods
+
+F = np.array([-1.0, 0.0, 0.7, 2.0, 3.0])
+COUNTS = np.array([0, 2, 1, 9, 20])
+
+
+def log_prob(model, values=None):
+    with (
+        handlers.seed(rng_seed=0),
+        handlers.substitute(data=values or {}),
+        handlers.trace() as sites,
+    ):
+        model()
+    return {
+        k: np.asarray(s["fn"].log_prob(s["value"]))
+        for k, s in sites.items()
+        if s["type"] == "sample"
+    }
+
+
+def test_poisson():
+    found = log_prob(lambda: likelihoods.poisson(jnp.asarray(F), COUNTS))["y"]
+    np.testing.assert_allclose(found, stats.poisson(np.exp(F)).logpmf(COUNTS), rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [0.5, 7.0])
+def test_negative_binomial_has_its_mean_and_variance(shape):
+    found = log_prob(
+        lambda: likelihoods.negative_binomial(jnp.asarray(F), COUNTS, concentration=shape)
+    )
+    mean = np.exp(F)
+    law = stats.nbinom(shape, shape / (shape + mean))
+    np.testing.assert_allclose(law.mean(), mean)
+    np.testing.assert_allclose(law.var(), mean + mean**2 / shape)
+    np.testing.assert_allclose(found["y"], law.logpmf(COUNTS), rtol=1e-4)
+
+
+def test_a_prior_on_the_concentration_is_a_site():
+    prior = dist.Gamma(2.0, 1.0)
+    found = log_prob(
+        lambda: likelihoods.negative_binomial(jnp.asarray(F), COUNTS, concentration=prior),
+        {"y.concentration": 1.5},
+    )
+    assert found["y.concentration"] == pytest.approx(stats.gamma(2.0).logpdf(1.5), rel=1e-5)
+    law = stats.nbinom(1.5, 1.5 / (1.5 + np.exp(F)))
+    np.testing.assert_allclose(found["y"], law.logpmf(COUNTS), rtol=1e-4)
+
+
+def test_the_pinball_loss_over_the_scale():
+    y, level, scale = np.array([-2.0, 0.5, 0.7, 1.0, 5.0]), 0.9, 0.3
+    found = log_prob(lambda: likelihoods.quantile(jnp.asarray(F), y, level=level, scale=scale))["y"]
+    loss = np.where(y > F, level * (y - F), (1 - level) * (F - y))
+    np.testing.assert_allclose(found, np.log(level * (1 - level) / scale) - loss / scale, rtol=1e-4)
+
+
+def test_the_mode_is_the_quantile():
+    y = np.random.default_rng(0).gamma(2.0, size=400)
+
+    def model(x, y=None):
+        f = numpyro.sample("f", dist.Normal(0.0, 100.0))
+        likelihoods.quantile(jnp.full(jnp.shape(x)[0], f), y, level=0.8, scale=0.1)
+
+    grid = np.linspace(1.0, 6.0, 2001)
+    with handlers.block():
+        joint = jax.vmap(
+            lambda f: numpyro.infer.util.log_density(model, (y[:, None], y), {}, {"f": f})[0]
+        )
+    best = grid[np.argmax(joint(jnp.asarray(grid)))]
+    assert best == pytest.approx(np.quantile(y, 0.8), abs=0.02)
+
+
+def test_a_posterior_of_a_rate_is_gammas_and_predicts_its_counts():
+    """y ~ Poisson(exp(b)), exp(b) ~ Gamma(3, 1): the rate is Gamma(3 + Σy, 1 + N)."""
+    counts = np.array([4, 2, 7, 3, 5, 1, 6, 4])
+
+    def model(x, y=None):
+        rate = numpyro.sample("rate", dist.Gamma(3.0, 1.0))
+        likelihoods.poisson(jnp.full(jnp.shape(x)[0], jnp.log(rate)), y)
+
+    x = np.zeros((8, 1))
+    mcmc = bnn.MCMC(
+        numpyro.infer.NUTS(model),
+        num_warmup=200,
+        num_samples=1500,
+        num_chains=2,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), x, counts)
+    law = stats.gamma(3 + counts.sum(), scale=1 / 9)
+    draws = np.asarray(mcmc.get_samples()["rate"])
+    error = law.std() / np.sqrt(800)
+    assert abs(draws.mean() - law.mean()) < 4 * error
+    assert draws.std() == pytest.approx(law.std(), rel=0.15)
+    predicted = bnn.average(bnn.predict(None, mcmc, x[:2]))
+    np.testing.assert_allclose(predicted.mean, law.mean(), atol=4 * error)
+    # Noise of the count, and doubt about the rate.
+    np.testing.assert_allclose(predicted.sd, np.sqrt(law.mean() + law.var()), rtol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": COUNTS - 1}, "whole numbers from 0, got -1 in row 0"),
+        ({"y": COUNTS + 0.5}, "whole numbers from 0, got 0.5 in row 0"),
+        ({"y": np.where(COUNTS == 9, np.nan, COUNTS)}, "whole numbers from 0, got nan in row 3"),
+        ({"y": COUNTS[:, None]}, "f has shape|with a row for every target"),
+        ({"f": F[:, None]}, "one prediction a row"),
+    ],
+)
+@pytest.mark.parametrize("name", ["poisson", "negative_binomial"])
+def test_what_is_no_count_is_refused(name, change, message):
+    given = {"f": jnp.asarray(F), "y": COUNTS} | change
+    options = {"concentration": 1.0} if name == "negative_binomial" else {}
+    with handlers.seed(rng_seed=0), pytest.raises(ValueError, match=message):
+        getattr(likelihoods, name)(jnp.asarray(given["f"]), given["y"], **options)
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.1, True, "0.9"])
+def test_levels_that_are_no_probability_are_refused(level):
+    with (
+        handlers.seed(rng_seed=0),
+        pytest.raises(ValueError, match="strictly between 0 and 1, got"),
+    ):
+        likelihoods.quantile(jnp.asarray(F), F, level=level, scale=1.0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf")])
+def test_scales_and_concentrations_must_be_positive(value):
+    with handlers.seed(rng_seed=0):
+        with pytest.raises(ValueError, match="scale must be one positive number"):
+            likelihoods.quantile(jnp.asarray(F), F, level=0.5, scale=value)
+        with pytest.raises(ValueError, match="concentration must be one positive number"):
+            likelihoods.negative_binomial(jnp.asarray(F), COUNTS, concentration=value)

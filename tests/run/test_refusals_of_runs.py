@@ -1,4 +1,4 @@
-"""Bad inputs of runs: what users in a hurry give to fits and predictions, and the sentence that comes back."""
+"""Bad inputs of runs: what users in a hurry give to fits and predictions, and what comes back."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -90,6 +90,7 @@ def summed(rows: SummedOverRows, chunk_size: int) -> Callable[[PyTree], jax.Arra
     def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
         value, gradient = in_chunks(rows, primals[0], chunk_size)
         slopes = jax.tree.map(jnp.vdot, gradient, tangents[0])
-        return value, jnp.asarray(sum(jax.tree.leaves(slopes)))
+        # The value is wider than the slopes where float32 positions meet float64 rows.
+        return value, jnp.asarray(sum(jax.tree.leaves(slopes)), value.dtype)
 
     return total

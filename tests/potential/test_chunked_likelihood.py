@@ -45,6 +45,23 @@ def test_energy_and_gradient_are_those_of_all_rows(chunk_size, data):
                 np.testing.assert_allclose(found[site], slope, rtol=1e-9, atol=1e-12)
 
 
+def test_single_precision_weights_may_meet_rows_in_double_precision(data):
+    with nets.double():
+        x, y = (jnp.asarray(v, float) for v in data)
+        z = nets.weights(model, x, y)
+        assert {leaf.dtype for leaf in jax.tree.leaves(z)} == {jnp.dtype("float32")}
+        whole, parts = (
+            jax.jit(jax.value_and_grad(bnn.potential_of(m, x, y)))
+            for m in (model, Chunked(model, 5))
+        )
+        (expected, gradient), (value, found) = whole(z), parts(z)
+        assert value.dtype == expected.dtype == jnp.float64
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+        for site, slope in gradient.items():
+            assert found[site].dtype == slope.dtype
+            np.testing.assert_allclose(found[site], slope, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "chain_method",
     ["sequential", *(pytest.param(m, marks=pytest.mark.slow) for m in ("parallel", "vectorized"))],

@@ -3,121 +3,40 @@
 Each line is a name, the call, and the part of the message that tells what to do about it.
 """
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 import nets
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from flax import linen as nn
 from flax import nnx
-from numpyro import handlers
-from numpyro.infer import HMC, NUTS
+from refused_calls import (
+    CLASSES,
+    KEY,
+    LOGITS,
+    NORMAL,
+    ROWS,
+    F,
+    Named,
+    X,
+    Y,
+    classification,
+    in_a_plate,
+    inside,
+    look,
+    mlp,
+    nan_at,
+    network,
+    outer_product,
+    regression,
+    streams,
+)
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-
-KEY = jax.random.key(0)
-ROWS = 5
-X = np.random.default_rng(0).normal(size=(ROWS, 3))
-Y = np.arange(float(ROWS))
-CLASSES = np.array([0, 1, 2, 0, 1])
-NORMAL = priors.Normal()
-F, LOGITS = jnp.zeros(ROWS), jnp.zeros((ROWS, 3))
-
-
-def network(module, prior, *args, **options):
-    """What `random_module` says inside a model."""
-    return handlers.seed(partial(bnn.random_module, "net", module, prior, *args, **options), 0)()
-
-
-def mlp(prior, **options):
-    return network(nets.MLP(), prior, X[:1], **options)
-
-
-def inside(call, *args, **options):
-    """Call a helper inside a model."""
-    return jax.eval_shape(lambda: handlers.seed(call, 0)(*args, **options))
-
-
-def regression(*data, outputs=1, **options):
-    return bnn.regression(nets.MLP(outputs=outputs), NORMAL, *data, **options)
-
-
-def classification(*data, outputs=3):
-    return bnn.classification(nets.MLP(outputs=outputs), NORMAL, *data)
-
-
-def look(model, *args):
-    """What any fit does first."""
-    return bnn.optimize(model, KEY, *args, num_steps=0, progress_bar=False)
-
-
-def mcmc(model, **options):
-    settings = {"num_warmup": 1, "num_samples": 1, "progress_bar": False} | options
-    return bnn.MCMC(HMC(model), **settings)
-
-
-def streams(module):
-    return bnn.random_module("net", module, NORMAL, apply_rng=["dropout"])(X)
-
-
-def in_a_plate():
-    with numpyro.plate("data", ROWS):
-        bnn.random_module("net", nets.MLP(), NORMAL, X[:1])
-
-
-def summed(x, y):
-    w = numpyro.sample("w", dist.Normal())
-    with numpyro.plate("data", ROWS):
-        rows = numpyro.subsample(jnp.asarray(y), event_dim=0)
-        numpyro.factor("likelihood", -jnp.sum((rows - w) ** 2))
-
-
-def normal(x, y):
-    numpyro.sample("y", dist.Normal(numpyro.sample("w", dist.Normal())), obs=jnp.asarray(y))
-
-
-def subsampling(x, y):
-    w = numpyro.sample("w", dist.Normal())
-    with numpyro.plate("data", ROWS, subsample_size=2):
-        rows = numpyro.subsample(jnp.asarray(y), event_dim=0)
-        numpyro.sample("y", dist.Normal(w, 1.0), obs=rows)
-
-
-def outer_product(x, y):
-    w = numpyro.sample("w", dist.Normal().expand([3, 1]).to_event())
-    numpyro.sample("y", dist.Normal(jnp.asarray(x) @ w, 1.0), obs=jnp.asarray(y))
-
-
-def predicted(y):
-    """Log scores of targets under two draws."""
-    model = regression(X, Y, noise=1.0)
-    draws = {k: jnp.stack([v, v]) for k, v in nets.weights(model, X, Y).items()}
-    return bnn.predict(model, draws, X).log_prob(y)
-
-
-def line(x):
-    likelihoods.gaussian(numpyro.sample("w", dist.Normal()) * x[:, 0], noise=1.0)
-
-
-class Named(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(1, name="a.b")(x)
-
-
-def nan_at(values, index):
-    values = values.copy()
-    values[index] = np.nan
-    return values
-
 
 # name: (call, type of the error, what the message says)
 BAD = {
@@ -383,134 +302,6 @@ BAD = {
         lambda: look(regression(X, Y), X + 1, Y),
         ValueError,
         "keeps the units of the data it was first fitted to",
-    ),
-    # -- fitting
-    "a number as key": (
-        lambda: bnn.optimize(regression(), 0, X, Y),
-        TypeError,
-        r"such as `jax\.random\.key\(0\)`, got 0",
-    ),
-    "the key forgotten": (
-        lambda: mcmc(regression()).run(X, Y),
-        TypeError,
-        r"got an array of shape \(5, 3\)\. The key comes before",
-    ),
-    "no chains to optimise": (
-        lambda: bnn.optimize(regression(), KEY, X, Y, num_chains=0),
-        ValueError,
-        "num_chains must be a positive integer, got 0",
-    ),
-    "steps below zero": (
-        lambda: bnn.optimize(regression(), KEY, X, Y, num_steps=-1),
-        ValueError,
-        "num_steps must not be negative, got -1",
-    ),
-    "a minibatch larger than the data": (
-        lambda: bnn.optimize(regression(), KEY, X, Y, batch_size=50),
-        ValueError,
-        "between 1 and the 5 rows of plate 'data', got 50",
-    ),
-    "minibatches without a plate": (
-        lambda: bnn.optimize(outer_product, KEY, X, Y[:, None], batch_size=2),
-        ValueError,
-        "this model has none. Inside `with numpyro.plate",
-    ),
-    "minibatches of a sum": (
-        lambda: bnn.optimize(summed, KEY, X, Y, batch_size=2),
-        ValueError,
-        "A likelihood summed into one factor would count 5 times",
-    ),
-    "a model for a kernel": (
-        lambda: bnn.MCMC(regression(), num_warmup=1, num_samples=1),
-        TypeError,
-        "Wrap the model in a kernel first",
-    ),
-    "no chains": (
-        lambda: mcmc(regression(), num_chains=0),
-        ValueError,
-        "num_chains must be a positive integer, got 0",
-    ),
-    "HMC over a model that subsamples": (
-        lambda: mcmc(subsampling).run(KEY, X, Y),
-        ValueError,
-        r"'data' subsamples 2 of 5 rows.*Remove `subsample_size=`",
-    ),
-    "starts for one chain of two": (
-        lambda: mcmc(normal, num_chains=2).run(KEY, X, Y, init_params={"w": jnp.zeros(1)}),
-        ValueError,
-        r"leading axis of num_chains=2.*`bnn\.optimize",
-    ),
-    "starts of another network": (
-        lambda: mcmc(normal).run(KEY, X, Y, init_params=bnn.from_params({"w": jnp.zeros(1)})),
-        ValueError,
-        r"lack the sites \['w'\] and give the unknown sites \['net/w'\]",
-    ),
-    "an argument that is no array": (
-        lambda: mcmc(lambda words: numpyro.sample("w", dist.Normal())).run(KEY, {1, 2}),
-        TypeError,
-        "must be arrays or hashable constants.*unhashable type: 'set'",
-    ),
-    # -- predicting
-    "draws without a model": (
-        lambda: bnn.predict(None, {"w": X}, X),
-        ValueError,
-        "carry no model; pass it as the first argument",
-    ),
-    "a run that did not run": (
-        lambda: bnn.predict(None, mcmc(summed), X),
-        ValueError,
-        "has no draws yet; call `run` first",
-    ),
-    "no draws at all": (
-        lambda: bnn.predict(summed, 3, X),
-        TypeError,
-        "expected an MCMC after `run`",
-    ),
-    "a model that wants targets": (
-        lambda: bnn.predict(summed, {"w": Y}, X),
-        TypeError,
-        r"give it the signature `def model\(x, y=None\)`",
-    ),
-    "draws of one site only": (
-        lambda: bnn.predict(regression(X, Y), {"net/Dense_0.bias": jnp.zeros((4, 1))}, X),
-        ValueError,
-        r"'y'\] have no draws, so which is the target\?",
-    ),
-    "draws of another shape": (
-        lambda: bnn.predict(line, {"w": np.zeros(())}, X, site="y"),
-        ValueError,
-        r"leading axes \(draw,\) or \(chain, draw\)",
-    ),
-    "no rows": (
-        lambda: bnn.predict(summed, {"w": Y}, X[:0]),
-        ValueError,
-        "positive number of rows",
-    ),
-    "rows none at a time": (
-        lambda: bnn.predict(summed, {"w": Y}, X, batch_size=0),
-        ValueError,
-        "batch_size must be a positive integer, got 0",
-    ),
-    "a target there is not": (
-        lambda: bnn.predict(line, {"w": Y}, X, site="z"),
-        ValueError,
-        "no sample site named 'z'",
-    ),
-    "scores of a column": (
-        lambda: predicted(Y[:, None]),
-        ValueError,
-        r"y has shape \(5, 1\), but the predictions are for targets of shape \(5,\)",
-    ),
-    "an average of arrays": (lambda: bnn.average(X), TypeError, r"what `bnn\.predict` returns"),
-    "no prior draws": (
-        lambda: bnn.prior_predictive(summed, KEY, X, 0),
-        ValueError,
-        "num_samples must be a positive integer, got 0",
-    ),
-    "a file of a run that did not run": (
-        lambda: bnn.save(bnn.MCMC(NUTS(summed), num_warmup=1, num_samples=1), "nowhere"),
-        ValueError,
-        "save: the MCMC has no draws yet",
     ),
 }
 

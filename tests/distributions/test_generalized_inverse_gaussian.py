@@ -1,0 +1,134 @@
+"""Draws of the generalised inverse Gaussian distribution against SciPy, and its mode against a search."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, special, stats
+
+from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+# Of a correct sampler, one run in 10^4 has a smaller p-value; the draws are those of a fixed key.
+LEAST_P_VALUE = 1e-4
+NUM_DRAWS = 20_000
+
+# Shape, up and down: of both signs, from nearly a Gamma to nearly an inverse Gamma, wide and narrow.
+LAWS = [
+    (0.0, 1.0, 1.0),
+    (2.5, 0.5, 3.0),
+    (-2.5, 0.5, 3.0),
+    (-0.5, 2.0, 0.1),
+    (0.3, 1e-2, 1e-2),
+    (-30.0, 0.1, 500.0),
+    (40.0, 300.0, 2.0),
+    (1.0, 1e3, 1e3),
+    (-4.0, 1e-3, 2.0),
+    (4.0, 2.0, 1e-3),
+]
+
+
+def scipys(shape: float, up: float, down: float) -> Any:
+    """The law of τ: with τ = s x and s = √(down / up), x has the density of `geninvgauss`."""
+    return stats.geninvgauss(shape, 2 * np.sqrt(up * down), scale=np.sqrt(down / up))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> np.ndarray:
+    """Draws of all laws at once, (law, draw): one program, as a sweep of Gibbs uses it."""
+    columns = (jnp.array(column)[:, None] for column in zip(*LAWS))
+    wide = [jnp.broadcast_to(column, (len(LAWS), NUM_DRAWS)) for column in columns]
+    return np.asarray(sample_log(jax.random.key(0), *wide), float)
+
+
+@pytest.mark.parametrize("number", range(len(LAWS)), ids=[str(law) for law in LAWS])
+def test_draws_follow_the_law_of_scipy(drawn, number):
+    law = scipys(*LAWS[number])
+    # A table of the distribution function: SciPy integrates it anew for every point.
+    grid = np.linspace(drawn[number].min(), drawn[number].max(), 400)
+    table = law.cdf(np.exp(grid))
+    found = stats.kstest(drawn[number], lambda x: np.interp(x, grid, table))
+    assert found.pvalue > LEAST_P_VALUE
+
+
+@pytest.mark.parametrize("number", range(len(LAWS)), ids=[str(law) for law in LAWS])
+def test_the_mean_of_precisions_is_a_ratio_of_bessel_functions(drawn, number):
+    """E τ = √(down / up) K_{shape+1}(b) / K_shape(b) and E 1/τ likewise, with b = 2 √(up down)."""
+    shape, up, down = LAWS[number]
+    b, scale = 2 * np.sqrt(up * down), np.sqrt(down / up)
+    for power in (1, -1):
+        expected = scale**power * special.kve(shape + power, b) / special.kve(shape, b)
+        values = np.exp(power * drawn[number])
+        error = values.std() / np.sqrt(NUM_DRAWS)
+        assert abs(values.mean() - expected) < 5 * error
+
+
+def test_without_a_part_in_the_inverse_it_is_the_gamma_distribution():
+    for shape, rate in ((0.5, 2.0), (3.0, 0.1), (200.0, 50.0)):
+        draws = sample_log(jax.random.key(1), jnp.full(NUM_DRAWS, shape), rate, 0.0)
+        law = stats.gamma(shape, scale=1 / rate)
+        found = stats.kstest(np.exp(np.asarray(draws, float)), law.cdf)
+        assert found.pvalue > LEAST_P_VALUE, (shape, rate)
+
+
+def test_the_inverse_of_a_draw_has_the_mirrored_law():
+    """1 / τ has shape -shape, and up and down change places."""
+    draws = -np.asarray(sample_log(jax.random.key(2), jnp.full(NUM_DRAWS, 1.5), 0.7, 2.0), float)
+    law = scipys(-1.5, 2.0, 0.7)
+    grid = np.linspace(draws.min(), draws.max(), 400)
+    table = law.cdf(np.exp(grid))
+    found = stats.kstest(draws, lambda x: np.interp(x, grid, table))
+    assert found.pvalue > LEAST_P_VALUE
+
+
+@pytest.mark.parametrize("law", [*LAWS, (3.0, 2.0, 0.0), (0.01, 5.0, 0.0)])
+def test_the_mode_is_where_the_log_density_is_highest(law):
+    shape, up, down = law
+
+    def energy(log: float) -> float:
+        return -(shape * log - up * np.exp(log) - down * np.exp(-log))
+
+    found = optimize.minimize_scalar(energy, bracket=(-1.0, 1.0), tol=1e-12)
+    assert float(mode_of_log(*map(jnp.asarray, law))) == pytest.approx(found.x, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("law", "mode"),
+    [
+        # Two large numbers whose difference is the answer: down / |shape| and shape / up.
+        ((-1e4, 1e-4, 1.0), np.log(1e-4)),
+        ((1e4, 1.0, 1e-4), np.log(1e4)),
+        ((-0.5, 1e-6, 1e-6), np.log(2e-6)),
+    ],
+)
+def test_the_mode_keeps_its_digits_where_a_plain_root_would_cancel(law, mode):
+    found = mode_of_log(*(jnp.asarray(part, jnp.float32) for part in law))
+    assert float(found) == pytest.approx(mode, abs=2e-6 * abs(mode) + 1e-5)
+
+
+@pytest.mark.parametrize("law", [(0.5, 1e-12, 1e-12), (-2.0, 1e-8, 1e6), (2.0, 1e8, 1e-8)])
+def test_draws_of_extreme_laws_are_finite_and_around_the_mode(law):
+    draws = np.asarray(sample_log(jax.random.key(3), jnp.full(500, law[0]), law[1], law[2]))
+    assert np.isfinite(draws).all()
+    mode = float(mode_of_log(*map(jnp.asarray, law)))
+    # The curvature at the mode is the least information of a log-concave density around it.
+    curvature = law[1] * np.exp(mode) + law[2] * np.exp(-mode)
+    assert abs(np.median(draws) - mode) < 3 / np.sqrt(curvature)
+
+
+def test_arguments_broadcast_and_entries_are_independent():
+    shape, up, down = jnp.array([0.5, -1.0])[:, None, None], jnp.ones(3), jnp.ones((4, 1))
+    assert sample_log(jax.random.key(0), shape, up, down).shape == (2, 4, 3)
+    pairs = sample_log(jax.random.key(4), jnp.zeros((NUM_DRAWS, 3)), 1.0, 1.0)
+    correlation = np.corrcoef(np.asarray(pairs), rowvar=False)[np.triu_indices(3, 1)]
+    assert np.abs(correlation).max() < 4 / np.sqrt(NUM_DRAWS)
+
+
+def test_a_unit_of_precision_shifts_the_logarithm():
+    """τ in other units: up / c and down c give the draws of the same key, moved by log c."""
+    args = (jnp.linspace(-3, 3, 500), 0.5, 2.0)
+    plain = sample_log(jax.random.key(5), *args)
+    scaled = sample_log(jax.random.key(5), args[0], 0.5 / 1000, 2.0 * 1000)
+    np.testing.assert_allclose(scaled - plain, np.log(1000), rtol=1e-4)

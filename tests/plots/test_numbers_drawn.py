@@ -1,0 +1,296 @@
+"""What is drawn equals the numbers given: curves, bands, bars and limits, computed here by hand."""
+
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+with warnings.catch_warnings():
+    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+
+from numpyro_bnn import plots
+from numpyro_bnn.plots import style
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
+    for module in ("matplotlib", "pyparsing")
+]
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def named(ax: Axes, label: str) -> Any:
+    (found,) = [each for each in ax.get_lines() if each.get_label() == label]
+    return found
+
+
+def band(collection: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper edge of a filled band at each x, read from its outline."""
+    corners = collection.get_paths()[0].vertices
+    at = [corners[np.isclose(corners[:, 0], each), 1] for each in x]
+    return np.array([each.min() for each in at]), np.array([each.max() for each in at])
+
+
+@pytest.mark.parametrize("scale", [None, 0.4, "by draw", "by row"])
+def test_bands_are_moments_of_the_mixture_at_every_input(rng, scale):
+    x, mean = np.linspace(-1, 1, 6), rng.normal(size=(2, 5, 6))
+    given = {"by draw": rng.uniform(1, 2, (2, 5, 1)), "by row": rng.uniform(1, 2, 6)}.get(
+        scale, scale
+    )
+    order = rng.permutation(6)
+    shuffled = given[order] if np.shape(given) == (6,) else given
+    ax = plots.plot_predictive_band(x[order], mean[..., order], shuffled)
+    noise = 0.0 if given is None else np.broadcast_to(given, mean.shape) ** 2
+    center = mean.mean((0, 1))
+    sd = np.sqrt(np.mean((mean - center) ** 2 + noise, axis=(0, 1)))
+    np.testing.assert_allclose(named(ax, "posterior average").get_xdata(), x)
+    np.testing.assert_allclose(named(ax, "posterior average").get_ydata(), center)
+    for collection, factor in zip(ax.collections, (2, 0.5)):
+        low, high = band(collection, x)
+        np.testing.assert_allclose(low, center - factor * sd)
+        np.testing.assert_allclose(high, center + factor * sd)
+
+
+@pytest.mark.parametrize(("num_draws", "chosen"), [(1, [0]), (3, [0, 4, 9]), (50, range(10))])
+def test_lines_of_the_function_are_draws_spread_over_all_of_them(rng, num_draws, chosen):
+    mean = rng.normal(size=(10, 4))
+    ax = plots.plot_predictive_band(np.arange(4.0), mean, num_draws=num_draws)
+    thin = [line.get_ydata() for line in ax.get_lines()[:-1]]
+    np.testing.assert_array_equal(thin, mean[list(chosen)])
+
+
+def test_names_and_colors_of_a_band_are_those_asked_for(rng):
+    ax = plots.plot_predictive_band(
+        np.arange(3.0), np.ones((2, 3)), label="SGHMC", color="#123456", data=([[0], [1]], [5, 6])
+    )
+    assert named(ax, "SGHMC").get_color() == "#123456"
+    np.testing.assert_array_equal(ax.collections[2].get_offsets(), [[0, 5], [1, 6]])
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_reliability_shows_gaps_errors_and_counts_of_its_bins(rng, adaptive):
+    confidence = rng.uniform(0.5, 1.0, 120)
+    right = rng.uniform(size=120) < confidence
+    probs = np.stack([confidence, 1 - confidence], -1)
+    ax = plots.plot_reliability(probs, (~right).astype(int), num_bins=4, adaptive=adaptive)
+    edges = np.arange(5) / 4
+    if adaptive:
+        ordered = np.sort(confidence)
+        edges = np.array([0, ordered[29], ordered[59], ordered[89], 1.0])
+    inside = [(confidence > a) & (confidence <= b) for a, b in pairwise(edges)]
+    full = [each for each in inside if each.any()]
+    share = np.array([right[each].mean() for each in full])
+    middle = np.array([confidence[each].mean() for each in full])
+    count = np.array([each.sum() for each in full])
+    (marks,) = ax.containers
+    np.testing.assert_allclose(marks[0].get_xdata(), middle)
+    np.testing.assert_allclose(marks[0].get_ydata(), share)
+    # One success and one failure more in each bin.
+    smoothed = (share * count + 1) / (count + 2)
+    bars = [segment[:, 1] for segment in marks[2][0].get_segments()]
+    half = np.sqrt(smoothed * (1 - smoothed) / count)
+    np.testing.assert_allclose(bars, np.stack([share - half, share + half], -1))
+    (gaps,) = [each for each in ax.collections if each.get_label() == "gap"]
+    drawn = [segment[:, 1] for segment in gaps.get_segments()]
+    np.testing.assert_allclose(drawn, np.stack([middle, share], -1))
+    patches = ax.child_axes[0].patches
+    assert [patch.get_height() for patch in patches] == [each.sum() for each in inside]
+    np.testing.assert_allclose([patch.get_x() for patch in patches], edges[:-1])
+
+
+@pytest.mark.parametrize("rows", [30, 400])
+def test_interval_calibration_has_the_band_of_a_binomial_share(rng, rows):
+    y = rng.normal(size=rows)
+    ax = plots.plot_interval_calibration(np.zeros((1, rows)), y, 1.0)
+    observed = named(ax, "observed")
+    np.testing.assert_allclose(observed.get_xdata(), np.arange(0.05, 0.951, 0.05))
+    # Half of a standard normal law is within 0.67449, and 95 % within 1.95996.
+    for level, half in ((0.5, 0.6744898), (0.95, 1.9599640)):
+        share = observed.get_ydata()[np.argmin(np.abs(observed.get_xdata() - level))]
+        assert share == np.mean(np.abs(y) <= half)
+    assert (np.diff(observed.get_ydata()) >= 0).all()
+    low, high = band(ax.collections[0], np.array([0.5]))
+    np.testing.assert_allclose(high - low, 2 * 1.96 * 0.5 / np.sqrt(rows))
+
+
+@pytest.mark.parametrize("window", [None, 1, 7, 1000])
+def test_the_thick_line_is_a_moving_average_over_chains_and_draws(rng, window):
+    values = rng.normal(1.0, 0.3, size=(3, 60))
+    ax = plots.plot_temperature(values, window=window)
+    width = min(window or 3, 60)
+    starts = range(60 - width + 1)
+    expected = [values[:, s : s + width].mean() for s in starts]
+    smooth = named(ax, "kinetic")
+    np.testing.assert_allclose(smooth.get_ydata(), expected)
+    np.testing.assert_allclose(smooth.get_xdata(), [s + (width - 1) / 2 for s in starts])
+    for chain, line in enumerate(ax.get_lines()[:3]):
+        np.testing.assert_array_equal(line.get_ydata(), values[chain])
+    assert (named(ax, "target").get_ydata() == 1.0).all()
+
+
+def test_outliers_of_a_temperature_do_not_set_the_limits(rng):
+    values = rng.normal(1.0, 0.05, size=(2, 1000))
+    values[0, 10] = 1e6
+    low, high = plots.plot_temperature(values).get_ylim()
+    assert low < 1.0 < high < 3.0
+
+
+@pytest.mark.parametrize("error", [None, 0.15])
+def test_a_layer_has_its_temperature_and_two_standard_errors(error):
+    layers = {"a": 1.1, "b": 0.9, "c": 1.4}
+    given = {k: v if error is None else (v, error) for k, v in layers.items()}
+    ax = plots.plot_layer_temperature({"kinetic": given}, target=1.05)
+    (marks,) = ax.containers
+    np.testing.assert_allclose(marks[0].get_xdata(), list(layers.values()))
+    np.testing.assert_allclose(marks[0].get_ydata(), [0, 1, 2])
+    spans = np.array([segment[:, 0] for segment in marks[2][0].get_segments()])
+    np.testing.assert_allclose(np.ptp(spans, axis=1), 4 * (error or 0.0), atol=1e-12)
+    assert named(ax, "target").get_xdata()[0] == 1.05
+
+
+def test_two_kinds_of_temperature_stand_above_and_below_their_layer():
+    kinds = {"kinetic": {"a": 1.0, "b": 1.0}, "configurational": {"b": 2.0}}
+    first, second = plots.plot_layer_temperature(kinds).containers
+    np.testing.assert_allclose(first[0].get_ydata(), [-0.12, 0.88])
+    # A layer that one kind lacks keeps the place of the other.
+    np.testing.assert_allclose(second[0].get_ydata(), [1.12])
+
+
+@pytest.mark.parametrize("chains", [1, 2, 8, 9])
+def test_traces_have_a_legend_while_it_can_be_read(rng, chains):
+    values = rng.normal(size=(chains, 12))
+    ax = plots.plot_trace(values[0] if chains == 1 else values, label="kinetic energy (nats)")
+    for line, expected in zip(ax.get_lines(), values, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), expected)
+    assert (ax.get_legend() is not None) == (chains <= 8)
+    assert ax.get_ylabel() == "kinetic energy (nats)"
+
+
+def test_bars_of_rhat_are_shares_of_each_group(rng):
+    weights, predictions = 1 + rng.uniform(0.001, 0.5, 300), 1 + rng.uniform(0.001, 0.02, 40)
+    ax = plots.plot_rhat(weights, predictions, limit=1.05, num_bins=10)
+    top = max(weights.max() - 1, 0) * 1.3
+    assert ax.get_xlim() == pytest.approx((1e-4, top))
+    edges = np.geomspace(1e-4, top, 11)
+    for patch, values in zip((ax.patches[0], ax.patches[2]), (weights, predictions)):
+        expected = np.histogram(values - 1, edges)[0] / values.size
+        assert patch.get_xy()[:, 1].max() == pytest.approx(expected.max())
+        np.testing.assert_allclose(np.unique(patch.get_xy()[:, 1]), np.unique([0, *expected]))
+    share = np.mean(weights > 1.05)
+    assert f"weights (300; {share:.0%} above 1.05)" in ax.get_legend_handles_labels()[1]
+
+
+@pytest.mark.parametrize("log", [True, False])
+def test_a_band_of_scores_is_one_standard_error(log):
+    cost, score, error = [1.0, 10.0, 100.0], [-3.0, -2.0, -1.5], [0.3, 0.2, 0.1]
+    ax = plots.plot_score_against_time({"NUTS": (cost, score, error)}, log=log)
+    assert ax.get_xscale() == ("log" if log else "linear")
+    line = named(ax, "NUTS")
+    np.testing.assert_array_equal(line.get_xydata(), np.column_stack([cost, score]))
+    low, high = band(ax.collections[0], np.array(cost))
+    np.testing.assert_allclose(low, np.subtract(score, error))
+    np.testing.assert_allclose(high, np.add(score, error))
+
+
+def test_a_method_that_ends_at_once_has_a_bar_for_its_error():
+    ax = plots.plot_score_against_time({"MAP": (3.0, -4.0, 0.2)}, reference=-1.0)
+    (bar,) = ax.collections
+    np.testing.assert_allclose(bar.get_segments()[0], [[3.0, -4.2], [3.0, -3.8]])
+    np.testing.assert_array_equal(named(ax, "reference").get_ydata(), [-1.0, -1.0])
+
+
+def test_severity_has_the_median_and_quartiles_of_kinds(rng):
+    values = rng.uniform(size=(9, 4))
+    ax = plots.plot_severity([0, 1, 3, 5], {"average": values})
+    ordered = np.sort(values, axis=0)
+    # Of nine values the quartiles are the third and the seventh.
+    np.testing.assert_allclose(named(ax, "average").get_ydata(), ordered[4])
+    low, high = band(ax.collections[0], np.array([0, 1, 3, 5]))
+    np.testing.assert_allclose(low, ordered[2])
+    np.testing.assert_allclose(high, ordered[6])
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_where_all_classes_are_equally_likely_there_is_no_colour(classes):
+    x = np.random.default_rng(0).normal(size=(10, 2))
+
+    def sure(inputs: np.ndarray) -> np.ndarray:
+        return np.tile(np.eye(classes)[1], (len(inputs), 1))
+
+    def unsure(inputs: np.ndarray) -> np.ndarray:
+        return np.full((len(inputs), classes), 1 / classes)
+
+    y = np.arange(10) % classes
+    for probs, alpha in ((sure, 0.75), (unsure, 0.0)):
+        ax = plots.plot_decision_boundary(probs, x, y, resolution=4)
+        shown = np.asarray(ax.get_images()[0].get_array())
+        assert shown.shape == (4, 4, 4)
+        np.testing.assert_allclose(shown[..., 3], alpha, atol=1e-12)
+    # Halfway between sure and unsure the shade is half as deep.
+    ax = plots.plot_decision_boundary(lambda z: (sure(z) + unsure(z)) / 2, x, y, resolution=4)
+    shown = np.asarray(ax.get_images()[0].get_array())
+    np.testing.assert_allclose(shown[..., 3], 0.375)
+
+
+def test_points_of_each_class_are_where_the_data_are(rng):
+    x, y = rng.normal(size=(12, 2)), np.repeat([0, 2], 6)
+    ax = plots.plot_decision_boundary(
+        lambda z: np.full((len(z), 3), 1 / 3), x, y, resolution=3, class_names="abc"
+    )
+    drawn = {c.get_label(): np.asarray(c.get_offsets()) for c in ax.collections}
+    np.testing.assert_allclose(drawn["a"], x[:6])
+    assert len(drawn["b"]) == 0
+    np.testing.assert_allclose(drawn["c"], x[6:])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [([1, 2], [[1, 2]]), ([[1, 2], [3, 4]], [[1, 2], [3, 4]])],
+)
+def test_draws_of_one_chain_get_an_axis(given, expected):
+    np.testing.assert_array_equal(style.chains_by_draws("plot", "x", given), expected)
+
+
+@pytest.mark.parametrize("given", [3.0, np.ones((1, 2, 3)), [], np.ones((0, 4))])
+def test_what_is_no_table_of_draws_is_refused(given):
+    with pytest.raises(ValueError, match=r"plot: x has shape .* expected \(chain, draw\)"):
+        style.chains_by_draws("plot", "x", given)
+
+
+def test_numbers_of_arrays_and_mappings_are_made_one_row():
+    np.testing.assert_array_equal(style.flat_values({"a": [[1, 2]], "b": 3}), [1, 2, 3])
+    np.testing.assert_array_equal(style.flat_values([[4], [5]]), [4, 5])
+    assert style.flat_values({}).shape == (0,)
+
+
+@pytest.mark.parametrize("background", ["white", "black", "none"])
+def test_a_see_through_background_takes_the_palette_of_the_page(background):
+    figure, ax = plt.subplots(facecolor="black")
+    ax.set_facecolor(background)
+    expected = style.PALETTE if background == "white" else style.PALETTE_ON_DARK
+    assert style.palette(ax) == expected
+    assert figure.get_facecolor()[:3] == (0.0, 0.0, 0.0)
+
+
+def test_a_step_size_and_a_temperature_of_one_number_are_level_lines():
+    ax = plots.plot_schedule(0.03, 0.5, num_steps=8)
+    np.testing.assert_allclose(named(ax, "step size").get_ydata(), 0.03, rtol=1e-6)
+    right = ax.figure.axes[-1]
+    np.testing.assert_allclose(right.get_lines()[0].get_ydata(), 0.5)
+    assert right.get_ylabel() == "temperature (1: posterior)"
+    assert ax.get_xlim() == (0, 7)

@@ -1,0 +1,89 @@
+"""What plots refuse, and the words in which they do."""
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+with warnings.catch_warnings():
+    # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module="matplotlib")
+    import matplotlib.pyplot as plt
+
+from test_plots import POINTS, X2, Y2, centers, density
+
+from numpyro_bnn import plots
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::DeprecationWarning:{module}")
+    for module in ("matplotlib", "pyparsing")
+]
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 4))),
+            r"x has shape \(3,\) and mean \(2, 4\)",
+        ),
+        (
+            lambda: plots.plot_predictive_band(np.ones(3), np.ones((2, 3)), np.ones(2)),
+            r"scale has shape \(2,\), which does not broadcast",
+        ),
+        (
+            lambda: plots.plot_predictive_band(np.ones(3), np.ones(3), data=([1.0], [1.0, 2.0])),
+            "1 inputs and 2 targets",
+        ),
+        (
+            lambda: plots.plot_decision_boundary(centers, np.ones((3, 4)), np.ones(3)),
+            "Choose two inputs",
+        ),
+        (
+            lambda: plots.plot_decision_boundary(
+                centers, X2, Y2, point=centers, ax=plt.subplots()[1]
+            ),
+            r"got 1 axes for 2 panels \(MAP, posterior average\)",
+        ),
+        (lambda: plots.plot_rhat([np.nan], [np.inf]), "no finite R-hat.*'weights': 1"),
+        (lambda: plots.plot_trace(np.ones((2, 3, 4))), r"log_joint has shape \(2, 3, 4\)"),
+        (lambda: plots.plot_temperature(np.ones((2, 9)), window=0), "positive, got 0"),
+        (
+            lambda: plots.plot_temperature(np.ones((2, 9)), target=np.ones(3)),
+            r"target has shape \(3,\) for 9 draws",
+        ),
+        (lambda: plots.plot_layer_temperature({"kinetic": {}}), "no layers"),
+        (lambda: plots.plot_score_against_time({}), "no curves"),
+        (
+            lambda: plots.plot_score_against_time({"NUTS": ([1, 2], [1])}),
+            r"'NUTS' has parts of shapes \[\(2,\), \(1,\)\]",
+        ),
+        (lambda: plots.plot_severity([0, 1], {}), "no curves"),
+        (
+            lambda: plots.plot_severity([0, 1], {"MAP": [1, 2, 3]}),
+            r"'MAP' has shape \(3,\) for 2 levels",
+        ),
+        (lambda: plots.plot_density_surface(density, POINTS[:2]), "got 2 samples, expected 3"),
+        (
+            lambda: plots.plot_density_surface(density, [POINTS[0], POINTS[1], 2 * POINTS[1]]),
+            "lie on one line",
+        ),
+        (
+            lambda: plots.plot_density_surface(lambda z: jnp.nan * z[0], POINTS, resolution=3),
+            "nowhere finite",
+        ),
+        (lambda: plots.plot_schedule(0.1, num_steps=0), "num_steps must be positive, got 0"),
+        (lambda: plots.plot_schedule(0.1, num_steps=5, kept=[5]), "from 0 to 4, got 5 to 5"),
+    ],
+)
+def test_errors(call: Callable, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -50,7 +50,7 @@ ALLOWED = {
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
     "cli": """
-        csv_columns
+        csv_columns table_inputs
         tables
         baselines
         job

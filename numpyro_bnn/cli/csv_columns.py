@@ -1,4 +1,4 @@
-"""Reads a CSV file into columns of one kind each: numbers, truth values or categories.
+"""Reads a CSV file into columns of one kind each: numbers, truth values, dates or categories.
 
 A reader that guesses turns a column of numbers with one ``?`` into as many categories as there are
 numbers, and rows with a field too many into a table whose columns are shifted by one. Here a
@@ -20,9 +20,12 @@ _MISSING = {
     "nan", "none", "null",
 }  # fmt: skip
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\d+")
 _WITH_UNIT = re.compile(r"[$€£¥]\s?(?P<paid>[\d.,]+)|[+-]?[\d.,]*\d\s?(?P<unit>[^\d\s.,+-]\S{0,5})")
+# The level of texts and truth values that are missing.
+MISSING = "(missing)"
 # A column of numbers with a unit may be categories up to so many different texts.
 _FEW = 10
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
@@ -113,25 +116,47 @@ def _told(separator: str) -> str:
     return _SEPARATORS.get(separator, repr(separator))
 
 
-def columns_of(path: Path, text: Text) -> pd.DataFrame:
-    """Every column as numbers (float64), truth values or categories (text).
+def columns_of(path: Path, text: Text, complete: str | None = None) -> pd.DataFrame:
+    """Every column as numbers (float64), truth values, dates or categories (text).
 
     :param path: path of the file, for the error.
     :param text: its fields.
+    :param complete: the column whose values may not be missing, where others may: these are then NaN, or of
+        texts and truth values the text ``"(missing)"``. None where no value may be missing.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.
     """
     fields = {name: [row[k] for row in text.rows] for k, name in enumerate(text.names)}
-    _refuse_missing(path, text, fields)
-    return pd.DataFrame({name: _column(path, name, own, text) for name, own in fields.items()})
+    _refuse_missing(path, text, fields, complete)
+    return pd.DataFrame({name: _read_column(path, name, own, text) for name, own in fields.items()})
 
 
-def _refuse_missing(path: Path, text: Text, fields: dict[str, list[str]]) -> None:
+def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
+    """A column by the values that are there."""
+    there = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
+    if len(there) == len(fields):
+        return _column(path, name, fields, text)
+    if not there:
+        raise ValueError(
+            f"{path}: the column '{name}' holds no value at all. Leave it out with --drop."
+        )
+    own = text._replace(numbers=[text.numbers[k] for k in there])
+    column = _column(path, name, [fields[k] for k in there], own)
+    column.index = pd.Index(there)
+    if column.dtype == bool:
+        column = column.map({True: "true", False: "false"})
+    whole = column.reindex(range(len(fields)))
+    return whole if column.dtype.kind in "fM" else whole.astype(object).fillna(MISSING)
+
+
+def _refuse_missing(
+    path: Path, text: Text, fields: dict[str, list[str]], complete: str | None
+) -> None:
     places = [
         (number, name)
         for k, number in enumerate(text.numbers)
         for name, own in fields.items()
-        if own[k].lower() in _MISSING or _is_infinite(own[k])
+        if _is_infinite(own[k]) or (complete in (None, name) and own[k].lower() in _MISSING)
     ]
     if not places:
         return
@@ -139,7 +164,7 @@ def _refuse_missing(path: Path, text: Text, fields: dict[str, list[str]]) -> Non
     more = f"; and {len(places) - 10} more" if len(places) > 10 else ""
     raise ValueError(
         f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. Fill them in or drop "
-        "those rows."
+        "those rows; --missing impute allows missing inputs."
     )
 
 
@@ -155,12 +180,26 @@ def _column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
         return pd.Series([float(field) for field in fields], dtype=np.float64)
     if {field.lower() for field in fields} <= {"true", "false"}:
         return pd.Series([field.lower() == "true" for field in fields], dtype=bool)
+    if all(_DATE.fullmatch(field) for field in fields):
+        return _dates(path, name, fields, text)
     looks = [ok or bool(_GROUPED.fullmatch(field)) for ok, field in zip(numeric, fields)]
     levels = {field for field, ok in zip(fields, looks) if ok}
     if sum(looks) >= len(fields) / 2 or len(levels) > _FEW:
         _refuse_mixed(path, name, fields, numeric, text)
     _refuse_units(path, name, fields, text)
     return pd.Series(fields, dtype=object)
+
+
+def _dates(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
+    dates = pd.to_datetime(pd.Series(fields), format="ISO8601", errors="coerce")
+    wrong = np.flatnonzero(dates.isna())
+    if wrong.size:
+        k = int(wrong[0])
+        raise ValueError(
+            f"{path}: the column '{name}' holds dates, and {fields[k]!r} in row {text.numbers[k]} is none. "
+            "Correct it."
+        )
+    return dates
 
 
 def _refuse_mixed(

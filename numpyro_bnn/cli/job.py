@@ -138,6 +138,7 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     """
     train, test = split(table, options)
     train, held = held_out(table, train, options)
+    table = table.imputed(train)
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
@@ -241,6 +242,7 @@ def compare_methods(
     :raises ValueError: for an unknown name.
     """
     train, test = split(table, options)
+    table = table.imputed(train)
     model = model_of(table, options)
     chosen: dict[str, Any] = {
         name: None

@@ -18,7 +18,8 @@ examples:
   python -m numpyro_bnn predict numpyro_bnn_report new.csv   rows whose target is not known
   python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
 
-Text columns become one column a level. Missing values are an error that says where they are.
+Text columns become one input a level, dates (2026-01-31) days and places in year and week. Missing values
+are an error that says where they are, unless --missing impute is given.
 Ctrl-C after the warm-up keeps the draws so far and reports on them.
 """
 
@@ -92,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         default=",",
         metavar="CHARACTER",
         help="between fields; default: a comma",
+    )
+    add(
+        "--missing",
+        choices=("refuse", "impute"),
+        default="refuse",
+        help="impute: medians of the training rows, and an input that says where a value is missing; "
+        "default: refuse",
     )
     add(
         "--calibration",
@@ -204,7 +212,12 @@ def _table(parsed: argparse.Namespace, console: Console) -> Any:
     built_in = {"digits": tables.digits, "diabetes": tables.diabetes}.get(parsed.data)
     if built_in is None:
         table = tables.read_csv(
-            parsed.data, parsed.target, parsed.task, drop=parsed.drop, separator=parsed.sep
+            parsed.data,
+            parsed.target,
+            parsed.task,
+            drop=parsed.drop,
+            separator=parsed.sep,
+            impute=parsed.missing == "impute",
         )
     elif parsed.target or parsed.task or parsed.drop:
         raise ValueError(

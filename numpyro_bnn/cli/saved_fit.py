@@ -9,7 +9,8 @@ import pandas as pd
 
 from numpyro_bnn.cli.csv_columns import columns_of, read_text
 from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.tables import Source, Table, inputs_of, row_names
+from numpyro_bnn.cli.table_inputs import Source, inputs_of
+from numpyro_bnn.cli.tables import Table, row_names
 from numpyro_bnn.posterior.arviz_export import from_inference_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
@@ -17,7 +18,7 @@ from numpyro_bnn.posterior.predictive_draws import Average, Predictions, average
 
 FILE = "model.json"
 _FORMAT = "numpyro_bnn fit 1"
-_KEPT = ("name", "task", "columns", "target", "classes", "sources")
+_KEPT = ("name", "task", "columns", "target", "classes", "sources", "fill")
 _INTERVAL = (0.05, 0.95)
 _BATCH = 4096
 
@@ -79,7 +80,10 @@ def read(folder: Path) -> SavedFit:
 
 
 def _table_of(kept: dict[str, Any]) -> Table:
-    sources = tuple(Source(name, kind, tuple(levels)) for name, kind, levels in kept["sources"])
+    sources = tuple(
+        Source(name, kind, tuple(levels), missing)
+        for name, kind, levels, missing in kept["sources"]
+    )
     nothing = np.zeros((0, len(kept["columns"])))
     return Table(
         kept["name"],
@@ -91,6 +95,7 @@ def _table_of(kept: dict[str, Any]) -> Table:
         tuple(kept["classes"]),
         sources,
         (),
+        tuple(kept["fill"]),
     )
 
 
@@ -117,8 +122,10 @@ def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame
     text = read_text(path, separator, [name for name in every.names if name not in needed])
     if not text.rows:
         raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
-    inputs = inputs_of(path, columns_of(path, text), fit.table.sources)
+    # No column must be complete: whether a value may be missing is decided column by column.
+    inputs = inputs_of(path, columns_of(path, text, ""), fit.table.sources)
     x = inputs[list(fit.table.columns)].to_numpy(np.float64)
+    x = np.where(np.isnan(x), fit.table.fill, x)
     names = row_names(text._replace(dropped=[]))
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
 

@@ -8,27 +8,13 @@ import numpy as np
 import pandas as pd
 
 from numpyro_bnn.cli.csv_columns import Text, columns_of, read_text
+from numpyro_bnn.cli.table_inputs import Source, filled, input_names, inputs_of, sources_of
 from numpyro_bnn.data.units import Column, moments
 
 Task = Literal["classification", "regression"]
 
-# A text column with more levels than this is an identifier rather than a feature.
-_MAX_LEVELS = 50
 # An integer target with at most this many values is taken for classes.
 _MAX_CLASSES = 20
-
-
-class Source(NamedTuple):
-    """A column of a file that became one input, or one input a level.
-
-    - **name** - its name
-    - **kind** - ``"numbers"``, ``"truth values"`` or ``"texts"``
-    - **levels** - the texts of a text column, each an input; empty for other kinds
-    """
-
-    name: str
-    kind: str
-    levels: tuple[str, ...] = ()
 
 
 class Table(NamedTuple):
@@ -43,6 +29,7 @@ class Table(NamedTuple):
     - **classes** - labels of the classes; empty for regression
     - **sources** - the columns that the inputs were made from
     - **row_names** - names of the rows
+    - **fill** - what stands for a missing value of each input; empty before :meth:`imputed`
     """
 
     name: str
@@ -54,12 +41,22 @@ class Table(NamedTuple):
     classes: tuple[str, ...]
     sources: tuple[Source, ...]
     row_names: tuple[str, ...]
+    fill: tuple[float, ...] = ()
+
+    def imputed(self, train: np.ndarray) -> "Table":
+        """The table with medians of the training rows in place of missing numbers and dates.
+
+        :param train: numbers of the training rows, which alone the medians are taken over.
+        :raises ValueError: for a column that no training row has a value of.
+        """
+        x, fill = filled(self.x, self.columns, train)
+        return self._replace(x=x, fill=fill)
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
         """The source columns, with the numbers of the inputs that each became."""
         place = {name: k for k, name in enumerate(self.columns)}
-        return [(s.name, [place[name] for name in _input_names(s)]) for s in self.sources]
+        return [(s.name, [place[name] for name in input_names(s)]) for s in self.sources]
 
 
 def digits() -> Table:
@@ -116,14 +113,17 @@ def read_csv(
     *,
     drop: Sequence[str] = (),
     separator: str = ",",
+    impute: bool = False,
 ) -> Table:
-    """Read a table with a header; text columns become one column a level.
+    """Read a table with a header; text columns become one column a level, dates days and seasons.
 
     :param path: the file.
     :param target: name of the column to predict.
     :param task: inferred where None: text, or at most 20 different whole numbers, are classes.
     :param drop: columns that are no inputs; if the first has a text of its own in each row, it names them.
     :param separator: what stands between the fields.
+    :param impute: whether missing values are allowed: numbers and dates then get an input that says where
+        they are missing, and :meth:`Table.imputed` a value; texts a level of their own.
     :raises ValueError: for a file that is no table, a target that is missing or constant, values
         that are missing or of another kind than the rest of their column (by row and column), a
         text column that looks like an identifier, or a quantity that float32 cannot tell apart.
@@ -148,12 +148,13 @@ def read_csv(
             f"{path} has {len(text.rows)} rows and {len(text.names)} columns; at least 20 rows and one "
             "column beside the target are needed."
         )
-    frame = columns_of(path, text)
+    frame = columns_of(path, text, None if not impute else target)
     y, classes, task = _target(frame[target], task)
-    sources = _sources_of(frame.drop(columns=target))
+    sources = sources_of(frame.drop(columns=target))
     inputs = inputs_of(path, frame, sources)
     x = inputs.to_numpy(np.float64)
-    moments(str(path), Column("the inputs", inputs), x)
+    complete, _ = filled(x, tuple(map(str, inputs.columns)), np.arange(len(x)))
+    moments(str(path), Column("the inputs", inputs), complete)
     if task == "regression":
         moments(str(path), Column(f"the target '{target}'"), y)
     columns = tuple(map(str, inputs.columns))
@@ -169,6 +170,11 @@ def row_names(text: Text) -> tuple[str, ...]:
 
 
 def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str, ...], Task]:
+    if pd.api.types.is_datetime64_any_dtype(column):
+        raise ValueError(
+            f"The target '{column.name}' holds dates (for example {column.iloc[0]}), expected numbers or "
+            "classes. Give the days from a fixed date instead."
+        )
     levels = column.nunique()
     if levels < 2:
         raise ValueError(
@@ -197,67 +203,3 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
             "quantity, use --task regression."
         )
     return codes.astype(np.int32), tuple(str(label) for label in labels), task
-
-
-def _sources_of(frame: pd.DataFrame) -> tuple[Source, ...]:
-    sources = []
-    for name in map(str, frame.columns):
-        column = frame[name]
-        if pd.api.types.is_bool_dtype(column):
-            sources.append(Source(name, "truth values"))
-        elif pd.api.types.is_numeric_dtype(column):
-            sources.append(Source(name, "numbers"))
-        else:
-            levels = tuple(sorted(set(column)))
-            if len(levels) > _MAX_LEVELS:
-                raise ValueError(
-                    f"The column '{name}' has {len(levels)} different texts (for example "
-                    f"{column.iloc[0]!r}), more than {_MAX_LEVELS}. Drop it with --drop if it names the "
-                    "row; correct it if it should be numeric."
-                )
-            sources.append(Source(name, "texts", levels))
-    return tuple(sources)
-
-
-def _input_names(source: Source) -> list[str]:
-    return [f"{source.name}_{level}" for level in source.levels] or [source.name]
-
-
-def inputs_of(path: Path, frame: pd.DataFrame, sources: Sequence[Source]) -> pd.DataFrame:
-    """Columns of a file as inputs of a network: texts become one column a level, after all others.
-
-    :param path: path of the file, for errors.
-    :param frame: columns of one kind each.
-    :param sources: the columns to take, of their kinds and levels.
-    :raises ValueError: for two inputs of one name, and for other kinds or levels than those of the sources.
-    """
-    made: dict[str, np.ndarray] = {}
-    for source in sorted(sources, key=lambda s: bool(s.levels)):
-        column = _of_kind(path, frame, source)
-        for name, level in zip(_input_names(source), source.levels or (None,)):
-            if name in made:
-                raise ValueError(
-                    f"{path}: a level of a text column would be called {name!r}, as another column is. "
-                    "Rename that column."
-                )
-            value = column if level is None else column == level
-            made[name] = np.asarray(value, np.float64)
-    return pd.DataFrame(made)
-
-
-def _of_kind(path: Path, frame: pd.DataFrame, source: Source) -> pd.Series:
-    column = frame[source.name]
-    (found,) = _sources_of(column.to_frame())
-    if found.kind != source.kind:
-        raise ValueError(
-            f"{path}: the column {source.name!r} holds {found.kind} (such as {column.iloc[0]!r}), and in "
-            f"the table that was fitted {source.kind}. Give values of that kind."
-        )
-    unknown = sorted(set(found.levels) - set(source.levels))
-    if unknown:
-        known = ", ".join(map(repr, source.levels))
-        raise ValueError(
-            f"{path}: the column {source.name!r} holds {unknown[0]!r}, which no row that was fitted had; "
-            f"known are {known}. Correct it, leave these rows out, or fit again with rows of that kind."
-        )
-    return column

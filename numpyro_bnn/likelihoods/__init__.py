@@ -1,9 +1,9 @@
 """Likelihoods that open the plate of the rows, check shapes and values, and observe the target.
 
 ``gaussian``, ``heteroscedastic``, ``student_t``, ``categorical``, ``bernoulli``, ``poisson``,
-``negative_binomial``, ``quantile`` and ``survival`` go at the end of a model; whole models are :func:`numpyro_bnn.regression` and
-:func:`numpyro_bnn.classification`. Begin with ``families.py``; ``observe.py`` has the checks that
-all of them share.
+``negative_binomial``, ``quantile`` and ``survival`` go at the end of a model; whole models are
+:func:`numpyro_bnn.regression` and :func:`numpyro_bnn.classification`. Begin with ``families.py``;
+``observe.py`` has the checks that all of them share.
 """
 
 from importlib import import_module

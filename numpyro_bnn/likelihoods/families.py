@@ -20,6 +20,7 @@ from numpyro.distributions import constraints
 from numpyro.handlers import block, seed
 from numpyro.util import not_jax_tracer
 
+from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import Outputs, PyTree, Values
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.likelihoods.observe import (

@@ -159,7 +159,11 @@ def test_new_rows_are_predicted_from_the_folder(regression, tmp_path, capsys):
             lambda t: t.assign(a="low"),
             "'a' holds texts (such as 'low'), and in the table that was fitted",
         ),
-        (lambda t: t.assign(a=np.nan), "missing or infinite value(s): row 2, column 'a'"),
+        (lambda t: t.assign(a=np.nan), "the column 'a' holds no value at all"),
+        (
+            lambda t: t.assign(a=t["a"].where(t["a"] > 0)),
+            "has missing values, and no row that was fitted",
+        ),
         (lambda t: t.iloc[:0], "has a header and no rows"),
     ],
 )

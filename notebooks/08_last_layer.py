@@ -13,15 +13,16 @@
 # %% [markdown]
 # # 8. The last layer of a trained network
 #
-# You have a trained network and want to know how sure it is, without sampling all of its weights. A common
-# way is to keep everything below the last layer as it was trained, and to put a prior on the last layer only.
-# The network below then is a fixed function that turns an image into features, and what is sampled is a
-# logistic regression on these features: a few hundred weights instead of thousands, and a posterior that
-# chains can really reach.
+# You have a trained network and want to know how sure it is, without sampling all of its weights. A
+# common way is to keep everything below the last layer as it was trained, and to put a prior on the
+# last layer only. The network below then is a fixed function that turns an image into features, and
+# what is sampled is a logistic regression on these features: a few hundred weights instead of
+# thousands, and a posterior that chains can really reach.
 #
-# We train a small convolutional network with Optax on scikit-learn's images of digits (8 × 8 pixels), sample
-# its last layer under a hierarchical prior, and compare log scores on images that were not trained on. Only
-# 300 images are for training, so that there is something to be unsure about.
+# We train a small convolutional network with Optax on scikit-learn's images of digits (8 × 8
+# pixels), sample its last layer under a hierarchical prior, and compare log scores on images that
+# were not trained on. Only 300 images are for training, so that there is something to be unsure
+# about.
 
 # %%
 import jax
@@ -89,14 +90,14 @@ print(f"loss {losses[:50].mean():.3f} at the beginning, {losses[-50:].mean():.5f
 print(f"errors on new images: {(logits.argmax(-1) != y_test).mean():.1%}")
 
 # %% [markdown]
-# The loss at the end is nearly zero: on its training images the network has no doubt left, and nothing in it
-# says how far that doubt should go elsewhere.
+# The loss at the end is nearly zero: on its training images the network has no doubt left, and
+# nothing in it says how far that doubt should go elsewhere.
 #
 # ## Which weights are random
 #
-# With `ByPath` each parameter gets its own prior, and `None` means that it keeps the value in `params=`.
-# `describe` shows what that came to. This is the model to write when more layers than the last are random, or
-# when the network has to see images at every prediction.
+# With `ByPath` each parameter gets its own prior, and `None` means that it keeps the value in
+# `params=`. `describe` shows what that came to. This is the model to write when more layers than
+# the last are random, or when the network has to see images at every prediction.
 
 
 # %%
@@ -111,13 +112,13 @@ print(bnn.describe(whole, x, y))
 # %% [markdown]
 # ## Sample the last layer
 #
-# With the last layer alone there is a shortcut that costs nothing: the features do not change while we
-# sample, so they are computed once, and the model is one dense layer on them. Each draw then costs a
-# thousandth of a pass through the convolutions. The prior is the same: weights are normal, and the precision
-# of the kernel and that of the biases are found from the data.
+# With the last layer alone there is a shortcut that costs nothing: the features do not change while
+# we sample, so they are computed once, and the model is one dense layer on them. Each draw then
+# costs a thousandth of a pass through the convolutions. The prior is the same: weights are normal,
+# and the precision of the kernel and that of the biases are found from the data.
 #
-# Four chains of `fit`'s own sampler (MCLMC, a hundred steps to a draw) begin at optimised weights of that
-# layer. The report judges the predictions on the new images.
+# Four chains of `fit`'s own sampler (MCLMC, a hundred steps to a draw) begin at optimised weights
+# of that layer. The report judges the predictions on the new images.
 
 
 # %%
@@ -144,16 +145,16 @@ fitted = bnn.fit(
 fitted.print()
 
 # %% [markdown]
-# Compare the table with that of a network whose layers are all sampled (notebook 4): a last layer has no
-# hidden units that could be renumbered, so the *weights* mix as well as the predictions. This is the great
-# advantage of the method. Its price comes below.
+# Compare the table with that of a network whose layers are all sampled (notebook 4): a last layer
+# has no hidden units that could be renumbered, so the *weights* mix as well as the predictions.
+# This is the great advantage of the method. Its price comes below.
 #
 # ## Was it worth it?
 #
-# Three predictions for the same images: the network as it was trained; the last layer at its most probable
-# weights under the same prior (MAP); and the average over the posterior. The log score is the mean log
-# probability of the right digit, in nats an image. The second table is for the same images with noise added to
-# the pixels, which no network here was trained on.
+# Three predictions for the same images: the network as it was trained; the last layer at its most
+# probable weights under the same prior (MAP); and the average over the posterior. The log score is
+# the mean log probability of the right digit, in nats an image. The second table is for the same
+# images with noise added to the pixels, which no network here was trained on.
 
 # %%
 point = bnn.map_estimate(last_layer, jax.random.key(2), features(x), y, progress_bar=False)
@@ -190,7 +191,9 @@ for title, images in {"new images": x_test, "new images with noise": noisy}.item
         )
     for name in list(probs)[:2]:
         gain = bnn.scores.paired_difference(rows["posterior of the last layer"], rows[name])
-        print(f"  posterior - {name}: {gain.difference:+.3f} ± {gain.standard_error:.3f} nats an image")
+        print(
+            f"  posterior - {name}: {gain.difference:+.3f} ± {gain.standard_error:.3f} nats an image"
+        )
 
 # %%
 probs = predictions_at(x_test)
@@ -200,11 +203,11 @@ bnn.plots.plot_reliability(probs["posterior of the last layer"], y_test, ax=ax, 
 # %% [markdown]
 # ## What it cannot know
 #
-# The features were learnt from the same 300 images, and the posterior takes them for given. It is unsure
-# about the weights on the features, never about the features. An image unlike all others can be mapped to the
-# same place as a clear three, and will then be called a three with confidence: below are the images upside
-# down, and pure noise. The mean of the largest probability says how sure each prediction is; on noise anything
-# far above one tenth is too much.
+# The features were learnt from the same 300 images, and the posterior takes them for given. It is
+# unsure about the weights on the features, never about the features. An image unlike all others can
+# be mapped to the same place as a clear three, and will then be called a three with confidence:
+# below are the images upside down, and pure noise. The mean of the largest probability says how
+# sure each prediction is; on noise anything far above one tenth is too much.
 
 # %%
 noise = np.random.default_rng(0).uniform(size=x_test.shape).astype("float32")
@@ -219,10 +222,10 @@ for name, images in {"new": x_test, "upside down": x_test[:, ::-1], "noise": noi
 # %% [markdown]
 # ## Where to go on
 #
-# - Start from a trained network and sample *all* of its weights: `bnn.from_params(params)` makes starts of
-#   trained weights, notebook 9 samples a network of images whole.
-# - `bnn.laplace(model, key, x, y)` is the Gaussian approximation of the last layer: quicker, and compared
-#   with sampling in notebook 5.
-# - J. Snoek and others, *Scalable Bayesian optimization using deep neural networks* (2015), is an early use of
-#   a Bayesian last layer; A. Kristiadi, M. Hein and P. Hennig, *Being Bayesian, even just a bit, fixes
-#   overconfidence in ReLU networks* (2020), say what it can promise.
+# - Start from a trained network and sample *all* of its weights: `bnn.from_params(params)` makes
+#   starts of trained weights, notebook 9 samples a network of images whole.
+# - `bnn.laplace(model, key, x, y)` is the Gaussian approximation of the last layer: quicker, and
+#   compared with sampling in notebook 5.
+# - J. Snoek and others, *Scalable Bayesian optimization using deep neural networks* (2015), is an
+#   early use of a Bayesian last layer; A. Kristiadi, M. Hein and P. Hennig, *Being Bayesian, even
+#   just a bit, fixes overconfidence in ReLU networks* (2020), say what it can promise.

@@ -23,14 +23,21 @@ NOTEBOOK = re.compile(r"^notebooks/(\d\d_\w+)\.py$")
 
 def on_files(files, config):
     """Add the notebooks, the pages of the studies and every picture that a page shows."""
-    texts = {file.src_uri: Path(file.abs_src_path).read_text(encoding="utf-8") for file in files if file.is_documentation_page()}
+    texts = {
+        file.src_uri: Path(file.abs_src_path).read_text(encoding="utf-8")
+        for file in files
+        if file.is_documentation_page()
+    }
     sources = {PAGES + uri: text for uri, text in texts.items()}
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.py")):
-        page, pictures = _notebook(path)
+        page, pictures = _notebook(path, ROOT / config.extra["executed"])
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=page))
         for name, content in pictures.items():
             files.append(File.generated(config, f"notebooks/{name}", content=content))
-    pages = [ROOT / "numpyro_bnn" / "ARCHITECTURE.md", *sorted((ROOT / "benchmarks").rglob("README.md"))]
+    pages = [
+        ROOT / "numpyro_bnn" / "ARCHITECTURE.md",
+        *sorted((ROOT / "benchmarks").rglob("README.md")),
+    ]
     for path in pages:
         name = path.relative_to(ROOT).as_posix()
         sources[name] = path.read_text(encoding="utf-8")
@@ -66,9 +73,9 @@ def on_page_markdown(markdown, page, config, files):
     return "".join(part if CODE.match(part) else LINK.sub(moved, part) for part in parts)
 
 
-def _notebook(path):
+def _notebook(path, folder):
     """A notebook as Markdown, and its pictures by name: with its results where it was executed."""
-    executed = path.with_suffix(".ipynb")
+    executed = folder / f"{path.stem}.ipynb"
     if executed.is_file():
         return _executed(path, executed)
     cells = re.split(r"^# %%(.*)\n", path.read_text(encoding="utf-8"), flags=re.M)[1:]
@@ -96,5 +103,7 @@ def _executed(path, executed):
         )
     resources = {"output_files_dir": f"{path.stem}_files", "unique_key": path.stem}
     page, resources = MarkdownExporter().from_filename(str(executed), resources=resources)
-    pictures = {name.replace(os.sep, "/"): content for name, content in resources["outputs"].items()}
+    pictures = {
+        name.replace(os.sep, "/"): content for name, content in resources["outputs"].items()
+    }
     return page, pictures

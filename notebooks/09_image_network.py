@@ -123,7 +123,15 @@ mcmc = sample(jax.random.key(1), 0.01, 700, 40)
 bnn.diagnose(mcmc, x_test, y_test).print()
 
 # %% [markdown]
-# READ
+# Read it from above. With these 500 images of MNIST the predictions are known within tolerance,
+# while the worst R-hat of the weights is 1.7. Both are true. The eight features can stand in any
+# order and with either sign, and the lines *weights, aligned* show what is left once they are
+# matched: 1.02. It is the predictions that are going to be used.
+#
+# The *kinetic* and the *configurational temperature* are one within a few thousandths, as they
+# should be. With twice this learning rate and a prior of N(0, 1) on all weights the temperature of
+# the first layer was 1.3: the noise of the minibatches had heated it. The report said so, and asked
+# for fourteen times as many draws.
 #
 # ## Is the step small enough?
 #
@@ -133,7 +141,7 @@ bnn.diagnose(mcmc, x_test, y_test).print()
 # twice as many steps, so that both runs move for the same time.
 
 # %%
-half = sample(jax.random.key(2), 0.0025, 500, 80)
+half = sample(jax.random.key(2), 0.0025, 400, 80)
 compared = bnn.diagnose(mcmc, x_test, y_test, second=half)
 print(compared.second)
 p, q = (bnn.average(bnn.predict(model, run, x_test)) for run in (mcmc, half))
@@ -142,19 +150,22 @@ print(
 )
 
 # %% [markdown]
-# HALF
+# The two runs are compared at every probability, in units of their joint Monte Carlo errors:
+# `num_parted` counts the means and quantiles that differ by more than chance allows. None did here.
+# The distance between the averages has to be read beside the errors of both: each is known to about
+# 0.01 of total variation, so that two of them may well be 0.015 apart without any error of the
+# step.
 #
 # ## What did averaging bring?
 #
-# Beside the posterior we put one trained network, and the average of four that were trained from
-# different starts (a deep ensemble). All have the same prior, so that these are its most probable
-# weights.
+# Beside the posterior we put one trained network, and the average of the four that the chains began
+# at: a deep ensemble. All were trained with the same prior as a penalty.
 
 # %%
-ensemble = bnn.deep_ensemble(model, jax.random.key(4), x, y, num_members=4, progress_bar=False)
+ensemble = bnn.Draws({site: value[:, None] for site, value in starts.items()}, model)
 members = bnn.predict(None, ensemble, x_test).probs
 predicted = {
-    "one trained network": members[:, :1][:1],
+    "one trained network": members[:1],
     "deep ensemble of 4": members,
     "posterior average": bnn.predict(None, mcmc, x_test).probs,
 }

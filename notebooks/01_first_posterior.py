@@ -241,7 +241,7 @@ print([name.lstrip("/") for name in idata.groups])
 # ## Where to go on
 #
 # - The priors, and what the precisions are for: notebook 2. Why weights do not mix: notebook 4.
-# - README, *What it prints*: the same report on all ten columns and on the digits, with longer
+# - The page *What the verdict lets you do*: the same report on all ten columns and on the digits, with longer
 #   runs in `benchmarks/mixing/README.md` (`verdicts`).
 # - R. M. Neal, *Bayesian Learning for Neural Networks* (1996): the model and its priors. A.
 #   Vehtari and others, *Rank-normalization, folding, and localization: an improved R-hat* (2021):

@@ -242,7 +242,7 @@ print(f"largest difference of a weight: {difference(shared, whole):.1e}")
 #
 # ## Where to go on
 #
-# - README, *Runs that survive*. `benchmarks/large_runs/README.md`: `kill_and_resume` kills runs
+# - The page *Long runs*. `benchmarks/large_runs/README.md`: `kill_and_resume` kills runs
 #   of three kernels again and again, `streaming` measures memory and time, `scaling` devices and
 #   processes.
 # - The formats: [zarr](https://zarr.dev) for draws, [Orbax](https://orbax.readthedocs.io) for

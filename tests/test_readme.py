@@ -1,44 +1,62 @@
-"""The Python blocks of the README run, in order, in one namespace; none calls what there is not."""
+"""README and the pages of the site: every block of code runs by itself, in a folder of its own.
+
+Each block that is marked as `python` is a whole program, and so is each that is marked as `bash`, except
+for the two commands of README that install (run in fresh environments by the checks of a change). They run
+weekly as they stand; every change runs a few with few draws, and looks up every call in all of them.
+"""
 
 import ast
 import inspect
+import os
 import re
-from pathlib import Path
+import subprocess
+import sys
 
+import documents
 import pytest
 
 import numpyro_bnn
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
-
-
-def run(blocks):
-    namespace: dict = {}
-    for i, block in enumerate(blocks):
-        exec(compile(block, f"README block {i + 1}", "exec"), namespace)
-    return namespace
+BLOCKS = [block for path in documents.DOCUMENTS for block in documents.blocks_of(path)]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
+SHELL = [block for block in BLOCKS if block.language == "bash" and "pip install" not in block.text]
+# What every change runs, by document and number of the Python block: a model of one's own with NUTS, the
+# same with minibatches, and what takes no time.
+QUICK = [
+    [block for block in PYTHON if block.name.startswith(document)][number]
+    for document, number in {"README.md": 1, "index.md": 1, "versions.md": 0}.items()
+]
+LONGEST_README = 150
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
 @pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning")
 @pytest.mark.usefixtures("quick_compile")
-def test_the_first_block_runs_with_few_draws():
-    short = re.sub(r"\b(num_warmup|num_samples)=\d+", r"\1=20", BLOCKS[0])
-    assert short != BLOCKS[0]
-    assert run([short])["probs"].shape == (150, 3)
+@pytest.mark.parametrize("block", QUICK, ids=lambda block: block.name)
+def test_a_block_runs_with_few_draws(block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    short = re.sub(r"\b(num_warmup|num_samples)=\d+", r"\1=20", block.text)
+    namespace: dict = {}
+    exec(compile(short, block.name, "exec"), namespace)
+    if "probs" in namespace:
+        assert namespace["probs"].shape == (150, 3)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
-@pytest.mark.filterwarnings("ignore:.*suspect and kept:UserWarning")
-def test_all_blocks_run_as_they_stand(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "numpyro_bnn_report").mkdir()
-    namespace = run(BLOCKS)
-    assert namespace["probs"].shape == (150, 3)
-    verdicts = ("within_tolerance", "within_tolerance_on_average", "run_longer", "chains_disagree")
-    assert namespace["report"].verdict in verdicts
+@pytest.mark.parametrize("block", [*PYTHON, *SHELL], ids=lambda block: block.name)
+def test_a_block_runs_as_it_stands(block, tmp_path):
+    """In a process of its own: some set what JAX reads when it starts."""
+    path = os.pathsep.join([str(documents.ROOT), os.environ.get("PYTHONPATH", "")])
+    bin_first = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    environment = os.environ | {"PYTHONPATH": path, "PATH": bin_first, "MPLBACKEND": "Agg"}
+    environment.pop("XLA_FLAGS", None)
+    run = [sys.executable] if block.language == "python" else ["bash", "-euo", "pipefail"]
+    file = tmp_path / "block"
+    file.write_text(block.text, encoding="utf-8")
+    done = subprocess.run(
+        [*run, str(file)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def calls_of_the_package(block):
@@ -60,9 +78,9 @@ def assert_taken(path, call):
 
 
 def test_every_block_calls_what_there_is():
-    assert len(BLOCKS) >= 3
-    found = [pair for block in BLOCKS for pair in calls_of_the_package(block)]
-    assert len(found) > 15
+    assert len(PYTHON) >= 15
+    found = [pair for block in PYTHON for pair in calls_of_the_package(block.text)]
+    assert len(found) > 60
     for path, call in found:
         assert_taken(path, call)
 
@@ -79,3 +97,54 @@ def test_a_call_of_what_there_is_not_is_seen(line, error, message):
     ((path, call),) = calls_of_the_package(line)
     with pytest.raises(error, match=message):
         assert_taken(path, call)
+
+
+def test_the_readme_is_short_and_names_every_guide():
+    text = documents.README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST_README
+    for page in documents.PAGES.glob("*.md"):
+        assert f"notebooks/pages/{page.name}" in text, page.name
+
+
+def test_links_lead_to_files():
+    targets = [(path, link) for path in documents.DOCUMENTS for link in documents.links_of(path)]
+    assert len(targets) > 50
+    for path, link in targets:
+        if "://" not in link:
+            file = link.partition("#")[0]
+            assert not file or (path.parent / file).exists(), f"{path}: {link}"
+
+
+def members_on(text, module):
+    """Names that a page shows of one module of the package."""
+    found = re.search(
+        rf"^::: numpyro_bnn\.{module}\n(?:    .*\n)*?      members: (\[.*\])$", text, re.M
+    )
+    return ast.literal_eval(found[1]) if found else []
+
+
+def test_the_reference_shows_every_public_name_once():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in documents.PAGES.glob("api/*.md"))
+    shown = re.findall(r"^::: numpyro_bnn\.(\S+)$", text, re.M)
+    # A module's own records and functions are listed; a name of the package stands by itself.
+    listed = {name for name in numpyro_bnn.__all__ if shown.count(name) == 1}
+    assert sorted(numpyro_bnn.__all__) == sorted(listed)
+    for module in numpyro_bnn._MODULES:
+        names = getattr(numpyro_bnn, module).__all__
+        assert sorted(members_on(text, module)) == sorted(names), module
+
+
+def test_a_name_that_the_reference_lacks_is_seen():
+    page = '::: numpyro_bnn.priors\n    options:\n      members: ["Normal"]\n'
+    assert members_on(page, "priors") == ["Normal"]
+    assert members_on(page, "scores") == []
+
+
+def test_the_settings_of_the_site_name_every_page():
+    settings = (documents.PAGES.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    told = set(re.findall(r"[\w/]+\.md", settings))
+    pages = {path.relative_to(documents.PAGES).as_posix() for path in documents.PAGES.rglob("*.md")}
+    notebooks = {f"notebooks/{path.stem}.md" for path in documents.PAGES.parent.glob("[0-9]*.py")}
+    studies = (documents.ROOT / "benchmarks").rglob("README.md")
+    others = {path.relative_to(documents.ROOT).as_posix() for path in studies}
+    assert told - {"numpyro_bnn/ARCHITECTURE.md"} == pages | notebooks | others

@@ -2,9 +2,10 @@
 
 The main job on the digits and on the diabetes table, as a user calls it; the run whose chains disagree
 (`benchmarks.diagnostics.two_modes`); the six longer runs of `benchmarks.mixing.verdicts`; and the places
-of the pages that show them: what stands there between `<!-- NAME: made by ... -->` and
-`<!-- end of NAME -->`. A job or a run that is stored already is not run again; `--again` begins anew,
-`--pages` only writes pages from what is stored. A short form writes no pages.
+of README, pages and studies that show them, whole (`digits`) or up to the verdict (`digits_head`): what
+stands there between `<!-- NAME: made by ... -->` and `<!-- end of NAME -->`. A job or a run that is stored
+already is not run again; `--again` begins anew, `--pages` only writes pages from what is stored. A short
+form writes no pages.
 
     python -m benchmarks.diagnostics.stored_reports [--again | --pages] [--quick]
 """
@@ -25,7 +26,11 @@ JOBS = {
     "diabetes": ("numpyro_bnn", "diabetes"),
     "two_modes": ("benchmarks.diagnostics.two_modes",),
 }
-PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "mixing" / "README.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "mixing" / "README.md",
+    *sorted((ROOT / "notebooks" / "pages").rglob("*.md")),
+)
 COLUMNS = {
     "": "{data}, {sampler_name}",
     "draws × chains": "{draws} × 4",
@@ -106,11 +111,10 @@ def table(found):
 def blocks(given):
     """What stands between the marks of each name, for all that is stored."""
     jobs = {job: stored(given, job) for job in JOBS}
-    found = {
-        job: f"```text\n{path.read_text(encoding='utf-8')}```"
-        for job, path in jobs.items()
-        if path.is_file()
-    }
+    texts = {job: path.read_text(encoding="utf-8") for job, path in jobs.items() if path.is_file()}
+    # Scores and verdict of a job, without the tables of R-hat and what follows them.
+    texts |= {f"{job}_head": text.split("\n\n")[0] + "\n" for job, text in texts.items()}
+    found = {name: f"```text\n{text}```" for name, text in texts.items()}
     every = rows(given)
     if every:
         found["verdicts"] = table(every)

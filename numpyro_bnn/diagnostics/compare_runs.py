@@ -68,12 +68,12 @@ def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np
 class Disagreement(NamedTuple):
     """Which chains of a run predict alike, and where they differ.
 
-    :param groups: the number of a group for each chain; chains of one group predict alike.
-    :param share: `(chain, chain)` share of inputs at which two chains predict differently.
-    :param inputs: the inputs at which any two chains predict differently; at most 2000 predictions, at
-        evenly spaced inputs, are compared.
-    :param stuck: chains that do not move.
-    :param drift: share of inputs at which the first halves of all chains differ from the second.
+    - **groups** - the number of a group for each chain; chains of one group predict alike.
+    - **share** - `(chain, chain)` share of inputs at which two chains predict differently.
+    - **inputs** - the inputs at which any two chains predict differently; at most 2000 predictions, at
+      evenly spaced inputs, are compared.
+    - **stuck** - chains that do not move.
+    - **drift** - share of inputs at which the first halves of all chains differ from the second.
     """
 
     groups: np.ndarray
@@ -151,11 +151,11 @@ def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) ->
 class Parting(NamedTuple):
     """A quantity that two runs do not agree on.
 
-    :param site: which scalar.
-    :param quantity: `"mean"`, or `"P(below the 5 % quantile)"`, the quantile of both runs together.
-    :param first: value of the quantity in the run that is judged.
-    :param second: its value in the other run.
-    :param errors: the difference in joint Monte Carlo errors.
+    - **site** - which scalar.
+    - **quantity** - `"mean"`, or `"P(below the 5 % quantile)"`, the quantile of both runs together.
+    - **first** - value of the quantity in the run that is judged.
+    - **second** - its value in the other run.
+    - **errors** - the difference in joint Monte Carlo errors.
     """
 
     site: str
@@ -168,10 +168,10 @@ class Parting(NamedTuple):
 class SecondOpinion(NamedTuple):
     """Comparison of a run with another one.
 
-    :param num_compared: number of means and quantiles compared.
-    :param num_parted: number of those that differ by more than `limit` joint Monte Carlo errors.
-    :param limit: errors allowed, by Bonferroni at 1 % for all comparisons together, at least 4.
-    :param worst: up to five partings, the largest first.
+    - **num_compared** - number of means and quantiles compared.
+    - **num_parted** - number of those that differ by more than `limit` joint Monte Carlo errors.
+    - **limit** - errors allowed, by Bonferroni at 1 % for all comparisons together, at least 4.
+    - **worst** - up to five partings, the largest first.
     """
 
     num_compared: int

@@ -16,10 +16,10 @@ from numpyro_bnn.diagnostics.convergence.blocks import checked
 class VarianceParts(NamedTuple):
     """Variance of each scalar, `total = within + between` exactly.
 
-    :param within: mean variance inside a group.
-    :param between: variance of the groups' means; it includes their Monte Carlo error, about
-        `within / ESS` of a group, so it is above zero for chains that agree.
-    :param share: `between / (within + between)`, NaN for constants.
+    - **within** - mean variance inside a group.
+    - **between** - variance of the groups' means; it includes their Monte Carlo error, about
+      `within / ESS` of a group, so it is above zero for chains that agree.
+    - **share** - `between / (within + between)`, NaN for constants.
     """
 
     within: np.ndarray
@@ -66,8 +66,8 @@ def variance_parts(x: Any, groups: Any = None) -> VarianceParts:
 class ChainAgreement(NamedTuple):
     """How alike pairs of chains predict, each `(chain, chain)`.
 
-    :param agreement: share of inputs at which two chains' averages name the same class.
-    :param total_variation: mean over inputs of the distance of the averages, from 0 to 1.
+    - **agreement** - share of inputs at which two chains' averages name the same class.
+    - **total_variation** - mean over inputs of the distance of the averages, from 0 to 1.
     """
 
     agreement: np.ndarray
@@ -108,10 +108,10 @@ def chain_agreement(probs: Any) -> ChainAgreement:
 class DistinctFunctions(NamedTuple):
     """Effective numbers of distinct functions, `total = within * between`.
 
-    :param total: among all draws, from 1 to their number.
-    :param within: inside one chain (geometric mean over chains).
-    :param between: distinct chains: 1 when all hold the same functions, the number of chains
-        when no two share any.
+    - **total** - among all draws, from 1 to their number.
+    - **within** - inside one chain (geometric mean over chains).
+    - **between** - distinct chains: 1 when all hold the same functions, the number of chains
+      when no two share any.
     """
 
     total: float

@@ -28,12 +28,12 @@ _ROUNDING = 1e-3
 class HiddenLayer(NamedTuple):
     """Units that can be exchanged, and the weights that move with them.
 
-    :param incoming: kernel whose last axis counts the units.
-    :param vectors: sites of one value a unit, such as the bias and the scale of a norm layer.
-    :param outgoing: kernel whose last axis but one counts the units, or the units at every
-        position where a convolution was flattened.
-    :param flips: whether the sign of a unit can be flipped (odd activations).
-    :param scales: whether a unit can be scaled (relu).
+    - **incoming** - kernel whose last axis counts the units.
+    - **vectors** - sites of one value a unit, such as the bias and the scale of a norm layer.
+    - **outgoing** - kernel whose last axis but one counts the units, or the units at every
+      position where a convolution was flattened.
+    - **flips** - whether the sign of a unit can be flipped (odd activations).
+    - **scales** - whether a unit can be scaled (relu).
     """
 
     incoming: str

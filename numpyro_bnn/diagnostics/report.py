@@ -39,9 +39,9 @@ _COLOURS = {"weights": "#D55E00", "predictions": "#0072B2"}
 class Relabelling(NamedTuple):
     """Convergence of the weights before and after the hidden units of all draws are matched.
 
-    :param space: R-hat and ESS of the weights after matching.
-    :param before: share of the weights' variance that lies between chains, before matching.
-    :param after: that share after matching.
+    - **space** - R-hat and ESS of the weights after matching.
+    - **before** - share of the weights' variance that lies between chains, before matching.
+    - **after** - that share after matching.
     """
 
     space: Space

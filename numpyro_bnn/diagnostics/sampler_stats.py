@@ -34,13 +34,13 @@ _LOW_EBFMI = 0.3
 class SamplerStats(NamedTuple):
     """Statistics that the sampler recorded; None where one was not recorded.
 
-    :param divergences: divergent transitions, all chains together.
-    :param saturated_trees: transitions that took the largest number of steps allowed.
-    :param acceptance: mean acceptance probability by chain.
-    :param ebfmi: energy Bayesian fraction of missing information by chain.
-    :param num_transitions: chains times draws.
-    :param heat: temperatures of momenta and positions.
-    :param tempering: swaps, round trips and log evidence of parallel tempering.
+    - **divergences** - divergent transitions, all chains together.
+    - **saturated_trees** - transitions that took the largest number of steps allowed.
+    - **acceptance** - mean acceptance probability by chain.
+    - **ebfmi** - energy Bayesian fraction of missing information by chain.
+    - **num_transitions** - chains times draws.
+    - **heat** - temperatures of momenta and positions.
+    - **tempering** - swaps, round trips and log evidence of parallel tempering.
     """
 
     divergences: int | None

@@ -74,12 +74,12 @@ class Measured(NamedTuple):
 class Temperatures(NamedTuple):
     """The temperatures that a run recorded.
 
-    :param target: mean temperature asked for; NaN where not recorded.
-    :param measured: of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of
-        each site and of ``"all"``.
-    :param scatter: the errors that these would have if all draws were independent.
-    :param step_is_zero: whether every step had the size 0.
-    :param corrected: whether steps were accepted or rejected, which removes the bias of any step size.
+    - **target** - mean temperature asked for; NaN where not recorded.
+    - **measured** - of the momenta (``"kinetic"``) and of the positions (``"configurational"``), of
+      each site and of ``"all"``.
+    - **scatter** - the errors that these would have if all draws were independent.
+    - **step_is_zero** - whether every step had the size 0.
+    - **corrected** - whether steps were accepted or rejected, which removes the bias of any step size.
     """
 
     target: float = float("nan")

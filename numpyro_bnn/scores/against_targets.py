@@ -218,9 +218,9 @@ def standard_error(pointwise: Any, *, root: bool = False) -> float:
 class PairedDifference(NamedTuple):
     """Mean difference of two models' scores on the same rows.
 
-    :param difference: mean of `a - b`.
-    :param standard_error: its standard error over rows.
-    :param num_rows: number of rows.
+    - **difference** - mean of `a - b`.
+    - **standard_error** - its standard error over rows.
+    - **num_rows** - number of rows.
     """
 
     difference: float

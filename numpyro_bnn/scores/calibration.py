@@ -98,10 +98,10 @@ def coverage(
 class Reliability(NamedTuple):
     """Confidence against accuracy in bins, `(bins,)` each; empty bins hold NaN.
 
-    :param edges: `(bins + 1,)` edges; a bin is open to the left and closed to the right.
-    :param num_rows: rows in each bin; they sum to n.
-    :param confidence: mean probability of the predicted class.
-    :param accuracy: share of rows that are right.
+    - **edges** - `(bins + 1,)` edges; a bin is open to the left and closed to the right.
+    - **num_rows** - rows in each bin; they sum to n.
+    - **confidence** - mean probability of the predicted class.
+    - **accuracy** - share of rows that are right.
     """
 
     edges: np.ndarray

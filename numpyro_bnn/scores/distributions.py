@@ -179,9 +179,9 @@ def mutual_information(probs: Any) -> np.ndarray:
 class Uncertainty(NamedTuple):
     """Uncertainty at each input and its two parts, `total = aleatoric + epistemic`.
 
-    :param total: entropy (nats) or variance (squared units) of the posterior predictive.
-    :param aleatoric: mean over draws of the uncertainty under each draw, which more data would not reduce.
-    :param epistemic: disagreement of the draws, which more data would reduce.
+    - **total** - entropy (nats) or variance (squared units) of the posterior predictive.
+    - **aleatoric** - mean over draws of the uncertainty under each draw, which more data would not reduce.
+    - **epistemic** - disagreement of the draws, which more data would reduce.
     """
 
     total: np.ndarray

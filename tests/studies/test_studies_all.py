@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from documents import DOCUMENTS
 
 from benchmarks._shared.study import ROOT, Results, Study, command, parser
 
@@ -120,15 +121,17 @@ def test_no_cell_of_a_page_is_long():
 
 
 def test_links_and_pictures_of_the_pages_are_there():
-    """Those of the README too, which shows figures of studies and names them as THEME/STUDY."""
-    for page in [ROOT / "README.md", *FOLDER.rglob("README.md")]:
+    for page in FOLDER.rglob("README.md"):
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_studies_that_readme_and_pages_name_are_there():
+    """They are named as THEME/STUDY."""
     themes = "|".join(theme.name for theme in THEMES)
-    named = re.findall(
-        rf"`(?:benchmarks/)?((?:{themes})/\w+)(?:\.py)?`", (ROOT / "README.md").read_text()
-    )
+    study = rf"`(?:benchmarks/)?((?:{themes})/\w+)(?:\.py)?`"
+    named = [name for page in DOCUMENTS for name in re.findall(study, page.read_text())]
     assert len(named) > 20
     for name in named:
         assert (FOLDER / f"{name}.py").is_file(), name

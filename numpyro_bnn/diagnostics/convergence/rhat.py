@@ -36,10 +36,10 @@ from numpyro_bnn.diagnostics.convergence.ess import centre, ess_of
 class Summary(NamedTuple):
     """Convergence of each scalar; every field has the shape of the scalars.
 
-    :param rhat: the larger of the bulk and the folded rank-normalised split R-hat.
-    :param ess_bulk: effective draws, all chains together, for the centre.
-    :param ess_tail: the smaller one of those for the 5 % and the 95 % quantile; NaN where it was
-        not asked for.
+    - **rhat** - the larger of the bulk and the folded rank-normalised split R-hat.
+    - **ess_bulk** - effective draws, all chains together, for the centre.
+    - **ess_tail** - the smaller one of those for the 5 % and the 95 % quantile; NaN where it was
+      not asked for.
     """
 
     rhat: np.ndarray

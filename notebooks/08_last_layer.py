@@ -27,6 +27,7 @@
 # %%
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 from flax import linen as nn
@@ -197,8 +198,9 @@ for title, images in {"new images": x_test, "new images with noise": noisy}.item
 
 # %%
 probs = predictions_at(x_test)
-ax = bnn.plots.plot_reliability(probs["trained network"], y_test, label="trained network")
-bnn.plots.plot_reliability(probs["posterior of the last layer"], y_test, ax=ax, label="posterior")
+figure, axes = plt.subplots(1, 2, figsize=(10, 4.8), layout="constrained")
+for ax, name in zip(axes, ["trained network", "posterior of the last layer"]):
+    bnn.plots.plot_reliability(probs[name], y_test, ax=ax, label=name)
 
 # %% [markdown]
 # On new images of the same kind the posterior does not win here: it loses 0.03 nats an image to the

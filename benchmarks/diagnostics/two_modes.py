@@ -1,4 +1,4 @@
-"""A run whose chains disagree, and what to do then: README's example.
+"""A run whose chains disagree, and what to do then: the example of the page on verdicts.
 
 One hidden unit can follow one edge of a bump, the left or the right one: two modes of equal weight,
 between which NUTS hardly crosses. Parallel tempering does.

@@ -10,6 +10,7 @@ from typing import Any
 import griffe
 
 ROLE = re.compile(r":(?:class|func|meth|mod|data|attr|exc):`(~?)([\w.]+)`")
+FIELD = re.compile(r"^:(?:param|return|raises)\b", re.M)
 EXAMPLE = re.compile(r"^(?:>>> .*(?:\n(?!\s*\n|:\w).+)*\n?)+", re.M)
 
 
@@ -22,7 +23,15 @@ class Markdown(griffe.Extension):
 
 
 def as_markdown(text: str) -> str:
-    """A docstring with examples in fences, and roles as links where their target has a page."""
+    """A docstring with examples in fences, and roles as links where their target has a page.
+
+    What stands behind a field belongs to it: examples at the end are moved before the first field.
+    """
+    first = FIELD.search(text)
+    if first:
+        above, fields = text[: first.start()], text[first.start() :]
+        text = above + "".join(f"{match[0]}\n" for match in EXAMPLE.finditer(fields))
+        text += EXAMPLE.sub("", fields)
     text = EXAMPLE.sub(_fenced, text)
     parts = re.split(r"(^```.*?^```)", text, flags=re.M | re.S)
     return "".join(part if part.startswith("```") else ROLE.sub(_linked, part) for part in parts)

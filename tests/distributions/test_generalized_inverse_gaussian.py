@@ -28,6 +28,16 @@ LAWS = [
     (-4.0, 1e-3, 2.0),
     (4.0, 2.0, 1e-3),
 ]
+# Without a part in the inverse it is a Gamma distribution.
+GAMMAS = [(0.5, 2.0, 0.0), (3.0, 0.1, 0.0), (200.0, 50.0, 0.0)]
+# The first law twice more, for correlations between its draws, and one whose mirror image is compared.
+EQUAL = [LAWS[0]] * 2
+MIRRORED = (1.5, 0.7, 2.0)
+EXTREME = [(0.5, 1e-12, 1e-12), (-2.0, 1e-8, 1e6), (2.0, 1e8, 1e-8)]
+EVERY = [*LAWS, *GAMMAS, *EQUAL, MIRRORED, *EXTREME]
+
+compiled_draws = jax.jit(sample_log)
+compiled_mode = jax.jit(mode_of_log)
 
 
 def scipys(shape: float, up: float, down: float) -> Any:
@@ -35,22 +45,25 @@ def scipys(shape: float, up: float, down: float) -> Any:
     return stats.geninvgauss(shape, 2 * np.sqrt(up * down), scale=np.sqrt(down / up))
 
 
+def follows(draws: np.ndarray, law: Any) -> bool:
+    """Whether draws of log τ have the law of τ."""
+    # A table of the distribution function: SciPy integrates it anew for every point.
+    grid = np.linspace(draws.min(), draws.max(), 400)
+    table = law.cdf(np.exp(grid))
+    return stats.kstest(draws, lambda x: np.interp(x, grid, table)).pvalue > LEAST_P_VALUE
+
+
 @pytest.fixture(scope="module")
 def drawn() -> np.ndarray:
-    """Draws of all laws at once, (law, draw): one program, as a sweep of Gibbs uses it."""
-    columns = (jnp.array(column)[:, None] for column in zip(*LAWS))
-    wide = [jnp.broadcast_to(column, (len(LAWS), NUM_DRAWS)) for column in columns]
-    return np.asarray(sample_log(jax.random.key(0), *wide), float)
+    """Draws of every law at once, (law, draw): one program, as a sweep of Gibbs uses it."""
+    shape, up, down = (np.array(column)[:, None] for column in zip(*EVERY))
+    wide = np.broadcast_to(shape, (len(EVERY), NUM_DRAWS))
+    return np.asarray(compiled_draws(jax.random.key(0), wide, up, down), float)
 
 
 @pytest.mark.parametrize("number", range(len(LAWS)), ids=[str(law) for law in LAWS])
 def test_draws_follow_the_law_of_scipy(drawn, number):
-    law = scipys(*LAWS[number])
-    # A table of the distribution function: SciPy integrates it anew for every point.
-    grid = np.linspace(drawn[number].min(), drawn[number].max(), 400)
-    table = law.cdf(np.exp(grid))
-    found = stats.kstest(drawn[number], lambda x: np.interp(x, grid, table))
-    assert found.pvalue > LEAST_P_VALUE
+    assert follows(drawn[number], scipys(*LAWS[number]))
 
 
 @pytest.mark.parametrize("number", range(len(LAWS)), ids=[str(law) for law in LAWS])
@@ -65,22 +78,17 @@ def test_the_mean_of_precisions_is_a_ratio_of_bessel_functions(drawn, number):
         assert abs(values.mean() - expected) < 5 * error
 
 
-def test_without_a_part_in_the_inverse_it_is_the_gamma_distribution():
-    for shape, rate in ((0.5, 2.0), (3.0, 0.1), (200.0, 50.0)):
-        draws = sample_log(jax.random.key(1), jnp.full(NUM_DRAWS, shape), rate, 0.0)
-        law = stats.gamma(shape, scale=1 / rate)
-        found = stats.kstest(np.exp(np.asarray(draws, float)), law.cdf)
-        assert found.pvalue > LEAST_P_VALUE, (shape, rate)
-
-
-def test_the_inverse_of_a_draw_has_the_mirrored_law():
-    """1 / τ has shape -shape, and up and down change places."""
-    draws = -np.asarray(sample_log(jax.random.key(2), jnp.full(NUM_DRAWS, 1.5), 0.7, 2.0), float)
-    law = scipys(-1.5, 2.0, 0.7)
-    grid = np.linspace(draws.min(), draws.max(), 400)
-    table = law.cdf(np.exp(grid))
-    found = stats.kstest(draws, lambda x: np.interp(x, grid, table))
+@pytest.mark.parametrize("law", GAMMAS)
+def test_without_a_part_in_the_inverse_it_is_the_gamma_distribution(drawn, law):
+    shape, rate, _ = law
+    found = stats.kstest(np.exp(drawn[EVERY.index(law)]), stats.gamma(shape, scale=1 / rate).cdf)
     assert found.pvalue > LEAST_P_VALUE
+
+
+def test_the_inverse_of_a_draw_has_the_mirrored_law(drawn):
+    """1 / τ has shape -shape, and up and down change places."""
+    shape, up, down = MIRRORED
+    assert follows(-drawn[EVERY.index(MIRRORED)], scipys(-shape, down, up))
 
 
 @pytest.mark.parametrize("law", [*LAWS, (3.0, 2.0, 0.0), (0.01, 5.0, 0.0)])
@@ -91,7 +99,7 @@ def test_the_mode_is_where_the_log_density_is_highest(law):
         return -(shape * log - up * np.exp(log) - down * np.exp(-log))
 
     found = optimize.minimize_scalar(energy, bracket=(-1.0, 1.0), tol=1e-12)
-    assert float(mode_of_log(*map(jnp.asarray, law))) == pytest.approx(found.x, abs=1e-4)
+    assert float(compiled_mode(*law)) == pytest.approx(found.x, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -104,31 +112,31 @@ def test_the_mode_is_where_the_log_density_is_highest(law):
     ],
 )
 def test_the_mode_keeps_its_digits_where_a_plain_root_would_cancel(law, mode):
-    found = mode_of_log(*(jnp.asarray(part, jnp.float32) for part in law))
+    found = compiled_mode(*(jnp.asarray(part, jnp.float32) for part in law))
     assert float(found) == pytest.approx(mode, abs=2e-6 * abs(mode) + 1e-5)
 
 
-@pytest.mark.parametrize("law", [(0.5, 1e-12, 1e-12), (-2.0, 1e-8, 1e6), (2.0, 1e8, 1e-8)])
-def test_draws_of_extreme_laws_are_finite_and_around_the_mode(law):
-    draws = np.asarray(sample_log(jax.random.key(3), jnp.full(500, law[0]), law[1], law[2]))
+@pytest.mark.parametrize("law", EXTREME)
+def test_draws_of_extreme_laws_are_finite_and_around_the_mode(drawn, law):
+    draws = drawn[EVERY.index(law)]
     assert np.isfinite(draws).all()
-    mode = float(mode_of_log(*map(jnp.asarray, law)))
+    mode = float(compiled_mode(*law))
     # The curvature at the mode is the least information of a log-concave density around it.
     curvature = law[1] * np.exp(mode) + law[2] * np.exp(-mode)
     assert abs(np.median(draws) - mode) < 3 / np.sqrt(curvature)
 
 
-def test_arguments_broadcast_and_entries_are_independent():
+def test_arguments_broadcast_and_entries_are_independent(drawn):
     shape, up, down = jnp.array([0.5, -1.0])[:, None, None], jnp.ones(3), jnp.ones((4, 1))
-    assert sample_log(jax.random.key(0), shape, up, down).shape == (2, 4, 3)
-    pairs = sample_log(jax.random.key(4), jnp.zeros((NUM_DRAWS, 3)), 1.0, 1.0)
-    correlation = np.corrcoef(np.asarray(pairs), rowvar=False)[np.triu_indices(3, 1)]
+    assert jax.eval_shape(sample_log, jax.random.key(0), shape, up, down).shape == (2, 4, 3)
+    equal = [draws for draws, law in zip(drawn, EVERY) if law == LAWS[0]]
+    correlation = np.corrcoef(equal)[np.triu_indices(3, 1)]
     assert np.abs(correlation).max() < 4 / np.sqrt(NUM_DRAWS)
 
 
 def test_a_unit_of_precision_shifts_the_logarithm():
     """τ in other units: up / c and down c give the draws of the same key, moved by log c."""
-    args = (jnp.linspace(-3, 3, 500), 0.5, 2.0)
-    plain = sample_log(jax.random.key(5), *args)
-    scaled = sample_log(jax.random.key(5), args[0], 0.5 / 1000, 2.0 * 1000)
+    shape = jnp.linspace(-3, 3, 500)
+    plain = compiled_draws(jax.random.key(5), shape, 0.5, 2.0)
+    scaled = compiled_draws(jax.random.key(5), shape, 0.5 / 1000, 2.0 * 1000)
     np.testing.assert_allclose(scaled - plain, np.log(1000), rtol=1e-4)

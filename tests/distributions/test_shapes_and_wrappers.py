@@ -1,5 +1,7 @@
 """Shapes, supports and wrappers of the distributions, beside those of NumPyro."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,11 +11,19 @@ import pytest
 from numpyro.distributions import constraints
 from scipy import stats
 
-from numpyro_bnn.distributions.gamma import Gamma, standard_gamma
+from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
+NUM_DRAWS = 20_000
+# One shape of linear targets, rows and weights.
+N, P = 6, 3
+
+# Laws are arguments, so that those of equal shapes share one program.
+log_density = jax.jit(lambda law, value: law.log_prob(value))
+distribution_function = jax.jit(lambda law, value: law.cdf(value))
+many_draws = jax.jit(lambda law: law.sample(jax.random.key(0), (NUM_DRAWS,)))
 
 
 @pytest.mark.parametrize(
@@ -61,39 +71,44 @@ def test_gamma_has_the_shapes_of_its_arguments(concentration, rate, batch, sampl
     law = Gamma(concentration, rate)
     assert law.batch_shape == batch
     assert law.event_shape == ()
-    drawn = law.sample(jax.random.key(0), sample_shape)
+    drawn = jax.eval_shape(partial(law.sample, sample_shape=sample_shape), jax.random.key(0))
     assert drawn.shape == (*sample_shape, *batch)
-    assert law.log_prob(drawn).shape == drawn.shape
-    assert bool(law.support(drawn).all())
+    assert jax.eval_shape(law.log_prob, drawn).shape == drawn.shape
+
+
+@pytest.mark.parametrize("concentration", [1.0, 2.0])
+def test_draws_of_a_gamma_are_in_its_support(concentration):
+    law = Gamma(concentration, 2.0)
+    assert bool(law.support(many_draws(law)).all())
 
 
 @pytest.mark.parametrize(("concentration", "rate"), [(0.05, 3.0), (1.0, 0.2), (7.5, 40.0)])
 def test_gamma_has_density_distribution_function_and_moments_of_scipy(concentration, rate):
     law, theirs = Gamma(concentration, rate), stats.gamma(concentration, scale=1 / rate)
     x = theirs.ppf([0.05, 0.3, 0.5, 0.9, 0.999])
-    x = x[x > 1e-30]
-    np.testing.assert_allclose(law.log_prob(x), theirs.logpdf(x), rtol=2e-5, atol=2e-5)
-    np.testing.assert_allclose(law.cdf(x), theirs.cdf(x), rtol=2e-5)
+    assert (x > 1e-30).all()
+    np.testing.assert_allclose(log_density(law, x), theirs.logpdf(x), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(distribution_function(law, x), theirs.cdf(x), rtol=2e-5)
     assert float(law.mean) == pytest.approx(theirs.mean(), rel=1e-6)
     assert float(law.variance) == pytest.approx(theirs.var(), rel=1e-6)
 
 
 def test_the_rate_divides_the_draws_of_one_key():
-    one, ten = (Gamma(0.7, rate).sample(jax.random.key(0), (50,)) for rate in (1.0, 10.0))
+    one, ten = (many_draws(Gamma(0.7, rate)) for rate in (1.0, 10.0))
     np.testing.assert_allclose(one, 10 * ten, rtol=1e-6)
 
 
 def test_a_tiny_concentration_underflows_as_often_as_its_law_says():
     """P(τ < tiny) of Gamma(0.01): draws that would be zero stand at the smallest normal number."""
-    drawn = np.asarray(standard_gamma(jax.random.key(0), 0.01, (20_000,)))
+    drawn = np.asarray(many_draws(Gamma(0.01, 1.0)))
     smallest = np.finfo(drawn.dtype).tiny
     share = np.mean(drawn == smallest)
     exact = stats.gamma(0.01).cdf(float(smallest))
-    assert abs(share - exact) < 4 * np.sqrt(exact * (1 - exact) / 20_000)
+    assert abs(share - exact) < 4 * np.sqrt(exact * (1 - exact) / NUM_DRAWS)
     # Above it the logarithms follow the law.
     for quantile in (0.6, 0.8, 0.95):
         below = np.mean(drawn < stats.gamma(0.01).ppf(quantile))
-        assert abs(below - quantile) < 4 * np.sqrt(quantile * (1 - quantile) / 20_000)
+        assert abs(below - quantile) < 4 * np.sqrt(quantile * (1 - quantile) / NUM_DRAWS)
 
 
 def test_wrong_parameters_of_a_gamma_are_refused_like_those_of_numpyro():
@@ -111,50 +126,54 @@ def test_a_linear_target_is_one_event(shape):
     assert law.event_dim == len(shape)
     np.testing.assert_array_equal(law.mean, np.zeros(shape))
     for sample_shape in ((), (2, 3)):
-        assert law.sample(jax.random.key(0), sample_shape).shape == (*sample_shape, *shape)
-    assert law.log_prob(jnp.zeros(shape)).shape == ()
+        drawn = jax.eval_shape(partial(law.sample, sample_shape=sample_shape), jax.random.key(0))
+        assert drawn.shape == (*sample_shape, *shape)
+    assert jax.eval_shape(law.log_prob, jnp.zeros(shape)).shape == ()
     # Finite values of every entry make one event that is inside, one NaN one that is not.
-    assert bool(law.support(jnp.ones(shape)))
-    assert not bool(law.support(jnp.ones(shape).at[0].set(jnp.nan)))
+    inside, outside = np.ones(shape), np.ones(shape)
+    outside[0] = np.nan
+    assert bool(law.support(inside))
+    assert not bool(law.support(outside))
     assert law.support.event_dim == len(shape)
 
 
 def test_a_scalar_scale_is_that_of_every_entry(double_precision):
     rng = np.random.default_rng(0)
-    mean, features, y = rng.normal(size=6), rng.normal(size=(6, 2)), rng.normal(size=6)
+    mean, features, y = rng.normal(size=N), rng.normal(size=(N, P)), rng.normal(size=N)
     one = LinearGaussian(mean, features, 0.7)
-    each = LinearGaussian(mean, features, np.full(6, 0.7))
-    assert float(one.log_prob(y)) == pytest.approx(float(each.log_prob(y)), rel=1e-14)
-    covariance = features @ features.T + 0.49 * np.eye(6)
+    each = LinearGaussian(mean, features, np.full(N, 0.7))
+    found = float(log_density(one, y))
+    assert found == pytest.approx(float(log_density(each, y)), rel=1e-14)
+    covariance = features @ features.T + 0.49 * np.eye(N)
     expected = stats.multivariate_normal(mean, covariance).logpdf(y)
-    assert float(one.log_prob(y)) == pytest.approx(expected, rel=1e-12)
+    assert found == pytest.approx(expected, rel=1e-12)
     np.testing.assert_allclose(one.variance, np.diag(covariance), rtol=1e-12)
 
 
 def test_without_signal_the_target_is_plain_noise(double_precision):
     rng = np.random.default_rng(1)
-    mean, scale, y = rng.normal(size=5), rng.uniform(0.5, 2, 5), rng.normal(size=5)
-    law = LinearGaussian(mean, np.zeros((5, 3)), scale)
+    mean, scale, y = rng.normal(size=N), rng.uniform(0.5, 2, N), rng.normal(size=N)
+    law = LinearGaussian(mean, np.zeros((N, P)), scale)
     expected = stats.norm(mean, scale).logpdf(y).sum()
-    assert float(law.log_prob(y)) == pytest.approx(expected, rel=1e-13)
+    assert float(log_density(law, y)) == pytest.approx(expected, rel=1e-13)
 
 
 def test_a_linear_target_in_other_units_has_the_density_of_a_change_of_variables(double_precision):
     """y c with mean, features and noise times c: the log density falls by n log c."""
     rng = np.random.default_rng(2)
-    mean, features, y = rng.normal(size=7), rng.normal(size=(7, 3)), rng.normal(size=7)
-    plain = LinearGaussian(mean, features, 0.3).log_prob(y)
-    scaled = LinearGaussian(60 * mean, 60 * features, 18.0).log_prob(60 * y)
-    assert float(plain - scaled) == pytest.approx(7 * np.log(60), rel=1e-12)
+    mean, features, y = rng.normal(size=N), rng.normal(size=(N, P)), rng.normal(size=N)
+    plain = log_density(LinearGaussian(mean, features, 0.3), y)
+    scaled = log_density(LinearGaussian(60 * mean, 60 * features, 18.0), 60 * y)
+    assert float(plain - scaled) == pytest.approx(N * np.log(60), rel=1e-12)
 
 
 def test_the_basis_of_the_weights_does_not_matter(double_precision):
     """Weights that are turned by a rotation are standard normal again."""
     rng = np.random.default_rng(3)
-    features, y = rng.normal(size=(8, 4)), rng.normal(size=8)
-    rotation = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    features, y = rng.normal(size=(N, P)), rng.normal(size=N)
+    rotation = np.linalg.qr(rng.normal(size=(P, P)))[0]
     plain, turned = (
-        float(LinearGaussian(np.zeros(8), b, 0.4).log_prob(y))
+        float(log_density(LinearGaussian(np.zeros(N), b, 0.4), y))
         for b in (features, features @ rotation)
     )
     assert turned == pytest.approx(plain, rel=1e-12)
@@ -164,20 +183,20 @@ def test_a_linear_target_serves_as_an_observed_site_and_passes_through_compiled_
     double_precision,
 ):
     rng = np.random.default_rng(4)
-    features, y = rng.normal(size=(6, 2)), rng.normal(size=6)
+    features, y = rng.normal(size=(N, P)), rng.normal(size=N)
 
     def model() -> None:
         scale = numpyro.sample("scale", dist.HalfNormal(1.0))
-        numpyro.sample("y", LinearGaussian(jnp.zeros(6), features, scale), obs=y)
+        numpyro.sample("y", LinearGaussian(jnp.zeros(N), features, scale), obs=y)
 
-    found, _ = numpyro.infer.util.log_density(model, (), {}, {"scale": 0.5})
+    found, _ = numpyro.infer.util.log_density(model, (), {}, {"scale": 0.5})  # not compiled as one
     expected = stats.multivariate_normal(
-        np.zeros(6), features @ features.T + 0.25 * np.eye(6)
+        np.zeros(N), features @ features.T + 0.25 * np.eye(N)
     ).logpdf(y)
     assert float(found) == pytest.approx(expected + stats.halfnorm.logpdf(0.5), rel=1e-10)
     # A pytree: the law itself is an argument of a compiled function.
-    law = LinearGaussian(jnp.zeros(6), features, 0.5)
-    assert float(jax.jit(lambda law: law.log_prob(y))(law)) == pytest.approx(expected, rel=1e-10)
+    law = LinearGaussian(jnp.zeros(N), features, 0.5)
+    assert float(log_density(law, y)) == pytest.approx(expected, rel=1e-10)
 
 
 def test_a_noise_that_is_not_positive_is_refused():

@@ -43,8 +43,11 @@ TRAINED = {path: values + 0.1 for path, values in WEIGHTS.items()}
 
 def joint(prior, values, shapes=SHAPES):
     """Log density of the sites of a prior at given values."""
-    named = {f"net/{name}": jnp.asarray(value) for name, value in values.items()}
-    return float(log_density(partial(prior.sample, "net", shapes), (), {}, named)[0])
+    named = {
+        f"net/{name}": np.asarray(value, jnp.result_type(float)) for name, value in values.items()
+    }
+    model = partial(prior.sample, "net", shapes)
+    return float(jax.jit(lambda named: log_density(model, (), {}, named)[0])(named))
 
 
 def total(law_of):
@@ -112,19 +115,23 @@ def test_the_density_of_a_network_is_the_sum_over_its_weights(name):
 @pytest.mark.parametrize("name", CASES)
 def test_every_array_is_one_event_of_its_shape(name):
     """A site of weights that kept batch axes would be multiplied by a plate around the network."""
-    with handlers.seed(rng_seed=0), handlers.trace() as sites:
-        values = CASES[name][0].sample("net", SHAPES)
-    assert list(sites) == [f"net/{path}" for path in values]
-    for path, shape in SHAPES.items():
-        law = sites[f"net/{path}"]["fn"]
-        assert law.batch_shape == ()
-        assert law.event_shape == shape == values[path].shape
+
+    def draw():
+        with handlers.seed(rng_seed=0), handlers.trace() as sites:
+            values = CASES[name][0].sample("net", SHAPES)
+        assert list(sites) == [f"net/{path}" for path in values]
+        for path, shape in SHAPES.items():
+            law = sites[f"net/{path}"]["fn"]
+            assert law.batch_shape == ()
+            assert law.event_shape == shape == values[path].shape
+
+    jax.eval_shape(draw)  # traced only, not compiled
 
 
 def test_a_path_left_deterministic_has_no_site_and_no_density():
     prior = priors.ByPath({"*.bias": None, "*": NORMAL(0.5)})
-    with handlers.seed(rng_seed=0):
-        assert set(prior.sample("net", SHAPES)) == {"Dense_0.kernel", "Dense_1.kernel"}
+    drawn = jax.eval_shape(handlers.seed(partial(prior.sample, "net", SHAPES), rng_seed=0))
+    assert set(drawn) == {"Dense_0.kernel", "Dense_1.kernel"}
     kernels = {path: w for path, w in WEIGHTS.items() if path.endswith("kernel")}
     expected = sum(stats.norm(0, 0.5).logpdf(w).sum() for w in kernels.values())
     assert joint(prior, kernels) == pytest.approx(expected, rel=1e-5)
@@ -232,7 +239,7 @@ def test_what_fits_is_expanded_to_one_event(law):
     fitted = fit_distribution(law, "Dense_0.kernel", (4, 3))
     assert (fitted.batch_shape, fitted.event_shape) == ((), (4, 3))
     expected = stats.norm.logpdf(WEIGHTS["Dense_0.kernel"]).sum()
-    found = float(fitted.log_prob(WEIGHTS["Dense_0.kernel"]))
+    found = float(jax.jit(fitted.log_prob)(WEIGHTS["Dense_0.kernel"]))
     assert found == pytest.approx(expected, rel=1e-5)
 
 

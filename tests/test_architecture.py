@@ -113,7 +113,7 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments rows shared_rows sites
-        subsampling targets
+        own_subsampling targets
         structure
         potential
         chunked_likelihood starts
@@ -121,7 +121,7 @@ ROWS = {
     "priors": """
         coordinates paths precision_levels
         base integrated_weights layer_patterns
-        hierarchical independent
+        hierarchical horseshoe independent
     """,
     "run": """
         devices identity interrupts kernel_protocol plan starts

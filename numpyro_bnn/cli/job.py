@@ -21,7 +21,8 @@ from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.priors.independent import FanIn, Horseshoe, Laplace, Normal, StudentT
+from numpyro_bnn.priors.horseshoe import Horseshoe
+from numpyro_bnn.priors.independent import FanIn, Laplace, Normal, StudentT
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate

@@ -65,4 +65,6 @@ class Gamma(dist.Gamma):
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draws of shape ``sample_shape + batch_shape``."""
         shape = (*sample_shape, *self.batch_shape)
-        return standard_gamma(key, self.concentration, shape) / self.rate
+        draws = standard_gamma(key, self.concentration, shape) / self.rate
+        # A rate above 1 takes the smallest numbers below what the type can hold.
+        return jnp.maximum(draws, jnp.finfo(draws.dtype).tiny)

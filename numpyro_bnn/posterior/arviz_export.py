@@ -23,8 +23,8 @@ from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
 from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.own_subsampling import all_rows
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.potential.subsampling import all_rows
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 

@@ -9,15 +9,8 @@ conditional laws of its precisions, ``coordinates.py`` the handler :func:`numpyr
 
 from numpyro_bnn.priors.base import FromFunction, Prior
 from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.priors.independent import (
-    ByPath,
-    FanIn,
-    Horseshoe,
-    Laplace,
-    Normal,
-    StudentT,
-    pretrained,
-)
+from numpyro_bnn.priors.horseshoe import Horseshoe
+from numpyro_bnn.priors.independent import ByPath, FanIn, Laplace, Normal, StudentT, pretrained
 
 __all__ = [
     "ByPath",

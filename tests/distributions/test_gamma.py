@@ -44,6 +44,15 @@ def test_what_would_underflow_is_positive_and_what_has_no_law_is_nan():
     np.testing.assert_array_equal(jnp.isnan(drawn), [True, True, True, True, False])
 
 
+@pytest.mark.parametrize("rate", [0.5, 2.0, 1e6])
+def test_draws_of_any_rate_are_inside_the_support(rate):
+    drawn = Gamma(0.01, rate).sample(jax.random.key(0), (2000,))
+    # At this concentration a third of the draws are below the smallest number of single precision.
+    assert (drawn == jnp.finfo(drawn.dtype).tiny).mean() > 0.2
+    assert (drawn > 0).all()
+    assert jnp.isfinite(Gamma(0.01, rate).log_prob(drawn)).all()
+
+
 def test_it_is_the_distribution_of_numpyro_in_all_else():
     ours, theirs = (
         law(2.0, jnp.array([1.0, 4.0])).expand([3, 2]).to_event(1) for law in (Gamma, dist.Gamma)

@@ -20,10 +20,10 @@ from numpyro.util import identity, is_prng_key
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.own_subsampling import own_batch_size
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (

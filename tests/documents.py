@@ -16,7 +16,7 @@ class Block(NamedTuple):
     - **language** - what stands behind the fence: `python` and `bash` are run by a test; `py` is code of
       another library, and everything else is no code
     - **text** - the code
-    - **name** - document and line, for the names of tests
+    - **name** - document, and the number of the block in it, for the names of tests
     """
 
     language: str
@@ -28,11 +28,8 @@ def blocks_of(path: Path) -> list[Block]:
     """All fenced blocks of a document, in order."""
     text = path.read_text(encoding="utf-8")
     where = path.relative_to(PAGES) if path.is_relative_to(PAGES) else path.relative_to(ROOT)
-    found = []
-    for match in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S):
-        line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(match[1], match[2], f"{where.as_posix()}:{line}"))
-    return found
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+    return [Block(*block, f"{where.as_posix()} {i}") for i, block in enumerate(found, 1)]
 
 
 def links_of(path: Path) -> list[str]:

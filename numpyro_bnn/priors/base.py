@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 from numpyro.primitives import apply_stack
+from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._text import Told
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
@@ -141,3 +143,15 @@ def as_prior(prior: Any) -> Prior:
         f"A prior is one of `bnn.priors`, a Distribution, or a function (path, shape) -> "
         f"Distribution; got {prior!r}. For a mapping of patterns use `bnn.priors.ByPath`."
     )
+
+
+def positive(owner: str, **values: Any) -> None:
+    """Check numbers that are known now; a scale that is itself sampled cannot be."""
+    for label, value in values.items():
+        if not not_jax_tracer(value):
+            continue
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf":
+            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
+        if not (array > 0).all() or not np.isfinite(array).all():
+            raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from numpyro_bnn._checks import check_positive
-from numpyro_bnn.priors.base import Prior, parameter
+from numpyro_bnn.priors.base import Prior, parameter, positive
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 
@@ -33,9 +32,7 @@ class Horseshoe(Prior):
     def __init__(
         self, global_scale: float = 1.0, slab_scale: float = 2.0, slab_df: float = 4.0
     ) -> None:
-        check_positive(
-            "Horseshoe", global_scale=global_scale, slab_scale=slab_scale, slab_df=slab_df
-        )
+        positive("Horseshoe", global_scale=global_scale, slab_scale=slab_scale, slab_df=slab_df)
         self.global_scale = global_scale
         self.slab_scale = slab_scale
         self.slab_df = slab_df

@@ -1,15 +1,13 @@
-"""Priors whose weights are independent: of fixed scale, by fan-in, heavy-tailed, around trained values, by path."""
+"""Priors whose weights are independent: fixed, by fan-in, heavy-tailed, around trained values, by path."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
-from numpyro.util import not_jax_tracer
 
-from numpyro_bnn.priors.base import Prior, as_prior
+from numpyro_bnn.priors.base import Prior, as_prior, positive
 from numpyro_bnn.priors.layer_patterns import (
     check_no_layers,
     matches,
@@ -25,18 +23,6 @@ from numpyro_bnn.priors.paths import (
 )
 
 
-def _positive(owner: str, **values: Any) -> None:
-    """Check numbers that are known now; a scale that is itself sampled cannot be."""
-    for label, value in values.items():
-        if not not_jax_tracer(value):
-            continue
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf":
-            raise TypeError(f"{owner}: {label} must be a number, got {label}={value!r}.")
-        if not (array > 0).all() or not np.isfinite(array).all():
-            raise ValueError(f"{owner}: {label} must be positive and finite, got {label}={value}.")
-
-
 class Normal(Prior):
     """Independent normal weights, w ~ Normal(0, scale²).
 
@@ -45,7 +31,7 @@ class Normal(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        _positive("Normal", scale=scale)
+        positive("Normal", scale=scale)
         self.scale = scale
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
@@ -63,7 +49,7 @@ class FanIn(Prior):
     """
 
     def __init__(self, scale: float = 1.0, fan_in: Callable[[str, Shape], float] = fan_in) -> None:
-        _positive("FanIn", scale=scale)
+        positive("FanIn", scale=scale)
         self.scale = scale
         self.fan_in = fan_in
 
@@ -80,7 +66,7 @@ class StudentT(Prior):
     """
 
     def __init__(self, df: float = 3.0, scale: float = 1.0) -> None:
-        _positive("StudentT", df=df, scale=scale)
+        positive("StudentT", df=df, scale=scale)
         self.df = df
         self.scale = scale
 
@@ -96,7 +82,7 @@ class Laplace(Prior):
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        _positive("Laplace", scale=scale)
+        positive("Laplace", scale=scale)
         self.scale = scale
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
@@ -113,7 +99,7 @@ class pretrained(Prior):
     """
 
     def __init__(self, params: Any, scale: float = 0.1) -> None:
-        _positive("pretrained", scale=scale)
+        positive("pretrained", scale=scale)
         self.params = flatten_params(params)
         self.scale = scale
 

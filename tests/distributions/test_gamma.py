@@ -48,7 +48,7 @@ def test_what_would_underflow_is_positive_and_what_has_no_law_is_nan():
 def test_draws_of_any_rate_are_inside_the_support(rate):
     drawn = Gamma(0.01, rate).sample(jax.random.key(0), (2000,))
     # At this concentration a third of the draws are below the smallest number of single precision.
-    assert (drawn == jnp.finfo(drawn.dtype).tiny).mean() > 0.2
+    assert (drawn <= 4 * jnp.finfo(drawn.dtype).tiny).mean() > 0.2
     assert (drawn > 0).all()
     assert jnp.isfinite(Gamma(0.01, rate).log_prob(drawn)).all()
 

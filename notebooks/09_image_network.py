@@ -153,7 +153,7 @@ print(
 # The two runs are compared at every probability, in units of their joint Monte Carlo errors:
 # `num_parted` counts the means and quantiles that differ by more than chance allows. None did here.
 # The distance between the averages has to be read beside the errors of both: each is known to about
-# 0.01 of total variation, so that two of them may well be 0.015 apart without any error of the
+# 0.01 of total variation, so that two of them may well be 0.016 apart without any error of the
 # step.
 #
 # ## What did averaging bring?

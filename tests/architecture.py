@@ -108,14 +108,12 @@ def picture() -> str:
         for i, room in enumerate(row):
             x = (i + 0.5 + (width / (BOX_WIDTH + GAP) - len(row)) / 2) * (BOX_WIDTH + GAP)
             center[room] = (x, y + BOX_HEIGHT / 2)
-            files = [n for n in FILES if room_of(n) == room]
-            lines = sum(len(FILES[n].read_text(encoding="utf-8").splitlines()) for n in files)
+            number = sum(room_of(n) == room for n in FILES)
             boxes.append(
                 f'<rect x="{x - BOX_WIDTH / 2:.0f}" y="{y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" '
                 'rx="7" fill="#f4f1ea" stroke="#444"/>'
                 f'<text x="{x:.0f}" y="{y + 20:.0f}" class="name">{escape(room)}</text>'
-                f'<text x="{x:.0f}" y="{y + 36:.0f}" class="size">{len(files)} files, '
-                f"{round(lines, -2)} lines</text>"
+                f'<text x="{x:.0f}" y="{y + 36:.0f}" class="size">{number} file{"s"[: number > 1]}</text>'
             )
     arrows = []
     for room, others in sorted(reduced(graph).items()):

@@ -22,6 +22,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
+from benchmarks._shared.sampled_runs import RHAT_LIMIT
 from numpyro_bnn import diagnostics, priors
 
 HIDDEN, SCALE, SMALL = 50, 0.1, 1e-4
@@ -240,7 +241,13 @@ def said_of(method: str, worst_rhat: float) -> str:
     """What a table calls a posterior whose worst R-hat of predictions is this."""
     if method != "posterior":
         return "no sampler"
-    return "converged" if worst_rhat <= 1.01 else "not converged"
+    return "converged" if worst_rhat <= RHAT_LIMIT else "not converged"
+
+
+def averaged_over(method: str, length: Length) -> int:
+    """How many networks the predictions of a method are averages of."""
+    chosen = {"MAP": 1, "ensemble": length.members, "posterior": length.members * length.draws}
+    return chosen.get(method, length.draws)
 
 
 def mean_of(rows: Sequence[Mapping[str, Any]], column: str, **where: object) -> float:

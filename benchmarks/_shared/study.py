@@ -132,8 +132,7 @@ class Study(Results):
         self.rows: list[Row] = []
         stored = self.path("csv")
         if stored.is_file():
-            with stored.open(newline="") as file:
-                self.rows = [_numbers(row) for row in csv.DictReader(file)]
+            self.rows = read_rows(stored)
             print(f"{stored.name}: {len(self.rows)} rows are there, and kept")
         print(machine())
 
@@ -198,6 +197,12 @@ class Study(Results):
         machines = dict.fromkeys(str(row["machine"]) for row in self.rows)
         seconds = sum(row["seconds"] for row in self.rows)
         return f"{seconds / 60:.0f} minutes on {'; '.join(machines)}."
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a stored table, numbers as numbers."""
+    with path.open(newline="") as file:
+        return [_numbers(row) for row in csv.DictReader(file)]
 
 
 def _numbers(row: Mapping[str, str]) -> Row:

@@ -65,6 +65,14 @@ SIZES = {
 ADAM_STEPS = {"full": 300, "quick": 300, "toy": 20}
 # Of the RMSprop metric, in units of the gradient of the mean loss.
 EPS = 0.1
+# Agreement and total variation with HMC in table 4 of the paper: ResNet-20 on CIFAR-10, HMC against another
+# of its chains.
+PUBLISHED = {
+    "SGD": (0.855, 0.190),
+    "deep ensemble": (0.915, 0.115),
+    "SGHMC": (0.920, 0.109),
+    "cyclical SGHMC": (0.927, 0.099),
+}
 # Momentum of the samplers is forgotten over this share of a quarter of the prior's period.
 MEMORY = 0.5
 
@@ -279,6 +287,30 @@ def findings(rows: list[Row]):
         )
         rank = spearmanr(*([here[m][k] for m in here] for k in ("total_variation", "log_score")))
         yield f"{name}: rank correlation of distance and log score {rank.statistic:+.2f}."
+    found = [
+        f"{name} {a:.3f}, {b:.3f}" for name, a, b in nearer(rows, "deep ensemble", "mean field")
+    ]
+    yield f"A deep ensemble is nearer to HMC than mean field on {len(found)}: {'; '.join(found)}."
+
+
+def beside_published(rows: list[Row]):
+    """Lines of a table: distance from HMC here, on images, and in the paper."""
+    here = {r["method"]: r for r in select(rows, problem="mnist")}
+    for method, (agreement, variation) in PUBLISHED.items():
+        if method in here:
+            row = here[method]
+            yield (
+                f"| {method} | {row['agreement']:.3f} | {agreement:.3f} | "
+                f"{row['total_variation']:.3f} | {variation:.3f} |"
+            )
+
+
+def nearer(rows: list[Row], one: str, other: str):
+    """A distance from HMC of each of two methods by problem, where the first is the nearer one."""
+    for name in dict.fromkeys(r["problem"] for r in rows):
+        here = {r["method"]: r["total_variation"] for r in select(rows, problem=name)}
+        if {one, other} <= here.keys() and here[one] < here[other]:
+            yield name, here[one], here[other]
 
 
 def draw(rows: list[Row]):

@@ -27,7 +27,7 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import uci
-from benchmarks._shared.sampled_runs import sampled
+from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT, sampled
 from benchmarks._shared.study import Row, Study, parser, without
 from numpyro_bnn import diagnostics
 from numpyro_bnn.diagnostics import mcse_mean
@@ -168,7 +168,7 @@ def cell(table: str, width: int, activation: str, size: Row, folder) -> Iterator
         "worst R-hat": float(report.predictions.max_rhat),
         "median R-hat": float(np.nanmedian(report.predictions.rhat)),
         "least ESS": float(report.predictions.min_ess),
-        "converged": "yes" if report.predictions.within(1.01, 400) else "no",
+        "converged": "yes" if report.predictions.within(RHAT_LIMIT, ESS_LIMIT) else "no",
         "distinct chains": report.distinct.between if report.distinct else "",
         "functions in a chain": report.distinct.within if report.distinct else "",
         **collapsed(draws, split.x, activation),
@@ -180,11 +180,10 @@ def findings(rows: Sequence[Row]) -> list[str]:
     """What somebody who comes from Stan should expect, from the rows."""
     lines = []
     for row in rows:
-        gone = 1 - row["between, matched"] / row["between chains"]
         lines.append(
-            f"{row['table']}, {row['width']} {row['activation']} units: matching the units takes away "
-            f"{gone:.0%} of the variance between chains ({row['between chains']:.1%} of all before, "
-            f"{row['between, matched']:.1%} after); worst R-hat {row['R-hat weights']:.2f} of weights, "
+            f"{row['table']}, {row['width']} {row['activation']} units: of the weights' variance "
+            f"{row['between chains']:.1%} lies between chains, of that of matched units "
+            f"{row['between, matched']:.1%}; worst R-hat {row['R-hat weights']:.2f} of weights, "
             f"{row['R-hat matched']:.2f} matched, {row['worst R-hat']:.2f} of predictions; "
             f"{row['distinct chains']:.2f} distinct chains."
         )
@@ -226,8 +225,8 @@ def picture(rows: Sequence[Row]):
         ax.legend(frameon=False)
         ax.grid(axis="y", alpha=0.3)
     left.set(yticks=at, yticklabels=names, xlabel="share of the weights' variance between chains")
-    right.axvline(0.01, color="0.4", linestyle="--", linewidth=1)
-    right.set(xlabel="worst R-hat - 1 (dashed: the limit of 0.01)")
+    right.axvline(RHAT_LIMIT - 1, color="0.4", linestyle="--", linewidth=1)
+    right.set(xlabel=f"worst R-hat - 1 (dashed: the limit of {RHAT_LIMIT - 1:.2g})")
     figure.tight_layout()
     return figure
 

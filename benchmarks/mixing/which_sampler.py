@@ -28,7 +28,14 @@ import jax
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, sampler, scores_of_chains, select, starts
+from benchmarks._shared.sampled_runs import (
+    RHAT_LIMIT,
+    publish,
+    sampler,
+    scores_of_chains,
+    select,
+    starts,
+)
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -45,6 +52,10 @@ from numpyro_bnn.diagnostics import summarize
 # Gradients of warm-up, as a share of those counted.
 WARMUP = 0.5
 LADDERS = ("tempering, HMC, non-centred",)
+# Chains that never meet have one to two effective draws each, whatever the sampler. A posterior on which no
+# method has ten a chain cannot tell methods apart.
+MOVING = 10
+SMALL = "MCLMC, non-centred, small steps"
 # Steps of optimisation: few, so that starts differ. On rdata, where the energy begins in the millions,
 # microcanonical trajectories need more.
 OPTIMISED = {"rdata": 2000, "digits": 200, "yacht": 200, "airfoil": 200}
@@ -200,27 +211,63 @@ def findings(rows: list[Row]):
                 f"{most[f'{label}_min_by_1000']:.3f} ({most['method']}), by second "
                 f"{fast[f'{label}_min_by_second']:.3f} ({fast['method']})."
             )
-    everywhere = [
-        m for m in METHODS if all(select(shown, problem=name, method=m) for name in names)
-    ]
     for label in ("precisions", "functions"):
-        # Relative to the best method of each posterior; the method whose worst share is largest.
-        for unit in ("1000", "second"):
-            column = f"{label}_min_by_{unit}"
-            shares = {
-                m: min(
-                    select(shown, problem=name, method=m)[0][column]
-                    / max(r[column] for r in select(shown, problem=name))
-                    for name in names
-                )
-                for m in everywhere
-            }
-            order = sorted(shares, key=lambda m: -shares[m])
-            listed = ", ".join(f"{m} {shares[m]:.2f}" for m in order[:4])
+        names = informative(rows, label)
+        for unit in ("1000", "second") if names else ():
+            found = shares(rows, label, unit)
+            listed = ", ".join(f"{m} {share:.2f}" for m, share in list(found.items())[:4])
             yield (
-                f"Worst case over {len(names)} posteriors, {label}, by {unit}"
+                f"Worst case over {' and '.join(names)}, {label}, by {unit}"
                 f"{' gradients' if unit == '1000' else ''}, share of the best method: {listed}."
             )
+    for target, nuts in (
+        ("0.95", "NUTS, non-centred"),
+        ("0.8", "NUTS, non-centred, accepting 0.8"),
+    ):
+        for name in informative(rows, "precisions") if nuts in {r["method"] for r in shown} else ():
+            ratios = times(rows, name, SMALL, nuts)
+            if ratios:
+                yield (
+                    f"{name}: MCLMC with small steps has {ratios[0]:.1f} (precisions) and "
+                    f"{ratios[1]:.1f} (functions) times the effective draws by gradient of NUTS that "
+                    f"accepts {target}."
+                )
+
+
+def informative(rows: list[Row], label: str) -> list[str]:
+    """Posteriors on which the chains of some method move: its worst scalar has `MOVING` draws a chain."""
+    most: dict[str, float] = {}
+    for row in worst_of_seeds(rows):
+        most[row["problem"]] = max(most.get(row["problem"], 0.0), row[f"{label}_min_ess"])
+    return [name for name, ess in most.items() if ess >= MOVING * CHAINS]
+
+
+def shares(rows: list[Row], label: str, unit: str) -> dict[str, float]:
+    """Effective draws of the worst scalar relative to the best method's, where that is least.
+
+    Over the posteriors that can tell methods apart, and for the methods that ran on all of them; the
+    largest share comes first.
+    """
+    shown, column = worst_of_seeds(rows), f"{label}_min_by_{unit}"
+    names = informative(rows, label)
+    best = {name: max(r[column] for r in select(shown, problem=name)) for name in names}
+    found = {}
+    for method in dict.fromkeys(r["method"] for r in shown):
+        own = [select(shown, problem=name, method=method) for name in names]
+        if names and all(own):
+            found[method] = min(row[column] / best[row["problem"]] for (row,) in own)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def times(rows: list[Row], problem: str, method: str, other: str) -> tuple[float, float] | None:
+    """Effective draws by gradient over those of another method: of log precisions, of functions."""
+    shown = worst_of_seeds(rows)
+    both = [select(shown, problem=problem, method=name) for name in (method, other)]
+    if not all(both):
+        return None
+    columns = ("precisions_min_by_1000", "functions_min_by_1000")
+    first, second = (both[0][0][c] / both[1][0][c] for c in columns)
+    return first, second
 
 
 def draw(rows: list[Row]):
@@ -245,7 +292,7 @@ def draw(rows: list[Row]):
             at = [methods.index(r["method"]) for r in here]
             excess = [max(r[f"{label}_max_rhat"] - 1, 1e-3) for r in here]
             ax.plot(excess, at, marker, color=color_at(ax, i), label=label)
-        ax.axvline(0.01, color="0.5", linestyle=":", linewidth=1)
+        ax.axvline(RHAT_LIMIT - 1, color="0.5", linestyle=":", linewidth=1)
         ax.set_xscale("log")
         ax.set_title(name, fontsize=10)
         label_axes(ax, "worst R-hat – 1", "")

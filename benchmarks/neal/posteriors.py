@@ -27,6 +27,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.study import Results, parser
+from benchmarks.neal.costs import PREDICTED, speed_rows
 from numpyro_bnn import likelihoods, priors
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean, rhat
 
@@ -43,8 +44,6 @@ COLUMNS = (
     "z",
 )
 ROUTES = ("gibbs", "noncentered", "centered", "collapsed")
-# What the reference has for each test case.
-PREDICTED = {"rdata": "rdata_mean_function", "cdata": "cdata_prob"}
 MINOR = 0.3  # sigma of the hidden biases above which a draw of rdata is in its minor mode
 
 group = partial(priors.Hierarchical.width, group=0.5)
@@ -278,35 +277,6 @@ def case_rows(problem, route, predictions, shared):
     ]
 
 
-def effective(draws):
-    """Effective number of draws of every scalar, by the error that is stored of it."""
-    return draws.std((0, 1)) ** 2 / mcse_mean(draws) ** 2
-
-
-def speed_rows(problem, scalars, predictions, seconds, options):
-    """Worst effective draws per CPU second: of kept sweeps beside FBM's of its own, and of all.
-
-    :param seconds: all, and after warm-up.
-    """
-    reference = json.loads((options.shared / "reference_open.json").read_text()).get(problem)
-    known = {}
-    if reference is not None:
-        known["log_sigma"] = min(v["ess_per_cpu_second"] for v in reference["log_sigma"].values())
-        name = PREDICTED[problem]
-        with np.load(options.shared / "predictions_open.npz") as file:
-            worst = np.min(file[f"{name}_sd"] ** 2 / file[f"{name}_mcse"] ** 2)
-        known["predictions"] = worst / reference["cpu_seconds_kept"]
-    found = {
-        "log_sigma": min(float(effective(v)) for v in scalars.values()),
-        "predictions": float(effective(predictions).min()),
-    }
-    for name, value in found.items():
-        own = f"worst_ess_per_cpu_second_{name}"
-        row = {"quantity": own, "mean": f"{value / seconds[1]:.4g}"}
-        yield row | ({"reference": f"{known[name]:.4g}"} if known else {})
-        yield {"quantity": f"{own}_of_all", "mean": f"{value / seconds[0]:.4g}"}
-
-
 def show(rows):
     for row in rows:
         print(*(row.get(name, "") for name in COLUMNS), sep="  ", flush=True)
@@ -359,7 +329,7 @@ def main(argv=None):
             cost = {"cpu_seconds": f"{seconds[0]:.1f}", "cpu_seconds_kept": f"{seconds[1]:.1f}"}
             cost |= {"gradients": count, "steps": options.steps}
             more = [{"quantity": name, "mean": value} for name, value in cost.items()]
-            more += speed_rows(problem, scalars, tested[1], seconds, options)
+            more += speed_rows(problem, scalars, tested[1], seconds, options, count)
             rows += [{"problem": problem, "route": route} | row for row in more]
             show(rows)
             store(rows, options)

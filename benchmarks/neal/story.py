@@ -4,8 +4,12 @@ Nothing is sampled here: the rows of `results/posteriors.csv`, which `posteriors
 become one table (a line for each example and route), one figure (mean log σ of every group, with
 two Monte Carlo errors, beside the reference where there is one) and the findings that are printed. A
 route is compared with the reference, and routes with one another, in joint Monte Carlo errors. A
-route whose worst R-hat of log σ or of predictions is above 1.05 is called not converged, whatever
-its means are.
+route whose worst R-hat of log σ or of predictions is above 1.01, the limit of all studies, is called not
+converged, whatever its means are. Rows of earlier runs, whose settings were others, lie in
+`results/posteriors_earlier_runs.csv`; all runs are quoted where runs differ.
+
+The mass of a mode that is seen seldom has a larger error than its draws say: a ladder comes to a mode anew
+at most once in a round trip. Its error here is at least that of as many independent draws.
 
     python -m benchmarks.neal.story [--rows FILE] [--output FOLDER]
 """
@@ -17,12 +21,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks._shared.sampled_runs import RHAT_LIMIT
 from benchmarks._shared.study import Results, parser
 from numpyro_bnn.plots import style as plots_style
 
 STORED = Path(__file__).parent / "results" / "posteriors.csv"
 PROBLEMS = ("rdata", "cdata", "bdata", "odata", "surv")
-RHAT = 1.05
 COMPARED = ("log_sigma_", "test_log_predictive", "minor_mode_mass")
 
 
@@ -36,8 +40,20 @@ def read(path):
                 for k in ("mean", "mcse", "rhat", "reference", "reference_mcse")
             }
             found.setdefault((row["problem"], row["route"]), {})[row["quantity"]] = numbers
+    for route in found.values():
+        widen_minor_mode(route)
     order = {name: i for i, name in enumerate(PROBLEMS)}
     return dict(sorted(found.items(), key=lambda item: (order[item[0][0]], item[0][1])))
+
+
+def widen_minor_mode(route):
+    """Give the mass of the minor mode an error of no more independent visits than round trips."""
+    mass, trips = route.get("minor_mode_mass"), route.get("round_trips")
+    if mass is not None:
+        mass["of its draws"] = mass["mcse"]
+    if mass is not None and trips is not None:
+        by_trips = (mass["mean"] * (1 - mass["mean"]) / trips["mean"]) ** 0.5
+        mass["mcse"] = max(mass["mcse"], by_trips)
 
 
 def mean(route, quantity):
@@ -94,7 +110,7 @@ def line(problem, route, rows):
     return {
         "example": problem,
         "route": route,
-        "converged": "yes" if worst <= RHAT else "no",
+        "converged": "yes" if worst <= RHAT_LIMIT else "no",
         "worst R-hat": f"{worst:.3f}",
         "log probability of test rows": f"{score['mean']:.4f} ± {score['mcse']:.4f}",
         "of FBM": "" if np.isnan(score["reference"]) else f"{score['reference']:.4f}",
@@ -109,7 +125,7 @@ def findings(found):
     """Sentences whose numbers all come from the rows."""
     for (problem, route), rows in found.items():
         z, here = from_reference(rows), f"{problem}, {route}"
-        state = "converged" if worst_rhat(rows) <= RHAT else "not converged"
+        state = "converged" if worst_rhat(rows) <= RHAT_LIMIT else "not converged"
         if z:
             far = [q for q, value in z.items() if abs(value) > 3]
             yield (
@@ -121,17 +137,11 @@ def findings(found):
         if "minor_mode_mass" in rows:
             mass = rows["minor_mode_mass"]
             yield (
-                f"{here}: minor mode {mass['mean']:.3f} ± {mass['mcse']:.3f}, FBM "
-                f"{mass['reference']:.3f} ± {mass['reference_mcse']:.3f}."
+                f"{here}: minor mode {mass['mean']:.3f} ± {mass['mcse']:.3f} (by its draws alone ± "
+                f"{mass['of its draws']:.3f}), FBM {mass['reference']:.3f} ± "
+                f"{mass['reference_mcse']:.3f}."
             )
-        for what in ("log_sigma", "predictions"):
-            speed = rows.get(f"worst_ess_per_cpu_second_{what}")
-            if speed and np.isfinite(speed["reference"]):
-                ratio = speed["mean"] / speed["reference"]
-                yield (
-                    f"{here}: worst effective draws of {what} per CPU second {speed['mean']:.3g}, "
-                    f"{ratio:.2g} times FBM's {speed['reference']:.3g}."
-                )
+        yield from speeds(here, rows)
         if evidence := log_evidence(rows):
             yield (
                 f"{here} ({state}): log evidence {evidence[0]:.2f} ± {evidence[2]:.2f}, replicas within "
@@ -139,7 +149,7 @@ def findings(found):
                 f"replica {mean(rows, 'round_trips_fewest'):.0f}."
             )
     for (one, first), (other, second) in combinations(found, 2):
-        ours = all(worst_rhat(found[key]) <= RHAT for key in ((one, first), (other, second)))
+        ours = all(worst_rhat(found[key]) <= RHAT_LIMIT for key in ((one, first), (other, second)))
         z = from_route(found[one, first], found[other, second]) if one == other else {}
         if z and ours:
             quantity = max(z, key=lambda q: abs(z[q]))
@@ -147,6 +157,82 @@ def findings(found):
                 f"{one}: {first} and {second}, both converged, differ by at most {abs(z[quantity]):.1f} "
                 f"joint errors ({quantity})."
             )
+
+
+UNITS = {
+    "cpu_second_{}": "CPU second after warm-up",
+    "cpu_second_{}_of_all": "CPU second, warm-up included",
+    "million_gradients_{}": "million gradients",
+}
+
+
+def speeds(here, rows):
+    """Worst effective draws beside FBM's: by CPU second, with warm-up and without, and by gradient."""
+    for what in ("log_sigma", "predictions"):
+        for name, unit in UNITS.items():
+            speed = rows.get(f"worst_ess_per_{name.format(what)}")
+            if speed and np.isfinite(speed["reference"]):
+                ratio = speed["mean"] / speed["reference"]
+                yield (
+                    f"{here}: worst effective draws of {what} per {unit} {speed['mean']:.3g}, "
+                    f"{ratio:.2g} times FBM's {speed['reference']:.3g}."
+                )
+
+
+def ladders_of(found):
+    """All non-centred ladders of rdata that count their round trips."""
+    return [
+        rows
+        for (problem, route), rows in found.items()
+        if problem == "rdata"
+        and route.startswith("tempering noncentered")
+        and {"minor_mode_mass", "round_trips"} <= rows.keys()
+    ]
+
+
+def minor_mode(ladders):
+    """The mass of the minor mode by ladder, and by all of them.
+
+    :return: masses, their errors, the sums of squared deviations in units of the errors of the draws and of
+        these errors, the mean over all round trips and its error.
+    """
+    masses, errors, stated = (
+        np.array([rows["minor_mode_mass"][k] for rows in ladders])
+        for k in ("mean", "mcse", "of its draws")
+    )
+    trips = np.array([mean(rows, "round_trips") for rows in ladders])
+    pooled = float((trips * masses).sum() / trips.sum())
+    scatter = []
+    for own in (stated, errors):
+        middle = (masses / own**2).sum() / (1 / own**2).sum()
+        scatter.append(float((((masses - middle) / own) ** 2).sum()))
+    return masses, errors, *scatter, pooled, (pooled * (1 - pooled) / trips.sum()) ** 0.5
+
+
+def of_all_runs(found, earlier):
+    """The mass of the minor mode and the speed by every run of the non-centred ladder of rdata."""
+    every = found | earlier
+    ladders = ladders_of(every)
+    if len(ladders) > 1:
+        masses, errors, by_draws, by_trips, pooled, error = minor_mode(ladders)
+        listed = ", ".join(f"{m:.3f} ± {e:.3f}" for m, e in zip(masses, errors))
+        yield (
+            f"rdata, all {len(masses)} non-centred ladders, earlier ones last: minor mode {listed}; sum "
+            f"of squares {by_trips:.1f} on {len(masses) - 1} degrees of freedom ({by_draws:.1f} with "
+            f"the errors of the draws); over all round trips {pooled:.3f} ± {error:.3f}."
+        )
+    for what in ("log_sigma", "predictions"):
+        quantity = f"worst_ess_per_cpu_second_{what}"
+        own = [
+            rows[quantity]
+            for (problem, route), rows in every.items()
+            if problem == "rdata"
+            and quantity in rows
+            and (route == "tempering noncentered" or "9000 sweeps, seed" in route)
+        ]
+        if len(own) > 1:
+            ratios = ", ".join(f"{row['mean'] / row['reference']:.2g}" for row in own)
+            yield f"rdata, {what}, this ladder by run: {ratios} times FBM's draws per CPU second."
 
 
 def figure(found):
@@ -167,7 +253,7 @@ def figure(found):
             error = [2 * known[q]["reference_mcse"] for q in names]
             ax.errorbar(at, reference, error, fmt="_", color="black", markersize=26, label="FBM")
         for i, (route, rows) in enumerate(mine.items()):
-            filled = worst_rhat(rows) <= RHAT
+            filled = worst_rhat(rows) <= RHAT_LIMIT
             color, marker = (
                 plots_style.color_at(ax, styles[route]),
                 plots_style.marker_at(styles[route]),
@@ -196,7 +282,8 @@ def main(argv=None):
     found, results = read(given.rows), Results(__file__, given)
     lines = [line(problem, route, rows) for (problem, route), rows in found.items()]
     table = [list(lines[0]), ["---"] * len(lines[0]), *(list(each.values()) for each in lines)]
-    said = list(findings(found))
+    before = given.rows.with_name(f"{given.rows.stem}_earlier_runs.csv")
+    said = [*findings(found), *of_all_runs(found, read(before) if before.is_file() else {})]
     text = "\n".join(f"| {' | '.join(cells)} |" for cells in table)
     print(text, *said, sep="\n")
     listed = "\n".join(f"- {sentence}" for sentence in said)

@@ -23,7 +23,7 @@ from numpyro.infer import HMC, NUTS
 
 import numpyro_bnn as bnn
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
-from benchmarks.neal import posteriors
+from benchmarks.neal import costs, posteriors
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
@@ -128,8 +128,8 @@ def rows_of(problem, mcmc, seconds, test, options):
     worst = max(float(rhat(v)) for v in scalars.values())
     more = [{"quantity": "log_sigma_max_rhat", "mean": f"{worst:.4g}"}]
     more += ladder_rows(mcmc, options, seconds)
-    speed = posteriors.speed_rows(problem, scalars, predictions, seconds, options)
-    more += speed
+    gradients = next((row["mean"] for row in more if row["quantity"] == "gradients"), None)
+    more += costs.speed_rows(problem, scalars, predictions, seconds, options, gradients)
     return rows + [{"problem": problem, "route": route} | row for row in more]
 
 

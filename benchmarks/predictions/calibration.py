@@ -16,9 +16,12 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
 
 COVERAGE = 0.9
+# Shares of a table that a split tests and fits; the rest is for calibration.
+TESTED, FITTED = 0.2, 0.6
 METHODS = {"diabetes": ("cdf", "cqr"), "airfoil": ("cdf", "cqr"), "digits": ("aps", "raps")}
 SIZES: dict[str, Row] = {
     "full": {"splits": 10, "draws": 20, "thinning": 10, "rows": None},
@@ -84,7 +87,10 @@ def cell(table: str, split: int, size: Row, folder: Path | None) -> Iterator[Row
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
-    """A row for each table and method: means over splits, with standard errors of the coverage."""
+    """A row for each table and method: means over splits, with standard errors of the coverage.
+
+    They allow for the rows that random splits of a table share (`split_error`).
+    """
     table = []
     for name, methods in METHODS.items():
         for method in methods:
@@ -92,7 +98,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             made: Row = {"table": name, "method": method, "splits": len(own)}
             for when in ("before", "after"):
                 values = np.array([row[f"coverage {when}"] for row in own])
-                error = values.std(ddof=1) / np.sqrt(len(values))
+                error = split_error(values, TESTED, FITTED)
                 made[f"coverage {when}"] = f"{values.mean():.3f} ± {error:.3f}"
             for when in ("before", "after"):
                 made[f"size {when}"] = float(np.mean([row[f"size {when}"] for row in own]))

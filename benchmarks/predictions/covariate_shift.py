@@ -33,6 +33,7 @@ from benchmarks._shared.mnist_posteriors import (
     Fitted,
     Length,
     Task,
+    averaged_over,
     convergence,
     mean_of,
     principal,
@@ -114,11 +115,12 @@ def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterato
             yield {"method": method, "kind": kind, "severity": severity, **found, **facts}
 
 
-def summary(rows: list[Row]) -> Iterator[Row]:
+def summary(rows: list[Row], lengths: Length) -> Iterator[Row]:
     """A line for each method: the error without a shift and at severity 5, and the mechanism."""
     for method, prior in METHODS:
         where = {"method": method, "prior": prior}
-        line: Row = {**where, "clean": mean_of(rows, "error", severity=0, **where)}
+        line: Row = {**where, "networks averaged": averaged_over(method, lengths)}
+        line["clean"] = mean_of(rows, "error", severity=0, **where)
         line |= {k: mean_of(rows, "error", kind=k, severity=5, **where) for k in KINDS}
         for column in ("dead weights", "live weights", "acceptance", "trajectory length"):
             line[column] = mean_of(rows, column, **where)
@@ -218,7 +220,7 @@ def main(argv: list[str] | None = None) -> None:
     study = Study(__file__, ("method", "prior", "seed", "kind", "severity"), given)
     cells = [{"prior": p, "seed": seed} for seed in range(SEEDS[given.size]) for p in PRIORS]
     study.run(cells, lambda **c: cell(lengths, given.data, **c))
-    study.publish(list(summary(study.rows)), findings(study.rows), figure(study.rows))
+    study.publish(list(summary(study.rows, lengths)), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from benchmarks._shared.mnist_posteriors import (
     Fitted,
     Length,
     Task,
+    averaged_over,
     convergence,
     mean_of,
     quality,
@@ -89,11 +90,11 @@ def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterato
             }
 
 
-def summary(rows: list[Row]) -> Iterator[Row]:
+def summary(rows: list[Row], lengths: Length) -> Iterator[Row]:
     """A line for each method."""
     for method, prior in METHODS:
         where = {"method": method, "prior": prior}
-        line: Row = dict(where)
+        line: Row = {**where, "networks averaged": averaged_over(method, lengths)}
         for kind in UNFAMILIAR:
             for score, short in zip(SCORES, ("H", "MI")):
                 line[f"{kind}, {short}"] = mean_of(rows, score, unfamiliar=kind, **where)
@@ -166,7 +167,7 @@ def main(argv: list[str] | None = None) -> None:
         for prior in ("normal", "EmpCov")
     ]
     study.run(cells, lambda **c: cell(lengths, given.data, **c))
-    study.publish(list(summary(study.rows)), findings(study.rows), figure(study.rows))
+    study.publish(list(summary(study.rows, lengths)), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,14 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.study import Study, parser
-from benchmarks.predictions.tabular_report import TABLES, gains, picture, summary, wide
+from benchmarks.predictions.tabular_report import (
+    TABLES,
+    first_split,
+    gains,
+    picture,
+    summary,
+    wide,
+)
 from numpyro_bnn.diagnostics import rhat
 from numpyro_bnn.potential.potential import Potential
 
@@ -375,7 +382,8 @@ def main(argv=None):
             ]
             study.run(cells, compute(given, given.budget if full else 0.25, most))
     study.table(summary(study.rows))
-    print("\n".join([*wide(study.rows), *gains(study.rows), *gains(study.rows, "bde")]))
+    print("\n".join([*wide(study.rows), "", *first_split(study.rows)]))
+    print("\n".join([*gains(study.rows), *gains(study.rows, "bde")]))
     study.figure(picture(study.rows))
 
 

@@ -3,6 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks._shared.splits import split_error
+
 TABLES = ("yacht", "energy", "concrete", "airfoil", "bikesharing", "protein")
 # Published lppd of standardised targets: bde (four layers of 16), deep ensembles beside it, and
 # microcanonical Langevin ensembles.
@@ -11,13 +13,47 @@ MARKS = {
     "published, deep ensemble": {"airfoil": -0.176, "bikesharing": 0.455},
     "published, microcanonical": {"airfoil": 0.28, "bikesharing": 0.132, "energy": 2.018},
 }
+# Shares of a table that a split tests and fits; the rest stops the optimisation.
+TESTED, FITTED = 0.2, 0.7
+DEEP = "four layers, "
+
+
+def mean_and_error(values):
+    """Mean over splits, and its standard error, which allows for the rows that splits share."""
+    return float(np.mean(values)), split_error(values, TESTED, FITTED)
+
+
+def base_of(method, over="deep ensemble"):
+    """What a method is compared with: networks of as many layers."""
+    return DEEP + over if method.startswith(DEEP) else over
+
+
+def scores_by_split(rows, table, method):
+    """Log scores of one method on one table, by split."""
+    return {r["seed"]: r["lppd"] for r in rows if (r["table"], r["method"]) == (table, method)}
+
+
+def gain(rows, table, method, over):
+    """What a method gains over another, for each split that both have."""
+    own, base = (scores_by_split(rows, table, name) for name in (method, over))
+    return np.array([own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())])
+
+
+def alone(rows, table, method):
+    """The score of a method with fewer splits than others, beside what it is compared with there."""
+    own, over = scores_by_split(rows, table, method), base_of(method)
+    base = scores_by_split(rows, table, over)
+    text = f"{np.mean(list(own.values())):.3f} on split {', '.join(map(str, sorted(own)))}"
+    if own.keys() <= base.keys():
+        text += f", {over} there {np.mean([base[seed] for seed in own]):.3f}"
+    return text
 
 
 def summary(rows):
     """One line a table and method: means over seeds, errors of the lppd, the best lppd in bold.
 
-    A method with fewer seeds than others says how many, and is not compared: splits differ by more
-    than methods do.
+    A method with fewer splits than others has the ensemble on its own splits beside it, in words: splits
+    differ by more than methods do.
     """
     lines = []
     for name in TABLES:
@@ -29,11 +65,11 @@ def summary(rows):
         best = max(full, key=lambda m: np.mean(scores[m]), default=None)
         for m in methods:
             own = [row for row in found if row["method"] == m]
-            lppd = f"{np.mean(scores[m]):.3f}"
-            if len(own) > 1:
-                lppd += f" ± {np.std(scores[m], ddof=1) / len(own) ** 0.5:.3f}"
             if len(own) < most:
-                lppd += f" ({len(own)} of {most})"
+                lppd = alone(rows, name, m)
+            else:
+                mean, error = mean_and_error(scores[m])
+                lppd = f"{mean:.3f} ± {error:.3f}" if most > 1 else f"{mean:.3f}"
             lines.append(
                 {
                     "table": name,
@@ -50,14 +86,20 @@ def summary(rows):
 
 
 def wide(rows):
-    """The same for people in a hurry: lppd by method and table, and what it took."""
+    """The same for people in a hurry: lppd by method and table, and what it took.
+
+    A cell is a mean over all splits of the table or empty; :func:`first_split` has the others.
+    """
     names = [name for name in TABLES if any(row["table"] == name for row in rows)]
     methods = list(dict.fromkeys(row["method"] for row in rows))
     cells = {(r["method"], r["table"]): r["lppd"] for r in summary(rows)}
+    cells = {key: cell for key, cell in cells.items() if " on split " not in cell}
     yield "| " + " | ".join(["method", *names, "median R-hat", "CPU seconds"]) + " |"
     yield "| " + " | ".join(["---"] * (len(names) + 3)) + " |"
     for method in methods:
-        own = [row for row in rows if row["method"] == method]
+        own = [r for r in rows if r["method"] == method and (method, r["table"]) in cells]
+        if not own:
+            continue
         hats = [row["median rhat"] for row in own if np.isfinite(row["median rhat"])]
         shown = [str(cells.get((method, name), "")) for name in names]
         shown.append(f"{min(hats):.2f} to {max(hats):.2f}" if hats else "")
@@ -69,24 +111,41 @@ def wide(rows):
         yield "| " + " | ".join([method, *shown, "", ""]) + " |"
 
 
+def first_split(rows):
+    """lppd of the methods that ran once, and of what they are to be held against, on that split."""
+    first = min(row["seed"] for row in rows)
+    names = [name for name in TABLES if any(row["table"] == name for row in rows)]
+    cells = {(r["method"], r["table"]): r["lppd"] for r in rows if r["seed"] == first}
+    once = [m for m, name in cells if len(scores_by_split(rows, name, m)) == 1]
+    beside = ["deep ensemble", "MCLMC", "hierarchical, MCLMC"]
+    beside += [DEEP + "deep ensemble", DEEP + "MCLMC"]
+    yield "| " + " | ".join(["method, first split", *names]) + " |"
+    yield "| " + " | ".join(["---"] * (len(names) + 1)) + " |"
+    for method in dict.fromkeys([*beside, *once]):
+        found = [cells.get((method, name)) for name in names]
+        if any(value is not None for value in found):
+            shown = ["" if value is None else f"{value:.3f}" for value in found]
+            yield "| " + " | ".join([method, *shown]) + " |"
+
+
 def gains(rows, over="deep ensemble"):
-    """What every method gains over another on the same splits, in nats a row of the test."""
+    """What every method gains over another on the same splits, in nats a row of the test.
+
+    Networks of four layers are compared with others of four layers.
+    """
     for name in TABLES:
-        base = {r["seed"]: r["lppd"] for r in rows if (r["table"], r["method"]) == (name, over)}
-        found = []
+        found, count = [], 0
         for method in dict.fromkeys(row["method"] for row in rows):
-            own = [
-                row["lppd"] - base[row["seed"]]
-                for row in rows
-                if (row["table"], row["method"]) == (name, method) and row["seed"] in base
-            ]
-            if method != over and len(own) == len(base) > 1:
-                found.append((np.mean(own), np.std(own, ddof=1) / len(own) ** 0.5, method))
+            base = base_of(method, over)
+            own = gain(rows, name, method, base) if method != base else []
+            if 1 < len(own) == len(scores_by_split(rows, name, base)):
+                found.append((*mean_and_error(own), method))
+                count = len(own)
         listed = (
             f"{method} {mean:+.2f} ± {error:.2f}" for mean, error, method in sorted(found)[::-1]
         )
         if found:
-            yield f"{name}, gain over {over} on the same {len(base)} splits: {', '.join(listed)}."
+            yield f"{name}, gain over {over} on the same {count} splits: {', '.join(listed)}."
 
 
 def picture(rows):

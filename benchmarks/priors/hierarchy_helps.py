@@ -8,8 +8,8 @@ weights (weight). NUTS, four chains from small prior draws. Per prior: log score
 coverage of the central 90 %, the Kolmogorov distance of the PIT values from uniform, and the worst
 and median R-hat of predictions with the smallest ESS. Then the test of relevance: ten columns of noise
 are added to three of the tables; how large the weights from them are, and what they cost in score.
-Differences are paired over splits, with standard errors over splits within a table and over tables
-across them.
+Differences are paired over splits, with standard errors over splits within a table, which allow for the
+rows that splits share (`split_error`), and over tables across them.
 
     python -m benchmarks.priors.hierarchy_helps [--quick | --toy] [--data FOLDER] [--output FOLDER]
 """
@@ -23,6 +23,8 @@ from numpyro.infer import NUTS
 from scipy.stats import kstest
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT
+from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Study, parser
 from benchmarks.priors.small_tables import (
     ACTIVATIONS,
@@ -38,6 +40,15 @@ from numpyro_bnn.plots import style as plots_style
 
 KEYS = ("data", "noise_columns", "prior", "split")
 ADDED = 10
+# Rows of each table: those that a split does not test are what it may learn from.
+TABLE_ROWS = {
+    "yacht": 308,
+    "boston": 506,
+    "energy": 768,
+    "concrete": 1030,
+    "wine_red": 1599,
+    "kin8nm": 8192,
+}
 
 
 class Size(NamedTuple):
@@ -126,10 +137,12 @@ def values(rows, column, **where):
     return np.array([r[column] for r in sorted(found, key=lambda r: r["split"])], float)
 
 
-def paired(a, b):
-    """Mean of a - b over splits, and its standard error."""
+def paired(a, b, data, size):
+    """Mean of a - b over splits of a table, and its standard error."""
     difference = a - b
-    return float(difference.mean()), float(difference.std(ddof=1) / len(difference) ** 0.5)
+    tested = min(size.test, TABLE_ROWS[data] - size.rows)
+    error = split_error(difference, tested, TABLE_ROWS[data] - tested)
+    return float(difference.mean()), error
 
 
 def across(means):
@@ -137,6 +150,11 @@ def across(means):
     means = np.asarray(means, float)
     error = means.std(ddof=1) / len(means) ** 0.5 if len(means) > 1 else np.nan
     return float(means.mean()), float(error)
+
+
+def converged(row):
+    """Whether predictions keep the limits of all studies."""
+    return row["max_rhat"] <= RHAT_LIMIT and row["min_ess"] >= ESS_LIMIT
 
 
 def tables_of(rows, noise_columns):
@@ -156,7 +174,7 @@ def summary(rows):
             base = [
                 values(rows, "lppd", data=n, noise_columns=added, prior="fan_in") for n in names
             ]
-            mean, error = across([paired(a, b)[0] for a, b in zip(get, base)])
+            mean, error = across([(a - b).mean() for a, b in zip(get, base)])
             mine = [r for r in rows if r["prior"] == prior and r["noise_columns"] == added]
             mine = [r for r in mine if r["data"] in names]
             column = {k: np.array([r[k] for r in mine], float) for k in mine[0] if k in NUMBERS}
@@ -177,7 +195,7 @@ def summary(rows):
                     "P(noise > real)": column["noise_above"].mean(),
                     "worst R-hat": column["max_rhat"].max(),
                     "median R-hat": np.median(column["median_rhat"]),
-                    "converged": f"{int((column['max_rhat'] <= 1.01).sum())} of {len(mine)}",
+                    "converged": f"{sum(map(converged, mine))} of {len(mine)}",
                 }
             )
     return lines
@@ -189,45 +207,58 @@ NUMBERS = {
 }
 
 
-def losses(rows, prior):
+def losses(rows, prior, size=SIZES["full"]):
     """What noise columns cost a prior, by table: (mean, standard error) of paired differences."""
     return {
         name: paired(
             values(rows, "lppd", data=name, noise_columns=ADDED, prior=prior),
             values(rows, "lppd", data=name, noise_columns=0, prior=prior),
+            name,
+            size,
         )
         for name in tables_of(rows, ADDED)
     }
 
 
-def findings(rows):
+def gains(rows, prior, size=SIZES["full"]):
+    """What a prior gains over scales by fan-in, by table: (mean, standard error)."""
+    return {
+        name: paired(
+            values(rows, "lppd", data=name, noise_columns=0, prior=prior),
+            values(rows, "lppd", data=name, noise_columns=0, prior="fan_in"),
+            name,
+            size,
+        )
+        for name in tables_of(rows, 0)
+    }
+
+
+def findings(rows, size=SIZES["full"]):
     """Sentences whose numbers all come from the rows."""
     names = tables_of(rows, 0)
     for prior in PRIORS:
         if prior == "fan_in":
             continue
-        gains = {
-            name: paired(
-                values(rows, "lppd", data=name, noise_columns=0, prior=prior),
-                values(rows, "lppd", data=name, noise_columns=0, prior="fan_in"),
-            )
-            for name in names
-        }
-        above = sum(mean > 2 * error for mean, error in gains.values())
-        below = sum(mean < -2 * error for mean, error in gains.values())
-        mean, error = across([mean for mean, _ in gains.values()])
+        own = gains(rows, prior, size)
+        above = sum(mean > 2 * error for mean, error in own.values())
+        below = sum(mean < -2 * error for mean, error in own.values())
+        mean, error = across([mean for mean, _ in own.values()])
         yield (
             f"{prior} against fan_in: lppd {mean:+.3f} ± {error:.3f} over {len(names)} tables; beyond "
             f"two standard errors of the splits better on {above}, worse on {below}."
         )
     for prior in PRIORS:
-        lost = losses(rows, prior)
+        lost = losses(rows, prior, size)
         if lost:
             mean, error = across([value for value, _ in lost.values()])
-            yield f"{ADDED} columns of noise change the lppd of {prior} by {mean:+.3f} ± {error:.3f}."
+            by_table = ", ".join(f"{name} {m:+.2f} ± {e:.2f}" for name, (m, e) in lost.items())
+            yield (
+                f"{ADDED} columns of noise change the lppd of {prior} by {mean:+.3f} ± {error:.3f}: "
+                f"{by_table}."
+            )
 
 
-def figure(rows):
+def figure(rows, size=SIZES["full"]):
     """Gain over fan-in by table, coverage, and the loss by noise columns."""
     drawing, axes = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     names, noisy = tables_of(rows, 0), tables_of(rows, ADDED)
@@ -240,14 +271,11 @@ def figure(rows):
             at = np.arange(len(mean)) + shift
             ax.errorbar(at, mean, error, linestyle="none", capsize=2, label=prior, **look)
 
-        def by_table(column, name, prior=prior):
-            return values(rows, column, data=name, noise_columns=0, prior=prior)
-
-        base = {name: by_table("lppd", name, "fan_in") for name in names}
-        points(axes[0], [paired(by_table("lppd", n), base[n]) for n in names])
-        points(axes[1], [paired(by_table("coverage90", n), 0.0) for n in names])
+        covered = [values(rows, "coverage90", data=n, noise_columns=0, prior=prior) for n in names]
+        points(axes[0], list(gains(rows, prior, size).values()))
+        points(axes[1], [paired(c, 0.0, n, size) for c, n in zip(covered, names)])
         if noisy:
-            points(axes[2], list(losses(rows, prior).values()))
+            points(axes[2], list(losses(rows, prior, size).values()))
     axes[1].axhline(0.9, color="0.6", zorder=0)
     titles = (
         "log score minus that of fan-in",
@@ -268,7 +296,7 @@ def main(argv=None):
     size = SIZES[options.size]
     study = Study(__file__, KEYS, options)
     study.run(cells(size), computer(size, options.data))
-    study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
+    study.publish(summary(study.rows), findings(study.rows, size), figure(study.rows, size))
 
 
 if __name__ == "__main__":

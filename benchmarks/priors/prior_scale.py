@@ -155,6 +155,8 @@ def averaged(rows: list[Row]) -> list[Row]:
 
 def findings(rows: list[Row]):
     """What the rows say, in sentences."""
+    good, runs = (sum(int(r["converged"].split(" of ")[i]) for r in rows) for i in (0, 1))
+    yield f"{runs - good} of {runs} runs have not converged."
     for name in dict.fromkeys(r["problem"] for r in rows):
         (learned,) = select(rows, problem=name, family=HIERARCHICAL)
         for family in FAMILIES:

@@ -9,7 +9,13 @@ from numpyro.util import nested_attrgetter
 from scipy.special import kve
 
 import numpyro_bnn as bnn
-from benchmarks.mixing import flat_directions, function_space, hierarchical_posteriors, mnist_gibbs
+from benchmarks.mixing import (
+    flat_directions,
+    function_space,
+    hierarchical_posteriors,
+    mnist_gibbs,
+    which_sampler,
+)
 from numpyro_bnn.priors.precision_levels import levels_of
 from numpyro_bnn.samplers.fields import fields_of
 
@@ -117,3 +123,25 @@ def test_the_average_is_over_the_later_half_so_far():
     values = np.arange(10.0)[None, :, None]
     means = [mnist_gibbs.later_half(values, i).item() for i in range(5)]
     assert means == [0, 1, 1.5, 2.5, 3]
+
+
+def test_a_posterior_on_which_no_chain_moves_does_not_tell_samplers_apart():
+    def row(problem, method, ess):
+        mixed = {"by_1000": ess / 10, "by_second": ess / 10, "ess": ess}
+        figures = {
+            f"{label}_min_{unit}": value
+            for label in ("precisions", "functions")
+            for unit, value in mixed.items()
+        }
+        return {"problem": problem, "method": method, "seed": 0, **figures}
+
+    rows = [
+        *(row("moves", method, ess) for method, ess in (("a", 100.0), ("b", 25.0), ("c", 50.0))),
+        # Four chains that never meet: the one with more draws is not the better one.
+        *(row("stuck", method, ess) for method, ess in (("a", 5.0), ("b", 8.0))),
+    ]
+    assert which_sampler.informative(rows, "functions") == ["moves"]
+    assert which_sampler.shares(rows, "functions", "1000") == {"a": 1.0, "c": 0.5, "b": 0.25}
+    assert which_sampler.times(rows, "moves", "a", "b") == (4.0, 4.0)
+    assert which_sampler.times(rows, "moves", "a", "d") is None
+    assert which_sampler.shares(rows[3:], "functions", "1000") == {}

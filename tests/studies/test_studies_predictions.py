@@ -170,8 +170,15 @@ def test_tables_run_and_are_kept(shared, tmp_path, capsys):
     assert f"{len(rows)} rows are there, and kept" in capsys.readouterr().out
 
 
-def test_methods_are_compared_on_the_same_splits():
-    scores = {"deep ensemble": (1.0, 3.0), "NUTS": (1.5, 3.7), "once": (9.0,)}
+def test_methods_are_compared_on_the_same_splits_and_with_as_many_layers():
+    scores = {
+        "deep ensemble": (1.0, 3.0),
+        "NUTS": (1.5, 3.7),
+        "once": (9.0,),
+        "four layers, deep ensemble": (2.0, 3.0),
+        "four layers, MCLMC": (2.5, 3.5),
+        "four layers, MCLMC, rough": (2.75,),
+    }
     fixed = {"table": "yacht", "rmse": 0.1, "worst rhat": np.nan, "median rhat": np.nan}
     rows = [
         fixed | {"seed": seed, "method": method, "lppd": value, "CPU seconds": 2.0}
@@ -179,15 +186,30 @@ def test_methods_are_compared_on_the_same_splits():
         for seed, value in enumerate(values, 1)
     ]
     shown = {row["method"]: row["lppd"] for row in tabular_report.summary(rows)}
-    # The one split of the third is not set beside two of the others.
+    # Two splits that share rows: √(1 + 2 · 0.2 / 0.7) = 1.254 times the error of independent ones.
     assert shown == {
-        "deep ensemble": "2.000 ± 1.000",
-        "NUTS": "**2.600 ± 1.100**",
-        "once": "9.000 (1 of 2)",
+        "deep ensemble": "2.000 ± 1.254",
+        "NUTS": "2.600 ± 1.379",
+        "once": "9.000 on split 1, deep ensemble there 1.000",
+        "four layers, deep ensemble": "2.500 ± 0.627",
+        "four layers, MCLMC": "**3.000 ± 0.627**",
+        "four layers, MCLMC, rough": "2.750 on split 1, four layers, deep ensemble there 2.000",
     }
     (line,) = tabular_report.gains(rows)
-    assert line == "yacht, gain over deep ensemble on the same 2 splits: NUTS +0.60 ± 0.10."
-    assert "| NUTS | **2.600 ± 1.100** |  | 2 to 2 |" in list(tabular_report.wide(rows))
+    assert line == (
+        "yacht, gain over deep ensemble on the same 2 splits: NUTS +0.60 ± 0.13, "
+        "four layers, MCLMC +0.50 ± 0.00."
+    )
+    table = list(tabular_report.wide(rows))
+    assert "| NUTS | 2.600 ± 1.379 |  | 2 to 2 |" in table
+    assert not any("once" in line or "rough" in line for line in table)
+    assert list(tabular_report.first_split(rows))[2:] == [
+        "| deep ensemble | 1.000 |",
+        "| four layers, deep ensemble | 2.000 |",
+        "| four layers, MCLMC | 2.500 |",
+        "| once | 9.000 |",
+        "| four layers, MCLMC, rough | 2.750 |",
+    ]
 
 
 def test_rows_of_the_calibration_study_are_in_one_part_each():
@@ -214,7 +236,8 @@ def test_the_calibration_study_tells_who_is_outside_of_two_percent():
         for split in (0, 1)
     ]
     row = calibration.averaged(rows)[0]
-    assert row["coverage after"] == "0.905 ± 0.005"
+    # Two splits of which a fifth is tested and three fifths are fitted: √(1 + 2 / 3) times 0.005.
+    assert row["coverage after"] == "0.905 ± 0.006"
     assert row["size after"] == 2.5
     assert row["runs within tolerance"] == "0 of 2"
     lines = calibration.findings(rows)

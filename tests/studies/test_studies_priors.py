@@ -55,6 +55,13 @@ def test_no_row_is_learned_from_and_judged_by(shared):
     assert not rows & other
 
 
+def test_tables_have_the_rows_that_errors_over_splits_count_on(shared):
+    for name, count in hierarchy_helps.TABLE_ROWS.items():
+        split = small_tables.uci(shared / "data", name, 0)
+        assert len(split.x) + len(split.x_test) == count, name
+    assert set(hierarchy_helps.TABLE_ROWS) == set(hierarchy_helps.SIZES["full"].data)
+
+
 @pytest.mark.parametrize("name", ["group", "unit", "weight"])
 def test_hierarchies_are_around_the_fixed_scales(name):
     """Without its levels each prior is that of fan-in: the widths agree."""
@@ -104,9 +111,16 @@ def test_the_error_of_an_evidence_is_the_larger_of_two():
 
 
 def test_paired_differences_over_splits_and_tables():
-    mean, error = hierarchy_helps.paired(np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 2.0]))
+    size = hierarchy_helps.SIZES["full"]
+    a, b = np.array([1.0, 2.0, 4.0]), np.array([0.0, 1.0, 2.0])
+    mean, error = hierarchy_helps.paired(a, b, "yacht", size)
     assert mean == pytest.approx(4 / 3)
-    assert error == pytest.approx(1 / 3)
+    # 200 of 308 rows are learnt from, 108 are tested.
+    assert error == pytest.approx(1 / 3 * (1 + 3 * 108 / 200) ** 0.5)
+    # Of 8192 rows 500 are tested: splits hardly share any.
+    assert hierarchy_helps.paired(a, b, "kin8nm", size)[1] == pytest.approx(
+        1 / 3 * (1 + 3 * 500 / 7692) ** 0.5
+    )
     assert hierarchy_helps.across([1.0, 3.0]) == (pytest.approx(2.0), pytest.approx(1.0))
     rows = [
         {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks._shared import sampled_runs, study
+from benchmarks._shared import mnist_posteriors, sampled_runs, splits, study
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -19,3 +19,38 @@ def test_curves_survive_a_cell_and_chains_that_disagree_have_not_converged():
     assert found["converged"] == "no"
     assert found["worst R-hat"] > 1.1 > 1.01 > found["median R-hat"]
     assert sampled_runs.convergence(draws[:, :1])["converged"] == ""
+
+
+def test_the_error_over_splits_is_that_of_nadeau_and_bengio():
+    """A fifth tested and seven tenths fitted, five times: 1.56 times that of independent splits."""
+    values = np.array([1.0, 2.0, 4.0, 5.0, 8.0])
+    independent = values.std(ddof=1) / 5**0.5
+    assert splits.split_error(values, 0.2, 0.7) == pytest.approx(
+        independent * (1 + 5 * 0.2 / 0.7) ** 0.5
+    )
+    assert splits.split_error(values, 0.2, 0.7) / independent == pytest.approx(1.56, abs=0.005)
+    assert splits.split_error(values, 200, 700) == splits.split_error(values, 0.2, 0.7)
+    assert np.isnan(splits.split_error(values[:1], 0.2, 0.7))
+
+
+def test_the_error_over_splits_covers_means_over_random_splits():
+    """Scores are means over the tested rows of a table: splits that overlap share their luck."""
+    rng = np.random.default_rng(0)
+    errors, squares = [], []
+    for _ in range(400):
+        rows = rng.normal(size=40)
+        scores = np.array([rows[rng.permutation(40)[:10]].mean() for _ in range(8)])
+        errors.append(splits.split_error(scores, 10, 30) ** 2)
+        squares.append(scores.mean() ** 2)
+    # Each split has the variance of ten rows, two share a quarter of it: exact here.
+    assert np.mean(errors) / np.mean(squares) == pytest.approx(1, abs=4 * 2**0.5 / 400**0.5)
+    naive = np.mean(errors) / (1 + 8 / 3)
+    assert naive / np.mean(squares) < 0.4
+
+
+def test_an_average_is_said_to_be_over_what_it_is_over():
+    length = mnist_posteriors.Length(1000, 1000, 1000, 3, 40, 100)
+    found = [
+        mnist_posteriors.averaged_over(m, length) for m in ("MAP", "ensemble", "posterior", "SWAG")
+    ]
+    assert found == [1, 3, 300, 100]

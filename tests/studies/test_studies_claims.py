@@ -1,0 +1,397 @@
+"""Numbers on the pages are those of the stored rows: a row that changes is seen."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from pages_of_studies import (
+    EVIDENCE,
+    GUIDE,
+    MIXING,
+    PREDICTIONS,
+    PRIORS,
+    line,
+    number,
+    page,
+    plain,
+    rows_of,
+    with_error,
+)
+
+from benchmarks._shared import mnist_posteriors
+from benchmarks.mixing import against_hmc, which_sampler
+from benchmarks.predictions import (
+    calibration,
+    covariate_shift,
+    out_of_distribution,
+    tabular_report,
+)
+from benchmarks.priors import hierarchy_helps
+
+
+class Claim(NamedTuple):
+    """What pages say of the stored rows of a study.
+
+    - **study** - whose rows they are, ``theme/name``
+    - **pages** - texts that hold all that is told, below the root of the checkout
+    - **tell** - rows to the lines or parts of sentences that they make
+    - **row**, **column** - a number that it is told of, which the test changes
+    """
+
+    study: str
+    pages: tuple[str, ...]
+    tell: Callable[[list], list[str]]
+    row: dict
+    column: str
+
+
+def of_tables(rows, method, over="deep ensemble", tables=tabular_report.TABLES):
+    """What a method gains by table, empty where not all splits are there."""
+    base = tabular_report.base_of(method, over)
+    found = [tabular_report.gain(rows, name, method, base) for name in tables]
+    return [with_error(tabular_report.mean_and_error(g)) if len(g) > 1 else "" for g in found]
+
+
+def gains_of_tables(rows):
+    methods = ("MCLMC", "MAMS", "NUTS", "BAOAB", "four layers, MCLMC")
+    columns = [of_tables(rows, method) for method in methods]
+    return [line(*cells) for cells in zip(tabular_report.TABLES, *columns)]
+
+
+def gains_in_a_sentence(rows):
+    def listed(cells):
+        return f"{', '.join(cells[:-1])} and {cells[-1]}"
+
+    deep, two = of_tables(rows, "four layers, MCLMC"), of_tables(rows, "MCLMC")
+    return [f"MCLMC gains {listed(two)} nats, with four layers {listed(deep)}, at 3 to"]
+
+
+def gains_over_bde(rows):
+    small = ("yacht", "energy", "concrete", "airfoil")
+    return [" | ".join(of_tables(rows, m, "bde", small)) for m in ("MCLMC", "MCLMC, rough")]
+
+
+def wide_tables(rows):
+    return [*tabular_report.wide(rows), *tabular_report.first_split(rows)]
+
+
+SHOWN = (
+    "MCLMC, non-centred",
+    "tempering, HMC, non-centred",
+    "MCLMC, collapsed",
+    "HMC, non-centred, long, moves",
+    "MCLMC, non-centred, small steps",
+    "NUTS, non-centred, accepting 0.8",
+    "NUTS, non-centred",
+)
+
+
+def shares_of_methods(rows):
+    found = [
+        which_sampler.shares(rows, label, unit)
+        for unit in ("1000", "second")
+        for label in ("precisions", "functions")
+    ]
+    return [line(method, *(number(share[method]) for share in found)) for method in SHOWN]
+
+
+def chains_that_never_meet(rows):
+    assert which_sampler.informative(rows, "functions") == ["rdata", "digits"]
+    assert which_sampler.informative(rows, "precisions") == ["rdata", "digits"]
+    most = [
+        max(max(r["functions_min_ess"], r["precisions_min_ess"]) for r in rows if r["problem"] == p)
+        for p in ("yacht", "airfoil")
+    ]
+    return ["no method has more than {:.1f} and {:.1f} there".format(*most)]
+
+
+def beside_nuts(rows, name="digits"):
+    """Effective draws of small steps over those of NUTS, at both targets of acceptance."""
+    return [
+        f"{ratio:.1f}"
+        for nuts in ("NUTS, non-centred", "NUTS, non-centred, accepting 0.8")
+        for ratio in which_sampler.times(rows, name, which_sampler.SMALL, nuts)
+    ]
+
+
+def by_seed(rows):
+    first = rows_of("mixing/which_sampler", problem="digits", method=rows[0]["method"])[0]
+    for column in ("functions_max_rhat", "precisions_max_rhat", "precisions_min_by_1000"):
+        assert rows[0][column] == pytest.approx(
+            first[column], abs=0.05 if "1000" in column else 0.005
+        )
+    columns = [[row[c] for row in rows] for c in list(rows[0])[3:]]
+    return [
+        "{:.2f}, {:.2f} and {:.2f} for functions".format(*columns[0]),
+        "{:.2f}, {:.2f} and {:.2f} for log precisions".format(*columns[1]),
+        "with {}, {} and {} effective draws of log precisions".format(*columns[2]),
+    ]
+
+
+def nearer_than_mean_field(rows):
+    found = list(against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field"))
+    assert len(found) == 3
+    return [line(name, number(a, 3), number(b, 3)) for name, a, b in found]
+
+
+def ensembles_in_a_sentence(rows):
+    name, one, other = next(
+        against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field")
+    )
+    assert name == "mnist"
+    return [
+        f"A deep ensemble ({one:.3f}) is nearer than mean field ({other:.3f}), on three problems"
+    ]
+
+
+def next_best(rows):
+    by_label = [which_sampler.shares(rows, label, "1000") for label in ("precisions", "functions")]
+    (first, second), (_, other) = (list(found.values())[:2] for found in by_label)
+    assert first == 1
+    return [f"the next sampler has {second:.2f} (precisions) and {other:.2f} (functions) of its"]
+
+
+def units_matched(rows):
+    def share(value):
+        return f"{value:.1%}".replace("%", " %")
+
+    return [
+        line(
+            r["table"],
+            f"{r['width']} {r['activation']}",
+            share(r["between chains"]),
+            share(r["between, matched"]),
+        )
+        for r in rows
+    ]
+
+
+def units_in_a_sentence(rows):
+    by = {(r["table"], r["width"], r["activation"]): r for r in rows}
+
+    def both(*key):
+        return "{:.1f} and {:.1f} %".format(
+            *(100 * by[key][c] for c in ("between chains", "between, matched"))
+        )
+
+    tanh = [100 * by["yacht", width, "tanh"]["between chains"] for width in (4, 16)]
+    boston = f"({both('boston', 4, 'tanh')}, {both('boston', 16, 'tanh')})"
+    return [
+        "nearly: {:.1f} and {:.1f} % of".format(*tanh),
+        boston,
+        f"takes nothing away ({both('boston', 16, 'relu')})",
+    ]
+
+
+NAMES = {
+    "normal": "N(0, 1)",
+    "fan_in": "scales by fan-in",
+    "group": "precisions by group",
+    "unit": "precisions by unit",
+    "weight": "precisions by weight",
+}
+
+
+def columns_of_noise(rows):
+    own = {prior: hierarchy_helps.losses(rows, prior).values() for prior in NAMES}
+    names = NAMES | {"unit": "precisions by unit (one an input)"}
+    return [line(names[prior], *map(with_error, found)) for prior, found in own.items()]
+
+
+def third_table(rows):
+    mean, error = hierarchy_helps.losses(rows, "unit")["yacht"]
+    return [f"loses {with_error((-mean, error))}"]
+
+
+def better_beyond_two_errors(rows):
+    lines = {row["prior"]: row for row in hierarchy_helps.summary(rows) if not row["noise columns"]}
+    for prior in ("group", "unit", "weight", "normal"):
+        found = hierarchy_helps.gains(rows, prior).values()
+        count = sum(mean > 2 * error for mean, error in found)
+        assert not any(mean < -2 * error for mean, error in found)
+        over = with_error((lines[prior]["lppd - fan_in"], lines[prior]["± s.e."]), 3)
+        yield line(NAMES[prior], over, f"{count} table{'' if count == 1 else 's'}")
+
+
+def not_converged(rows):
+    return [f"{sum(r['converged'] == 'no' for r in rows)} of {len(rows)} runs have not converged"]
+
+
+def covered(rows):
+    return [
+        line(f"{r['table']}, `{r['method']}`", r["coverage before"], r["coverage after"])[:-2]
+        for r in calibration.averaged(rows)
+    ]
+
+
+def networks_averaged(rows):
+    lines = out_of_distribution.summary(rows, out_of_distribution.LENGTHS["full"])
+    kinds = [f"{kind}, MI" for kind in out_of_distribution.UNFAMILIAR]
+    return [
+        line(r["method"], str(r["networks averaged"]), *(number(r[k], 3) for k in kinds))
+        for r in lines
+        if r["prior"] == "normal" and r["method"] != "MAP"
+    ]
+
+
+MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
+RELU = {"table": "boston", "width": 16, "activation": "relu"}
+DIGITS = {"problem": "digits", "method": which_sampler.SMALL}
+NOISY = {"data": "yacht", "prior": "unit", "noise_columns": 10, "split": 2}
+
+CLAIMS = {
+    "tabular: gains": Claim("predictions/tabular", (PREDICTIONS,), gains_of_tables, MCLMC, "lppd"),
+    "tabular: sentence": Claim(
+        "predictions/tabular", (EVIDENCE,), gains_in_a_sentence, MCLMC, "lppd"
+    ),
+    "tabular: over bde": Claim(
+        "predictions/tabular",
+        (PREDICTIONS,),
+        gains_over_bde,
+        {"table": "airfoil", "method": "bde", "seed": 2},
+        "lppd",
+    ),
+    "tabular: scores": Claim("predictions/tabular", (EVIDENCE,), wide_tables, MCLMC, "lppd"),
+    "which_sampler: shares": Claim(
+        "mixing/which_sampler",
+        (MIXING,),
+        shares_of_methods,
+        {"problem": "rdata", "method": "MCLMC, collapsed"},
+        "precisions_min_by_1000",
+    ),
+    "which_sampler: stuck": Claim(
+        "mixing/which_sampler",
+        (MIXING,),
+        chains_that_never_meet,
+        {"problem": "airfoil", "method": "NUTS, non-centred, depth 10, moves"},
+        "functions_min_ess",
+    ),
+    "which_sampler: NUTS": Claim(
+        "mixing/which_sampler",
+        (MIXING,),
+        lambda rows: [line(name, *beside_nuts(rows, name)) for name in ("rdata", "digits")],
+        DIGITS,
+        "functions_min_by_1000",
+    ),
+    "which_sampler: guide": Claim(
+        "mixing/which_sampler",
+        (GUIDE,),
+        lambda rows: [
+            "{} and {} times those of NUTS accepting 0.95 (precisions, functions), "
+            "{} and {} times at 0.8".format(*beside_nuts(rows))
+        ],
+        DIGITS,
+        "functions_min_by_1000",
+    ),
+    "which_sampler: range of seeds": Claim(
+        "mixing/which_sampler_seeds",
+        (EVIDENCE,),
+        lambda rows: [
+            f"{rows[0]['functions_max_rhat']} to {rows[2]['functions_max_rhat']} by seed"
+        ],
+        {"seed": 2},
+        "functions_max_rhat",
+    ),
+    "which_sampler: seeds": Claim(
+        "mixing/which_sampler_seeds", (MIXING,), by_seed, {"seed": 2}, "functions_max_rhat"
+    ),
+    "against_hmc: ensembles": Claim(
+        "mixing/against_hmc",
+        (MIXING,),
+        nearer_than_mean_field,
+        {"problem": "boston", "method": "deep ensemble", "seed": 1},
+        "total_variation",
+    ),
+    "against_hmc: sentence": Claim(
+        "mixing/against_hmc",
+        (EVIDENCE,),
+        ensembles_in_a_sentence,
+        {"problem": "mnist", "method": "mean field", "seed": 0},
+        "total_variation",
+    ),
+    "which_sampler: next": Claim(
+        "mixing/which_sampler",
+        (EVIDENCE,),
+        next_best,
+        {"problem": "digits", "method": "tempering, HMC, non-centred"},
+        "precisions_min_by_1000",
+    ),
+    "against_hmc: published": Claim(
+        "mixing/against_hmc",
+        (MIXING,),
+        lambda rows: list(against_hmc.beside_published(against_hmc.averaged(rows))),
+        {"problem": "mnist", "method": "SGD", "seed": 0},
+        "total_variation",
+    ),
+    "flat_directions": Claim(
+        "mixing/flat_directions", (MIXING,), units_matched, RELU, "between, matched"
+    ),
+    "flat_directions: sentence": Claim(
+        "mixing/flat_directions", (EVIDENCE,), units_in_a_sentence, RELU, "between, matched"
+    ),
+    "hierarchy_helps: noise": Claim(
+        "priors/hierarchy_helps", (PRIORS,), columns_of_noise, NOISY, "lppd"
+    ),
+    "hierarchy_helps: third table": Claim(
+        "priors/hierarchy_helps", (PRIORS, EVIDENCE, GUIDE), third_table, NOISY, "lppd"
+    ),
+    "hierarchy_helps: gains": Claim(
+        "priors/hierarchy_helps",
+        (PRIORS,),
+        lambda rows: list(better_beyond_two_errors(rows)),
+        {"data": "kin8nm", "prior": "weight", "noise_columns": 0, "split": 1},
+        "lppd",
+    ),
+    "prior_scale": Claim(
+        "priors/prior_scale",
+        (PRIORS, EVIDENCE),
+        not_converged,
+        {"problem": "boston", "alpha": 0.3, "split": 0, "family": "N(0, α²/n)"},
+        "converged",
+    ),
+    "calibration": Claim(
+        "predictions/calibration",
+        (PREDICTIONS,),
+        covered,
+        {"table": "airfoil", "split": 4, "method": "cdf"},
+        "coverage after",
+    ),
+    "out_of_distribution": Claim(
+        "predictions/out_of_distribution",
+        (PREDICTIONS,),
+        networks_averaged,
+        {"method": "ensemble", "seed": 1, "unfamiliar": "noise"},
+        "mutual information",
+    ),
+}
+
+
+def test_what_averages_over_shifted_images_are_over_is_said():
+    length = covariate_shift.LENGTHS["full"]
+    counts = [mnist_posteriors.averaged_over(m, length) for m in ("ensemble", "posterior")]
+    assert "{} networks of the ensemble and {} of the posterior".format(*counts) in page(
+        PREDICTIONS
+    )
+
+
+def missing(claim, rows):
+    """What the rows tell and a page does not."""
+    told = [plain(text) for text in claim.tell(rows)]
+    return [text for text in told for name in claim.pages if text not in page(name)]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_page_says_what_the_rows_say(name):
+    claim = CLAIMS[name]
+    assert not missing(claim, rows_of(claim.study))
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_row_that_changes_is_seen(name):
+    claim = CLAIMS[name]
+    rows = rows_of(claim.study)
+    found = [row for row in rows if all(row[k] == v for k, v in claim.row.items())]
+    assert len(found) == 1
+    old = found[0][claim.column]
+    found[0][claim.column] = {"yes": "no", "no": "yes"}[old] if isinstance(old, str) else 1.5 * old
+    assert missing(claim, rows)

@@ -1,0 +1,190 @@
+"""The first line of a study says how many of its runs have not converged, by one limit for all studies."""
+
+import re
+
+import pytest
+from pages_of_studies import FOLDER, rows_of
+
+from benchmarks._shared.sampled_runs import ESS_LIMIT, RHAT_LIMIT
+from benchmarks.neal import story
+
+
+def said(name, **wanted):
+    """By a column that says so; empty for what is no chain."""
+    return [row["converged"] == "yes" for row in rows_of(name, **wanted) if row["converged"]]
+
+
+def by_limits(name, rhat="worst R-hat", ess=None, **wanted):
+    """By the limits of all studies; of what is no chain R-hat is 0 or NaN."""
+    rows = [row for row in rows_of(name, **wanted) if row[rhat] != "" and row[rhat] > 0]
+    return [row[rhat] <= RHAT_LIMIT and (ess is None or row[ess] >= ESS_LIMIT) for row in rows]
+
+
+def both_limits(rows):
+    """Functions and log precisions."""
+    return [max(r["functions_max_rhat"], r["precisions_max_rhat"]) <= RHAT_LIMIT for r in rows]
+
+
+def last_of_each(rows, *keys):
+    return list({tuple(row[k] for k in keys): row for row in rows}.values())
+
+
+def routes(of):
+    """Of Neal's examples, by the worst R-hat of log scales and predictions."""
+    found = story.read(FOLDER / "neal" / "results" / "posteriors.csv")
+    return [story.worst_rhat(rows) <= RHAT_LIMIT for (_, route), rows in found.items() if of(route)]
+
+
+def tempered(route):
+    return route.startswith("tempering")
+
+
+def images(name):
+    """One posterior a prior and subset."""
+    runs = last_of_each(rows_of(name, method="posterior"), "prior", "seed")
+    return [row["worst R-hat"] <= RHAT_LIMIT and row["least ESS"] >= ESS_LIMIT for row in runs]
+
+
+def verdicts(name, *good):
+    return [row["verdict"] in good for row in rows_of(name)]
+
+
+# Whether each run of a study has converged.
+CONVERGED = {
+    "mixing/which_sampler": lambda: both_limits(rows_of("mixing/which_sampler")),
+    "mixing/hard_posteriors": lambda: both_limits(
+        last_of_each(rows_of("mixing/hard_posteriors"), "problem", "method")
+    ),
+    "mixing/against_hmc": lambda: said("mixing/against_hmc"),
+    "mixing/against_long_nuts": lambda: (
+        by_limits("mixing/against_long_nuts", "NUTS worst R-hat", "NUTS least ESS")
+        + by_limits("mixing/against_long_nuts", "BAOAB worst R-hat", "BAOAB least ESS")
+    ),
+    "mixing/against_blackjax": lambda: by_limits("mixing/against_blackjax"),
+    "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
+    "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
+    "mixing/flat_directions": lambda: said("mixing/flat_directions"),
+    "mixing/mnist_gibbs": lambda: [
+        row["worst R-hat"] <= RHAT_LIMIT
+        for row in last_of_each(rows_of("mixing/mnist_gibbs"), "task", "method")
+    ],
+    "diagnostics/against_references": lambda: verdicts(
+        "diagnostics/against_references", "within_tolerance", "within_tolerance_on_average"
+    ),
+    "neal/posteriors": lambda: routes(lambda route: not tempered(route)),
+    "neal/tempering": lambda: routes(tempered),
+    "neal/story": lambda: routes(bool),
+    # Draws of a Gaussian around averaged weights are no chain.
+    "predictions/tabular": lambda: [
+        row["worst rhat"] <= RHAT_LIMIT
+        for row in rows_of("predictions/tabular")
+        if row["worst rhat"] > 0 and row["method"] != "SWAG"
+    ],
+    "predictions/calibration": lambda: [
+        row["verdict"] == "within_tolerance"
+        for row in last_of_each(rows_of("predictions/calibration"), "table", "split")
+    ],
+    "predictions/regression_band": lambda: said("predictions/regression_band"),
+    "predictions/decision_boundary": lambda: said("predictions/decision_boundary"),
+    "predictions/sgd_as_inference": lambda: said("predictions/sgd_as_inference"),
+    "predictions/covariate_shift": lambda: images("predictions/covariate_shift"),
+    "predictions/out_of_distribution": lambda: images("predictions/out_of_distribution"),
+    "priors/hierarchy_helps": lambda: by_limits("priors/hierarchy_helps", "max_rhat", "min_ess"),
+    "priors/prior_scale": lambda: said("priors/prior_scale"),
+    "priors/evidence": lambda: verdicts("priors/evidence", "replicas agree"),
+    "priors/cold_posteriors": lambda: [
+        row["converged"] == "yes"
+        for row in rows_of("priors/cold_posteriors", scored="one label")
+        # At T = 1 the likelihood to a power is the plain one: the same run again.
+        if (row["mode"], row["temperature"]) != ("labels", 1)
+    ],
+    "priors/gaussian_process_limit": lambda: said("priors/gaussian_process_limit"),
+}
+# What their runs are told is a verdict, or a sampler's own doubt, in place of R-hat.
+BY_VERDICT = {
+    "mixing/verdicts": "Not within tolerance",
+    "diagnostics/against_references": "Not within tolerance",
+    "predictions/calibration": "Not within tolerance",
+    "priors/evidence": "No verdict",
+}
+
+
+def head(name, runs):
+    """The first line of a study of which some runs have not converged."""
+    word = BY_VERDICT.get(name, "Not converged")
+    return f"**{word}: {runs.count(False)} of {len(runs)} runs.**"
+
+
+def section(name):
+    """The section of a study on the page of its theme."""
+    theme, stem = name.split("/")
+    page = (FOLDER / theme / "README.md").read_text()
+    found = [
+        p for p in re.split(r"^## ", page, flags=re.M) if f"-m benchmarks.{theme}.{stem}\n" in p
+    ]
+    found += [
+        p for p in re.split(r"^## ", page, flags=re.M) if f"-m benchmarks.{theme}.{stem} " in p
+    ]
+    return found[0]
+
+
+@pytest.mark.parametrize("name", CONVERGED)
+def test_a_study_says_first_how_many_of_its_runs_have_not_converged(name):
+    runs = CONVERGED[name]()
+    assert len(runs) > 1
+    first = section(name).splitlines()[2]
+    if all(runs):
+        assert not first.startswith("**")
+    else:
+        assert first.startswith(head(name, runs)), (first, head(name, runs))
+
+
+def test_a_run_more_that_has_converged_is_seen():
+    runs = CONVERGED["priors/prior_scale"]()
+    assert head("priors/prior_scale", runs) == "**Not converged: 54 of 55 runs.**"
+    assert head("priors/prior_scale", [*runs, True]) != head("priors/prior_scale", runs)
+
+
+def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
+    signs = re.compile(r"R-hat|rhat|converged|verdict", re.I)
+    stored = [
+        path
+        for path in sorted(FOLDER.glob("*/results/*.csv"))
+        if signs.search(path.read_text().partition("\n")[0])
+    ]
+    assert len(stored) > 20
+    # Chains of known law, which show what R-hat says; figures of other runs of the same study.
+    apart = {"diagnostics/verdict_calibration", "mixing/which_sampler_seeds"}
+    apart |= {"neal/posteriors_earlier_runs", "predictions/decision_boundary_step_size"}
+    named = {f"{path.parts[-3]}/{path.stem}" for path in stored}
+    assert named - apart == {
+        name for name in CONVERGED if name not in ("neal/tempering", "neal/story")
+    }
+
+
+def limits_in(code):
+    """Lines of a program with 1.01 or 1.05 beside a comparison, an R-hat or a limit."""
+    code = re.sub(r'""".*?"""', "", code, flags=re.S)
+    number, beside = r"(?<![\d.])1\.0[15](?!\d)", r"[<>]|rhat|r-hat|limit|apart"
+    return [
+        line
+        for line in code.splitlines()
+        if re.search(number, line) and re.search(beside, line, re.I)
+    ]
+
+
+def test_the_limit_of_convergence_is_written_down_once():
+    """No study compares an R-hat with a number of its own."""
+    # One studies what such limits say; one counts functions that are far apart.
+    apart = {"verdict_calibration.py": 5, "hard_posteriors.py": 1}
+    for path in sorted(FOLDER.glob("*/*.py")):
+        found = limits_in(path.read_text())
+        if path.stem == "sampled_runs":
+            assert found == ["RHAT_LIMIT, ESS_LIMIT = 1.01, 400"]
+        else:
+            assert len(found) <= apart.get(path.name, 0), (path, found)
+
+
+@pytest.mark.parametrize("line", ['"yes" if worst <= 1.05 else "no"', "RHAT = 1.05", "x > 1.01"])
+def test_a_limit_of_its_own_is_seen(line):
+    assert limits_in(f'"""Not above 1.01."""\n{line}\nwidth = 1.05\n') == [line]

@@ -78,6 +78,8 @@ def _streams(names: tuple[str, ...]) -> dict[str, jax.Array]:
 
 
 class Linen(Network):
+    """A Flax linen module, whose parameters are known from an abstract call of `init`."""
+
     def __init__(
         self,
         module: linen.Module,
@@ -176,6 +178,8 @@ def _keys(params: Any) -> set[str]:
 
 
 class NNX(Network):
+    """A Flax NNX module, split into its graph, its parameters and its running statistics."""
+
     def __init__(self, module: nnx.Module, batch_stats: Any, apply_rng: tuple[str, ...]) -> None:
         self.name = type(module).__name__
         self.apply_rng = apply_rng

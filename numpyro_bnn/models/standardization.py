@@ -42,4 +42,5 @@ def checksum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:
+    """Rows that are in the units of the fit already, with the scale of the target beside them."""
     return Prepared(rows, np.asarray(units.y_scale, rows.dtype))

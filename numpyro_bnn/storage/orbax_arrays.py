@@ -21,10 +21,12 @@ def alone() -> Any:
 
 
 def named(leaves: list[Any]) -> dict[str, Any]:
+    """Leaves by their position, since orbax stores mappings whose names are texts."""
     return {str(i): leaf for i, leaf in enumerate(leaves)}
 
 
 def shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
+    """Shape and dtype of each leaf, in a form that JSON keeps."""
     return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
 
 
@@ -46,6 +48,7 @@ def zeros_like(leaves: list[Any]) -> list[np.ndarray]:
 
 
 def from_plain(leaves: list[Any], kinds: list[str | None]) -> list[jax.Array]:
+    """The leaves that `to_plain` was given: arrays of JAX, and keys of their own kinds."""
     return [
         jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)
         for x, kind in zip(leaves, kinds)

@@ -4,6 +4,7 @@ import functools
 import pickle
 from types import SimpleNamespace
 
+import few_draws
 import numpy as np
 import pandas as pd
 import pytest
@@ -154,20 +155,11 @@ def test_a_row_has_the_same_set_among_any_others():
     assert kstest(u, "uniform").pvalue > 1e-3
 
 
-X = RNG.normal(3.0, 2.0, (120, 2))
-Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=120)
+# Forty rows to train on, as in the tests of the estimators: the same compiled programs.
+X = RNG.normal(3.0, 2.0, (60, 2))
+Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=60)
 TEXT = np.where(np.median(Y) < Y, "high", "low")
-SETTINGS = {
-    "hidden": (3,),
-    "prior": bnn.priors.FanIn(),
-    "kernel": "baoab",
-    "num_chains": 1,
-    "num_warmup": 20,
-    "num_samples": 20,
-    "thinning": 5,
-    "random_state": 0,
-    "calibration": 0.25,
-}
+SETTINGS = few_draws.SETTINGS | {"calibration": 1 / 3}
 
 
 @functools.cache
@@ -184,10 +176,10 @@ def test_a_regressor_holds_rows_out():
     network = regressor()
     table = pd.DataFrame(X, columns=["age", "income"])
     kept, held = held_out(network, Y)
-    assert len(held) == 30
-    assert sorted([*kept, *held]) == list(range(120))
+    assert len(held) == 20
+    assert sorted([*kept, *held]) == list(range(60))
     plain = bnn.calibrate(network.draws_, X[held].astype(np.float32), Y[held])
-    assert network.calibration_.num_rows == 30
+    assert network.calibration_.num_rows == 20
     assert network.calibration_.threshold == pytest.approx(plain.threshold, rel=1e-3)
     found = network.predict_interval(table, coverage=0.8)
     np.testing.assert_allclose(found, plain.at(0.8).predict_interval(X), rtol=1e-3)
@@ -199,7 +191,7 @@ def test_a_stored_classifier_keeps_its_calibration():
     share = np.mean(TEXT == "high")
     assert abs(np.mean(TEXT[held] == "high") - share) < 1 / len(held)
     sets = network.predict_set(X, coverage=0.8)
-    assert sets.shape == (120, 2)
+    assert sets.shape == (60, 2)
     np.testing.assert_array_equal(sets, network.calibration_.at(0.8).predict_set(X))
     loaded = pickle.loads(pickle.dumps(network))
     np.testing.assert_array_equal(loaded.predict_set(X, coverage=0.8), sets)
@@ -214,14 +206,14 @@ def test_training_rows_are_refused(network):
     y = Y if network is regressor() else TEXT
     table = X if y is TEXT else pd.DataFrame(X, columns=["age", "income"])
     kept, held = held_out(network, y)
-    with pytest.raises(ValueError, match="90 of 120 calibration rows are training rows"):
+    with pytest.raises(ValueError, match="40 of 60 calibration rows are training rows"):
         bnn.calibrate(network, table, y)
     labels = y if y is Y else (TEXT == "low").astype(int)
     some = np.concatenate([kept[:15], held])
     for run in (network.mcmc_, SimpleNamespace(mcmc=network.mcmc_, draws=network.draws_)):
-        with pytest.raises(ValueError, match="15 of 45 calibration rows are training rows"):
+        with pytest.raises(ValueError, match="15 of 35 calibration rows are training rows"):
             bnn.calibrate(run, X[some], labels[some])
-        assert bnn.calibrate(run, X[held], labels[held]).num_rows == 30
+        assert bnn.calibrate(run, X[held], labels[held]).num_rows == 20
 
 
 def test_equal_rows_of_a_coarse_table_are_no_training_rows():
@@ -280,7 +272,7 @@ def several_outputs(x):
         (lambda: bnn.calibrate(3, X, Y), TypeError, "calibrate"),
         (lambda: bnn.calibrate(bnn.BNNRegressor(), X, Y), ValueError, "not fitted yet; call `fit`"),
         (
-            lambda: bnn.calibrate(classifier(), X, np.full(120, "middle")),
+            lambda: bnn.calibrate(classifier(), X, np.full(60, "middle")),
             ValueError,
             "label 'middle', and the training labels are",
         ),
@@ -290,9 +282,9 @@ def several_outputs(x):
             "calibration=1.0. Give 0.2",
         ),
         (
-            lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 0.05}).fit(X, Y),
+            lambda: bnn.BNNRegressor(**SETTINGS | {"calibration": 0.1}).fit(X, Y),
             ValueError,
-            "0.05 of 120 rows holds out 6, too few .* at least 9",
+            "0.1 of 60 rows holds out 6, too few .* at least 9",
         ),
         (lambda: classifier().predict_set(X, 2), ValueError, "strictly between 0 and 1, got 2"),
     ],

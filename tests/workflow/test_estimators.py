@@ -7,6 +7,7 @@ import nets
 import numpy as np
 import pandas as pd
 import pytest
+from few_draws import SETTINGS
 from flax import nnx
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -24,16 +25,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(3.0, 2.0, (40, 2))
 Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=40)
 TEXT = np.where(np.median(Y) < Y, "high", "low")
-SETTINGS = {
-    "hidden": (3,),
-    "prior": bnn.priors.FanIn(),
-    "kernel": "baoab",
-    "num_chains": 1,
-    "num_warmup": 20,
-    "num_samples": 20,
-    "thinning": 5,
-    "random_state": 0,
-}
 KINDS = {"regressor": bnn.BNNRegressor, "classifier": bnn.BNNClassifier}
 # No Monte Carlo average repeats to 10⁻⁷ for another order of the same sums.
 EXEMPT = {

@@ -15,13 +15,12 @@ Source: C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine L
 *Matrix Computations* (2013), §5.3.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.linalg import solve_triangular
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 
@@ -40,7 +39,12 @@ class LinearGaussian(dist.Distribution):
     pytree_data_fields = ("_mean", "features", "scale")
 
     def __init__(
-        self, mean: Any, features: Any, scale: Any, *, validate_args: bool | None = None
+        self,
+        mean: ArrayLike,
+        features: ArrayLike,
+        scale: ArrayLike,
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         self._mean = jnp.asarray(mean)
         self.features = jnp.asarray(features)
@@ -48,7 +52,7 @@ class LinearGaussian(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=self._mean.shape, validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
         return constraints.independent(constraints.real, len(self.event_shape))
 
     @property

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
@@ -66,7 +67,7 @@ class Predictions:
             )
         return self.values[name]
 
-    def log_prob(self, y: Any) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density or probability of targets under each draw.
 
         :param y: targets, one a row.
@@ -74,7 +75,7 @@ class Predictions:
         """
         return self._at_targets("log_prob", y)
 
-    def cdf(self, y: Any) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """Probability of a target up to `y` under each draw, for a continuous target.
 
         :param y: one number a row.
@@ -84,7 +85,7 @@ class Predictions:
         self._value("mean")
         return self._at_targets("cdf", y)
 
-    def quantiles(self, levels: Any) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles of the predictive distribution, the average over all draws.
 
         :param levels: probabilities strictly between 0 and 1, (levels,).
@@ -108,7 +109,7 @@ class Predictions:
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect)
 
-    def _at_targets(self, what: str, y: Any) -> np.ndarray:
+    def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
         y = as_array(what, "y", y)
         check_array(what, "y", y)

@@ -81,7 +81,7 @@ def _known(parameterization: str) -> str:
 
 
 def to_own_coordinates(
-    model: Callable, args: Iterable, kwargs: dict[str, Any], centered: dict[str, jax.Array]
+    model: Callable, args: Iterable, kwargs: dict[str, object], centered: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     """Translate values of weights and precisions into the latent sites of a model.
 

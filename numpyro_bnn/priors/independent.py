@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.priors.base import Prior, as_prior, positive
 from numpyro_bnn.priors.layer_patterns import (
     check_no_layers,
@@ -98,7 +99,7 @@ class pretrained(Prior):
         another shape.
     """
 
-    def __init__(self, params: Any, scale: float = 0.1) -> None:
+    def __init__(self, params: PyTree, scale: float = 0.1) -> None:
         positive("pretrained", scale=scale)
         self.params = flatten_params(params)
         self.scale = scale

@@ -11,13 +11,13 @@ numbers.
 """
 
 import zlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from numpyro_bnn.distributions.gamma import Gamma
@@ -42,8 +42,8 @@ class GammaScaleMixture(dist.Distribution):
 
     def __init__(
         self,
-        concentration: Any,
-        rate: Any,
+        concentration: ArrayLike,
+        rate: ArrayLike,
         shape: tuple[int, ...],
         array: Array,
         *,
@@ -56,7 +56,7 @@ class GammaScaleMixture(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=shape, validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:

@@ -6,7 +6,7 @@ of R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ def centered_model(model: Callable) -> parameterize:
     return parameterize(model, "centered")
 
 
-def precision_sites(model_trace: dict[str, Any]) -> list[str]:
+def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
     """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
 
     :param model_trace: trace of the model in centred coordinates.

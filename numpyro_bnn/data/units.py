@@ -69,6 +69,10 @@ class Column:
         return np.array([_epsilon(kind) for kind in self._kinds])
 
     def at(self, index: tuple[int, ...]) -> str:
+        """The name of one column of the array, for an error message.
+
+        :param index: its index in one row; empty for an array with one number a row.
+        """
         if not index:
             return self.label
         if len(index) > 1:

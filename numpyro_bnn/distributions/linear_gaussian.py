@@ -53,23 +53,28 @@ class LinearGaussian(dist.Distribution):
 
     @property
     def support(self) -> constraints.Constraint:
+        """All real arrays of the shape of the mean."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     @property
     def mean(self) -> jax.Array:
+        """The mean of y, of the shape of y."""
         return self._mean
 
     @property
     def variance(self) -> jax.Array:
+        """The variance of each entry of y: that of its features, and of the noise."""
         return jnp.sum(self.features**2, -1) + self.scale**2
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Independent draws of y, (*sample_shape, *shape of y)."""
         key_weights, key_noise = jax.random.split(key)
         weights = jax.random.normal(key_weights, (*sample_shape, self.features.shape[-1]))
         noise = jax.random.normal(key_noise, (*sample_shape, *self.event_shape))
         return self._mean + jnp.tensordot(weights, self.features, (-1, -1)) + self.scale * noise
 
     def log_prob(self, value: jax.Array) -> jax.Array:
+        """The joint log density of all entries of y, in nats, with the weights integrated out."""
         residuals, features = self._in_units_of_noise(value)
         log_determinant, factor = _factorised(features)
         weights = _most_likely(factor, features, residuals)

@@ -66,10 +66,12 @@ class Draws(Mapping[str, Any]):
 
     @property
     def num_chains(self) -> int:
+        """Number of chains, or of members of an ensemble."""
         return np.shape(next(iter(self.values())))[0]
 
     @property
     def num_draws(self) -> int:
+        """Number of draws of each chain."""
         return np.shape(next(iter(self.values())))[1]
 
 

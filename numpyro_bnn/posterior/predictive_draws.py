@@ -49,14 +49,26 @@ class Predictions:
 
     @property
     def probs(self) -> np.ndarray:
+        """Probabilities of the classes, (chain, draw, row, class).
+
+        :raises AttributeError: for a target that is not a class.
+        """
         return self._value("probs")
 
     @property
     def mean(self) -> np.ndarray:
+        """Means of the target, (chain, draw, row), in its units.
+
+        :raises AttributeError: for classes.
+        """
         return self._value("mean")
 
     @property
     def scale(self) -> np.ndarray:
+        """Standard deviations of the noise, (chain, draw, row), in the units of the target.
+
+        :raises AttributeError: for classes.
+        """
         return self._value("scale")
 
     def _value(self, name: str) -> np.ndarray:

@@ -21,6 +21,11 @@ class Arguments(NamedTuple):
 
     @classmethod
     def split(cls, args: tuple, kwargs: dict[str, object]) -> "Arguments":
+        """Split the arguments of a model.
+
+        :param args: positional arguments.
+        :param kwargs: keyword arguments.
+        """
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = tuple(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
         arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
@@ -29,6 +34,12 @@ class Arguments(NamedTuple):
 
     @staticmethod
     def join(arrays: Sequence[object], static: tuple) -> tuple[tuple, dict[str, object]]:
+        """The arguments of the model, from (other) arrays and the description of the rest.
+
+        :param arrays: array leaves, in the order of :meth:`split`.
+        :param static: what :meth:`split` returned as `static`.
+        :return: positional and keyword arguments.
+        """
         structure, is_array, rest = static
         remaining = iter(arrays)
         leaves = [next(remaining) if a else leaf for a, leaf in zip(is_array, rest)]

@@ -186,6 +186,7 @@ class BoundModel(NamedTuple):
 
     @property
     def potential(self) -> Potential:
+        """The potential energy of the model for these arguments."""
         return Potential(self.model, self.args, self.kwargs)
 
 

@@ -67,6 +67,7 @@ class parameterize(Messenger):
         return hash((self.parameterization, self._model()))
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer a prior that asks for its coordinates."""
         if msg["type"] == "parameterization":
             # Handlers process a message from the inside out: the outermost one decides.
             msg["value"] = self.parameterization

@@ -186,6 +186,12 @@ class ByPath(Prior):
         return prior(path, shape)
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample each parameter by the prior of the first pattern that fits its path.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values of the random parameters, by path.
+        """
         values: dict[str, jax.Array] = {}
         taken = self._assign(shapes)
         by_unit = {

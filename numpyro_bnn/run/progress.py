@@ -77,6 +77,7 @@ class ProgressBars:
         self._text.set_description_str(text)
 
     def close(self) -> None:
+        """Remove the bars, and the line of text below them."""
         for bar in (*self._bars, *([] if self._text is None else [self._text])):
             bar.close()
 

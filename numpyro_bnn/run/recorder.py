@@ -79,6 +79,7 @@ class Disk(NamedTuple):
 
     @property
     def store(self) -> DrawStore:
+        """The store of draws: the folder `draws`, or else one inside the checkpoint."""
         path = self._checkpoint.store_path if self.draws is None else self.draws
         return DrawStore(path, self.check_locks)
 
@@ -345,6 +346,7 @@ class Recorder:
         return jax.tree.map(lambda leaf: leaf[:, begin:end], self.draws())
 
     def close(self) -> None:
+        """Wait for the last chunk to be written, and release thread and checkpoint."""
         self._pool.shutdown()
         if self.checkpoint is not None:
             self.checkpoint.close()

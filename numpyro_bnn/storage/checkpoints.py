@@ -83,6 +83,7 @@ class Checkpoint:
 
     @property
     def store_path(self) -> Path:
+        """The folder for draws inside the checkpoint."""
         return self.directory / "draws.zarr"
 
     @property
@@ -314,6 +315,7 @@ class Checkpoint:
         )
 
     def close(self) -> None:
+        """Wait for states to be written, and release the files."""
         if self._manager is not None:
             self._manager.close()
             self._manager = None

@@ -21,7 +21,8 @@ class Store(Protocol):
     path: Path
 
     @property
-    def num_sound(self) -> int: ...
+    def num_sound(self) -> int:
+        """Draws of each chain that are neither missing nor damaged."""
 
 
 class StoredArray:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def check_positive(owner: str, **numbers: Any) -> None:
+def check_positive(owner: str, **numbers: object) -> None:
     """Refuse values that are not positive finite numbers.
 
     :raises TypeError: for values that are not numbers.
@@ -43,7 +43,7 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def check_key(owner: str, key: Any, batch: int = 1) -> None:
+def check_key(owner: str, key: object, batch: int = 1) -> None:
     """Refuse values that are neither a random key nor one key a chain.
 
     :raises TypeError: naming the value.
@@ -61,7 +61,7 @@ def check_key(owner: str, key: Any, batch: int = 1) -> None:
     )
 
 
-def refuse_equal_keys(owner: str, keys: Any) -> None:
+def refuse_equal_keys(owner: str, keys: jax.Array) -> None:
     """Refuse random keys that are equal: their chains would be one and the same chain.
 
     :param keys: one random key a chain.

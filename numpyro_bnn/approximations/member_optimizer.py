@@ -8,7 +8,7 @@ for the *mean* loss U/N is N times as large as one for U.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ class TrainingOptions(NamedTuple):
     progress_bar: bool = True
 
     def checked(
-        self, function: Callable, model: Callable, kwargs: Mapping[str, Any]
+        self, function: Callable, model: Callable, kwargs: Mapping[str, object]
     ) -> "TrainingOptions":
         """Check these options, and convert numbers to Python's own integers.
 
@@ -127,7 +127,7 @@ class MemberOptimizer:
         owner: str,
         model: Callable,
         args: tuple,
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         batch_size: int | None = None,
         order: Order = "permutation",
         perturb: Callable[[Callable, PyTree], Callable] | None = None,
@@ -297,7 +297,7 @@ class MemberOptimizer:
         z: Values,
         key: jax.Array | None,
         energy: np.ndarray | None = None,
-        **info: Any,
+        **info: object,
     ) -> Draws:
         """Members and their samples as draws, failed members left out.
 

@@ -2,12 +2,12 @@
 
 import math
 import warnings
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._types import Array
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import Structure
 
@@ -68,7 +68,7 @@ def name_far(owner: str, energy: np.ndarray, allowed: float) -> None:
     )
 
 
-def where_members(take: Any, new: jax.Array, old: jax.Array) -> jax.Array:
+def where_members(take: Array, new: jax.Array, old: jax.Array) -> jax.Array:
     """Values of some members from one array, of the others from another."""
     return jnp.where(jnp.reshape(take, (-1, *(1,) * (new.ndim - 1))), new, old)
 

@@ -7,25 +7,30 @@ things. A ready model gets its data standardised on the host and marked as such
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
+from numpyro_bnn._types import Array
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import check_fits
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
-def innermost(model: Any) -> Any:
+def innermost(model: Callable | None) -> Any:
     """The model without the handlers that wrap it."""
-    while getattr(model, "fn", None) is not None:
-        model = model.fn
-    return model
+    inner: Any = model
+    while getattr(inner, "fn", None) is not None:
+        inner = inner.fn
+    return inner
 
 
-def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def prepared(
+    model: Callable, args: tuple, kwargs: Mapping[str, object]
+) -> tuple[tuple, dict[str, object]]:
     """The arguments to call a model with, ready for the device.
 
     Concrete data of a ready model are standardised with its units, which are learned from them if it has
@@ -51,7 +56,7 @@ def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple,
     return args, kwargs
 
 
-def _refuse_network(model: Any) -> None:
+def _refuse_network(model: Callable) -> None:
     """Refuse a Flax module where a model is expected: it has no prior and no likelihood."""
     # By name: Flax itself is imported in `models` only.
     if any(base.__module__.startswith("flax.") for base in type(model).__mro__):
@@ -63,7 +68,9 @@ def _refuse_network(model: Any) -> None:
         )
 
 
-def as_arrays(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def as_arrays(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, object]
+) -> tuple[tuple, dict[str, object]]:
     """Tables, series, tensors and lists among the arguments of a model, as arrays.
 
     A list is data where it is the first argument or has an entry for every row of the first
@@ -94,12 +101,16 @@ def _leaf(owner: str, label: str, leaf: Any) -> Any:
     return as_array(owner, label, leaf)
 
 
-def as_array(owner: str, label: str, values: Any) -> Any:
+@overload
+def as_array(owner: str, label: str, values: None) -> None: ...
+@overload
+def as_array(owner: str, label: str, values: ArrayLike) -> Array: ...
+def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
     """One argument as an array of numbers: arrays as they are, tables and lists converted.
 
     :param owner: the function that was called, for the error.
     :param label: name of the argument.
-    :param values: an array, a table or series, a tensor, a list of numbers, or None.
+    :param values: an array, a table or series, a tensor, a list of numbers, or None, which stays None.
     :raises TypeError: for anything else, naming the columns of a table that hold no numbers.
     """
     if values is None or isinstance(values, jax.Array):
@@ -178,12 +189,14 @@ def _is_of_numbers(values: Any) -> bool:
     return isinstance(values, _NUMBERS)
 
 
-def _owner(model: Any) -> str:
+def _owner(model: Callable | None) -> str:
     inside = innermost(model)
     return str(getattr(inside, "kind", getattr(inside, "__name__", type(inside).__name__)))
 
 
-def _parameters(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, object]
+) -> dict[str, Any]:
     """All arguments by name, the positional ones first."""
     try:
         known = list(inspect.signature(innermost(model)).parameters)
@@ -200,7 +213,9 @@ def _parameters(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict
     return dict(zip(names, args)) | dict(kwargs)
 
 
-def _named(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _named(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, object]
+) -> Iterator[tuple[str, Any]]:
     for name, value in _parameters(model, args, kwargs).items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield name + jax.tree_util.keystr(path), leaf

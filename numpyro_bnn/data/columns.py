@@ -5,16 +5,15 @@ another without any error.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 
-def column_names(values: Any) -> list[str]:
+def column_names(values: object) -> list[str]:
     """Names of the columns of a table (of pandas, polars, …), in its order; empty for anything else."""
     names = getattr(values, "columns", None)
     return [] if names is None or not hasattr(values, "shape") else [str(name) for name in names]
 
 
-def check_columns(owner: str, label: str, trained: Sequence[str], values: Any) -> None:
+def check_columns(owner: str, label: str, trained: Sequence[str], values: object) -> None:
     """Refuse a table whose columns are not those of the training data, in their order.
 
     :param owner: the function that was called, for the error.

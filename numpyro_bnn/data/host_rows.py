@@ -14,17 +14,34 @@ through the model in place of the data, until ``numpyro.subsample`` exchanges it
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.primitives import Messenger
 
+from numpyro_bnn._types import PyTree
+
 # Minibatches that are read ahead, at most: one for each chain, up to this number of chains.
 _AHEAD = 16
 # Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
+
+
+class RowsOfNumbers(Protocol):
+    """An array of numbers that lies anywhere: ``numpy.memmap``, a zarr or h5py array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of its axes, rows first."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of its numbers."""
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """Rows by a slice, or by a sorted array of row numbers."""
 
 
 class OnHost:
@@ -45,7 +62,7 @@ class OnHost:
     OnHost(shape=(1000, 3), float32)
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: RowsOfNumbers) -> None:
         shape, kind = getattr(array, "shape", ()), getattr(array, "dtype", None)
         if not shape or kind is None or np.dtype(kind).kind not in "biuf":
             raise TypeError(
@@ -116,7 +133,7 @@ class OnHost:
         return max(1, min(self.shape[0], _PASS_BYTES // max(1, row)))
 
 
-def sources_in(tree: Any) -> list[OnHost]:
+def sources_in(tree: PyTree) -> list[OnHost]:
     """The data on the host among the arguments of a model."""
     return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, OnHost)]
 

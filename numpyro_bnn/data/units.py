@@ -12,6 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from numpyro_bnn._types import Array, PyTree
 
 # Numbers in one block of rows: 32 MiB in double precision.
 _BLOCK = 1 << 22
@@ -33,11 +36,11 @@ class Prepared:
       with the data, so that a compiled program serves data in other units too
     """
 
-    rows: Any
-    y_scale: Any = 1.0
+    rows: Array
+    y_scale: ArrayLike = 1.0
 
 
-def taken(data: Any, rows: Any) -> Any:
+def taken(data: PyTree, rows: slice | Array) -> PyTree:
     """Some rows of the inputs, an array or a pytree of arrays; what has no rows stays as it is.
 
     :param rows: a slice, or row numbers.
@@ -52,19 +55,24 @@ class Column:
     :param given: the object it was made from: a table has names and dtypes of its columns.
     """
 
-    def __init__(self, label: str, given: Any = None) -> None:
+    def __init__(self, label: str, given: object = None) -> None:
         self.label = label
-        columns = getattr(given, "columns", None)
+        table: Any = given
+        columns = getattr(table, "columns", None)
         self.names = None if columns is None else list(columns)
-        self._kinds = None if columns is None else list(given.dtypes)
+        self._kinds = None if columns is None else list(table.dtypes)
 
-    def epsilon(self, dtype: Any) -> Any:
+    def epsilon(self, dtype: DTypeLike) -> float | np.ndarray:
         """Relative spacing of the numbers as they were given, by column where dtypes differ."""
         if self._kinds is None or not all(isinstance(kind, np.dtype) for kind in self._kinds):
             return _epsilon(dtype)
         return np.array([_epsilon(kind) for kind in self._kinds])
 
     def at(self, index: tuple[int, ...]) -> str:
+        """The name of one column of the array, for an error message.
+
+        :param index: its index in one row; empty for an array with one number a row.
+        """
         if not index:
             return self.label
         if len(index) > 1:
@@ -74,7 +82,7 @@ class Column:
         return f"column {index[0]} of {self.label}"
 
 
-def blocks(values: Any) -> Iterator[slice]:
+def blocks(values: np.ndarray) -> Iterator[slice]:
     """Slices over rows that hold about `_BLOCK` numbers each."""
     step = max(1, _BLOCK // max(1, int(np.prod(values.shape[1:]))))
     for begin in range(0, len(values), step):
@@ -147,7 +155,9 @@ def _epsilon(dtype: Any) -> float:
     return float(jnp.finfo(dtype if jnp.issubdtype(dtype, jnp.floating) else np.float64).eps)
 
 
-def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: Any) -> None:
+def check_resolution(
+    owner: str, column: Column, dtype: DTypeLike, mean: np.ndarray, scale: np.ndarray
+) -> None:
     """Refuse values whose dtype has a spacing as large as the variation of the values.
 
     :param dtype: dtype of the values as they were given.

@@ -1,11 +1,13 @@
 """The draws that :func:`diagnose_draws` is given, checked and sorted by what they are of."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 Arrays = dict[str, np.ndarray]
 
@@ -13,6 +15,10 @@ Arrays = dict[str, np.ndarray]
 def is_precision(name: str) -> bool:
     """Whether a site is reported among the precisions and not among the weights."""
     return name.endswith("precision")
+
+
+# Draws of predictions, (chain, draw, input, …): an object, a mapping of arrays by name, or one array.
+PredictionDraws: TypeAlias = Predictions | Mapping[str, ArrayLike] | ArrayLike
 
 
 class CheckedDraws(NamedTuple):
@@ -59,14 +65,18 @@ class CheckedDraws(NamedTuple):
         """
         return CheckedDraws(*(kept(arrays) for arrays in self))
 
-    def without(self, chains: Mapping[int, Any]) -> "CheckedDraws":
-        """All arrays of draws, without the chains whose numbers are the keys of `chains`."""
+    def without(self, chains: Collection[int]) -> "CheckedDraws":
+        """All arrays of draws, without the chains of these numbers."""
         kept = [chain for chain in range(self.shape[0]) if chain not in chains]
         return self.of_chains(lambda arrays: {name: x[kept] for name, x in arrays.items()})
 
 
 def check_draws(
-    weights: Any, predictions: Any, log_joint: Any, log_likelihood: Any, aligned: Any
+    weights: Mapping[str, ArrayLike] | ArrayLike | None,
+    predictions: PredictionDraws | None,
+    log_joint: Mapping[str, ArrayLike] | ArrayLike | None,
+    log_likelihood: ArrayLike | None,
+    aligned: Mapping[str, ArrayLike] | None,
 ) -> CheckedDraws:
     """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments.
 
@@ -92,7 +102,7 @@ def check_draws(
     return given
 
 
-def named_arrays(what: str, given: Any, default: str) -> Arrays:
+def named_arrays(what: str, given: PredictionDraws | None, default: str) -> Arrays:
     """A mapping, predictions or a single array, as checked arrays by name; empty for None.
 
     :param what: the argument, for errors.

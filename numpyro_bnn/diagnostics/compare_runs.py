@@ -5,9 +5,10 @@ they do not, which chain does not move, and in which quantities a second run dif
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import norm
@@ -35,7 +36,7 @@ class ChainMoments(NamedTuple):
     error: np.ndarray
 
 
-def chain_moments(x: Any) -> ChainMoments:
+def chain_moments(x: ArrayLike) -> ChainMoments:
     """Moments of each chain on its own.
 
     :param x: draws `(chain, draw, ...)`.
@@ -185,7 +186,7 @@ class SecondOpinion(NamedTuple):
         return self.num_parted == 0
 
 
-def label_of(name: str, index: tuple[Any, ...]) -> str:
+def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
     """`name[i, j]`, or the name alone for a scalar."""
     return f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
 
@@ -212,7 +213,7 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
     return mean_a, mean_b, apart
 
 
-def compare_draws(first: Mapping[str, Any], second: Mapping[str, Any]) -> SecondOpinion:
+def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike]) -> SecondOpinion:
     """Compare means and 5, 50 and 95 % quantiles of two runs in joint Monte Carlo errors.
 
     R-hat cannot see a region that every chain of a run misses; another sampler may find it. Each error

@@ -32,7 +32,9 @@ def _bits(draws: np.ndarray) -> list[bytes]:
     return [np.ascontiguousarray(own).tobytes() for own in draws]
 
 
-def without_copies(values: Any, copies: Mapping[int, int], num_chains: int) -> Any:
+def without_copies(
+    values: Mapping[str, Any] | None, copies: Mapping[int, int], num_chains: int
+) -> Any:
     """Arrays by name without the chains that are copies.
 
     :param values: arrays whose first axis is of chains, by name; others stay as they are. None stays None.

@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
@@ -15,7 +17,7 @@ from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -30,14 +32,14 @@ _ROWS_TRIED = 50
 
 
 def diagnose(
-    run: Any,
-    x: Any,
-    y: Any = None,
+    run: Run,
+    x: PyTree,
+    y: ArrayLike | None = None,
     *,
     tolerance: Tolerance | None = None,
     model: Callable | None = None,
-    second: Any = None,
-    superchains: Any = None,
+    second: Run | None = None,
+    superchains: int | ArrayLike | None = None,
     align_units: bool | None = None,
     batch_size: int = 1000,
     site: str | None = None,

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
 class VarianceParts(NamedTuple):
@@ -27,7 +29,7 @@ class VarianceParts(NamedTuple):
     share: np.ndarray
 
 
-def variance_parts(x: Any, groups: Any = None) -> VarianceParts:
+def variance_parts(x: ArrayLike, groups: ArrayLike | None = None) -> VarianceParts:
     """Split the variance over all draws into parts within and between groups of chains.
 
     The law of total variance over draws with equal weights; groups weigh as their chains.
@@ -74,7 +76,7 @@ class ChainAgreement(NamedTuple):
     total_variation: np.ndarray
 
 
-def chain_agreement(probs: Any) -> ChainAgreement:
+def chain_agreement(probs: Predictions | ArrayLike) -> ChainAgreement:
     """Agreement and total variation between the predictive distributions of single chains.
 
     The measures with which Izmailov et al. 2021 (arXiv:2104.14421) compare methods, here between
@@ -157,7 +159,10 @@ def _entropy_of(affinity: np.ndarray) -> float:
 
 
 def distinct_functions(
-    predictions: Any, *, max_draws: int = 512, max_inputs: int = 200
+    predictions: Predictions | Mapping[str, ArrayLike],
+    *,
+    max_draws: int = 512,
+    max_inputs: int = 200,
 ) -> DistinctFunctions:
     """In effect how many distinct functions the draws hold, and how many the chains.
 
@@ -182,7 +187,7 @@ def distinct_functions(
     :return: total, within and between.
     :raises ValueError: without those entries.
     """
-    values = getattr(predictions, "values", None)
+    values: Any = getattr(predictions, "values", None)
     values = values if isinstance(values, Mapping) else predictions
     known = isinstance(values, Mapping) and ("probs" in values or {"mean", "scale"} <= set(values))
     if not known:

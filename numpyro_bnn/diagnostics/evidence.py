@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
@@ -128,7 +129,7 @@ def measure(
     *,
     space: Space | None = None,
     second: Mapping[str, np.ndarray] | None = None,
-    superchains: Any = None,
+    superchains: int | ArrayLike | None = None,
 ) -> ErrorsAndAgreement:
     """Monte Carlo errors and agreement of chains, from finite draws.
 
@@ -215,7 +216,7 @@ def _apart(
     }
 
 
-def weights_to_judge(weights: Mapping[str, Any]) -> Arrays:
+def weights_to_judge(weights: Mapping[str, np.ndarray]) -> Arrays:
     """Draws `(chain, draw, scalar)` of all sites side by side, at most 10,000 scalars."""
     total = sum(int(np.prod(x.shape[2:])) for x in weights.values())
     every = -(-total // _MOST_WEIGHTS)

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
 
 from numpyro_bnn.diagnostics.checked_draws import (
     Arrays,
     CheckedDraws,
+    PredictionDraws,
     bad_chains,
     check_draws,
     is_precision,
@@ -52,16 +54,18 @@ _FEWEST = 8
 
 
 def diagnose_draws(
-    weights: Any = None,
-    predictions: Any = None,
+    weights: Mapping[str, ArrayLike] | None = None,
+    predictions: PredictionDraws | None = None,
     *,
-    log_likelihood: Any = None,
+    log_likelihood: ArrayLike | None = None,
     tolerance: Tolerance | None = None,
-    aligned: Any = None,
-    log_joint: Any = None,
-    sample_stats: Mapping[str, Any] | None = None,
-    second: Any = None,
-    superchains: Any = None,
+    aligned: Mapping[str, ArrayLike] | None = None,
+    log_joint: ArrayLike | None = None,
+    sample_stats: Mapping[str, ArrayLike | None] | None = None,
+    second: tuple[Mapping[str, ArrayLike] | None, PredictionDraws | None]
+    | Mapping[str, object]
+    | None = None,
+    superchains: int | ArrayLike | None = None,
     min_draws: int = 100,
     rhat_limit: float | None = None,
     ess_limit: float | None = None,

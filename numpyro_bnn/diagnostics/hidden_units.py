@@ -10,11 +10,13 @@ is left between the chains is genuine.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
 
@@ -98,7 +100,7 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
 
 
 def find_hidden_layers(
-    draws: Draws, x: Any, model: Callable | None = None, site: str | None = None
+    draws: Draws, x: PyTree, model: Callable | None = None, site: str | None = None
 ) -> tuple[HiddenLayer, ...]:
     """The layers of a network whose hidden units can be exchanged.
 
@@ -182,9 +184,9 @@ def _match(values: Values, layer: HiddenLayer, target: np.ndarray) -> bool:
 
 
 def align(
-    weights: Mapping[str, Any],
+    weights: Mapping[str, ArrayLike],
     layers: tuple[HiddenLayer, ...],
-    reference: Mapping[str, Any] | None = None,
+    reference: Mapping[str, ArrayLike] | None = None,
 ) -> Values:
     """Exchange, flip and scale hidden units so that every draw resembles a reference draw most.
 

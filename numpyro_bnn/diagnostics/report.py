@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from numpyro_bnn.diagnostics.report_page import (
 from numpyro_bnn.diagnostics.rhat_and_ess import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 _WIDTH = 88
 _MOST_GROUPS = 12
@@ -240,7 +244,7 @@ class Report:
             Path(path).write_text(made, encoding="utf-8")
         return made
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """The table as a pandas data frame, one row for each site and no summaries.
 
         :return: columns `space`, `site`, `num_scalars`, `max_rhat`, `median_rhat`, `min_ess`,
@@ -272,7 +276,9 @@ class Report:
         }
         return numbers_of(said, self.tolerance, self.monte_carlo_error, self.agreement)
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(
+        self, axes: "Sequence[Axes] | np.ndarray | None" = None
+    ) -> "Sequence[Axes] | np.ndarray":
         """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
 
         :param axes: two Matplotlib axes; default: a new figure.

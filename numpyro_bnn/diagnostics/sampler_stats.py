@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.rhat import ebfmi
 from numpyro_bnn.diagnostics.temperatures import Measured, Temperatures, temperatures_of
@@ -63,7 +64,9 @@ class SamplerStats(NamedTuple):
         return self.heat.measured
 
 
-def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> SamplerStats:
+def read(
+    sample_stats: Mapping[str, ArrayLike | None] | None, shape: tuple[int, int]
+) -> SamplerStats:
     """Read the statistics of a sampler under NumPyro's or ArviZ's names.
 
     :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` (a number) says which
@@ -86,7 +89,7 @@ def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> Samp
                     f"mcmc.get_extra_fields(group_by_chain=True)."
                 )
             found[meaning] = array
-    limit = given.get("max_num_steps")
+    limit: Any = given.get("max_num_steps")
     if "saturated" not in found and "num_steps" in found and limit is not None:
         found["saturated"] = found["num_steps"] >= int(limit)
     counts = [int(found[k].sum()) if k in found else None for k in ("diverging", "saturated")]

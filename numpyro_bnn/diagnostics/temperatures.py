@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
@@ -167,7 +168,7 @@ class Temperatures(NamedTuple):
         return f"{lead} So it is of {', '.join(named)}{f' and {more} more' if more else ''}."
 
 
-def temperatures_of(stats: Mapping[str, Any], corrected: bool) -> Temperatures:
+def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperatures:
     """Read the temperatures that a run recorded.
 
     :param stats: name to array `(chain, draw)`.

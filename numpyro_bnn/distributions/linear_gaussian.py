@@ -15,13 +15,12 @@ Source: C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine L
 *Matrix Computations* (2013), §5.3.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.linalg import solve_triangular
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 
@@ -40,7 +39,12 @@ class LinearGaussian(dist.Distribution):
     pytree_data_fields = ("_mean", "features", "scale")
 
     def __init__(
-        self, mean: Any, features: Any, scale: Any, *, validate_args: bool | None = None
+        self,
+        mean: ArrayLike,
+        features: ArrayLike,
+        scale: ArrayLike,
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         self._mean = jnp.asarray(mean)
         self.features = jnp.asarray(features)
@@ -48,24 +52,29 @@ class LinearGaussian(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=self._mean.shape, validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
+        """All real arrays of the shape of the mean."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     @property
     def mean(self) -> jax.Array:
+        """The mean of y, of the shape of y."""
         return self._mean
 
     @property
     def variance(self) -> jax.Array:
+        """The variance of each entry of y: that of its features, and of the noise."""
         return jnp.sum(self.features**2, -1) + self.scale**2
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Independent draws of y, (*sample_shape, *shape of y)."""
         key_weights, key_noise = jax.random.split(key)
         weights = jax.random.normal(key_weights, (*sample_shape, self.features.shape[-1]))
         noise = jax.random.normal(key_noise, (*sample_shape, *self.event_shape))
         return self._mean + jnp.tensordot(weights, self.features, (-1, -1)) + self.scale * noise
 
     def log_prob(self, value: jax.Array) -> jax.Array:
+        """The joint log density of all entries of y, in nats, with the weights integrated out."""
         residuals, features = self._in_units_of_noise(value)
         log_determinant, factor = _factorised(features)
         weights = _most_likely(factor, features, residuals)

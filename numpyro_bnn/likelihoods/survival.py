@@ -51,6 +51,10 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.concatenate([jnp.zeros(1, self.breaks.dtype), self.breaks])
 
     def log_prob(self, value: jax.Array) -> jax.Array:
+        """Log density of an event, or log probability of surviving a censored time, in nats.
+
+        :param value: (…, 2), time and whether the event was seen.
+        """
         time, event = value[..., 0, None], value[..., 1]
         lengths = jnp.append(jnp.diff(self._begins), jnp.inf)
         spent = jnp.clip(time - self._begins, 0.0, lengths)

@@ -1,19 +1,20 @@
 """Plots of Monte Carlo errors, and of distances between the averages of chains."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
-from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.plots.style import axes_or_new, color_at, foreground, label_axes, legend_above
+from numpyro_bnn.scores.inputs import Scored
 
 _UNITS = {
     "total_variation": "total variation",
@@ -27,7 +28,7 @@ _MOST_WRITTEN = 8
 
 
 def plot_monte_carlo_error(
-    predictions: Any,
+    predictions: Scored | Mapping[str, ArrayLike],
     *,
     tolerance: Tolerance | None = None,
     num_points: int = 10,
@@ -86,7 +87,10 @@ def plot_monte_carlo_error(
 
 
 def plot_agreement(
-    predictions: Any, *, tolerance: Tolerance | None = None, ax: Axes | None = None
+    predictions: Scored | Mapping[str, ArrayLike],
+    *,
+    tolerance: Tolerance | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Distances between the averages of each two chains, with chains that agree next to each other.
 
@@ -132,11 +136,11 @@ def plot_agreement(
     ax.set_yticks(range(len(order)), order)
     name = "half of the chain" if found.halves else "chain"
     label_axes(ax, name, name)
-    ax.set_title(_said(found, accepted), fontsize="medium")
+    ax.set_title(_verdict_in_words(found, accepted), fontsize="medium")
     return ax
 
 
-def _arrays(owner: str, predictions: Any) -> dict[str, np.ndarray]:
+def _arrays(owner: str, predictions: Scored | Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     values = getattr(predictions, "values", None)
     values = values if isinstance(values, Mapping) else predictions
     arrays = values if isinstance(values, Mapping) else {"values": values}
@@ -182,7 +186,7 @@ def _written(ax: Axes, distance: np.ndarray, dark: float) -> None:
             ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
 
 
-def _said(found: Any, tolerance: Tolerance) -> str:
+def _verdict_in_words(found: Agreement, tolerance: Tolerance) -> str:
     who = "halves" if found.halves else "chains"
     if not found.tested:
         return f"too few draws to test whether {who} agree"

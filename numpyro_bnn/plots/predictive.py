@@ -1,13 +1,14 @@
 """Plots of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
+from matplotlib.typing import ColorType
+from numpy.typing import ArrayLike
 
 from numpyro_bnn import scores
 from numpyro_bnn.plots.style import (
@@ -18,17 +19,18 @@ from numpyro_bnn.plots.style import (
     legend_above,
     marker_at,
 )
+from numpyro_bnn.scores.inputs import Scored
 
 
 def plot_predictive_band(
-    x: Any,
-    mean: Any,
-    scale: Any = None,
+    x: ArrayLike,
+    mean: Scored,
+    scale: ArrayLike | None = None,
     *,
-    data: tuple[Any, Any] | None = None,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
     num_draws: int = 0,
     label: str = "posterior average",
-    color: Any = None,
+    color: ColorType | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Mean of the model average, and bands of ± ½ and ± 2 of its standard deviations.
@@ -94,16 +96,16 @@ def plot_predictive_band(
 
 
 def plot_decision_boundary(
-    posterior: Callable[[np.ndarray], Any],
-    x: Any,
-    y: Any,
+    posterior: Callable[[np.ndarray], ArrayLike],
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    point: Callable[[np.ndarray], Any] | None = None,
+    point: Callable[[np.ndarray], ArrayLike] | None = None,
     resolution: int = 120,
     padding: float = 0.25,
     class_names: Sequence[str] | None = None,
-    ax: Any = None,
-) -> Any:
+    ax: Axes | Sequence[Axes] | np.ndarray | None = None,
+) -> Axes | Sequence[Axes] | np.ndarray:
     """Decision regions over two inputs, shaded by how certain the prediction is.
 
     The deeper the colour of a class, the higher its probability; where all are equally likely,
@@ -185,8 +187,8 @@ def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
 
 
 def plot_reliability(
-    probs: Any,
-    y: Any,
+    probs: Scored,
+    y: ArrayLike,
     *,
     num_bins: int = 15,
     adaptive: bool = False,
@@ -259,13 +261,13 @@ def plot_reliability(
 
 
 def plot_interval_calibration(
-    predictions: Any,
-    y: Any,
-    scale: Any = None,
+    predictions: Scored,
+    y: ArrayLike,
+    scale: ArrayLike | None = None,
     *,
-    levels: Any = None,
+    levels: ArrayLike | None = None,
     label: str = "observed",
-    color: Any = None,
+    color: ColorType | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Share of targets inside central predictive intervals, against the level that they claim.

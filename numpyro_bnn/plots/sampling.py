@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.plots.style import (
     PALETTE,
@@ -26,8 +27,8 @@ from numpyro_bnn.potential.potential import Potential
 
 
 def plot_rhat(
-    weights: Any,
-    predictions: Any = None,
+    weights: ArrayLike | Mapping[str, ArrayLike],
+    predictions: ArrayLike | Mapping[str, ArrayLike] = None,
     *,
     limit: float = 1.01,
     num_bins: int = 40,
@@ -87,7 +88,7 @@ def plot_rhat(
 
 
 def plot_trace(
-    log_joint: Any,
+    log_joint: ArrayLike,
     *,
     label: str = "log joint density (nats)",
     ax: Axes | None = None,
@@ -112,9 +113,9 @@ def plot_trace(
 
 
 def plot_temperature(
-    temperatures: Any,
+    temperatures: ArrayLike | Mapping[str, ArrayLike],
     *,
-    target: Any = 1.0,
+    target: ArrayLike = 1.0,
     window: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -137,7 +138,8 @@ def plot_temperature(
         raise ValueError(f"plot_temperature: window must be positive, got {window}.")
     ax = axes_or_new(ax, (7.0, 3.6))
     num_draws, widths = 0, set()
-    middles = [np.asarray(target, np.float64).reshape(-1)]
+    wanted = np.asarray(target, np.float64)
+    middles = [np.ravel(wanted)]
     for index, (name, value) in enumerate(temperatures.items()):
         values = chains_by_draws("plot_temperature", name, value)
         num_draws = max(num_draws, values.shape[1])
@@ -150,7 +152,6 @@ def plot_temperature(
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
         # Configurational temperatures have heavy tails: limits for the bulk of them.
         middles.append(np.nanquantile(values, [0.01, 0.99]))
-    wanted = np.asarray(target, np.float64)
     if wanted.shape not in ((), (num_draws,)):
         raise ValueError(
             f"plot_temperature: target has shape {wanted.shape} for {num_draws} draws; expected a "
@@ -163,7 +164,7 @@ def plot_temperature(
         linestyle="--",
         label="target",
     )
-    ends = np.concatenate(middles)
+    ends: np.ndarray = np.concatenate(middles)
     margin = 0.15 * max(np.ptp(ends), 0.1)
     ax.set(xlim=(0, max(1, num_draws - 1)), ylim=(ends.min() - margin, ends.max() + margin))
     label_axes(
@@ -176,7 +177,7 @@ def plot_temperature(
 
 
 def plot_layer_temperature(
-    temperatures: Mapping[str, Mapping[str, Any]],
+    temperatures: Mapping[str, Mapping[str, ArrayLike]],
     *,
     target: float = 1.0,
     ax: Axes | None = None,
@@ -216,14 +217,14 @@ def plot_layer_temperature(
     return ax
 
 
-def _value_and_error(value: Any) -> tuple[float, float]:
+def _value_and_error(value: ArrayLike) -> tuple[float, float]:
     pair = np.ravel(np.asarray(value, np.float64))
     return float(pair[0]), float(pair[1]) if pair.size > 1 else 0.0
 
 
 def plot_density_surface(
-    log_density: Callable[[jax.Array], Any] | Potential,
-    samples: Sequence[Any],
+    log_density: Callable[[jax.Array], jax.Array] | Potential,
+    samples: Sequence[ArrayLike | Mapping[str, ArrayLike]],
     *,
     resolution: int = 60,
     padding: float = 0.4,

@@ -1,11 +1,10 @@
 """Plots of step sizes and temperatures that change while a chain runs."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.plots.style import (
     axes_or_new,
@@ -22,7 +21,7 @@ def plot_schedule(
     temperature: float | Schedule | None = None,
     *,
     num_steps: int,
-    kept: Any = None,
+    kept: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Step size, and temperature, against the step, with the draws that are kept marked.

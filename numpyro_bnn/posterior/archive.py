@@ -9,7 +9,7 @@ from zipfile import is_zipfile
 import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -19,7 +19,7 @@ from numpyro_bnn.storage.folders import require_writable
 _FORMAT = "numpyro_bnn draws 1"
 
 
-def save(run: Any, path: str | Path) -> Path:
+def save(run: Run, path: str | Path) -> Path:
     """Write draws to one file (a NumPy archive).
 
     :param run: an ``MCMC`` after `run`, or draws.

@@ -1,12 +1,15 @@
 """Posterior draws that carry their model: the one type for draws of samplers, ensembles and files."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.samplers.suspects import suspects_in
 
 
@@ -22,10 +25,10 @@ class Draws(Mapping[str, Any]):
 
     def __init__(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, ArrayLike],
         model: Callable | None = None,
-        stats: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
+        stats: Mapping[str, ArrayLike] | None = None,
+        info: Mapping[str, object] | None = None,
     ) -> None:
         shapes = {name: np.shape(value)[:2] for name, value in values.items()}
         if not shapes or len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 2:
@@ -33,10 +36,10 @@ class Draws(Mapping[str, Any]):
                 "Draws need arrays with the same two leading axes (chain, draw) for every site, "
                 f"got leading axes {shapes}."
             )
-        self.values_by_site = dict(values)
+        self.values_by_site: dict[str, Any] = dict(values)
         self.model = model
-        self.stats = dict(stats or {})
-        self.info = dict(info or {})
+        self.stats: dict[str, Any] = dict(stats or {})
+        self.info: dict[str, Any] = dict(info or {})
 
     def __getitem__(self, site: str) -> Any:
         return self.values_by_site[site]
@@ -63,14 +66,28 @@ class Draws(Mapping[str, Any]):
 
     @property
     def num_chains(self) -> int:
+        """Number of chains, or of members of an ensemble."""
         return np.shape(next(iter(self.values())))[0]
 
     @property
     def num_draws(self) -> int:
+        """Number of draws of each chain."""
         return np.shape(next(iter(self.values())))[1]
 
 
-def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
+class HasDraws(Protocol):
+    """The result of an analysis that holds draws, such as :class:`numpyro_bnn.Fit`."""
+
+    @property
+    def draws(self) -> Draws:
+        """The draws to predict with."""
+
+
+# A run: whatever holds draws of a model. A mapping holds arrays (chain, draw, …) by name of the site.
+Run: TypeAlias = NumPyroMCMC | Draws | HasDraws | Mapping[str, ArrayLike]
+
+
+def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -> Draws:
     """The draws of a run, a fit or a mapping, as :class:`Draws`.
 
     :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a :class:`Draws`, or
@@ -108,9 +125,9 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
     )
 
 
-def stats_by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
+def stats_by_site(stats: Mapping[str, PyTree]) -> dict[str, Array]:
     """Statistics with one array for all sites, split into one array a site: ``"name[site]"``."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, Array] = {}
     for name, value in stats.items():
         if isinstance(value, Mapping):
             flat |= {f"{name}[{site}]": leaf for site, leaf in value.items()}
@@ -119,7 +136,7 @@ def stats_by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def max_num_steps_of(sampler: Any) -> int | None:
+def max_num_steps_of(sampler: MCMCKernel) -> int | None:
     """The most steps that a trajectory of NUTS takes after warm-up; None for other kernels."""
     depth = getattr(sampler, "_max_tree_depth", None)
     if type(sampler).__name__ != "NUTS" or depth is None:
@@ -128,7 +145,7 @@ def max_num_steps_of(sampler: Any) -> int | None:
     return 2**depth - 1
 
 
-def group_by_chain(samples: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict:
+def group_by_chain(samples: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict:
     """Give flat draws (draw, …) a chain axis of one; leave (chain, draw, …) as it is.
 
     :param samples: draws by site name.
@@ -148,6 +165,6 @@ def group_by_chain(samples: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
     return dict(samples)
 
 
-def to_host(values: Any) -> Any:
+def to_host(values: PyTree) -> PyTree:
     """NumPy arrays from device arrays."""
     return jax.tree.map(np.asarray, values)

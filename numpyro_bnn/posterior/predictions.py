@@ -14,11 +14,12 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -44,8 +45,8 @@ _VECTOR = 32
 
 def predict(
     model: Callable | None,
-    samples: Any,
-    x: Any,
+    samples: Run,
+    x: PyTree,
     *,
     batch_size: int = 1000,
     site: str | None = None,
@@ -94,11 +95,11 @@ class Predictor:
     def __init__(
         self,
         model: Callable,
-        x: Any,
+        x: PyTree,
         *,
         batch_size: int = 1000,
         site: str | None = None,
-        fitted: Any = None,
+        fitted: PyTree | None = None,
     ) -> None:
         self.batch_size = check_whole("predict", "batch_size", batch_size)
         table, ((x,), _) = x, as_arrays(model, (x,), {})
@@ -116,7 +117,7 @@ class Predictor:
         self.structure = structure_at(self.model, head)
         self._programs: dict[str, Callable] = {}
 
-    def __call__(self, samples: Mapping[str, Any], first: int = 0) -> Predictions:
+    def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
         """Predictions of some draws.
 
         :param samples: draws of the model by site, (draw, …) or (chain, draw, …).
@@ -271,7 +272,7 @@ def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
 
 
 def prior_predictive(
-    model: Callable, key: jax.Array, x: Any, num_samples: int
+    model: Callable, key: jax.Array, x: PyTree, num_samples: int
 ) -> dict[str, jax.Array]:
     """Draw weights and targets from the prior.
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
@@ -48,14 +49,26 @@ class Predictions:
 
     @property
     def probs(self) -> np.ndarray:
+        """Probabilities of the classes, (chain, draw, row, class).
+
+        :raises AttributeError: for a target that is not a class.
+        """
         return self._value("probs")
 
     @property
     def mean(self) -> np.ndarray:
+        """Means of the target, (chain, draw, row), in its units.
+
+        :raises AttributeError: for classes.
+        """
         return self._value("mean")
 
     @property
     def scale(self) -> np.ndarray:
+        """Standard deviations of the noise, (chain, draw, row), in the units of the target.
+
+        :raises AttributeError: for classes.
+        """
         return self._value("scale")
 
     def _value(self, name: str) -> np.ndarray:
@@ -66,7 +79,7 @@ class Predictions:
             )
         return self.values[name]
 
-    def log_prob(self, y: Any) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density or probability of targets under each draw.
 
         :param y: targets, one a row.
@@ -74,7 +87,7 @@ class Predictions:
         """
         return self._at_targets("log_prob", y)
 
-    def cdf(self, y: Any) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """Probability of a target up to `y` under each draw, for a continuous target.
 
         :param y: one number a row.
@@ -84,7 +97,7 @@ class Predictions:
         self._value("mean")
         return self._at_targets("cdf", y)
 
-    def quantiles(self, levels: Any) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles of the predictive distribution, the average over all draws.
 
         :param levels: probabilities strictly between 0 and 1, (levels,).
@@ -108,7 +121,7 @@ class Predictions:
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect)
 
-    def _at_targets(self, what: str, y: Any) -> np.ndarray:
+    def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
         y = as_array(what, "y", y)
         check_array(what, "y", y)

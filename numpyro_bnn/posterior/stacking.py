@@ -20,16 +20,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 
 _MOST_STEPS = 200_000
 
 
-def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
+def stacking_weights(log_scores: ArrayLike, tolerance: float = 1e-6) -> np.ndarray:
     """The mixture of predictions with the highest mean log score.
 
     :param log_scores: log densities of held-out rows in nats, (component, row), or with draws,
@@ -85,7 +87,13 @@ def _components(log_scores: Any) -> Any:
 
 
 def stack(
-    run: Any, x: Any, y: Any, *, key: jax.Array, num_samples: int | None = None, **options: Any
+    run: Run,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    key: jax.Array,
+    num_samples: int | None = None,
+    **options: Any,
 ) -> Draws:
     """Draws from the stacked mixture of the chains (or members) of one run.
 

@@ -7,7 +7,6 @@ memory grows with the chunk and not with the rows, at no extra pass over the dat
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpyro
@@ -60,7 +59,7 @@ class Chunked:
         self.chunk_size = check_whole("MCMC", "chunk_size", chunk_size)
         self.plate = plate
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with block():
             observed = structure_of(self.fn, args, kwargs).observed
         if not observed:

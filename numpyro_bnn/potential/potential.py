@@ -319,7 +319,7 @@ def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str
     }
 
 
-def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
+def potential_of(model: Callable, *args: object, **kwargs: object) -> Potential:
     """The potential energy of a NumPyro model for given arguments.
 
     :param model: a NumPyro model.

@@ -14,7 +14,8 @@ class SummedOverRows(Protocol):
     """A quantity that is a sum over rows, which :func:`in_chunks` computes a chunk at a time."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of rows N."""
 
     def some(
         self, position: PyTree, indices: jax.Array, contiguous: bool

@@ -65,10 +65,12 @@ class Structure(NamedTuple):
 
     @property
     def latent(self) -> list[str]:
+        """Names of the sites that are sampled."""
         return [name for name, site in self.sites.items() if not site.observed]
 
     @property
     def observed(self) -> list[str]:
+        """Names of the sites with observed values."""
         return [name for name, site in self.sites.items() if site.observed]
 
     @property

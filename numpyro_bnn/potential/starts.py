@@ -54,7 +54,7 @@ def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str
         )
 
 
-def check_kinds(owner: str, init_params: Any) -> None:
+def check_kinds(owner: str, init_params: object) -> None:
     """Refuse starts that are not made of numbers.
 
     :param owner: the caller, for error messages.
@@ -69,7 +69,7 @@ def check_kinds(owner: str, init_params: Any) -> None:
             )
 
 
-def check_mapping(owner: str, init_params: Any) -> None:
+def check_mapping(owner: str, init_params: object) -> None:
     """Refuse starts of a model that are not arrays by site.
 
     :raises TypeError: naming their type.
@@ -117,7 +117,7 @@ def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[
         )
 
 
-def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...]) -> Values:
+def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Values:
     """Unconstrained start of all latent sites from the values of weights alone.
 
     :param potential: potential energy of the model.
@@ -181,11 +181,12 @@ class BoundModel(NamedTuple):
 
     model: Callable
     args: tuple
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     structure: Structure
 
     @property
     def potential(self) -> Potential:
+        """The potential energy of the model for these arguments."""
         return Potential(self.model, self.args, self.kwargs)
 
 

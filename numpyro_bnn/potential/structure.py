@@ -17,6 +17,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.likelihoods.observe import check_classes
@@ -26,7 +27,7 @@ from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.precision_levels import levels_of
 
 
-def as_jax(tree: Any) -> Any:
+def as_jax(tree: PyTree) -> PyTree:
     """NumPy arrays as JAX arrays, which traced row numbers of a minibatch can index."""
 
     def convert(leaf: Any) -> Any:

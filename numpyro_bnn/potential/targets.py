@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-from typing import Any
 
 import jax
 import numpy as np
@@ -156,7 +155,7 @@ def _absent(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], bool
     return [f"{n}=None" for n in none if n not in meant], any(n in meant for n in none)
 
 
-def check_arguments(args: tuple, kwargs: Mapping[str, Any]) -> None:
+def check_arguments(args: tuple, kwargs: Mapping[str, object]) -> None:
     """Refuse data without rows.
 
     :param args: positional arguments of a model.

@@ -124,7 +124,7 @@ def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distrib
     return distribution.to_event(len(batch)) if batch else distribution
 
 
-def as_prior(prior: Any) -> Prior:
+def as_prior(prior: object) -> Prior:
     """A prior from a :class:`Prior`, a distribution or a function of path and shape.
 
     :raises TypeError: for anything else.
@@ -145,7 +145,7 @@ def as_prior(prior: Any) -> Prior:
     )
 
 
-def positive(owner: str, **values: Any) -> None:
+def positive(owner: str, **values: object) -> None:
     """Check numbers that are known now; a scale that is itself sampled cannot be."""
     for label, value in values.items():
         if not not_jax_tracer(value):

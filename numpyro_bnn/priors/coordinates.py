@@ -67,6 +67,7 @@ class parameterize(Messenger):
         return hash((self.parameterization, self._model()))
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer a prior that asks for its coordinates."""
         if msg["type"] == "parameterization":
             # Handlers process a message from the inside out: the outermost one decides.
             msg["value"] = self.parameterization
@@ -81,7 +82,7 @@ def _known(parameterization: str) -> str:
 
 
 def to_own_coordinates(
-    model: Callable, args: Iterable, kwargs: dict[str, Any], centered: dict[str, jax.Array]
+    model: Callable, args: Iterable, kwargs: dict[str, object], centered: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     """Translate values of weights and precisions into the latent sites of a model.
 

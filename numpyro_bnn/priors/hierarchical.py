@@ -164,6 +164,12 @@ class Hierarchical(Prior):
         return prior
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample all parameters of a network, and the precisions above them.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values by path.
+        """
         message = apply_stack({"type": "parameterization", "value": self.parameterization})
         labels: dict[str, list[str]] = {}
         for path in shapes:

@@ -38,6 +38,12 @@ class Horseshoe(Prior):
         self.slab_df = slab_df
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample all parameters of a network, and the scales above them.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values by path.
+        """
         return {path: self._array(site_name(name, path), shape) for path, shape in shapes.items()}
 
     def _array(self, site: str, shape: Shape) -> jax.Array:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.priors.base import Prior, as_prior, positive
 from numpyro_bnn.priors.layer_patterns import (
     check_no_layers,
@@ -98,7 +99,7 @@ class pretrained(Prior):
         another shape.
     """
 
-    def __init__(self, params: Any, scale: float = 0.1) -> None:
+    def __init__(self, params: PyTree, scale: float = 0.1) -> None:
         positive("pretrained", scale=scale)
         self.params = flatten_params(params)
         self.scale = scale
@@ -185,6 +186,12 @@ class ByPath(Prior):
         return prior(path, shape)
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample each parameter by the prior of the first pattern that fits its path.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values of the random parameters, by path.
+        """
         values: dict[str, jax.Array] = {}
         taken = self._assign(shapes)
         by_unit = {

@@ -11,13 +11,13 @@ numbers.
 """
 
 import zlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from numpyro_bnn.distributions.gamma import Gamma
@@ -42,8 +42,8 @@ class GammaScaleMixture(dist.Distribution):
 
     def __init__(
         self,
-        concentration: Any,
-        rate: Any,
+        concentration: ArrayLike,
+        rate: ArrayLike,
         shape: tuple[int, ...],
         array: Array,
         *,
@@ -56,10 +56,12 @@ class GammaScaleMixture(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=shape, validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
+        """All real arrays of the shape of the weights."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Independent draws of the weights, each with its own precisions."""
         key_precision, key = jax.random.split(key)
         shape = (*sample_shape, *self.event_shape)
         precision = Gamma(self.concentration, self.rate).sample(key_precision, sample_shape)
@@ -72,6 +74,7 @@ class GammaScaleMixture(dist.Distribution):
         return range(len(self.event_shape))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
+        """Log density of the weights in nats, with their precisions integrated out."""
         shared = tuple(a - len(self.event_shape) for a in self._axes if a != self.array.axis)
         count = 1
         for axis in shared:

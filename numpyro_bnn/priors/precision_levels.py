@@ -15,11 +15,12 @@ Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import Number
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
 
@@ -98,7 +99,7 @@ class Level(NamedTuple):
         """Whether the conditional distribution given all other sites is Gamma."""
         return not self.children and all(array.df is None for array in self.arrays)
 
-    def prior_rate(self, values: Values) -> Any:
+    def prior_rate(self, values: Values) -> Number | None:
         """The rate of its Gamma prior given the level above."""
         if self.parent is not None:
             return self.concentration / values[self.parent]
@@ -109,7 +110,7 @@ class Level(NamedTuple):
         shape, up, _ = self.law(values, {})
         return Gamma(shape, up)
 
-    def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
+    def law(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
         """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision.
 
         :param values: values of weights and of the precisions above and below.
@@ -170,7 +171,7 @@ class Level(NamedTuple):
         )
 
 
-def levels_of(model_trace: dict[str, Any]) -> dict[str, Level]:
+def levels_of(model_trace: Mapping[str, dict]) -> dict[str, Level]:
     """The hierarchical precisions sampled in a trace, the lowest levels first."""
     levels = {}
     for name, site in model_trace.items():

@@ -16,6 +16,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._checks import check_key, refuse_equal_keys
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
@@ -65,7 +66,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     _disk: Disk | None
     _kernel: MCMCKernel
     _args: tuple
-    _kwargs: dict[str, Any]
+    _kwargs: dict[str, PyTree]
 
     @property
     def model(self) -> Callable | None:

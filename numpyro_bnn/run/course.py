@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.run.progress import ProgressBars
@@ -33,11 +34,11 @@ class DrawsSoFar(NamedTuple):
     - **step** - number of steps taken, warm-up included
     """
 
-    between: Callable[[int, int], dict[str, Any]]
+    between: Callable[[int, int], dict[str, PyTree]]
     num_draws: int
     seconds_a_draw: float
     chunk: int
-    states: Any
+    states: PyTree
     step: int
 
 
@@ -55,7 +56,7 @@ class Judge(Protocol):
     max_seconds: float | None
     line: str
 
-    def prepare(self, like: dict[str, Any], chunk: int) -> None:
+    def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Check and compile for draws of these shapes (chain, draw, …), before any step is taken."""
 
     def evaluate(self, drawn: DrawsSoFar) -> None:
@@ -85,7 +86,7 @@ class InMemory:
     def wait(self) -> None:
         """Nothing to wait for: draws are kept at once."""
 
-    def between(self, begin: int, end: int) -> dict[str, Any]:
+    def between(self, begin: int, end: int) -> dict[str, PyTree]:
         """Draws `begin` to `end` of each chain, by field."""
         parts = [
             jax.tree.map(lambda leaf, at=at: leaf[:, max(0, begin - at) : end - at], chunk)

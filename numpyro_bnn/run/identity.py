@@ -1,10 +1,11 @@
 """Describes everything that decides the draws of a run, beside random key and starts, for its checkpoint."""
 
 from collections.abc import Collection
-from typing import Any
 
 from jax.sharding import Mesh
+from numpyro.infer import MCMC as NumPyroMCMC
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.storage.changed_by_model import ChangesByModel
 from numpyro_bnn.storage.run_identity import Described, describe_all, environment
@@ -17,12 +18,12 @@ class Identity:
     :param parts: kernel and functions by name, which the model may change while it is traced.
     """
 
-    def __init__(self, settings: dict[str, Any], parts: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, object], parts: dict[str, object]) -> None:
         self._settings = settings
         self._watched = ChangesByModel(parts)
 
     def described(
-        self, data: Any, fit: BoundModel | None, left_out: Collection[str] = ()
+        self, data: PyTree, fit: BoundModel | None, left_out: Collection[str] = ()
     ) -> Described:
         """All facts about the run, once the model has been traced.
 
@@ -41,7 +42,7 @@ class Identity:
 _SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_method", "chunk_size")
 
 
-def identity_of(run: Any, disk_settings: dict[str, Any], mesh: Mesh | None) -> Identity:
+def identity_of(run: NumPyroMCMC, disk_settings: dict[str, object], mesh: Mesh | None) -> Identity:
     """The identity of a run that has not looked at its model yet.
 
     :param run: an ``MCMC``.

@@ -1,10 +1,11 @@
 """What a finished run of parallel tempering knows besides its draws: evidence, swaps, round trips."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.kernel_protocol import evidence_of
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 
@@ -12,9 +13,9 @@ from numpyro_bnn.samplers.tempering.evidence import Tempering
 class LadderResults:
     """Attributes of an ``MCMC`` whose kernel can tell the log evidence."""
 
-    sampler: Any
-    _states: Any
-    get_extra_fields: Callable[..., Any]
+    sampler: MCMCKernel
+    _states: PyTree
+    get_extra_fields: Callable
 
     @property
     def tempering(self) -> Tempering:

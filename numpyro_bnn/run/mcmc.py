@@ -3,14 +3,16 @@
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform
 
 from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.compiled_runs import CompiledRuns
@@ -164,7 +166,7 @@ class MCMC(CompiledRuns):
         return f"MCMC({repr(self.sampler) if tells else kernel.__name__}, {settings})"
 
     @property
-    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+    def arguments(self) -> tuple[tuple, dict[str, PyTree]]:
         """Arguments and keyword arguments of the model in the last run.
 
         :raises AttributeError: before the first run.
@@ -176,10 +178,10 @@ class MCMC(CompiledRuns):
     def run(
         self,
         rng_key: jax.Array,
-        *args: Any,
+        *args: object,
         extra_fields: tuple[str, ...] | list[str] = (),
-        init_params: Any = None,
-        **kwargs: Any,
+        init_params: PyTree | None = None,
+        **kwargs: object,
     ) -> None:
         """Run the chains and collect draws.
 
@@ -219,13 +221,13 @@ class MCMC(CompiledRuns):
     def run_until(
         self,
         rng_key: jax.Array,
-        *args: Any,
-        at: Any = None,
+        *args: object,
+        at: tuple[PyTree, ArrayLike | None] | None = None,
         until: "Tolerance | None" = None,
         max_minutes: float | None = None,
         extra_fields: tuple[str, ...] | list[str] = (),
-        init_params: Any = None,
-        **kwargs: Any,
+        init_params: PyTree | None = None,
+        **kwargs: object,
     ) -> "Stopped":
         """Run the chains until the averages of their predictions are known.
 
@@ -274,7 +276,7 @@ class MCMC(CompiledRuns):
         assert self.stopped is not None
         return self.stopped
 
-    def resume(self, *args: Any, accept: Collection[str] = (), **kwargs: Any) -> None:
+    def resume(self, *args: object, accept: Collection[str] = (), **kwargs: object) -> None:
         """Continue the run whose checkpoint there is, to the draws that it would have given.
 
         Bit for bit, on the same machine; a run that was finished gives back all its draws. The key,

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -21,7 +22,7 @@ class _End(Protocol):
 
 
 def suspects_of_run(
-    kernel: MCMCKernel, fields: dict[str, Any], sample_field: str, state: Any, thinning: int
+    kernel: MCMCKernel, fields: dict[str, PyTree], sample_field: str, state: PyTree, thinning: int
 ) -> dict[int, str]:
     """Chains that never moved or whose moves failed: reason by chain.
 
@@ -36,7 +37,7 @@ def suspects_of_run(
     return suspect_chains(fields[sample_field], stats, state, thinning, batch_size is None)
 
 
-def without_chains(fields: Any, left_out: Collection[int], num_chains: int) -> Any:
+def without_chains(fields: PyTree, left_out: Collection[int], num_chains: int) -> PyTree:
     """Draws of the other chains: what is not finite must never be averaged in.
 
     :param fields: leaves (chain, draw, …), in memory or on disk.

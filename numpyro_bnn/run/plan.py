@@ -22,6 +22,7 @@ class Segment(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Number of steps of this segment."""
         return self.draws * self.steps
 
 
@@ -60,6 +61,7 @@ class Plan(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Number of steps of the whole run, warm-up included."""
         return self.warmup + self.draws * self.thinning
 
     @property

@@ -8,6 +8,7 @@ import jax
 from numpyro.infer.mcmc import MCMCKernel
 from tqdm.auto import tqdm
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import chain_of
 
 
@@ -49,7 +50,7 @@ class ProgressBars:
             bar.set_postfix_str("compiling")
         self._text: Any = None
 
-    def update(self, chains: range, steps: int, state: Any) -> None:
+    def update(self, chains: range, steps: int, state: PyTree) -> None:
         """Move the bars of some chains on by `steps`.
 
         :param chains: numbers of the chains.
@@ -76,6 +77,7 @@ class ProgressBars:
         self._text.set_description_str(text)
 
     def close(self) -> None:
+        """Remove the bars, and the line of text below them."""
         for bar in (*self._bars, *([] if self._text is None else [self._text])):
             bar.close()
 

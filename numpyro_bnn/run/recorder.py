@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
@@ -54,7 +55,7 @@ class Disk(NamedTuple):
 
     @classmethod
     def given(
-        cls, checkpoint: Any, every: Any, draws: Any, dtype: Any, processes: Processes
+        cls, checkpoint: object, every: object, draws: object, dtype: object, processes: Processes
     ) -> "Disk | None":
         """The arguments of ``MCMC``, checked; None for a run in memory."""
         paths = [path_of("checkpoint", checkpoint), path_of("draws", draws)]
@@ -71,13 +72,14 @@ class Disk(NamedTuple):
         return cls(paths[0], every, paths[1], dtype, processes, locks)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Settings that the format of the stored draws depends on, by name."""
         draws = None if self.draws is None else self.draws.name
         return {"checkpoint_every": self.every, "draws": draws, "draws_dtype": self.dtype}
 
     @property
     def store(self) -> DrawStore:
+        """The store of draws: the folder `draws`, or else one inside the checkpoint."""
         path = self._checkpoint.store_path if self.draws is None else self.draws
         return DrawStore(path, self.check_locks)
 
@@ -160,7 +162,7 @@ class Disk(NamedTuple):
         checkpoint = self._checkpoint
         return self.processes.together(lambda: checkpoint.read_start(describe, accept))
 
-    def load(self, like: Any) -> tuple[Any, Progress] | None:
+    def load(self, like: PyTree) -> tuple[PyTree, Progress] | None:
         """The last complete states, and their steps and draws; None where there are none yet.
 
         :param like: abstract states of the same run.
@@ -173,7 +175,7 @@ class Disk(NamedTuple):
         return self.processes.together(lambda: checkpoint.load(like, last))
 
     def recorder(
-        self, like: Any, sample_field: str, plan: Plan, done: Progress, resumed: bool
+        self, like: PyTree, sample_field: str, plan: Plan, done: Progress, resumed: bool
     ) -> "Recorder":
         """The recorder that writes to these folders.
 
@@ -233,7 +235,7 @@ class Recorder:
         self,
         store: DrawStore,
         variables: list[Variable],
-        form: Any,
+        form: jax.tree_util.PyTreeDef,
         checkpoint: Checkpoint | None,
         done: Progress,
         processes: Processes,
@@ -249,7 +251,7 @@ class Recorder:
         self._pending: Future | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")
 
-    def put(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
+    def put(self, draws: Callable[[], PyTree] | None, states: PyTree, progress: Progress) -> None:
         """Hand over a chunk to be written; waits until the one before is on disk.
 
         :raises OSError: if the chunk before could not be written.
@@ -276,7 +278,7 @@ class Recorder:
             self.checkpoint.save(states, progress)
         self._safe = progress
 
-    def leave_out(self, states: Any) -> None:
+    def leave_out(self, states: PyTree) -> None:
         """Record chains that exploded, in a store that an earlier release of this package wrote."""
         if self.processes.is_first:
             self.store.leave_out(exploded_chains(states))
@@ -334,16 +336,17 @@ class Recorder:
         if count:
             self.processes.first(lambda: self.store.note(dropped=count))
 
-    def draws(self) -> dict[str, Any]:
+    def draws(self) -> dict[str, PyTree]:
         """All stored draws that count, by field; leaves are read from disk when indexed."""
         arrays: dict[tuple[str, str], StoredArray] = self.store.arrays()
         return jax.tree.unflatten(self._form, [arrays[v.group, v.source] for v in self.variables])
 
-    def between(self, begin: int, end: int) -> dict[str, Any]:
+    def between(self, begin: int, end: int) -> dict[str, PyTree]:
         """Draws `begin` to `end` of each chain, by field."""
         return jax.tree.map(lambda leaf: leaf[:, begin:end], self.draws())
 
     def close(self) -> None:
+        """Wait for the last chunk to be written, and release thread and checkpoint."""
         self._pool.shutdown()
         if self.checkpoint is not None:
             self.checkpoint.close()

@@ -10,6 +10,7 @@ from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedH
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.host_rows import sources_in
 from numpyro_bnn.potential.sites import Structure
@@ -29,12 +30,16 @@ class Seen(NamedTuple):
     """
 
     args: tuple
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     fit: BoundModel | None
 
 
 def seen_by(
-    sampler: MCMCKernel, model: Callable | None, chunked: bool, args: tuple, kwargs: dict[str, Any]
+    sampler: MCMCKernel,
+    model: Callable | None,
+    chunked: bool,
+    args: tuple,
+    kwargs: dict[str, object],
 ) -> Seen:
     """Trace the model with its data, and refuse what the kernel cannot sample correctly.
 
@@ -57,7 +62,7 @@ def seen_by(
     return Seen(*own, fit)
 
 
-def check_extra_fields(extra_fields: Any) -> None:
+def check_extra_fields(extra_fields: object) -> None:
     """:raises TypeError: for anything but a list of names."""
     if not isinstance(extra_fields, (tuple, list)):
         raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
@@ -96,7 +101,7 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
         )
 
 
-def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
+def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: PyTree) -> None:
     """Refuse data on the host under a sampler that needs all rows on the device."""
     sources = sources_in(data)
     if sources and not chunked and not getattr(sampler, "takes_host_rows", False):
@@ -130,7 +135,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
             )
 
 
-def check_energy(fit: BoundModel, energy: Any, z: Any) -> None:
+def check_energy(fit: BoundModel, energy: Array, z: PyTree) -> None:
     """Refuse starts without a finite potential energy.
 
     :param fit: the model on its data.

@@ -1,7 +1,6 @@
 """Initial positions of the chains, in the form that each kernel expects."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import ParamInfo
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.potential.starts import (
     BoundModel,
@@ -26,8 +26,8 @@ from numpyro_bnn.priors.coordinates import parameterize
 
 
 def starts_for(
-    kernel: MCMCKernel, fit: BoundModel | None, init_params: Any, num_chains: int
-) -> Any:
+    kernel: MCMCKernel, fit: BoundModel | None, init_params: PyTree | None, num_chains: int
+) -> PyTree | None:
     """Initial positions of every chain, in the form that the kernel expects.
 
     :param kernel: any kernel.

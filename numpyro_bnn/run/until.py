@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
@@ -120,9 +122,9 @@ class UntilKnown:
         self,
         kernel: MCMCKernel,
         until: Tolerance | None,
-        at: Any,
+        at: tuple[PyTree, ArrayLike | None] | None,
         max_minutes: float | None,
-        fitted: Any = None,
+        fitted: PyTree | None = None,
         columns: Sequence[str] = (),
     ) -> None:
         self.tolerance = check_until(until, max_minutes)
@@ -143,7 +145,7 @@ class UntilKnown:
         self.line = "before the first look"
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Numbers by name from which, with `at`, an equal stopping rule can be made again."""
         minutes = None if self.max_seconds is None else self.max_seconds / 60.0
         tolerance = self.tolerance
@@ -154,7 +156,7 @@ class UntilKnown:
             "max_minutes": minutes,
         }
 
-    def prepare(self, like: dict[str, Any], chunk: int) -> None:
+    def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Predict from draws of zeros, so that errors are raised and programs compiled before the run.
 
         :param like: abstract draws by field, (chain, draw, …).
@@ -175,7 +177,7 @@ class UntilKnown:
         asked = ", ".join(f"{name} {limit:g}" for name, limit in parts.items() if limit is not None)
         self.line = f"until {asked}"
 
-    def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, np.ndarray]]:
+    def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, Any]]:
         """Predictions, log likelihood and statistics of a block of draws."""
         predictions = self._predictor(draws[self._sample_field], first)
         stats = {k: v for k, v in draws.items() if k != self._sample_field}
@@ -287,7 +289,7 @@ def stored_judge(kernel: MCMCKernel, start: Start, args: tuple) -> UntilKnown:
     return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, args[0] if args else None)
 
 
-def check_until(until: Any, max_minutes: Any) -> Tolerance:
+def check_until(until: object, max_minutes: object) -> Tolerance:
     """Check the arguments of a stopping rule, and return the tolerance.
 
     :param until: the tolerance; None for the default.

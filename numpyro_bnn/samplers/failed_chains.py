@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._types import PyTree
+
 _BY_SCHEDULE = "its schedule"
 
 
-def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
+def failed_chains(state: PyTree, bad: dict[int, int]) -> dict[int, str]:
     """The reason of failure by number of the chain; empty where none failed.
 
     :param state: state of the kernel after the last step.
@@ -45,7 +47,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
     )
 
 
-def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
+def exploded_chains(state: PyTree, before: float = float("inf")) -> dict[int, str]:
     """Chains that a kernel, or a block of Gibbs, froze because their state became non-finite.
 
     :param state: state of the kernel.
@@ -59,7 +61,7 @@ def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
     return left_out
 
 
-def _cause(state: Any, chain: Any) -> str:
+def _cause(state: PyTree, chain: Any) -> str:
     """The reason why a chain was frozen, read from its state."""
     for field, name in (("step_size", "step size"), ("temperature", "temperature")):
         value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
@@ -68,7 +70,7 @@ def _cause(state: Any, chain: Any) -> str:
     return "exploded"
 
 
-def first_bad_draws(draws: Any) -> dict[int, int]:
+def first_bad_draws(draws: PyTree) -> dict[int, int]:
     """Index of the first draw with NaN or infinities, by chain that has one.
 
     :param draws: pytree of arrays (chain, draw, …), on a device or on the host.

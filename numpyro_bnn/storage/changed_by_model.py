@@ -8,7 +8,6 @@ a warning names it when the run begins.
 
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from numpyro.util import find_stack_level
 
@@ -23,7 +22,7 @@ class ChangesByModel:
     :param values: everything that decides the draws of a run, by the name that it has in messages.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         self.values = dict(values)
         self._before = describe_all(self.values).facts
 

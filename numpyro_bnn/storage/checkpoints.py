@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.storage.changed_by_model import warn_of_left_out
 from numpyro_bnn.storage.folders import damaged, entries, read_json
 from numpyro_bnn.storage.orbax_arrays import (
@@ -53,10 +54,10 @@ class Start(NamedTuple):
     """
 
     keys: jax.Array
-    init_params: Any
+    init_params: PyTree
     extra_fields: tuple[str, ...]
     until: dict[str, Any] | None = None
-    at: Any = None
+    at: PyTree = None
 
 
 class Progress(NamedTuple):
@@ -82,6 +83,7 @@ class Checkpoint:
 
     @property
     def store_path(self) -> Path:
+        """The folder for draws inside the checkpoint."""
         return self.directory / "draws.zarr"
 
     @property
@@ -255,7 +257,7 @@ class Checkpoint:
             raise damaged(self._header, error, self._safe)
         return content
 
-    def save(self, states: Any, progress: Progress) -> None:
+    def save(self, states: PyTree, progress: Progress) -> None:
         """Store the complete states of all chains; the previous checkpoint stays until this one is whole."""
         import orbax.checkpoint as ocp
 
@@ -278,7 +280,7 @@ class Checkpoint:
             found = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
             raise self._unreadable(max(found, default=0), error) from error
 
-    def load(self, like: Any, step: int) -> tuple[Any, Progress]:
+    def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
         """The complete states of all chains, and the steps and draws that they come after.
 
         :param like: abstract states of the same run, for structure, shapes and dtypes.
@@ -313,6 +315,7 @@ class Checkpoint:
         )
 
     def close(self) -> None:
+        """Wait for states to be written, and release the files."""
         if self._manager is not None:
             self._manager.close()
             self._manager = None

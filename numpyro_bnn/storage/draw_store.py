@@ -157,7 +157,7 @@ class DrawStore:
             self._files[variable.group, variable.name].write(begin // about["chunk"], leaf)
         self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **facts: object) -> None:
         """Write facts about the whole run into the metadata, such as its suspect chains."""
         self._files = self._found()
         self._commit(self.about | facts)

@@ -69,7 +69,7 @@ def require_writable(folder: Path, what: str) -> None:
     (folder / leave_mark(folder, what)).unlink()
 
 
-def path_of(name: str, value: Any) -> Path | None:
+def path_of(name: str, value: object) -> Path | None:
     """The absolute path of a folder that a user gave to ``MCMC``: the process may change its directory later.
 
     :param name: the argument, for errors.

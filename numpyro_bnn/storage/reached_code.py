@@ -43,7 +43,7 @@ class Load(NamedTuple):
     level: int = 0
 
 
-def reached_from(function: types.FunctionType) -> dict[str, Any]:
+def reached_from(function: types.FunctionType) -> dict[str, object]:
     """The objects that a function reads beside its arguments, by dotted name.
 
     For a function of a library only its default values and its closure.

@@ -56,7 +56,7 @@ class Described(NamedTuple):
     unknown: dict[str, str]
 
 
-def describe(name: str, value: Any) -> Facts:
+def describe(name: str, value: object) -> Facts:
     """Facts about a value, by dotted path.
 
     :param name: path of the value itself.
@@ -66,7 +66,7 @@ def describe(name: str, value: Any) -> Facts:
     return describe_all({name: value}).facts
 
 
-def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> Described:
+def describe_all(values: Mapping[str, object], leave_out: Collection[str] = ()) -> Described:
     """Facts about several values, which may share parts.
 
     :param values: values by path.
@@ -77,7 +77,7 @@ def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> 
     return Described(walk.facts, walk.unknown)
 
 
-def describe_traced(values: Mapping[str, Any], without_units: Any = None) -> Described:
+def describe_traced(values: Mapping[str, object], without_units: object = None) -> Described:
     """Facts about everything that the trace of a compiled program depends on.
 
     More than what two runs are compared by: units that a ready model has learned, and every attribute of a

@@ -19,15 +19,16 @@ _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_e
 _FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
 
 
-def check_accept(accept: Any) -> Collection[str]:
+def check_accept(accept: object) -> Collection[str]:
     """Refuse an `accept` that is no list of paths, or that names a setting the stored files depend on.
 
     :param accept: the argument of `resume`.
     :raises TypeError: for anything but a list of names.
     :raises ValueError: for a setting in which a resumed run cannot differ.
     """
-    names = isinstance(accept, (list, tuple, set, frozenset))
-    if not names or not all(isinstance(name, str) and name for name in accept):
+    if not isinstance(accept, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) and name for name in accept
+    ):
         raise TypeError(
             "resume: accept must be a list of names that the message of a refused `resume` gives, such "
             f"as ['kernel.model.SCALE'], got {accept!r}."

@@ -48,7 +48,7 @@ class Traced:
     :param parts: everything else by name: kernels, functions, settings.
     """
 
-    def __init__(self, model: Callable | None, static: tuple, **parts: Any) -> None:
+    def __init__(self, model: Callable | None, static: tuple, **parts: object) -> None:
         arguments = Arguments.join([_ARRAY] * sum(static[1]), static)
         self._parts = {"model": model, "arguments": arguments, **parts}
         leaves = jax.tree.leaves(arguments, is_leaf=lambda leaf: isinstance(leaf, Prepared))
@@ -130,7 +130,7 @@ class _Shared:
         return getattr(self._program, name)
 
 
-def is_compiled(program: Any) -> bool:
+def is_compiled(program: object) -> bool:
     """Whether a program that :func:`compiled` gave has been compiled, for arguments of some shapes."""
     size = getattr(program, "_cache_size", None)
     return size is not None and size() > 0

@@ -9,14 +9,16 @@ statistic and the scores in :mod:`numpyro_bnn.scores.conformal`.
 """
 
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.scores.against_targets import standard_error
@@ -34,6 +36,13 @@ from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 Method = Literal["cdf", "cqr", "aps", "raps"]
 METHODS: dict[str, tuple[Method, ...]] = {"mean": ("cdf", "cqr"), "probs": ("aps", "raps")}
+
+
+class FittedEstimator(Protocol):
+    """An estimator after `fit`, such as :class:`numpyro_bnn.BNNRegressor`."""
+
+    def predictions(self, X: PyTree) -> Predictions:
+        """Predictions of every draw at inputs, N rows."""
 
 
 class Measured(NamedTuple):
@@ -79,7 +88,7 @@ class Calibrated:
 
     def __init__(
         self,
-        source: Any,
+        source: Draws | FittedEstimator,
         method: Method,
         coverage: float,
         scores: np.ndarray,
@@ -107,7 +116,7 @@ class Calibrated:
             )
         return Calibrated(self._source, self.method, coverage, self._scores, self.temperature)
 
-    def predict_interval(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, x: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """Intervals that hold new targets with probability `coverage`, on average over rows.
 
         :param x: inputs, N rows.
@@ -119,7 +128,7 @@ class Calibrated:
         low, high = _intervals(predictions, self.method, self.coverage, self.threshold).T
         return low, high
 
-    def predict_set(self, x: Any) -> np.ndarray:
+    def predict_set(self, x: PyTree) -> np.ndarray:
         """Sets of classes that hold new labels with probability `coverage`, on average over rows.
 
         A set is empty where the model is right more often than `coverage`: there is no other way to miss
@@ -132,7 +141,7 @@ class Calibrated:
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
         return self._class_scores(x) <= self.threshold
 
-    def predict_proba(self, x: Any) -> np.ndarray:
+    def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
 
         The most probable class stays the same.
@@ -145,7 +154,7 @@ class Calibrated:
         assert self.temperature is not None
         return tempered(probabilities(predictions_of(self._source, x)), self.temperature)
 
-    def evaluate(self, x_test: Any, y_test: Any) -> Evaluation:
+    def evaluate(self, x_test: PyTree, y_test: ArrayLike) -> Evaluation:
         """Coverage and size on other held-out rows, of the model's own intervals or sets and of these.
 
         Standard errors are over the test rows, of this calibration.
@@ -167,7 +176,7 @@ class Calibrated:
         own = nominal_sets(self._source, x_test, self.coverage)
         return Evaluation(*(_of_sets(inside, labels) for inside in (own, made)))
 
-    def _class_scores(self, x: Any) -> np.ndarray:
+    def _class_scores(self, x: PyTree) -> np.ndarray:
         return class_scores(self._source, x, PENALTY if self.method == "raps" else 0.0)
 
     def _check_kind(self, name: str, kind: str, advice: str) -> None:
@@ -184,9 +193,9 @@ class Calibrated:
 
 
 def calibrate(
-    fitted: Any,
-    x_cal: Any,
-    y_cal: Any,
+    fitted: Run | FittedEstimator,
+    x_cal: PyTree,
+    y_cal: ArrayLike,
     coverage: float = 0.9,
     method: Method | None = None,
 ) -> Calibrated:
@@ -269,7 +278,7 @@ def _check_coverage(coverage: Any) -> None:
         )
 
 
-def _source_of(fitted: Any) -> tuple[Any, Any]:
+def _source_of(fitted: Run | FittedEstimator) -> tuple[Any, Any]:
     """What predicts, an estimator or draws; and the run that knows the training rows, or None."""
     if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
         if not hasattr(fitted, "draws_"):
@@ -281,7 +290,7 @@ def _source_of(fitted: Any) -> tuple[Any, Any]:
     return draws_of(fitted, owner="calibrate"), run
 
 
-def predictions_of(source: Any, x: Any) -> Predictions:
+def predictions_of(source: Draws | FittedEstimator, x: PyTree) -> Predictions:
     """Predictions of an estimator or of draws."""
     made: Predictions = (
         predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
@@ -295,7 +304,7 @@ def probabilities(predictions: Predictions) -> np.ndarray:
     return probs / probs.sum(1, keepdims=True)
 
 
-def _labels(source: Any, y: Any) -> np.ndarray:
+def _labels(source: Draws | FittedEstimator, y: Any) -> np.ndarray:
     """Targets as the model has them: class numbers in place of an estimator's labels."""
     classes = getattr(source, "classes_", None)
     if classes is None:
@@ -309,7 +318,7 @@ def _labels(source: Any, y: Any) -> np.ndarray:
     return np.searchsorted(classes, y)
 
 
-def _inputs(source: Any, x: Any) -> Any:
+def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:
     """Inputs as arrays, in the form that the model takes."""
     if isinstance(source, Draws):
         return as_arrays(source.model, (x,), {})[0][0]
@@ -317,7 +326,10 @@ def _inputs(source: Any, x: Any) -> Any:
 
 
 def class_scores(
-    source: Any, x: Any, penalty: float = 0.0, predictions: Predictions | None = None
+    source: Draws | FittedEstimator,
+    x: PyTree,
+    penalty: float = 0.0,
+    predictions: Predictions | None = None,
 ) -> np.ndarray:
     """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows.
 
@@ -327,7 +339,7 @@ def class_scores(
     return set_scores(probabilities(predictions), uniforms(_inputs(source, x)), penalty)
 
 
-def uniforms(x: Any) -> np.ndarray:
+def uniforms(x: PyTree) -> np.ndarray:
     """A number between 0 and 1 a row, by a hash of its inputs: the same row gets the same set anywhere.
 
     A score that depends on the inputs alone, and not on a generator, is exchangeable when rows are.
@@ -347,7 +359,7 @@ def uniforms(x: Any) -> np.ndarray:
     return (np.array(numbers, np.float64) + 0.5) / 2.0**48
 
 
-def nominal_sets(source: Any, x: Any, coverage: float) -> np.ndarray:
+def nominal_sets(source: Draws | FittedEstimator, x: PyTree, coverage: float) -> np.ndarray:
     """Sets that hold `coverage` of the model's own probability, (N, classes)."""
     _check_coverage(coverage)
     return class_scores(source, x) <= coverage

@@ -1,9 +1,9 @@
 """Several methods on one model: a second sampler to check a first, and a table of many."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.laplace import laplace
 from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
@@ -19,7 +20,7 @@ from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.fields import fields_of
@@ -33,10 +34,14 @@ from numpyro_bnn.workflow.method_table import Comparison, judged
 class Data(NamedTuple):
     """Training rows and test rows."""
 
-    x: Any
-    y: Any
-    x_test: Any
-    y_test: Any
+    x: PyTree
+    y: Array
+    x_test: PyTree
+    y_test: Array
+
+
+# A kernel over the model, a function that returns draws, or a finished run.
+Method: TypeAlias = MCMCKernel | Callable[..., Run] | Run
 
 
 class Fitted(NamedTuple):
@@ -49,8 +54,8 @@ class Fitted(NamedTuple):
 
 def compare(
     model: Callable,
-    data: Any,
-    methods: Mapping[str, Any] | None = None,
+    data: Sequence[PyTree] | Mapping[str, PyTree],
+    methods: Mapping[str, Method | None] | None = None,
     reference: str = "hmc",
     *,
     key: jax.Array | None = None,
@@ -82,7 +87,7 @@ def compare(
     """
     rows = _data(model, data)
     known = default_methods(model, num_chains, len(rows.y))
-    asked = dict(known) if methods is None else dict(methods)
+    asked: dict[str, Method | None] = dict(known if methods is None else methods)
     asked.setdefault(reference, None)
     for name, method in asked.items():
         if method is None and name not in known:
@@ -123,7 +128,7 @@ def compare(
     return Comparison(tuple(table), reference, regression, predictions, draws)
 
 
-def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Any]:
+def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Method]:
     """The methods that :func:`compare` has by name.
 
     :param model: the model that kernels sample.

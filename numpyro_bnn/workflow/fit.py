@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_key
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.diagnostics.diagnose import diagnose
@@ -61,7 +63,7 @@ class Fit:
     report: Report
     seconds: dict[str, float]
 
-    def predict(self, x: Any, **options: Any) -> Predictions:
+    def predict(self, x: PyTree, **options: Any) -> Predictions:
         """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
         return predict(None, self.draws, x, **options)
 
@@ -78,11 +80,11 @@ class Fit:
 
 def fit(
     model: Callable,
-    x: Any,
-    y: Any,
+    x: PyTree,
+    y: ArrayLike,
     *,
     key: jax.Array | None = None,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     kernel: str | MCMCKernel | None = None,
     num_chains: int = 4,
     num_warmup: int = 300,
@@ -91,8 +93,8 @@ def fit(
     batch_size: int | None = None,
     combine: Literal["average", "stack"] = "average",
     validation: float = 0.1,
-    x_test: Any = None,
-    y_test: Any = None,
+    x_test: PyTree | None = None,
+    y_test: ArrayLike | None = None,
     until: Tolerance | None = None,
     max_minutes: float | None = None,
     on_ensemble: Callable[[Draws], None] | None = None,
@@ -206,7 +208,9 @@ def fit(
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
 
 
-def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any, **kwargs: Any) -> Draws:
+def ensemble_of(
+    model: Callable, starts: dict[str, jax.Array], *args: object, **kwargs: object
+) -> Draws:
     """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
 
     :param model: the model.

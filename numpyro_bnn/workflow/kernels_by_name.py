@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
     """
 
     make: Callable[..., MCMCKernel]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     thinning: int = 1
 
 

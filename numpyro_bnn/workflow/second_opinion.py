@@ -6,6 +6,7 @@ import jax
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.report import Report
@@ -14,7 +15,7 @@ from numpyro_bnn.run.mcmc import MCMC
 
 def second_opinion(
     mcmc: MCMC,
-    x: Any = None,
+    x: PyTree | None = None,
     *,
     kernel: MCMCKernel | None = None,
     key: jax.Array | None = None,

@@ -5,15 +5,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import binom
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 
 # So many equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
 
 
-def refuse_training_rows(owner: str, run: Any, x: Any, y: Any) -> None:
+def refuse_training_rows(owner: str, run: object, x: PyTree, y: ArrayLike) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row.
 
     Tables of few distinct values repeat rows. A new row may equal a training row as often as training rows
@@ -29,7 +31,7 @@ def refuse_training_rows(owner: str, run: Any, x: Any, y: Any) -> None:
     if not args:
         return
     target = args[1] if len(args) > 1 else kwargs.get("y")
-    model = getattr(run.sampler, "model", None)
+    model = getattr(getattr(run, "sampler", None), "model", None)
     # A model may name its target otherwise: inputs are compared by themselves then.
     known = (args[0],) if target is None else (args[0], target)
     leaves = [
@@ -54,7 +56,7 @@ def _are_comparable(fitted: list[Any], new: list[Any]) -> bool:
     return arrays and [np.shape(f)[1:] for f in fitted] == [np.shape(n)[1:] for n in new]
 
 
-def digests(*tables: list[Any]) -> list[list[bytes]]:
+def digests(*tables: list[PyTree]) -> list[list[bytes]]:
     """A fingerprint of each row of some tables, the same where all their numbers are equal.
 
     :param tables: of each its arrays, with rows first.

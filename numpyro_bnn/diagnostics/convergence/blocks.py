@@ -8,12 +8,12 @@ sources are in :mod:`numpyro_bnn.diagnostics.convergence.rhat`.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from numpyro_bnn.diagnostics.convergence.buffers import buffer
@@ -32,7 +32,7 @@ BLOCK_SIZE = 1 << 18
 _CONSTANT_SHARE = 1e-11
 
 
-def checked(name: str, x: Any) -> np.ndarray:
+def checked(name: str, x: ArrayLike) -> np.ndarray:
     """Draws as an array `(chain, draw, ...)` of single or double precision.
 
     :param name: the function that was called, for the error.
@@ -210,7 +210,7 @@ def _blocks(x: np.ndarray) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def by_block(x: np.ndarray, function: Any, num_outputs: int) -> list[np.ndarray]:
+def by_block(x: np.ndarray, function: Callable, num_outputs: int) -> list[np.ndarray]:
     """Apply `function` to blocks of the scalars of `x` on threads; outputs shaped `x.shape[2:]`."""
     scalars = x.shape[2:]
     # A view for C-ordered draws, and for draws on disk (memory-mapped) too.

@@ -2,9 +2,9 @@
 
 import math
 import threading
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 class Buffers(threading.local):
@@ -14,7 +14,9 @@ class Buffers(threading.local):
     its pages: a third of the time was spent there.
     """
 
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64
+    ) -> np.ndarray:
         dtype = np.dtype(dtype)
         size = math.prod(shape) * dtype.itemsize
         held = self.__dict__.get(name)

@@ -17,7 +17,7 @@ _DIGIT_BITS = 11
 DIGITS = 1 << _DIGIT_BITS
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable) -> Callable:
     """`function` compiled by Numba when first called, and cached on disk where that is possible."""
     # Sums may be formed in another order, so of several numbers at once; NaN stays NaN.
     options: dict[str, Any] = {
@@ -33,7 +33,9 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 @compiled
-def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
+def sort_rows(
+    bits: np.ndarray, place: np.ndarray, keys: np.ndarray, here: np.ndarray, counts: np.ndarray
+) -> None:
     """Sort rows of floating-point numbers, given by their bits, in place.
 
     :param bits: `(b, size)`, a view of the numbers as whole numbers without sign.
@@ -80,7 +82,9 @@ def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
 
 
 @compiled
-def score_rows(ordered: Any, place: Any, table: Any, scores: Any) -> None:
+def score_rows(
+    ordered: np.ndarray, place: np.ndarray, table: np.ndarray, scores: np.ndarray
+) -> None:
     """Write normal scores to the places that sorted draws came from; ties get their mean rank's.
 
     :param ordered: `(b, size)`, each row in increasing order.
@@ -102,7 +106,9 @@ def score_rows(ordered: Any, place: Any, table: Any, scores: Any) -> None:
 
 
 @compiled
-def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
+def fold_rows(
+    ordered: np.ndarray, place: np.ndarray, folded: np.ndarray, folded_place: np.ndarray
+) -> None:
     """Distances from the median of each sorted row, in increasing order, with their places.
 
     In the precision of the draws, as ArviZ does: whether two distances tie depends on it. Rows
@@ -134,7 +140,7 @@ def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
 
 
 @compiled
-def first_lags(deviation: Any, covariance: Any, known: Any) -> None:
+def first_lags(deviation: np.ndarray, covariance: np.ndarray, known: int) -> None:
     """Autocovariances at the lags from `known` on, mean over half chains.
 
     :param deviation: `(m, n)` from the means of half chains.
@@ -151,7 +157,7 @@ def first_lags(deviation: Any, covariance: Any, known: Any) -> None:
 
 
 @compiled
-def geyer(covariance: Any, between: Any, m: Any, n: Any) -> Any:
+def geyer(covariance: np.ndarray, between: float, m: int, n: int) -> float:
     """Integrated autocorrelation time, or NaN where the sequence does not end within the lags.
 
     In pairs of lags `S_k = rho_2k + rho_2k+1`: pairs are added up to the first that is not
@@ -180,7 +186,7 @@ def geyer(covariance: Any, between: Any, m: Any, n: Any) -> Any:
 
 
 @compiled
-def time_rows(deviation: Any, between: Any, most_lags: Any, time: Any) -> None:
+def time_rows(deviation: np.ndarray, between: np.ndarray, most_lags: int, time: np.ndarray) -> None:
     """Autocorrelation times `(b,)`, NaN where the sequence does not end within `most_lags`.
 
     :param deviation: `(b, m, n)` from the means of half chains.

@@ -17,9 +17,10 @@ Conventions, the same in every function:
   where ArviZ gives NaN.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import (
     by_block,
@@ -47,7 +48,7 @@ class Summary(NamedTuple):
     ess_tail: np.ndarray
 
 
-def summarize(x: Any, *, tail: bool = True) -> Summary:
+def summarize(x: ArrayLike, *, tail: bool = True) -> Summary:
     """R-hat, bulk and tail ESS of all scalars, each draw sorted once.
 
     :param x: draws `(chain, draw, ...)`.
@@ -74,7 +75,7 @@ _TRANSFORMS = {
 }
 
 
-def rhat(x: Any, *, method: str = "rank") -> np.ndarray:
+def rhat(x: ArrayLike, *, method: str = "rank") -> np.ndarray:
     """Split R-hat of every scalar.
 
     `sqrt((B/W + n - 1)/n)` over half chains of n draws: `"split"` on the values, `"z_scale"` on
@@ -110,7 +111,7 @@ def rhat(x: Any, *, method: str = "rank") -> np.ndarray:
     return by_block(x, block_rhat, 1)[0]
 
 
-def ess(x: Any, *, method: str = "bulk") -> np.ndarray:
+def ess(x: ArrayLike, *, method: str = "bulk") -> np.ndarray:
     """Effective sample size of every scalar, all chains together.
 
     `"bulk"`: of the normal scores; `"tail"`: the smaller of those for the 5 % and 95 % quantiles;
@@ -132,7 +133,7 @@ def ess(x: Any, *, method: str = "bulk") -> np.ndarray:
     return summary.ess_tail if method == "tail" else summary.ess_bulk
 
 
-def moments(name: str, x: Any) -> list[np.ndarray]:
+def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
     """ESS of the mean, mean and standard deviation of every scalar.
 
     :param name: the function that asks, for errors.
@@ -158,7 +159,7 @@ def moments(name: str, x: Any) -> list[np.ndarray]:
     return by_block(x, block_moments, 3)
 
 
-def mcse_mean(x: Any) -> np.ndarray:
+def mcse_mean(x: ArrayLike) -> np.ndarray:
     """Monte Carlo standard error of every mean: `sd / sqrt(ess(x, method="mean"))`.
 
     :param x: draws `(chain, draw, ...)`.
@@ -185,7 +186,7 @@ def _nested(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.sqrt(1.0 + between_superchains / np.mean(within, axis=0))
 
 
-def nested_rhat(x: Any, superchains: Any, *, method: str = "rank") -> np.ndarray:
+def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "rank") -> np.ndarray:
     """Nested R-hat for many short chains.
 
     `sqrt(1 + B/W)`: B the variance of the means of superchains, W the mean over superchains of
@@ -241,7 +242,7 @@ def nested_rhat(x: Any, superchains: Any, *, method: str = "rank") -> np.ndarray
     return by_block(x, block_nested, 1)[0]
 
 
-def ebfmi(energy: Any) -> np.ndarray:
+def ebfmi(energy: ArrayLike) -> np.ndarray:
     """Energy Bayesian fraction of missing information of each chain, for HMC.
 
     `mean (E_t - E_t-1)^2 / Var E`; Betancourt 2016 (arXiv:1604.00695). Below 0.3 the

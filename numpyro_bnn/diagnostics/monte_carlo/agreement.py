@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
@@ -116,7 +117,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(
-    predictions: Mapping[str, Any],
+    predictions: Mapping[str, ArrayLike],
     *,
     errors: Mapping[str, MeanErrors] | None = None,
     tolerance: Tolerance | None = None,

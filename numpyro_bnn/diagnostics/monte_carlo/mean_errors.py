@@ -10,9 +10,10 @@ Replicated batch means: Gupta and Vats 2020 (arXiv:2002.10041), Vats and Knudson
 (arXiv:1812.09384).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import f
 
 from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked
@@ -81,7 +82,7 @@ def _block_moments(block: np.ndarray) -> list[np.ndarray]:
     return [within, of_mean, *means.T]
 
 
-def mean_errors(x: Any, *, ratio: float | None = None) -> MeanErrors:
+def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
     """Monte Carlo standard error of the average of every scalar.
 
     :param x: draws `(chain, draw, ...)`; one chain's halves stand for chains.

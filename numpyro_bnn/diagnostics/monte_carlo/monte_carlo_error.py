@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
@@ -152,9 +153,9 @@ def _check(
 
 
 def monte_carlo_error(
-    predictions: Mapping[str, Any],
+    predictions: Mapping[str, ArrayLike],
     *,
-    log_likelihood: Any = None,
+    log_likelihood: ArrayLike | None = None,
     errors: Mapping[str, MeanErrors] | None = None,
 ) -> MonteCarloError:
     """Monte Carlo errors of averaged predictions.

@@ -73,7 +73,13 @@ def _centre(values: Any, means: Any) -> Any:
 
 
 @compiled
-def chain_rows(values: Any, covariance: Any, means: Any, within: Any, of_mean: Any) -> None:
+def chain_rows(
+    values: np.ndarray,
+    covariance: np.ndarray,
+    means: np.ndarray,
+    within: np.ndarray,
+    of_mean: np.ndarray,
+) -> None:
     """Averages of chains, variance of the draws and of a chain's average, both from within chains.
 
     :param values: `(b, m, n)`, n at least 4; overwritten.

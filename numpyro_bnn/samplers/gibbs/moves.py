@@ -45,7 +45,7 @@ class Bound(Told):
         # A constant key, for random values that the model draws beside its latent sites.
         return seed(substitute(self.model, data=values), jax.random.key(0))
 
-    def sites(self, values: Values) -> dict[str, Any]:
+    def sites(self, values: Values) -> dict[str, dict]:
         """The trace at constrained values."""
         return trace(self._at(values)).get_trace(*self.args, **self.kwargs)
 

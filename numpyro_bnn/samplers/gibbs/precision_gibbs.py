@@ -6,7 +6,7 @@ of R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ def centered_model(model: Callable) -> parameterize:
     return parameterize(model, "centered")
 
 
-def precision_sites(model_trace: dict[str, Any]) -> list[str]:
+def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
     """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
 
     :param model_trace: trace of the model in centred coordinates.
@@ -93,6 +93,10 @@ class PrecisionGibbs(Told, MCMCKernel):
         model_args: tuple,
         model_kwargs: dict | None,
     ) -> CustomGibbsState:
+        """The first state of this block of a Gibbs sampler: precisions and a random key.
+
+        :raises ValueError: outside of NumPyro's ``Gibbs``, or for sites that are no precisions of the prior.
+        """
         kwargs = model_kwargs or {}
         if not init_params or GIBBS_SITES_KWARG not in kwargs:
             raise ValueError(
@@ -137,6 +141,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def sample(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
+        """Draw every precision from its conditional distribution given all other values."""
         kwargs = model_kwargs or {}
         key, *keys = jax.random.split(state.rng_key, 1 + len(self._levels))
         values = {**kwargs.get(GIBBS_SITES_KWARG, {}), **state.z}
@@ -166,6 +171,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         return state
 
     def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":
+        """This kernel with `wrapper` applied to its model."""
         kernel = copy.copy(self)
         kernel._model = wrapper(self._model)
         kernel._levels = {}

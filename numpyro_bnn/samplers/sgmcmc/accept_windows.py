@@ -61,6 +61,7 @@ class WindowedMetropolis(Metropolis):
     window: int = 1
 
     def decide(self, begin: ProposalInputs) -> Decision:
+        """Run a trajectory, and draw the next state from the window at one of its ends."""
         return _windowed(self, begin)
 
 

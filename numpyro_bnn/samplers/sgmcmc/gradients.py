@@ -52,7 +52,8 @@ class Estimator(Protocol):
     evaluations: ClassVar[int]
 
     @property
-    def batch_size(self) -> int | None: ...
+    def batch_size(self) -> int | None:
+        """Rows of one gradient; None for all."""
 
     @property
     def needs_rows(self) -> bool:

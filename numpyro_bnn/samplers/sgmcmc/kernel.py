@@ -168,6 +168,7 @@ class SGMCMC(MCMCKernel):
 
     @property
     def model(self) -> Callable | None:
+        """The model; None for a kernel over `potential_fn`."""
         return self._model
 
     @property
@@ -181,6 +182,7 @@ class SGMCMC(MCMCKernel):
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw."""
         fields = ["z", "potential_energy", "step_size", "temperature"]
         if self.dynamics.uses_gradient:
             fields += ["configurational_temperature", "configurational_temperatures"]
@@ -194,6 +196,7 @@ class SGMCMC(MCMCKernel):
         return tuple(fields)
 
     def get_diagnostics_str(self, state: SGMCMCState) -> str:
+        """Step size, energy and acceptance in words, for the progress bar."""
         text = f"step {float(state.step_size):.2e}, energy {float(state.potential_energy):.4g}"
         if self.metropolis is not None:
             text += f", acc. prob={float(state.mean_accept_prob):.2f}"
@@ -238,6 +241,10 @@ class SGMCMC(MCMCKernel):
         model_args: tuple = (),
         model_kwargs: dict | None = None,
     ) -> SGMCMCState:
+        """The first state of a chain, or of all chains for an array of keys.
+
+        :raises ValueError: for ingredients that do not fit each other, the model or the length of warm-up.
+        """
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
@@ -301,6 +308,7 @@ class SGMCMC(MCMCKernel):
         return after._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of all sites; the identity without a model."""
         if self._model is None:
             return identity
         model = Potential(self._model, model_args, model_kwargs).bound
@@ -336,6 +344,10 @@ class SGMCMC(MCMCKernel):
         return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
+        """This kernel with `wrapper` applied to its model.
+
+        :raises ValueError: for a kernel over `potential_fn`.
+        """
         if self._model is None:
             raise ValueError(
                 f"{type(self).__name__}: a kernel over potential_fn has no model to wrap."

@@ -209,6 +209,7 @@ class EveryStep:
     """One step a draw."""
 
     def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        """Take one step."""
         return step(state)
 
 

@@ -43,7 +43,7 @@ class DynamicsState(NamedTuple):
     gradient: PyTree = None
     """Gradient of the potential at ``position``, kept by the words that begin with a kick and
     end with one (``reuses_gradient``)."""
-    work: Any = None
+    work: PyTree = None
     """Kinetic energy added by kicks since the trajectory began, in nats at temperature 1."""
 
 

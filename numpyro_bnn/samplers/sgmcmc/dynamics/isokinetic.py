@@ -50,19 +50,26 @@ class Isokinetic(Dynamics):
 
     @property
     def num_noises(self) -> int:
+        """Two refreshments of the direction a step, none without friction."""
         return 2 if self.friction else 0
 
     @property
     def reuses_gradient(self) -> bool:
+        """True: a step begins with the gradient that the last one ended with."""
         return True
 
     @property
     def tracks_work(self) -> bool:
+        """True: the kinetic energy of kicks is summed up."""
         return True
 
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
     ) -> DynamicsState:
+        """The state at which a chain begins, with a momentum of constant size.
+
+        :raises ValueError: for a position of one scalar.
+        """
         if size(position) < 2:
             raise ValueError(
                 "Isokinetic: the position has one scalar, and a momentum of constant size could "
@@ -74,6 +81,7 @@ class Isokinetic(Dynamics):
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
+        """Refresh the direction, kick for h/2, and drift for h."""
         state = self._half_kick(self._refreshed(state, noises[:1], settings), settings)
         position = drift(state.position, state.momentum, settings.step_size, settings)
         return state._replace(position=position)
@@ -85,6 +93,7 @@ class Isokinetic(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Kick for h/2 by the new gradient, and refresh the direction."""
         state = self._half_kick(state._replace(gradient=gradient), settings)
         return self._refreshed(state, noises[1:], settings)
 

@@ -141,6 +141,7 @@ class Langevin(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Move the position by gradient and noise; see the formula of the class."""
         epsilon, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
 
         def move(x: Any, g: Any, xi: Any, w: Any, v: Any, gamma: Any) -> Any:
@@ -174,6 +175,7 @@ class RandomWalkProposal(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Move the position by noise alone."""
         inverse_mass = inverse_mass_like(settings, state.position)
         position = map_like(
             lambda x, xi, w: x + settings.step_size * jnp.sqrt(w) * xi,
@@ -216,6 +218,7 @@ class SemiImplicit(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Update the momentum, then drift with the new momentum."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
         loss = settings.friction * h
 
@@ -253,11 +256,13 @@ class Amagold(Dynamics):
 
     @property
     def tracks_work(self) -> bool:
+        """Whether the energy that kicks add is summed up, for a Metropolis correction."""
         return self.metropolis
 
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
+        """Drift for half a step."""
         half = 0.5 * settings.step_size
         return state._replace(position=drift(state.position, state.momentum, half, settings))
 
@@ -268,6 +273,7 @@ class Amagold(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Kick with friction and noise, then drift for half a step."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
         b = 0.5 * settings.friction * h
         momentum = map_like(

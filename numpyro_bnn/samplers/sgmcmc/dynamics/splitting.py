@@ -91,14 +91,17 @@ class Splitting(Dynamics):
 
     @property
     def reuses_gradient(self) -> bool:
+        """Whether kicks at both ends of a step share one gradient."""
         return len(self._kicks) == 2
 
     @property
     def tracks_work(self) -> bool:
+        """Whether the energy that kicks add is summed up, for a Metropolis correction."""
         return self.metropolis
 
     @property
     def num_noises(self) -> int:
+        """One pytree of standard normals for each O of the word."""
         return self.letters.count("O")
 
     @property
@@ -110,6 +113,7 @@ class Splitting(Dynamics):
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
     ) -> DynamicsState:
+        """The state at which a chain begins; a thermostat begins at the friction."""
         state = super().init(position, noise, settings, gradient)
         if "D" not in self.letters:
             return state
@@ -123,6 +127,7 @@ class Splitting(Dynamics):
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
+        """Do the letters before the first kick by a new gradient."""
         return self._move(self.letters[: self._cut], state, state.gradient, noises, settings)
 
     def complete(
@@ -132,6 +137,7 @@ class Splitting(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Do the letters from that kick on."""
         word = self.letters[self._cut :]
         rest = noises[self.num_noises - word.count("O") :]
         state = self._move(word, state, gradient, rest, settings)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from numpyro.infer import MCMC as NumPyroMCMC
 
+from numpyro_bnn.posterior.fitted import held_by
 from numpyro_bnn.samplers.suspects import suspects_in
 
 
@@ -71,16 +72,16 @@ class Draws(Mapping[str, Any]):
 
 
 def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
-    """The draws of a run, a fit or a mapping, as :class:`Draws`.
+    """The draws of a run, a fitted object or a mapping, as :class:`Draws`.
 
-    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a :class:`Draws`, or
-        a mapping of arrays with leading axes (chain, draw).
+    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a fitted estimator, a
+        :class:`Draws`, or a mapping of arrays with leading axes (chain, draw).
     :param model: the model, where `run` does not carry one.
     :param owner: the caller, for error messages.
     :raises TypeError: if `run` is something else.
-    :raises ValueError: if `run` has no draws.
+    :raises ValueError: if `run` has no draws, or is an estimator that was not fitted.
     """
-    if isinstance(inside := getattr(run, "draws", None), Draws):
+    if isinstance(inside := held_by(run, "draws"), Draws):
         run = inside
     if isinstance(run, Draws):
         return run if model is None else Draws(run, model, run.stats, run.info)
@@ -104,7 +105,8 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
     if isinstance(run, Mapping):
         return Draws(run, model)
     raise TypeError(
-        f"{owner}: expected an MCMC after `run`, or draws by site name, got {type(run).__name__}."
+        f"{owner}: expected an MCMC after `run`, what `fit` returned, a fitted estimator, or draws by "
+        f"site name, got {type(run).__name__}."
     )
 
 

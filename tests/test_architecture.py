@@ -26,7 +26,7 @@ ALLOWED = {
     "potential": "_checks _types data likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types distributions potential priors",
     "storage": "_types data potential priors samplers",
-    "plots": "diagnostics.convergence diagnostics.monte_carlo potential samplers.sgmcmc scores",
+    "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types distributions potential priors samplers samplers.sgmcmc",
     "posterior": "_checks _types data distributions likelihoods potential samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
@@ -104,6 +104,7 @@ ROWS = {
         convergence predictive sampling schedules scores
     """,
     "posterior": """
+        fitted
         draws
         archive mixture_quantiles prediction_sites
         predictive_draws

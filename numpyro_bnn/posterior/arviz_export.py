@@ -21,6 +21,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
 from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.own_subsampling import all_rows
@@ -75,7 +76,7 @@ def to_inference_data(
     likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous
     target), and not more than a few hundred MB beside it.
 
-    :param run: an ``MCMC`` after `run`, or draws.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws.
     :param x: training inputs, where `run` does not know them (or other rows to judge it on).
     :param y: training target.
     :param model: the model, where `run` does not carry one.
@@ -125,7 +126,7 @@ def to_inference_data(
             "know them. Pass `x` and `y`, or `log_likelihood=False`."
         )
     key = jax.random.key(0) if rng_key is None else rng_key
-    groups = ArvizGroups(draws, _chain_labels(run, draws), dict(dims or {}), dict(coords or {}))
+    groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
     groups.add_posterior(known_x, list(training.observed), base_sites)
     groups.add_sample_stats()
@@ -195,9 +196,9 @@ def _names(idata: Any) -> list[str]:
     return list(idata.children) if hasattr(idata, "children") else list(idata.groups())
 
 
-def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
-    """Chains keep their number where others were left out."""
-    left_out = getattr(run, "left_out", {})
+def _chain_labels(draws: Draws) -> np.ndarray:
+    """Chains keep their number where others were left out; a chain that was made of several is the first."""
+    left_out = {} if {"weights", "thinned"} & set(draws.info) else draws.left_out
     labels = np.arange(draws.num_chains + len(left_out))
     return np.setdiff1d(labels, list(left_out))
 
@@ -205,14 +206,15 @@ def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
 def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
-    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    args, kwargs = arguments_of(run)
     if x is not None:
-        args, kwargs = as_arrays(draws.model, (x,) if y is None else (x, y), {})
+        given = (x,) if y is None else (x, targets_of(run, y, "to_inference_data"))
+        args, kwargs = as_arrays(draws.model, given, {})
     if args:
         x = args[0]
     elif kwargs and draws.model is not None:
         first = next(iter(inspect.signature(innermost(draws.model)).parameters), None)
-        x = kwargs.get(first)
+        x = None if first is None else kwargs.get(first)
     if x is None or draws.model is None:
         return TrainingData(x, {})
     args, kwargs = prepared(draws.model, args, kwargs)

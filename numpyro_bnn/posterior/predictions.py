@@ -20,6 +20,7 @@ from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -57,8 +58,8 @@ def predict(
     memory beyond the result does not grow with either. Draws on disk are read in blocks.
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
-    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, :class:`Draws`, or
-        a mapping of draws by site with leading axes (draw,) or (chain, draw).
+    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a fitted estimator,
+        :class:`Draws`, or a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
     :param site: the target, where the model has several sites without draws; or a deterministic
@@ -68,7 +69,8 @@ def predict(
         of other rows, or inputs have no rows.
     :raises TypeError: if the model needs more than x.
     """
-    fitted = (getattr(samples, "_args", None) or (None,))[0]
+    args, _ = arguments_of(samples)
+    fitted = args[0] if args else None
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model

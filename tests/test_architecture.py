@@ -108,7 +108,7 @@ ROWS = {
         archive mixture_quantiles prediction_sites
         predictive_draws
         predictions
-        log_prior stacking thinning
+        exported log_prior stacking thinning
         arviz_groups
         arviz_export
     """,

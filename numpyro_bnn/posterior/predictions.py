@@ -243,7 +243,7 @@ def _over_draws(
             return {"cdf": _cdf(fn, extra)}
         if what == "sample":
             return {"sample": fn.sample(key)}
-        return _parameters(fn)
+        return parameters_of(fn)
 
     keys = extra if what == "sample" else None
     return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
@@ -257,7 +257,7 @@ def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     return base.cdf(y)
 
 
-def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
+def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
     """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
     base = unwrapped(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):

@@ -28,7 +28,7 @@ ALLOWED = {
     "storage": "_types data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types distributions potential priors samplers samplers.sgmcmc",
-    "posterior": "_checks _types data distributions likelihoods potential samplers storage",
+    "posterior": "_checks _types data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
     "diagnostics": (
@@ -109,7 +109,8 @@ ROWS = {
         archive mixture_quantiles prediction_sites
         predictive_draws
         predictions
-        arviz_groups stacking thinning
+        exported log_prior stacking thinning
+        arviz_groups
         arviz_export
     """,
     "potential": """

@@ -43,6 +43,7 @@ def to_inference_data(
     model: Callable | None = None,
     predict: Mapping[str, Any] | None = None,
     log_likelihood: bool = True,
+    log_prior: bool = True,
     posterior_predictive: bool = True,
     rng_key: jax.Array | None = None,
     batch_size: int = 1000,
@@ -61,6 +62,10 @@ def to_inference_data(
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
       ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
     - ``log_likelihood``: of each row, by observed site (nats).
+    - ``log_prior``: of each random site, given those above it (nats), for ``az.psense``: of a weight or a
+      precision its density in the coordinates in which the prior is written, whatever coordinates were
+      sampled. In a hierarchy scale the prior of the top alone:
+      ``az.psense(idata, group_var_names=["net.Dense_0.kernel.precision"])``.
     - ``observed_data``, ``constant_data`` (the inputs, ``x``).
     - ``posterior_predictive``: draws of the target at the training inputs under the target's own
       name, and the predictions of each draw: ``probs``, or ``mean`` and ``scale`` (the
@@ -82,6 +87,7 @@ def to_inference_data(
     :param model: the model, where `run` does not carry one.
     :param predict: further inputs by name, such as ``{"test": x_test}``.
     :param log_likelihood: whether to compute it; ``az.loo`` and ``az.compare`` need it.
+    :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
     :param rng_key: for the draws of the target; by default ``jax.random.key(0)``.
     :param batch_size: rows that are predicted at a time.
@@ -140,6 +146,8 @@ def to_inference_data(
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood:
         groups.add_log_likelihood(training, made, batch_size)
+    if log_prior and training.observed:
+        groups.add_log_prior(training)
     if training.observed:
         groups.add_observed(training)
     for index, (name, inputs) in enumerate(predict.items()):

@@ -1,6 +1,6 @@
 r"""Methods: one step of each sampler's dynamics, as pure functions of state, gradient and noise.
 
-Most are words in the letters A, B, O, D of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary`
+Most are words in the letters A, B, O, D of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction`
 (drift, kick, friction with noise, thermostat), and one class writes them all:
 :class:`~numpyro_bnn.samplers.sgmcmc.dynamics.splitting.Splitting` is leapfrog, BAOAB, OBABO or the
 thermostat according to its word. This file holds what they share, :class:`Dynamics`, and the methods that
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     drift,

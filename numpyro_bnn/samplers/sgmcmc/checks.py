@@ -7,6 +7,7 @@ import jax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -99,7 +100,12 @@ def check_target(
     batch_size: int | None,
     gradient: Estimator,
 ) -> None:
-    """:raises ValueError: unless there is one target, and rows to take where they are wanted."""
+    """Refuse anything but one target, and rows that are wanted where the gradient takes others.
+
+    :raises ValueError: for a model and a potential function, neither, or two sizes of minibatches.
+    :raises TypeError: for a Flax network in place of a model.
+    """
+    refuse_network(model)
     if (model is None) == (potential_fn is None):
         raise ValueError(
             f"{owner}: expected either a model or potential_fn, got model={model} and "

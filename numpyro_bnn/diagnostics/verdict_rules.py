@@ -65,6 +65,7 @@ def judge(evidence: Evidence) -> Judgement:
         said.append(on_second_run(evidence.second))
     if evidence.num_chains == 1:
         said.insert(0, ONE_CHAIN)
+        found = found._replace(verdict=Verdict(found.verdict, one_chain=True))
     return found._replace(sentences=tuple(said))
 
 

@@ -13,6 +13,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from numpyro_bnn._checks import check_share
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.models.random_module import MLP
@@ -27,12 +28,14 @@ from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
     COVERAGE,
     held_out,
+    hidden_sizes,
     in_blocks,
     key_from,
     table_like,
     validated,
     weights_of,
 )
+from numpyro_bnn.workflow.estimator_warning import warn_of_verdict
 from numpyro_bnn.workflow.fit import fit as fit_model
 
 
@@ -42,7 +45,7 @@ class _BNN(BaseEstimator):
     def _network(self, outputs: int) -> Any:
         if self.network is not None:
             return self.network
-        return MLP(tuple(self.hidden), outputs)
+        return MLP(hidden_sizes(self), outputs)
 
     def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
         """Sample the posterior of a model, keep it, and calibrate it on the rows that are held out."""
@@ -67,6 +70,7 @@ class _BNN(BaseEstimator):
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
         self.report_: Report = fitted.report
+        warn_of_verdict(type(self).__name__, self.report_)
         self.calibration_: Calibrated | None = None
         if len(held):
             targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
@@ -110,7 +114,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
     :param network: any Flax module with one output in place of a perceptron (two for
         ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
@@ -118,7 +122,8 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`.
+    :param max_minutes: time limit of a fit with `until`, optimising and compiling included; warm-up and half
+        of `num_samples` are never cut short, so that a fit may take longer.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -139,7 +144,7 @@ class BNNRegressor(RegressorMixin, _BNN):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (16, 16),
+        hidden: Sequence[int] | int = (16, 16),
         *,
         network: Any = None,
         prior: Any = None,
@@ -173,12 +178,14 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.progress_bar = progress_bar
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
-        """Sample the posterior.
+        """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: targets (N,).
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
+        :raises TypeError: for columns of texts, categories or dates.
+        :raises ValueError: for missing values, or a setting out of range.
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
         y = column_or_1d(y, warn=True).astype(np.float64)
@@ -223,6 +230,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         :return: lower and upper ends, (N,) each.
         """
         check_is_fitted(self)
+        check_share("predict_interval", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
@@ -240,7 +248,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
     ``mcmc_`` (the run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
     :param network: any Flax module with an output a class (or one output, for two classes) in place of a
         perceptron; `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs; default ``priors.Hierarchical()``.
@@ -249,7 +257,8 @@ class BNNClassifier(ClassifierMixin, _BNN):
         posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`.
+    :param max_minutes: time limit of a fit with `until`, optimising and compiling included; warm-up and half
+        of `num_samples` are never cut short, so that a fit may take longer.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -270,7 +279,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (16, 16),
+        hidden: Sequence[int] | int = (16, 16),
         *,
         network: Any = None,
         prior: Any = None,
@@ -304,13 +313,14 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.progress_bar = progress_bar
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
-        """Sample the posterior.
+        """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: labels (N,): numbers, booleans or text.
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
-        :raises ValueError: if all labels are of one class.
+        :raises TypeError: for columns of texts, categories or dates.
+        :raises ValueError: for missing values, a setting out of range, or if all labels are of one class.
         """
         X, y = validated(self, X, y, reset=True)
         check_classification_targets(y)
@@ -362,6 +372,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         :return: (N, classes), True for the classes of the set, in the order of ``classes_``.
         """
         check_is_fitted(self)
+        check_share("predict_set", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_set(X)
         return nominal_sets(self, X, coverage)

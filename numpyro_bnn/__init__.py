@@ -54,7 +54,8 @@ _HOME = {
     "workflow.second_opinion": ["second_opinion"],
 }
 _MODULES = {
-    name: name for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "scores")
+    name: name
+    for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "references", "scores")
 }
 _MODULES |= {
     name: f"samplers.sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")
@@ -64,7 +65,7 @@ _ORIGIN = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted([*_ORIGIN, *_MODULES])
 
 if TYPE_CHECKING:
-    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, scores
+    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, references, scores
     from numpyro_bnn.approximations.laplace import laplace
     from numpyro_bnn.approximations.mean_field import mean_field
     from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map

@@ -45,7 +45,11 @@ ALLOWED = {
         "diagnostics.monte_carlo distributions models posterior potential priors run samplers "
         "samplers.sgmcmc scores"
     ),
-    "cli": "_html data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
+    "references": "diagnostics.convergence likelihoods models posterior priors",
+    "cli": (
+        "_html data diagnostics.monte_carlo models plots posterior priors references run scores storage "
+        "workflow"
+    ),
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {

@@ -13,7 +13,7 @@ NAMES = {
         compare constant_sgd deep_ensemble describe diagnose diagnostics export fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive
-        priors random_module randomized_map regression save schedules scores second_opinion
+        priors random_module randomized_map references regression save schedules scores second_opinion
         stack stacking_weights swag thin to_inference_data to_params
     """,
     "diagnostics": """
@@ -40,6 +40,9 @@ NAMES = {
         entropy expected_calibration_error lppd mutual_information ood_auroc
         paired_difference pit reliability rmse standard_error total_variation uncertainty
         wasserstein
+    """,
+    "references": """
+        Differences Grade Quantities Reference grade load names
     """,
     "gradients": """
         control_variate full minibatch svrg

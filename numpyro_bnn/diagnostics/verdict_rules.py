@@ -3,8 +3,8 @@
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
 that disagree > the tolerance (the last two in
 :attr:`numpyro_bnn.diagnostics.verdict_evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and
-weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only where
-nothing else was given.
+weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only
+where nothing else was given.
 Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
 two runs, is "run longer" at best, and so is a run at a temperature far from what was asked for. A run
 with suspect chains disagrees, however few its draws; one of suspect chains alone is invalid.

@@ -8,7 +8,7 @@ an equal model (:mod:`numpyro_bnn.storage.shared_programs`).
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
-State = Any
-Draws = Any
+State: TypeAlias = PyTree
+Draws: TypeAlias = PyTree
 
 
 class Programs:

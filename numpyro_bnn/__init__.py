@@ -30,6 +30,7 @@ _HOME = {
     "posterior.archive": ["load", "save"],
     "posterior.arviz_export": ["from_inference_data", "to_inference_data"],
     "posterior.draws": ["Draws"],
+    "posterior.exported": ["export"],
     "posterior.predictions": ["predict", "prior_predictive"],
     "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.archive import load, save
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
     from numpyro_bnn.posterior.draws import Draws
+    from numpyro_bnn.posterior.exported import export
     from numpyro_bnn.posterior.predictions import predict, prior_predictive
     from numpyro_bnn.posterior.predictive_draws import average
     from numpyro_bnn.posterior.stacking import stack, stacking_weights

@@ -26,9 +26,9 @@ ALLOWED = {
     "potential": "_checks _types data likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types distributions potential priors",
     "storage": "_types data potential priors samplers",
-    "plots": "diagnostics.convergence diagnostics.monte_carlo potential samplers.sgmcmc scores",
+    "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types distributions potential priors samplers samplers.sgmcmc",
-    "posterior": "_checks _types data distributions likelihoods potential samplers storage",
+    "posterior": "_checks _types data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
     "diagnostics": (
@@ -104,11 +104,13 @@ ROWS = {
         convergence predictive sampling schedules scores
     """,
     "posterior": """
+        fitted
         draws
         archive mixture_quantiles prediction_sites
         predictive_draws
         predictions
-        arviz_groups stacking thinning
+        exported log_prior stacking thinning
+        arviz_groups
         arviz_export
     """,
     "potential": """

@@ -10,7 +10,7 @@ NAMES = {
         PSGLD ParallelTempering
         PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache calibrate
         classification
-        compare constant_sgd deep_ensemble describe diagnose diagnostics fit from_inference_data
+        compare constant_sgd deep_ensemble describe diagnose diagnostics export fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive
         priors random_module randomized_map regression save schedules scores second_opinion

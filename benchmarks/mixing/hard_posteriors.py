@@ -85,9 +85,9 @@ class Found(NamedTuple):
 
 
 def pieces(
-    kernel: Any, given: Posterior, size: Size, thinning: int
-) -> Iterator[tuple[Found, float, float]]:
-    """One piece after the other of the same chains, with its gradients a chain and the seconds so far."""
+    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any = None
+) -> Iterator[tuple[Found, bnn.MCMC, float]]:
+    """One piece after the other of the same chains, with the run that made it and the seconds so far."""
     begin = time.perf_counter()
     x, y = given.split.x, given.split.y
     x_test, y_test = given.split.x_test[:TEST_ROWS], given.split.y_test[:TEST_ROWS]
@@ -99,7 +99,8 @@ def pieces(
         num_chains=CHAINS,
         progress_bar=False,
     )
-    init_params: Any = starts(given.model, given.split, 0, CHAINS, 200)
+    if init_params is None:
+        init_params = starts(given.model, given.split, 0, CHAINS, 200)
     key = jax.random.key(0)
     while True:
         mcmc.run(key, x, y, init_params=init_params)
@@ -111,9 +112,7 @@ def pieces(
             log_precisions(mcmc.get_samples(group_by_chain=True)),
             np.asarray(predictions.log_prob(y_test), np.float64),
         )
-        extra = mcmc.get_extra_fields()
-        steps = size.draws * gradients_of(mcmc) if "num_steps" in extra else math.nan
-        yield found, steps, time.perf_counter() - begin
+        yield found, mcmc, time.perf_counter() - begin
 
 
 def joined(parts: list[Found]) -> Found:
@@ -167,9 +166,10 @@ def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list
     thinning = 1 if which.fixed != 0 else APART * size.steps
     known = size.draws * thinning * max(1.0, (which.fixed or 0) * size.steps)
     parts, rows, gradients = [], [], 0.0
-    for number, (part, steps, seconds) in enumerate(pieces(kernel, given, size, thinning), 1):
+    for number, (part, mcmc, seconds) in enumerate(pieces(kernel, given, size, thinning), 1):
         parts.append(part)
-        gradients += known if math.isnan(steps) else steps
+        counted = "num_steps" in mcmc.get_extra_fields()
+        gradients += size.draws * gradients_of(mcmc) if counted else known
         done = seconds > 60 * minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)

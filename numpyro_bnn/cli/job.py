@@ -5,6 +5,7 @@ the best of the starts (MAP), their average (a deep ensemble with as many member
 and the posterior average. Beside them stands what guessing without any input scores.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -129,12 +130,18 @@ class Outcome(NamedTuple):
         return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
 
 
-def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
+def run(
+    table: Table,
+    options: Options,
+    progress_bar: bool = True,
+    on_scores: Callable[[list[Score]], None] | None = None,
+) -> Outcome:
     """Fit, predict, score and diagnose.
 
     :param table: the data.
     :param options: settings.
     :param progress_bar: show progress.
+    :param on_scores: called before sampling begins, with the scores of all methods but the posterior average.
     :return: everything that the report needs.
     """
     train, test = split(table, options)
@@ -143,6 +150,24 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
+    guess = Guess(table, train)
+    rows = [_score_of_guess(guess, y_test)]
+    predictions: dict[str, Predictions] = {}
+    began = time.perf_counter()
+
+    def add(name: str, draws: Draws, seconds: float) -> None:
+        predictions[name] = predict(None, draws, x_test)
+        rows.append(score(name, predictions[name], y_test, table.task, seconds))
+
+    def score_ensemble(members: Draws) -> None:
+        spent = time.perf_counter() - began
+        best = int(np.argmin(members.stats["potential_energy"]))
+        mode = Draws({name: value[best : best + 1] for name, value in members.items()}, model)
+        add("MAP", mode, spent / options.num_chains)
+        add(f"deep ensemble of {options.num_chains}", members, spent)
+        if on_scores is not None:
+            on_scores(rows)
+
     fitted = fit(
         model,
         x,
@@ -156,26 +181,11 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         y_test=y_test,
         until=Tolerance(),
         max_minutes=options.max_minutes,
+        on_ensemble=score_ensemble,
         progress_bar=progress_bar,
         **options.settings,
     )
-    members, spent = fitted.ensemble, fitted.seconds
-    best = int(np.argmin(members.stats["potential_energy"]))
-    methods = {
-        "MAP": (
-            Draws({name: value[best : best + 1] for name, value in members.items()}, model),
-            spent["optimise"] / options.num_chains,
-        ),
-        f"deep ensemble of {options.num_chains}": (members, spent["optimise"]),
-        POSTERIOR: (fitted.draws, spent["optimise"] + spent["sample"]),
-    }
-    predictions = {name: predict(None, draws, x_test) for name, (draws, _) in methods.items()}
-    rows = [
-        score(name, predictions[name], y_test, table.task, seconds)
-        for name, (_, seconds) in methods.items()
-    ]
-    guess = Guess(table, train)
-    rows.insert(0, _score_of_guess(guess, y_test))
+    add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
     evaluation = None
     if held.size:
         calibrated = calibrate(fitted, table.x[held], table.y[held], _COVERAGE)

@@ -269,14 +269,22 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.methods:
         raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
     job_report.require_folder(parsed.output)
-    outcome = job.run(table, _options(parsed), progress_bar=not parsed.quiet)
 
-    rich_table = RichTable(title=f"Scores on {len(outcome.test)} test rows")
-    for i, heading in enumerate(job_tables.headings(table.task)):
-        rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for row in outcome.scores:
-        rich_table.add_row(*job_tables.cells(row))
-    console.print(rich_table)
+    def show(scores: list[Any], title: str) -> None:
+        rich_table = RichTable(title=title)
+        for i, heading in enumerate(job_tables.headings(table.task)):
+            rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
+        for row in scores:
+            rich_table.add_row(*job_tables.cells(row))
+        console.print(rich_table)
+
+    outcome = job.run(
+        table,
+        _options(parsed),
+        progress_bar=not parsed.quiet,
+        on_scores=lambda rows: show(rows, "Scores on the test rows, before sampling"),
+    )
+    show(outcome.scores, f"Scores on {len(outcome.test)} test rows")
     for said in outcome.warnings:
         console.print(f"Beware: {said}", style="yellow", markup=False, highlight=False)
     if outcome.evaluation is not None:

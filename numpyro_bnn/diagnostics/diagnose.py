@@ -18,6 +18,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -49,8 +50,8 @@ def diagnose(
     A run with suspect chains (``mcmc.suspect``) gets the verdict ``"chains_disagree"``; a run whose
     chains are all suspect gets ``"invalid"``.
 
-    :param run: an ``MCMC`` after `run`, :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with
-        leading axes (chain, draw).
+    :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator,
+        :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with leading axes (chain, draw).
     :param x: inputs at which to predict, such as test rows.
     :param y: their targets; with them the Monte Carlo error of the log score enters the verdict.
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
@@ -96,7 +97,7 @@ def diagnose(
     report = diagnose_draws(
         weights,
         predictions.values,
-        log_likelihood=None if y is None else predictions.log_prob(y),
+        log_likelihood=None if y is None else predictions.log_prob(targets_of(run, y, "diagnose")),
         tolerance=tolerance,
         aligned=aligned,
         # Under minibatches the energy is an estimate, whose noise would look like mixing.

@@ -75,12 +75,24 @@ class LinearGaussian(dist.Distribution):
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """The joint log density of all entries of y, in nats, with the weights integrated out."""
-        residuals, features = self._in_units_of_noise(value)
+        return self.tempered_log_prob(value, 1.0)
+
+    def tempered_log_prob(self, value: jax.Array, power: jax.Array | float) -> jax.Array:
+        """log ∫ Normal(u | 0, I) p(y | u)^b du, in nats: the likelihood is tempered, u is integrated out.
+
+        With s the noise's standard deviations p(y | u)^b is a Gaussian of standard deviations s / √b times
+        Π (2π s²)^((1-b)/2) b^(-1/2). In units of s / √b the factors b^(-1/2) cancel, which leaves
+        Π (2π s²)^(-b/2) times the integral of two squares: 0 at b = 0, without a special case.
+
+        :param value: y.
+        :param power: b, from 0 to 1; at 1 this is the log density.
+        """
+        residuals, features = (jnp.sqrt(power) * v for v in self._in_units_of_noise(value))
         log_determinant, factor = _factorised(features)
         weights = _most_likely(factor, features, residuals)
         squares = jnp.sum((residuals - features @ weights) ** 2) + jnp.sum(weights**2)
         log_scale = jnp.sum(jnp.log(self.scale)) + residuals.size / 2 * jnp.log(2 * jnp.pi)
-        return -squares / 2 - log_determinant - log_scale
+        return -squares / 2 - log_determinant - power * log_scale
 
     def weights_given(self, key: jax.Array, value: jax.Array) -> jax.Array:
         """An exact draw of u, (p,), given y."""

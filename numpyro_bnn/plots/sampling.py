@@ -23,6 +23,8 @@ from numpyro_bnn.plots.style import (
     legend_above,
     line_style,
 )
+from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.potential.potential import Potential
 
 
@@ -95,12 +97,15 @@ def plot_trace(
 ) -> Axes:
     """The log joint density of each draw, one line a chain.
 
-    :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`.
+    :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`; or a run, what
+        :func:`numpyro_bnn.fit` returned, or an estimator, whose field it then is.
     :param label: label of the vertical axis, for traces of other quantities.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: for another shape.
+    :raises ValueError: for another shape, or a run that did not collect its energy.
     """
+    if is_finished(log_joint):
+        log_joint = _log_joint_of(log_joint)
     values = chains_by_draws("plot_trace", "log_joint", log_joint)
     ax = axes_or_new(ax, (7.0, 3.2))
     for chain, line in enumerate(values):
@@ -110,6 +115,17 @@ def plot_trace(
     if len(values) <= 8:
         legend_above(ax, columns=4)
     return ax
+
+
+def _log_joint_of(run: Any) -> np.ndarray:
+    """The log joint density of each draw of a run, up to the constant that its kernel leaves out."""
+    stats = draws_of(run, owner="plot_trace").stats
+    if "potential_energy" not in stats:
+        raise ValueError(
+            f"plot_trace: this run did not collect its energy, only {sorted(stats)}. Run it with "
+            "extra_fields=('potential_energy',), or give the values to draw."
+        )
+    return -np.asarray(stats["potential_energy"])
 
 
 def plot_temperature(

@@ -22,7 +22,7 @@ _FORMAT = "numpyro_bnn draws 1"
 def save(run: Run, path: str | Path) -> Path:
     """Write draws to one file (a NumPy archive).
 
-    :param run: an ``MCMC`` after `run`, or draws.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws.
     :param path: path of the file; the ending ``.npz`` is added where it lacks.
     :return: the path written.
     :raises ValueError: if there are no draws.

@@ -22,6 +22,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
 from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.own_subsampling import all_rows
@@ -43,6 +44,7 @@ def to_inference_data(
     model: Callable | None = None,
     predict: Mapping[str, Any] | None = None,
     log_likelihood: bool = True,
+    log_prior: bool = True,
     posterior_predictive: bool = True,
     key: jax.Array | None = None,
     batch_size: int = 1000,
@@ -62,6 +64,10 @@ def to_inference_data(
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
       ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
     - ``log_likelihood``: of each row, by observed site (nats).
+    - ``log_prior``: of each random site, given those above it (nats), for ``az.psense``: of a weight or a
+      precision its density in the coordinates in which the prior is written, whatever coordinates were
+      sampled. In a hierarchy scale the prior of the top alone:
+      ``az.psense(idata, group_var_names=["net.Dense_0.kernel.precision"])``.
     - ``observed_data``, ``constant_data`` (the inputs, ``x``).
     - ``posterior_predictive``: draws of the target at the training inputs under the target's own
       name, and the predictions of each draw: ``probs``, or ``mean`` and ``scale`` (the
@@ -77,12 +83,13 @@ def to_inference_data(
     likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous
     target), and not more than a few hundred MB beside it.
 
-    :param run: an ``MCMC`` after `run`, or draws.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws.
     :param x: training inputs, where `run` does not know them (or other rows to judge it on).
     :param y: training target.
     :param model: the model, where `run` does not carry one.
     :param predict: further inputs by name, such as ``{"test": x_test}``.
     :param log_likelihood: whether to compute it; ``az.loo`` and ``az.compare`` need it.
+    :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
     :param key: random key for the draws of the target; by default ``jax.random.key(0)``.
     :param batch_size: rows that are predicted at a time.
@@ -128,7 +135,7 @@ def to_inference_data(
             "know them. Pass `x` and `y`, or `log_likelihood=False`."
         )
     key = _key(key, rng_key)
-    groups = ArvizGroups(draws, _chain_labels(run, draws), dict(dims or {}), dict(coords or {}))
+    groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
     groups.add_posterior(known_x, list(training.observed), base_sites)
     groups.add_sample_stats()
@@ -142,6 +149,8 @@ def to_inference_data(
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood:
         groups.add_log_likelihood(training, made, batch_size)
+    if log_prior and training.observed:
+        groups.add_log_prior(training)
     if training.observed:
         groups.add_observed(training)
     for index, (name, inputs) in enumerate(predict.items()):
@@ -215,9 +224,9 @@ def _names(idata: Any) -> list[str]:
     return list(idata.children) if hasattr(idata, "children") else list(idata.groups())
 
 
-def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
-    """Chains keep their number where others were left out."""
-    left_out = getattr(run, "left_out", {})
+def _chain_labels(draws: Draws) -> np.ndarray:
+    """Chains keep their number where others were left out; a chain that was made of several is the first."""
+    left_out = {} if {"weights", "thinned"} & set(draws.info) else draws.left_out
     labels = np.arange(draws.num_chains + len(left_out))
     return np.setdiff1d(labels, list(left_out))
 
@@ -225,14 +234,15 @@ def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
 def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
-    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    args, kwargs = arguments_of(run)
     if x is not None:
-        args, kwargs = as_arrays(draws.model, (x,) if y is None else (x, y), {})
+        given = (x,) if y is None else (x, targets_of(run, y, "to_inference_data"))
+        args, kwargs = as_arrays(draws.model, given, {})
     if args:
         x = args[0]
     elif kwargs and draws.model is not None:
         first = next(iter(inspect.signature(innermost(draws.model)).parameters), None)
-        x = kwargs.get(first)
+        x = None if first is None else kwargs.get(first)
     if x is None or draws.model is None:
         return TrainingData(x, {})
     args, kwargs = prepared(draws.model, args, kwargs)

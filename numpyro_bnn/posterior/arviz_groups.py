@@ -13,6 +13,7 @@ import xarray as xr
 
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.log_prior import log_prior
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
@@ -158,6 +159,11 @@ class ArvizGroups:
                 value = np.concatenate(pieces, axis=2)
             axes = _row_axes("", value.ndim, 2)
             self.add("log_likelihood", variable_name(target), axes, value)
+
+    def add_log_prior(self, training: TrainingData) -> None:
+        found = log_prior(self.draws, training.x, list(training.observed))
+        for site, value in found.items():
+            self.add("log_prior", variable_name(site), ["chain", "draw"], value, {"site": site})
 
     def add_predictions(
         self,

@@ -10,6 +10,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.posterior.fitted import held_by
 from numpyro_bnn.samplers.suspects import suspects_in
 
 
@@ -83,21 +84,27 @@ class HasDraws(Protocol):
         """The draws to predict with."""
 
 
+class FittedDraws(Protocol):
+    """An estimator that was fitted, such as :class:`numpyro_bnn.BNNRegressor`."""
+
+    draws_: Draws
+
+
 # A run: whatever holds draws of a model. A mapping holds arrays (chain, draw, …) by name of the site.
-Run: TypeAlias = NumPyroMCMC | Draws | HasDraws | Mapping[str, ArrayLike]
+Run: TypeAlias = NumPyroMCMC | Draws | HasDraws | FittedDraws | Mapping[str, ArrayLike]
 
 
 def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -> Draws:
-    """The draws of a run, a fit or a mapping, as :class:`Draws`.
+    """The draws of a run, a fitted object or a mapping, as :class:`Draws`.
 
-    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a :class:`Draws`, or
-        a mapping of arrays with leading axes (chain, draw).
+    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a fitted estimator, a
+        :class:`Draws`, or a mapping of arrays with leading axes (chain, draw).
     :param model: the model, where `run` does not carry one.
     :param owner: the caller, for error messages.
     :raises TypeError: if `run` is something else.
-    :raises ValueError: if `run` has no draws.
+    :raises ValueError: if `run` has no draws, or is an estimator that was not fitted.
     """
-    if isinstance(inside := getattr(run, "draws", None), Draws):
+    if isinstance(inside := held_by(run, "draws"), Draws):
         run = inside
     if isinstance(run, Draws):
         return run if model is None else Draws(run, model, run.stats, run.info)
@@ -121,7 +128,8 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
     if isinstance(run, Mapping):
         return Draws(run, model)
     raise TypeError(
-        f"{owner}: expected an MCMC after `run`, or draws by site name, got {type(run).__name__}."
+        f"{owner}: expected an MCMC after `run`, what `fit` returned, a fitted estimator, or draws by "
+        f"site name, got {type(run).__name__}."
     )
 
 

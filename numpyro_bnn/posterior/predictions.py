@@ -20,6 +20,7 @@ from numpyro_bnn.data.columns import check_columns
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -40,7 +41,7 @@ _BLOCK = 2**24
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
 # Draws in one vector.
-_VECTOR = 32
+VECTOR = 32
 
 
 def predict(
@@ -57,8 +58,8 @@ def predict(
     memory beyond the result does not grow with either. Draws on disk are read in blocks.
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
-    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, :class:`Draws`, or
-        a mapping of draws by site with leading axes (draw,) or (chain, draw).
+    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a fitted estimator,
+        :class:`Draws`, or a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
     :param site: the target, where the model has several sites without draws; or a deterministic
@@ -68,7 +69,8 @@ def predict(
         of other rows, or inputs have no rows.
     :raises TypeError: if the model needs more than x.
     """
-    fitted = (getattr(samples, "_args", None) or (None,))[0]
+    args, _ = arguments_of(samples)
+    fitted = args[0] if args else None
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
@@ -143,8 +145,8 @@ class Predictor:
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         from_prior = any(self.structure.sites[name].plates for name in latent)
-        for drawn in _blocks_of_draws(grouped):
-            flat = {k: jnp.asarray(_flat(v[:, drawn])) for k, v in grouped.items()}
+        for drawn in blocks_of_draws(grouped):
+            flat = {k: jnp.asarray(flat_draws(v[:, drawn])) for k, v in grouped.items()}
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
                 part = taken(self.x, rows)
@@ -152,11 +154,11 @@ class Predictor:
                 if from_prior:
                     key = jax.random.fold_in(jax.random.key(0), begin)
                     key = jax.random.fold_in(key, first) if first else key
-                    own = _flat(jax.random.split(key, lead)[:, drawn])
+                    own = flat_draws(jax.random.split(key, lead)[:, drawn])
                 more = extra[rows] if what in OF_TARGETS else extra
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
-                    more = _flat(keys[:, drawn])
+                    more = flat_draws(keys[:, drawn])
                 yield drawn, rows, self._programs[target](flat, part, more, own, what)
 
     def _evaluate(
@@ -191,7 +193,7 @@ def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
     yield last
 
 
-def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
+def blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     """Blocks of draws: a single one for draws on the device, small ones for draws on host or disk."""
     chains, num_draws = np.shape(next(iter(draws.values())))[:2]
     brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
@@ -201,12 +203,13 @@ def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     stored = any(isinstance(v, StoredArray) for v in brought)
     step = max(1, (_BLOCK if stored else _BLOCK_IN_MEMORY) // max(1, of_one))
     # Whole vectors of draws: the rest of a vector would be compiled as a program of its own.
-    vector = _VECTOR // math.gcd(_VECTOR, chains)
+    vector = VECTOR // math.gcd(VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 
-def _flat(draws: Any) -> Any:
+def flat_draws(draws: Any) -> Any:
+    """Draws of all chains in a row, (draw, …)."""
     return draws.reshape(-1, *draws.shape[2:])
 
 
@@ -243,10 +246,10 @@ def _over_draws(
             return {"cdf": _cdf(fn, extra)}
         if what == "sample":
             return {"sample": fn.sample(key)}
-        return _parameters(fn)
+        return parameters_of(fn)
 
     keys = extra if what == "sample" else None
-    return lax.map(one, (flat, keys, prior_keys), batch_size=_VECTOR)
+    return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
 
 
 def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
@@ -257,7 +260,7 @@ def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     return base.cdf(y)
 
 
-def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
+def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
     """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
     base = unwrapped(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):

@@ -36,6 +36,7 @@ from numpyro_bnn.potential.rows import Rows, summed
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.targets import check_targets
+from numpyro_bnn.potential.tempered_likelihood import TemperedLikelihood, tempered_likelihood
 
 Values = dict[str, jax.Array]
 
@@ -119,16 +120,25 @@ class Potential:
     def energies(self, z: Values) -> tuple[jax.Array, jax.Array]:
         """The two parts of U(z): the prior's, Jacobians of transforms included, and the likelihood's.
 
-        The likelihood consists of all observed sites and factors; tempering raises it to a power.
-
         :param z: unconstrained values by site.
         :return: -log p(θ(z)) |∂θ/∂z| and -log p(y | θ(z)), in nats.
         """
+        prior, likelihood = self.tempered(z)
+        return prior, likelihood(1.0)
+
+    def tempered(self, z: Values) -> tuple[jax.Array, TemperedLikelihood]:
+        """The energy of the prior, and that of the likelihood as a function of its power.
+
+        The likelihood consists of all observed sites and factors.
+
+        :param z: unconstrained values by site.
+        :return: -log p(θ(z)) |∂θ/∂z| in nats, and the likelihood.
+        """
         unconstrained = _unconstrain_params(self.bound, z)
-        by_site, _ = compute_log_probs(unconstrained, self.args, self.kwargs, {})
-        likelihood = [by_site.pop(name) for name in self.structure.observed]
-        zero = jnp.zeros(())
-        return -sum(by_site.values(), start=zero), -sum(likelihood, start=zero)
+        by_site, sites = compute_log_probs(unconstrained, self.args, self.kwargs, {})
+        observed = {name: -by_site.pop(name) for name in self.structure.observed}
+        prior = -sum(by_site.values(), start=jnp.zeros(()))
+        return prior, tempered_likelihood(observed, sites)
 
     def minibatch(
         self,

@@ -17,7 +17,7 @@ Parameterization = Literal["noncentered", "centered", "collapsed"]
 PARAMETERIZATIONS = ("noncentered", "centered", "collapsed")
 
 
-class _Standardized(NamedTuple):
+class Standardized(NamedTuple):
     """Mark of a site ``"{site}.base"``: the parameter is ``scale`` times its value."""
 
     scale: jax.Array
@@ -97,7 +97,7 @@ def to_own_coordinates(
         if site["type"] != "sample":
             return None
         standardized = site["infer"].get("hierarchy")
-        if isinstance(standardized, _Standardized) and site["name"] not in centered:
+        if isinstance(standardized, Standardized) and site["name"] not in centered:
             return centered[site["name"].removesuffix(".base")] / standardized.scale
         return centered.get(site["name"])
 

@@ -24,7 +24,7 @@ from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
-from numpyro_bnn.priors.coordinates import Parameterization, _known, _Standardized
+from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
 from numpyro_bnn.priors.precision_levels import UNITS, Array, Child, Level
@@ -278,7 +278,7 @@ def _precisions(
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
-            infer={"hierarchy": _Standardized(above)},
+            infer={"hierarchy": Standardized(above)},
         )
         return parameter(level.site, base * above)
     rate = level.rate if level.parent is None else k / above
@@ -313,5 +313,5 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
 
     if parameterization != "noncentered":
         return numpyro.sample(array.site, law(scale))
-    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": _Standardized(scale)})
+    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
     return parameter(array.site, base * scale)

@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from numpyro_bnn.priors.base import Prior, parameter, positive
+from numpyro_bnn.priors.coordinates import Standardized
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 
@@ -56,6 +57,8 @@ class Horseshoe(Prior):
         slab = numpyro.sample(
             f"{site}.slab_variance", dist.InverseGamma(half_df, half_df * self.slab_scale**2)
         )
-        base = numpyro.sample(f"{site}.base", each(dist.Normal(0.0, 1.0)))
         scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
+        base = numpyro.sample(
+            f"{site}.base", each(dist.Normal(0.0, 1.0)), infer={"hierarchy": Standardized(scale)}
+        )
         return parameter(site, base * scale)

@@ -83,7 +83,7 @@ def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"scores.{name}: expected numbers, got an array of dtype {array.dtype}. "
-                f"Pass floats."
+                f"Pass floats, or what `bnn.predict(None, run, x)` returns for a run or a fit."
             ) from error
     return array
 

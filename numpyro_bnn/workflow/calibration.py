@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from numpyro.infer import MCMC as NumPyroMCMC
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import held_by, run_of, targets_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.scores.against_targets import standard_error
@@ -170,7 +170,7 @@ class Calibrated:
             own = _intervals(predictions, "cqr", self.coverage, 0.0)
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, np.asarray(y)) for ends in (own, made)))
-        labels = _labels(self._source, y_test)
+        labels = targets_of(self._source, y_test, "calibrate")
         _check_targets(predictions_of(self._source, x_test), labels)
         made = self._class_scores(x_test) <= self.threshold
         own = nominal_sets(self._source, x_test, self.coverage)
@@ -235,7 +235,7 @@ def calibrate(
     """
     _check_coverage(coverage)
     source, run = _source_of(fitted)
-    labels = _labels(source, y_cal)
+    labels = targets_of(source, y_cal, "calibrate")
     refuse_training_rows("calibrate", run, _inputs(source, x_cal), labels)
     predictions = predictions_of(source, x_cal)
     kind = "probs" if "probs" in predictions.values else "mean"
@@ -281,13 +281,10 @@ def _check_coverage(coverage: Any) -> None:
 def _source_of(fitted: Run | FittedEstimator) -> tuple[Any, Any]:
     """What predicts, an estimator or draws; and the run that knows the training rows, or None."""
     if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
-        if not hasattr(fitted, "draws_"):
-            raise ValueError(
-                f"calibrate: this {type(fitted).__name__} is not fitted yet; call `fit`."
-            )
-        return fitted, getattr(fitted, "mcmc_", None)
-    run = fitted if isinstance(fitted, NumPyroMCMC) else getattr(fitted, "mcmc", None)
-    return draws_of(fitted, owner="calibrate"), run
+        # An estimator predicts in blocks, and takes tables as scikit-learn does.
+        held_by(fitted, "draws")
+        return fitted, run_of(fitted)
+    return draws_of(fitted, owner="calibrate"), run_of(fitted)
 
 
 def predictions_of(source: Draws | FittedEstimator, x: PyTree) -> Predictions:
@@ -302,20 +299,6 @@ def probabilities(predictions: Predictions) -> np.ndarray:
     """Class probabilities averaged over draws, in double precision, (N, classes)."""
     probs = np.asarray(average(predictions), np.float64)
     return probs / probs.sum(1, keepdims=True)
-
-
-def _labels(source: Draws | FittedEstimator, y: Any) -> np.ndarray:
-    """Targets as the model has them: class numbers in place of an estimator's labels."""
-    classes = getattr(source, "classes_", None)
-    if classes is None:
-        return np.asarray(as_array("calibrate", "y", y))
-    y = np.asarray(y)
-    if not (known := np.isin(y, classes)).all():
-        raise ValueError(
-            f"calibrate: y has the label {y[~known][0].item()!r}, and the training labels are "
-            f"{classes.tolist()}. Leave out rows of other classes."
-        )
-    return np.searchsorted(classes, y)
 
 
 def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:

@@ -97,6 +97,7 @@ def fit(
     y_test: ArrayLike | None = None,
     until: Tolerance | None = None,
     max_minutes: float | None = None,
+    on_ensemble: Callable[[Draws], None] | None = None,
     progress_bar: bool = True,
     **options: Any,
 ) -> Fit:
@@ -129,6 +130,8 @@ def fit(
     :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
     :param max_minutes: time limit of optimising and sampling in minutes, for a run with `until`.
+    :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
+        to show what they predict while the chains run.
     :param progress_bar: show progress.
     :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
@@ -170,6 +173,10 @@ def fit(
     )
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
+    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
+    if on_ensemble is not None:
+        on_ensemble(ensemble)
+    began = time.perf_counter()
     mcmc = MCMC(
         sampler,
         num_warmup=num_warmup * thinning,
@@ -183,7 +190,7 @@ def fit(
     if until is None:
         mcmc.run(key_run, x_train, y_train, init_params=starts, **weighted)
     else:
-        minutes = None if max_minutes is None else _minutes_left(max_minutes, optimised - clock)
+        minutes = None if max_minutes is None else _minutes_left(max_minutes, began - clock)
         rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
         mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
     sampled = time.perf_counter()
@@ -195,10 +202,9 @@ def fit(
         weights = np.asarray(draws.info["weights"])
     seconds = {
         "optimise": optimised - clock,
-        "sample": sampled - optimised,
+        "sample": sampled - began,
         "judge": time.perf_counter() - sampled,
     }
-    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
 
 

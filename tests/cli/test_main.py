@@ -92,6 +92,16 @@ def test_a_table_becomes_a_report(regression):
     _assert_reported(output, printed, "band.png")
 
 
+def test_the_first_table_comes_before_sampling(regression):
+    _, _, printed = regression
+    first, last = printed.split("before sampling")[1].split("15 test rows")
+    for name in ("mean of the target", "MAP", "deep ensemble of 2"):
+        (line,) = re.findall(f"{name}.*", first)
+        assert line in last
+    assert "posterior average" not in first
+    assert "posterior average" in last
+
+
 class _Tags(HTMLParser):
     """Opened tags that were not closed, headings in order, and addresses that a page asks for."""
 

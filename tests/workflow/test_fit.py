@@ -35,8 +35,10 @@ def have_the_law_of_the_posterior(result, bias):
 
 
 def test_the_whole_way():
-    result = fitted()
+    shown = []
+    result = fitted(on_ensemble=shown.append)
     assert isinstance(result, Fit)
+    assert shown == [result.ensemble]
     assert isinstance(result.mcmc.sampler, bnn.MCLMC)
     assert result.mcmc.thinning == 100
     assert set(result.seconds) == {"optimise", "sample", "judge"}

@@ -10,7 +10,6 @@ scalars and their dependence. Westfall and Young 1993, *Resampling-based multipl
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,7 +88,8 @@ class Agreement(NamedTuple):
     total_variation_99: float | None = None
     relative: float | None = None
     relative_99: float | None = None
-    differs: Mapping[str, np.ndarray] = MappingProxyType({})
+    # A plain dict, and never changed: pickle, which keeps the report of an estimator, takes no read-only one.
+    differs: Mapping[str, np.ndarray] = {}
     correlation: float = 0.0
     nested_rhat: float | None = None
     nested_rhat_limit: float | None = None

@@ -1,4 +1,4 @@
-"""Statistics of parallel tempering: swap rates, communication barrier, round trips, log evidence.
+"""Statistics of parallel tempering: swaps, communication barrier, round trips, moves, log evidence.
 
 All are computed from arrays that the sampler records with its draws, so that they are the same for a run
 that was stored and loaded.
@@ -28,6 +28,8 @@ class Tempering(NamedTuple):
     - **round_trips** - number of round trips of states from the prior to the posterior and back, (chain,)
     - **log_evidence** - log p(y) in nats by stepping stones, (chain,)
     - **log_evidence_error** - its Monte Carlo standard error, (chain,)
+    - **move_correlations** - correlation of the log likelihood before and after the moves of a sweep, on each
+      rung but the first, whose state is drawn anew, (chain, rung - 1); NaN where it was not recorded
     """
 
     likelihood_powers: np.ndarray
@@ -36,6 +38,16 @@ class Tempering(NamedTuple):
     round_trips: np.ndarray
     log_evidence: np.ndarray
     log_evidence_error: np.ndarray
+    move_correlations: np.ndarray
+
+    @property
+    def round_trips_at_best(self) -> np.ndarray:
+        """Round trips a sweep if every move drew a new state of its rung, 1 / (2 + 2Λ), (chain,).
+
+        Source: Syed et al. 2022, *JRSS B* 84(2), Section 3.5. Fewer are made where moves leave the log
+        likelihood as it was, which `move_correlations` tells by rung.
+        """
+        return 1 / (2 + 2 * self.barrier)
 
     def facts(self) -> list[str]:
         """The most important statistics, in a few words each."""
@@ -54,9 +66,21 @@ class Tempering(NamedTuple):
                 f"chain {chain}: log evidence {self.log_evidence[chain]:.2f} ± "
                 f"{self.log_evidence_error[chain]:.2f}, {self.round_trips[chain]} round trips, "
                 f"barrier {self.barrier[chain]:.1f}, swaps accepted {rates.min():.2f} to "
-                f"{rates.max():.2f}"
+                f"{rates.max():.2f}{_in_words(self.move_correlations[chain])}"
             )
         return "\n".join(lines)
+
+
+def _in_words(correlations: np.ndarray) -> str:
+    """What moves leave of the log likelihood; nothing for a run that did not record it."""
+    known = correlations[np.isfinite(correlations)]
+    if not known.size:
+        return ""
+    low, middle, high = np.quantile(known, [0.0, 0.5, 1.0])
+    return (
+        f", log likelihood before and after a move correlated {low:.2f} to {high:.2f} (median "
+        f"{middle:.2f})"
+    )
 
 
 def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple[float, float]:
@@ -102,7 +126,10 @@ def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
     found = [log_evidence_of(one, ladder[-1]) for one, ladder in zip(likelihoods, powers)]
     evidence, error = np.array(found).T
     rates = swaps.mean(1, dtype=np.float64)
-    return Tempering(powers[:, -1], rates, (1 - rates).sum(1), trips[:, -1], evidence, error)
+    # Runs that were stored before it was recorded do not have it.
+    moves = stats.get("move_correlations")
+    kept = np.full(rates.shape, np.nan) if moves is None else np.asarray(moves)[:, -1]
+    return Tempering(powers[:, -1], rates, (1 - rates).sum(1), trips[:, -1], evidence, error, kept)
 
 
 def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:

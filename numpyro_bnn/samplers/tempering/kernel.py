@@ -33,12 +33,13 @@ from numpyro_bnn.samplers.tempering.ladder import (
     swap_order,
     swap_probabilities,
 )
+from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
 from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
-    energies,
     finite_or_before,
     refuse_improper,
 )
+from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 from numpyro_bnn.samplers.tempering.warmup import (
     RungTuning,
@@ -67,10 +68,14 @@ class TemperingState(NamedTuple):
     - **accept_prob**, **diverging**, **num_steps** - mean acceptance probability, whether any trajectory
       diverged, and gradients, of the last sweep on that rung
     - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
-    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,)
+    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,); with integrated weights its
+      mean over them, between the power of the rung and of the next
     - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
     - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
     - **round_trips** - round trips from the prior to the posterior and back, since warm-up
+    - **move_correlations** - correlation of the log likelihood before and after a move, since warm-up, of each
+      rung but the first (rung - 1,)
+    - **move_moments** - the running moments that it is computed from
     - **heading** - which end of the ladder the state on each rung visited last, see
       :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
     - **adaptation** - step sizes and metrics, with the statistics that tune them
@@ -88,6 +93,8 @@ class TemperingState(NamedTuple):
     likelihood_powers: jax.Array
     swap_probs: jax.Array
     round_trips: jax.Array
+    move_correlations: jax.Array
+    move_moments: MoveMoments
     heading: jax.Array
     adaptation: RungTuning
     rng_key: jax.Array
@@ -165,7 +172,7 @@ class ParallelTempering(Told, MCMCKernel):
     def default_fields(self) -> tuple[str, ...]:
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
         ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-        return fields + ladder
+        return (*fields, *ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
         barrier = float(jnp.sum(1 - state.swap_probs))
@@ -231,23 +238,26 @@ class ParallelTempering(Told, MCMCKernel):
                 name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
                 for name, value in init_params.items()
             }
-        prior, likelihood = energies(potential, rungs)
+        powers = first_ladder(num_rungs)
+        found = rung_energies(potential, powers, rungs)
         z = jax.tree.map(lambda leaf: leaf[-1], rungs)
-        real = prior.dtype
+        real = found.posterior.dtype
         pairs, size = num_rungs - 1, ravel_pytree(z)[0].size
         step_size = jnp.full(pairs, _FIRST_STEP, real)
         return TemperingState(
             i=jnp.zeros((), jnp.int32),
             z=z,
-            potential_energy=prior[-1] + likelihood[-1],
+            potential_energy=found.posterior[-1],
             accept_prob=jnp.zeros((), real),
             diverging=jnp.zeros((), bool),
             num_steps=jnp.zeros((), jnp.int32),
             rungs=rungs,
-            log_likelihoods=-likelihood,
-            likelihood_powers=first_ladder(num_rungs).astype(real),
+            log_likelihoods=-found.up,
+            likelihood_powers=powers.astype(real),
             swap_probs=jnp.zeros(pairs, real),
             round_trips=jnp.zeros((), jnp.int32),
+            move_correlations=jnp.full(pairs, jnp.nan, real),
+            move_moments=MoveMoments.empty(pairs),
             heading=jnp.zeros(num_rungs, jnp.int32),
             adaptation=begin_round(step_size, jnp.ones((pairs, size), real)),
             rng_key=rng_key,
@@ -280,8 +290,8 @@ class ParallelTempering(Told, MCMCKernel):
         flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
 
         def tempered(power: jax.Array, position: jax.Array) -> jax.Array:
-            prior, likelihood = potential.energies(unravel(position))
-            return prior + power * likelihood
+            prior, likelihood = potential.tempered(unravel(position))
+            return prior + likelihood(power)
 
         keys = jax.random.split(key_moves, powers.size - 1)
         moved = self._rung_kernel.move_all(
@@ -297,28 +307,33 @@ class ParallelTempering(Told, MCMCKernel):
         first = potential.unconstrain(potential.prior_draw(key_prior))
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
-        prior, likelihood = energies(potential, rungs)
-        swap_probs = swap_probabilities(powers, likelihood)
+        before = rung_energies(potential, powers, state.rungs)
+        found = rung_energies(potential, powers, rungs)
+        swap_probs = swap_probabilities(powers, found.up, found.down)
         order = swap_order(swap_probs, key_swaps, state.i)
         # Round trips that began in warm-up do not count: they were on another ladder.
         heading = jnp.where(state.i == self._num_warmup, 0, state.heading)
         heading, trips = round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < self._num_warmup
+        moments = state.move_moments.add(before.up[1:], found.up[1:])
+        moments = jax.tree.map(partial(jnp.where, warming), state.move_moments, moments)
         powers, adaptation = self._adapted(
             warming, state, moved.position, moved.accept_prob, swap_probs
         )
         return state._replace(
             i=state.i + 1,
             z=jax.tree.map(lambda leaf: leaf[-1], rungs),
-            potential_energy=(prior + likelihood)[order[-1]],
+            potential_energy=found.posterior[order[-1]],
             accept_prob=moved.accept_prob[-1],
             diverging=moved.diverging[-1],
             num_steps=moved.num_steps[-1].astype(jnp.int32),
             rungs=rungs,
-            log_likelihoods=-likelihood,
+            log_likelihoods=-found.up,
             swap_probs=swap_probs,
             round_trips=state.round_trips + jnp.where(warming, 0, trips),
+            move_correlations=moments.correlation.astype(state.move_correlations.dtype),
+            move_moments=moments,
             heading=heading,
             likelihood_powers=powers,
             adaptation=adaptation,

@@ -15,12 +15,6 @@ from numpyro_bnn.potential.potential import Potential, Values
 _DRAWS_A_RUNG = 16
 
 
-def energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array]:
-    """Energies of prior and likelihood on every rung; a likelihood without a value is 0."""
-    prior, likelihood = jax.vmap(potential.energies)(rungs)
-    return prior, jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
-
-
 def finite_or_before(drawn: Values, before: Values) -> Values:
     """The drawn values; the values before where a drawn one is not finite."""
     fine = jnp.isfinite(ravel_pytree(drawn)[0]).all()
@@ -31,7 +25,8 @@ def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
     """Prior draws of the highest likelihood, the highest for the posterior's rung."""
     keys = jax.random.split(key, _DRAWS_A_RUNG * num_rungs)
     draws = jax.vmap(lambda k: potential.unconstrain(potential.prior_draw(k)))(keys)
-    prior, likelihood = energies(potential, draws)
+    prior, likelihood = jax.vmap(potential.energies)(draws)
+    likelihood = jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
     usable = jnp.isfinite(prior)
     best = jnp.argsort(jnp.where(usable, likelihood, jnp.inf))[:num_rungs][::-1]
     return jax.tree.map(lambda leaf: leaf[best], draws)

@@ -122,9 +122,12 @@ def _aliases(tree: ast.Module) -> Iterator[tuple[str, frozenset[str]]]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, names_in(node.value)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            if ast.unparse(node.annotation) == "TypeAlias":
-                yield ast.unparse(node.target), names_in(node.value)
+        elif (
+            isinstance(node, ast.AnnAssign)
+            and node.value is not None
+            and ast.unparse(node.annotation) == "TypeAlias"
+        ):
+            yield ast.unparse(node.target), names_in(node.value)
 
 
 def _own_imports(tree: ast.Module) -> Iterator[tuple[str, str, str]]:

@@ -71,7 +71,7 @@ class Programs:
         self.chain_method = chain_method
         self.size = size
         self.placement = placement
-        # Everything above; what a kernel learns in `init` it learns again in every trace.
+        # The traces depend on all arguments above. What a kernel learns in `init` it learns again in every trace.
         traced = Traced(
             getattr(kernel, "model", None),
             static,

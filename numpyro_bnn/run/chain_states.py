@@ -65,7 +65,7 @@ class ChainStates:
     def initialise_kernel(self) -> None:
         """Let a kernel of NumPyro build the functions that it makes in `init`, if no trace has done it.
 
-        A program that is shared with an earlier run was traced with that run's kernel, which is equal to this one.
+        A program that is shared with an earlier run was traced with the kernel of that run, which is equal.
         """
         if getattr(self.programs.kernel, "_sample_fn", None) is None:
             jax.eval_shape(self.programs.initial, self._keys[0], self._starts[0], self.arrays)

@@ -71,7 +71,7 @@ class Programs:
         self.chain_method = chain_method
         self.size = size
         self.placement = placement
-        # The traces depend on all arguments above. What a kernel learns in `init` it learns again in every trace.
+        # The traces depend on all arguments above. What a kernel learns in `init` it learns again in each.
         traced = Traced(
             getattr(kernel, "model", None),
             static,
@@ -111,8 +111,8 @@ class Programs:
         state = self.kernel.init(
             key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
         )
-        # Kernels begin with Python numbers, whose weak types would make a second program of the
-        # first call of `advance`.
+        # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
+        # with other types, would compile another program.
         return jax.tree.map(_strong, state)
 
     def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:

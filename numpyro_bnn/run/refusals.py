@@ -1,4 +1,4 @@
-"""Refuses runs that would be silently wrong: models that a kernel cannot sample, starts of infinite energy."""
+"""Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy."""
 
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 def variable_name(site: str) -> str:
-    """Name of a site in a file, with dots in place of slashes, which netCDF and ``DataTree`` read as paths."""
+    """Name of a site in a file: dots in place of slashes, which netCDF and ``DataTree`` read as paths."""
     return site.replace("/", ".")
 
 

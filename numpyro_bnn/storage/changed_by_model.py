@@ -17,7 +17,7 @@ _MOST_NAMES = 8
 
 
 class ChangesByModel:
-    """A description of kernel, model and data before the model is traced; :meth:`after` finds what it changed.
+    """A description of kernel, model and data before the model is traced; :meth:`after` finds changes.
 
     :param values: everything that decides the draws of a run, by the name that it has in messages.
     """

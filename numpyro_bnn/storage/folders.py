@@ -39,7 +39,8 @@ def _contains(folder: Path, inner: Path) -> bool:
 
 
 def entries(folder: Path) -> set[str]:
-    """Names of files and folders in a folder, without locks and marks of this package; none if it is missing."""
+    """Names of all files and folders in a folder but locks and marks of this package; none if it is
+    missing."""
     try:
         return {name for name in os.listdir(folder) if not name.startswith(OWN_PREFIX)}
     except (FileNotFoundError, NotADirectoryError):

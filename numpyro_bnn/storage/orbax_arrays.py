@@ -1,4 +1,5 @@
-"""Converts chain states for orbax: arrays by number, random keys as plain numbers; and silences its warnings."""
+"""Converts chain states for orbax: arrays by number, random keys as plain numbers; silences its
+warnings."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -148,7 +148,7 @@ def _all_names(code: types.CodeType) -> set[str]:
 
 
 def _follow(name: str, value: Any, attributes: tuple[str, ...]) -> tuple[str, Any]:
-    """The last value along a chain of attributes that is reached without running code, with its dotted name."""
+    """The last value along some attributes that is reached without running code, with its dotted name."""
     for attribute in attributes:
         step = _attribute(value, attribute)
         if step is _MISSING:

@@ -264,8 +264,7 @@ class Checkpoint:
         return content
 
     def save(self, states: PyTree, progress: Progress) -> None:
-        """Store the complete states of all chains; the last checkpoint is kept until this one is
-        complete."""
+        """Store the complete states of all chains; until that is done the last checkpoint is kept."""
         import orbax.checkpoint as ocp
 
         plain, kinds = to_plain(jax.tree.leaves(states))

@@ -39,8 +39,7 @@ def _contains(folder: Path, inner: Path) -> bool:
 
 
 def entries(folder: Path) -> set[str]:
-    """Names of all files and folders in a folder but locks and marks of this package; none if it is
-    missing."""
+    """Names of what a folder holds, without locks and marks of this package; none if it is missing."""
     try:
         return {name for name in os.listdir(folder) if not name.startswith(OWN_PREFIX)}
     except (FileNotFoundError, NotADirectoryError):

@@ -1,5 +1,4 @@
-"""Converts chain states for orbax: arrays by number, random keys as plain numbers; silences its
-warnings."""
+"""Converts chain states to what orbax stores, and silences its warnings."""
 
 import logging
 from collections.abc import Iterator, Sequence

@@ -84,8 +84,7 @@ class ErrorsAndAgreement(NamedTuple):
 
     @property
     def needed(self) -> tuple[float, str]:
-        """Factor by which to lengthen the run until all is within tolerance, and the quantity that needs
-        it."""
+        """Factor by which to lengthen the run until all is within tolerance, and what needs it."""
         if self.nothing_moves:
             return float("inf"), "nothing moves"
         error, what = self.error.needed(self.tolerance)

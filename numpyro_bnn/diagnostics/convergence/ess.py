@@ -16,8 +16,7 @@ _MOST_LAGS = 64
 
 
 def _fft_size(n: int) -> int:
-    """Length of a Fourier transform that holds all lags; a power of two is fast and may be a little
-    longer."""
+    """Length of a Fourier transform that holds all lags: a power of two if that is hardly longer."""
     size = next_fast_len(2 * n, real=True)
     power_of_two = 1 << (2 * n - 1).bit_length()
     return power_of_two if power_of_two <= 1.05 * size else size

@@ -131,8 +131,7 @@ class MonteCarloError:
         return all(check.passes or check.worst_rows for check in self.checks(tolerance))
 
     def needed(self, tolerance: Tolerance) -> tuple[float, str]:
-        """Factor by which to lengthen the run until all errors are within a tolerance, and which error needs
-        it.
+        """Factor by which to lengthen the run until errors are within a tolerance, and what needs it.
 
         Errors fall with the square root of the number of draws. At most 1 where all are within.
 

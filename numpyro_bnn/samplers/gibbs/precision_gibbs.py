@@ -108,8 +108,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         return CustomGibbsState(values, rng_key)
 
     def _find(self, names: set[str], args: tuple, kwargs: dict) -> dict[str, Level]:
-        """The levels of the precisions to draw; refuses sites that are no precisions, and models that lack a
-        site."""
+        """The levels of the precisions to draw; refuses sites that are no precisions."""
         found: dict[str, Level] = {}
 
         def visit(key: jax.Array) -> jax.Array:

@@ -50,7 +50,7 @@ ALLOWED = {
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
     "cli": """
-        csv_columns table_inputs
+        columns_to_inputs csv_reading
         tables
         baselines
         job
@@ -71,9 +71,9 @@ ROWS = {
     "diagnostics": """
         checked_draws compare_runs copied_chains distinct_functions hidden_units verdict_names
         report_numbers temperatures
-        report_page rhat_and_ess sampler_stats
+        report_sections rhat_of_weights_and_predictions sampler_stats
         report
-        evidence
+        verdict_evidence
         verdict_words
         verdict_context
         verdict_rules
@@ -115,13 +115,13 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments rows shared_rows sites
-        own_subsampling targets
+        targets without_subsampling
         structure
         potential
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates paths precision_levels
+        coordinates paths precision_conditionals
         base integrated_weights layer_patterns
         hierarchical horseshoe independent
     """,
@@ -136,7 +136,7 @@ ROWS = {
         mcmc
     """,
     "samplers.sgmcmc": """
-        branches dynamics dynamics.elementary model_rows named noise schedules
+        branches dynamics dynamics.drift_kick_friction named noise schedules target_and_start
         dynamics.methods gradients precision_preconditioner running_moments
         accept dynamics.isokinetic dynamics.splitting preconditioners step_size
         accept_windows checks energy_error_tuning metric_updates momentum_refresh state
@@ -161,7 +161,7 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        describe estimator_inputs kernels_by_name method_table relevance training_rows
+        default_kernels describe estimator_inputs method_table relevance training_rows
         calibration compare fit second_opinion
         estimators
     """,

@@ -16,7 +16,6 @@ Gradients are those of trajectories; an energy of a move counts as one.
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from numpyro.infer import HMC
 

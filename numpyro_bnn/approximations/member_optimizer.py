@@ -33,11 +33,11 @@ from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
 from numpyro_bnn.data.columns import column_names
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.own_subsampling import own_batch_size
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import begin_fit, explain_tracing
+from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 from numpyro_bnn.storage.shared_programs import is_compiled
 

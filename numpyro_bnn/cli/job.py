@@ -28,8 +28,8 @@ from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
+from numpyro_bnn.workflow.default_kernels import kernel_named
 from numpyro_bnn.workflow.fit import fit
-from numpyro_bnn.workflow.kernels_by_name import kernel_named
 from numpyro_bnn.workflow.method_table import Comparison
 
 POSTERIOR = "posterior average"
@@ -50,7 +50,7 @@ class Options(NamedTuple):
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`numpyro_bnn.workflow.kernels_by_name.KERNELS`; None for the default of
+    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; None for the default of
       :func:`~numpyro_bnn.workflow.fit.fit`, and for NUTS in a comparison
     - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
       is judged for the first time after `num_samples`

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import columns_of, read_text
+from numpyro_bnn.cli.columns_to_inputs import Source, inputs_of
+from numpyro_bnn.cli.csv_reading import columns_of, read_text
 from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.table_inputs import Source, inputs_of
 from numpyro_bnn.cli.tables import Table, row_names
 from numpyro_bnn.posterior.arviz_export import from_inference_data
 from numpyro_bnn.posterior.draws import Draws

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import Text, columns_of, read_text
-from numpyro_bnn.cli.table_inputs import Source, filled, input_names, inputs_of, sources_of
+from numpyro_bnn.cli.columns_to_inputs import Source, filled, input_names, inputs_of, sources_of
+from numpyro_bnn.cli.csv_reading import Text, columns_of, read_text
 from numpyro_bnn.data.units import Column, moments
 
 Task = Literal["classification", "regression"]

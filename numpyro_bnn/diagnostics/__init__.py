@@ -48,7 +48,7 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_err
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 __all__ = [

@@ -35,16 +35,16 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
-from numpyro_bnn.diagnostics.evidence import (
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Relabelling, Report
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
+from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.verdict_evidence import (
     ErrorsAndAgreement,
     Evidence,
     measure,
     weights_to_judge,
 )
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
-from numpyro_bnn.diagnostics.sampler_stats import read
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.diagnostics.verdict_rules import judge, with_copies
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of

@@ -16,14 +16,14 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report_numbers import ReportNumbers, numbers_of
-from numpyro_bnn.diagnostics.report_page import (
+from numpyro_bnn.diagnostics.report_sections import (
     convergence_table,
     evidence_section,
     rows_section,
     temperature_section,
     verdict_section,
 )
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.rhat import ebfmi
-from numpyro_bnn.diagnostics.temperatures import Measured, Temperatures, temperatures_of
+from numpyro_bnn.diagnostics.temperatures import MeasuredTemperature, Temperatures, temperatures_of
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # Each name that NumPyro or ArviZ gives to a quantity.
@@ -58,7 +58,7 @@ class SamplerStats(NamedTuple):
         return self.heat.target
 
     @property
-    def temperatures(self) -> Mapping[str, Mapping[str, Measured]]:
+    def temperatures(self) -> Mapping[str, Mapping[str, MeasuredTemperature]]:
         """Temperatures by kind, ``"kinetic"`` or ``"configurational"``, and by site or ``"all"``."""
         return self.heat.measured
 

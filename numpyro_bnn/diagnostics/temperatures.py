@@ -64,7 +64,7 @@ TABLE: dict[tuple[Level, Level], str | None] = {
 }
 
 
-class Measured(NamedTuple):
+class MeasuredTemperature(NamedTuple):
     """A mean over all chains and draws, and its Monte Carlo error."""
 
     value: float
@@ -83,7 +83,7 @@ class Temperatures(NamedTuple):
     """
 
     target: float = float("nan")
-    measured: Mapping[str, Mapping[str, Measured]] = {}
+    measured: Mapping[str, Mapping[str, MeasuredTemperature]] = {}
     scatter: Mapping[str, Mapping[str, float]] = {}
     step_is_zero: bool = False
     corrected: bool = False
@@ -175,7 +175,7 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
     """
     asked = stats.get("temperature")
     target = float("nan") if asked is None else float(np.mean(np.asarray(asked)))
-    measured: dict[str, dict[str, Measured]] = {}
+    measured: dict[str, dict[str, MeasuredTemperature]] = {}
     scatter: dict[str, dict[str, float]] = {}
     for kind in ("kinetic", "configurational"):
         sites = {"all": stats[f"{kind}_temperature"]} if f"{kind}_temperature" in stats else {}
@@ -189,7 +189,7 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
     return Temperatures(target, measured, scatter, _is_zero(stats), corrected)
 
 
-def _measure(draws: np.ndarray, target: float) -> tuple[Measured, float] | None:
+def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, float] | None:
     """Mean with its error, and the error of as many independent draws; None without finite draws."""
     mean = float(draws.mean(dtype=np.float64)) if draws.size else float("nan")
     if not np.isfinite(mean):
@@ -201,9 +201,9 @@ def _measure(draws: np.ndarray, target: float) -> tuple[Measured, float] | None:
         scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
     if draws.shape[1] < 4:
         # There are too few draws to estimate an effective sample size.
-        return Measured(mean, scatter), scatter
+        return MeasuredTemperature(mean, scatter), scatter
     size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
-    return Measured(mean, sd / size**0.5), scatter
+    return MeasuredTemperature(mean, sd / size**0.5), scatter
 
 
 def _is_zero(stats: Mapping[str, Any]) -> bool:

@@ -6,8 +6,8 @@ verdict itself are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
 """
 
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
-from numpyro_bnn.diagnostics.evidence import Evidence
 from numpyro_bnn.diagnostics.sampler_stats import percent
+from numpyro_bnn.diagnostics.verdict_evidence import Evidence
 from numpyro_bnn.diagnostics.verdict_words import listed
 
 # Chains "drift" where their two halves predict differently at more than this share of the inputs.

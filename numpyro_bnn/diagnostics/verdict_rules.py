@@ -2,19 +2,19 @@
 
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
 that disagree > the tolerance (the last two in
-:attr:`numpyro_bnn.diagnostics.evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and weights
-are reported apart: they can be relabelled without changing a prediction. Weights are judged only where
-nothing else was given.
+:attr:`numpyro_bnn.diagnostics.verdict_evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and
+weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only
+if there is nothing else.
+
 Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
-two runs, is "run longer" at best, and so is a run at a temperature far from what was asked for. A run
-with suspect chains disagrees, however few its draws; one of suspect chains alone is invalid.
+two runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with suspect
+chains disagrees, even with few draws; a run of suspect chains alone is invalid.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import warnings_of
 from numpyro_bnn.diagnostics.verdict_context import (
@@ -29,6 +29,7 @@ from numpyro_bnn.diagnostics.verdict_context import (
     on_too_few_draws,
     on_weights_and_precisions,
 )
+from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement, Evidence
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.diagnostics.verdict_words import headline, sentences
 from numpyro_bnn.samplers.suspects import named

@@ -3,10 +3,10 @@
 import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import label_of
-from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import percent
+from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 # The largest number of rows named one by one in a sentence.

@@ -30,7 +30,7 @@ from numpyro_bnn.likelihoods.observe import (
     check_vector,
     observe,
 )
-from numpyro_bnn.priors.precision_levels import Array, Child, Level
+from numpyro_bnn.priors.precision_conditionals import Array, Child, Level
 
 Link = Literal["softplus", "exp"]
 Units = tuple[Any, Any]

@@ -33,7 +33,7 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
 from numpyro_bnn.priors.base import is_parameter, parameter
 from numpyro_bnn.priors.integrated_weights import key_of
-from numpyro_bnn.priors.precision_levels import UNITS, Level
+from numpyro_bnn.priors.precision_conditionals import UNITS, Level
 
 Values = dict[str, Any]
 _FAMILIES = (dist.Normal, dist.StudentT)

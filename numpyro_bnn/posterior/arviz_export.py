@@ -25,8 +25,8 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.own_subsampling import all_rows
 from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 

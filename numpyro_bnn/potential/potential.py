@@ -31,12 +31,12 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
-from numpyro_bnn.potential.own_subsampling import without_subsampling
 from numpyro_bnn.potential.rows import Rows, summed
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.targets import check_targets
 from numpyro_bnn.potential.tempered_likelihood import TemperedLikelihood, tempered_likelihood
+from numpyro_bnn.potential.without_subsampling import without_subsampling
 
 Values = dict[str, jax.Array]
 

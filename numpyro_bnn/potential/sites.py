@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from numpyro_bnn.priors.precision_levels import Level
+from numpyro_bnn.priors.precision_conditionals import Level
 
 
 class Plate(NamedTuple):

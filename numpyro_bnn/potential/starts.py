@@ -17,7 +17,7 @@ from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
 from numpyro_bnn.priors.paths import fan_in
-from numpyro_bnn.priors.precision_levels import prior_means, typical_values
+from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 
 
 def centered(potential: Potential) -> Potential:
@@ -88,19 +88,19 @@ _HOW_TO_START = (
 )
 
 
-def _start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+def start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
     """Shapes of unconstrained values of the latent sites."""
     sites = {name: structure.sites[name] for name in structure.latent}
     return {n: s.shape if s.unconstrained is None else s.unconstrained for n, s in sites.items()}
 
 
-def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
+def check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
     """Refuse starts that would change the shape of a site, and so the model.
 
     :param chains: the axis of chains, () where there is none.
     :raises ValueError: naming the site and both shapes.
     """
-    for name, own in _start_shapes(structure).items():
+    for name, own in start_shapes(structure).items():
         if name not in given or jnp.shape(given[name]) == (*chains, *own):
             continue
         shape = jnp.shape(given[name])
@@ -131,7 +131,7 @@ def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Va
     levels = in_centered_coordinates.structure.levels
     needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
     check_names(given, [*needed, *levels], needed)
-    _check_shapes(given, in_centered_coordinates.structure, chains)
+    check_shapes(given, in_centered_coordinates.structure, chains)
 
     def one(values: Values) -> Values:
         placeholder = {
@@ -190,7 +190,7 @@ class BoundModel(NamedTuple):
         return Potential(self.model, self.args, self.kwargs)
 
 
-def _sites_to_start(
+def sites_to_start(
     kernel: MCMCKernel, structure: Structure, given: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Names of the sites that a start of a kernel may contain, and of those that it must contain."""

@@ -24,7 +24,7 @@ from numpyro_bnn.likelihoods.observe import check_classes
 from numpyro_bnn.potential.sites import Plate, Site, Structure
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.priors.base import is_parameter
-from numpyro_bnn.priors.precision_levels import levels_of
+from numpyro_bnn.priors.precision_conditionals import levels_of
 
 
 def as_jax(tree: PyTree) -> PyTree:

@@ -27,7 +27,7 @@ from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
-from numpyro_bnn.priors.precision_levels import UNITS, Array, Child, Level
+from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
 GroupRule = Literal["array", "layer"] | Callable[[str], str]
 

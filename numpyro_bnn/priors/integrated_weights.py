@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.priors.precision_levels import Array
+from numpyro_bnn.priors.precision_conditionals import Array
 
 
 class GammaScaleMixture(dist.Distribution):

@@ -13,14 +13,14 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.potential.starts import (
     BoundModel,
-    _check_shapes,
-    _sites_to_start,
-    _start_shapes,
     check_kinds,
     check_mapping,
     check_names,
+    check_shapes,
     complete,
     own_coordinates,
+    sites_to_start,
+    start_shapes,
 )
 from numpyro_bnn.priors.coordinates import parameterize
 
@@ -45,7 +45,7 @@ def starts_for(
     if fit is not None and not isinstance(init_params, ParamInfo):
         check_mapping("MCMC.run", init_params)
         if not chains:
-            shapes = fit.structure.deterministic | _start_shapes(fit.structure)
+            shapes = fit.structure.deterministic | start_shapes(fit.structure)
             init_params = _drop_chain_axis(init_params, shapes)
         return _all_sites(kernel, fit, init_params, chains)
     leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
@@ -65,7 +65,7 @@ def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
     for parameterization in ("noncentered", "centered"):
         other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
         if set(given) == set(other.structure.latent):
-            _check_shapes(given, other.structure, chains)
+            check_shapes(given, other.structure, chains)
 
             def one(z: Values, other: Potential = other) -> Values:
                 values = other.constrain(z, deterministic=True)
@@ -90,8 +90,8 @@ def _all_sites(
     if structure.levels and set(init_params) != set(structure.latent):
         init_params = complete(fit.potential, init_params, chains)
     else:
-        check_names(init_params, *_sites_to_start(kernel, structure, init_params))
-    _check_shapes(init_params, structure, chains)
+        check_names(init_params, *sites_to_start(kernel, structure, init_params))
+    check_shapes(init_params, structure, chains)
     if isinstance(kernel, Gibbs):
         init_params = _constrain_blocks(kernel, fit, init_params, batched)
     return init_params

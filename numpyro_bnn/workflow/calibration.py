@@ -45,7 +45,7 @@ class FittedEstimator(Protocol):
         """Predictions of every draw at inputs, N rows."""
 
 
-class Measured(NamedTuple):
+class MeasuredCoverage(NamedTuple):
     """What intervals or sets are on rows of a test.
 
     - **coverage** - share of targets inside, with its standard error **coverage_error**
@@ -68,8 +68,8 @@ class Measured(NamedTuple):
 class Evaluation(NamedTuple):
     """Intervals or sets of the model itself (**before**) and calibrated ones (**after**), same rows."""
 
-    before: Measured
-    after: Measured
+    before: MeasuredCoverage
+    after: MeasuredCoverage
 
     def __str__(self) -> str:
         return f"before  {self.before}\nafter   {self.after}"
@@ -371,17 +371,17 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
     return np.stack([low - by, high + by], 1)
 
 
-def _of_intervals(ends: np.ndarray, y: np.ndarray) -> Measured:
+def _of_intervals(ends: np.ndarray, y: np.ndarray) -> MeasuredCoverage:
     inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
     return _measured(inside, ends[:, 1] - ends[:, 0])
 
 
-def _of_sets(inside: np.ndarray, labels: np.ndarray) -> Measured:
+def _of_sets(inside: np.ndarray, labels: np.ndarray) -> MeasuredCoverage:
     return _measured(inside[np.arange(len(labels)), labels], inside.sum(1))
 
 
-def _measured(inside: np.ndarray, size: np.ndarray) -> Measured:
+def _measured(inside: np.ndarray, size: np.ndarray) -> MeasuredCoverage:
     inside, size = inside.astype(np.float64), size.astype(np.float64)
-    return Measured(
+    return MeasuredCoverage(
         float(inside.mean()), standard_error(inside), float(size.mean()), standard_error(size)
     )

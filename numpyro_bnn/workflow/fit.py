@@ -30,14 +30,8 @@ from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
-from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
-from numpyro_bnn.workflow.kernels_by_name import _STEPS_A_DRAW, DEFAULT, kernel_named
+from numpyro_bnn.workflow.default_kernels import BATCH, MANY_ROWS, kernel_for_fit
 
-# With more rows than this, minibatches are the default: full gradients cost more than they gain.
-_MANY_ROWS = 20_000
-_BATCH = 500
 # Training inputs at which predictions are diagnosed, at most, where no others are given.
 _INPUTS = 1000
 
@@ -155,9 +149,9 @@ def fit(
     train, held = _split(combine, validation, num_rows, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
     weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
-    if batch_size is None and kernel is None and len(train) > _MANY_ROWS:
-        batch_size = _BATCH
-    sampler, steps = _sampler(kernel, model, batch_size, options)
+    if batch_size is None and kernel is None and len(train) > MANY_ROWS:
+        batch_size = BATCH
+    sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
     thinning = steps if thinning is None else thinning
 
     clock = time.perf_counter()
@@ -223,36 +217,6 @@ def ensemble_of(
     energy = jax.vmap(potential)(starts)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     return Draws({name: value[:, None] for name, value in values.items()}, model, stats)
-
-
-def _sampler(
-    kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
-) -> tuple[MCMCKernel, int]:
-    """The kernel to sample with, and its steps to a draw."""
-    if isinstance(kernel, MCMCKernel):
-        if options or batch_size is not None:
-            given = sorted(options) + ([] if batch_size is None else ["batch_size"])
-            raise ValueError(
-                f"fit: {given} are for kernels by name; give them to {type(kernel).__name__} itself."
-            )
-        unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
-        return kernel, _STEPS_A_DRAW if unadjusted else 1
-    if batch_size is None:
-        return kernel_named(DEFAULT if kernel is None else kernel, model, **options)
-    minibatched = {"baoab": BAOAB, "mclmc": MCLMC}
-    name = "baoab" if kernel is None else kernel
-    kernel_named(name, model, **options)
-    if name not in minibatched:
-        raise ValueError(
-            f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
-            f"{sorted(minibatched)}, or leave batch_size out."
-        )
-    if options:
-        raise ValueError(
-            f"fit: {sorted(options)} are settings of {name!r} over all rows, where batch_size="
-            f"{batch_size} sets the step by the curvature. Leave one of them out."
-        )
-    return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW
 
 
 def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:

@@ -10,8 +10,8 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn.workflow.default_kernels import KERNELS
 from numpyro_bnn.workflow.fit import Fit
-from numpyro_bnn.workflow.kernels_by_name import KERNELS
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -95,8 +95,8 @@ def by_name(x, y=None):
 def many():
     """A fit of a pytree of inputs, of more rows than are taken at once, whose chains are stacked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("numpyro_bnn.workflow.fit._MANY_ROWS", 10)
-        patch.setattr("numpyro_bnn.workflow.fit._BATCH", 4)
+        patch.setattr("numpyro_bnn.workflow.fit.MANY_ROWS", 10)
+        patch.setattr("numpyro_bnn.workflow.fit.BATCH", 4)
         return bnn.fit(
             by_name, {"a": jnp.asarray(X)}, jnp.asarray(Y), key=jax.random.key(3), num_chains=2,
             num_warmup=2, num_samples=20, thinning=2, progress_bar=False, combine="stack",

@@ -24,7 +24,7 @@ from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model
 from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
 

@@ -1,8 +1,8 @@
 """Exact draws of hierarchical precisions, as a block of NumPyro's ``Gibbs``.
 
 Given weights and data every precision has a distribution that can be drawn from exactly, without a gradient
-(:mod:`numpyro_bnn.priors.precision_levels`). With HMC for the weights in between this is the scheme of R. M.
-Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
+(:mod:`numpyro_bnn.priors.precision_conditionals`). With HMC for the weights in between this is the scheme of
+R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
 """
 
 import copy
@@ -22,7 +22,7 @@ from numpyro_bnn._text import Told, call_of
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.priors.coordinates import parameterize
-from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import given_precisions
 

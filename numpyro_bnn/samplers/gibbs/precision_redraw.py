@@ -12,7 +12,7 @@ import jax
 
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import centered, own_coordinates
-from numpyro_bnn.priors.precision_levels import Level
+from numpyro_bnn.priors.precision_conditionals import Level
 
 
 def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:

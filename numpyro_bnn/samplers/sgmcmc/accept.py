@@ -16,7 +16,7 @@ from jax import lax
 
 from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     accept_or_reject,

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn.samplers.sgmcmc.accept import Decision, Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState
 
 
 class _Window(NamedTuple):

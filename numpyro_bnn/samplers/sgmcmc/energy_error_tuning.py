@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.running_moments import Moments
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 

@@ -20,10 +20,10 @@ from numpyro.util import identity, is_prng_key
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.own_subsampling import own_batch_size
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (
@@ -39,13 +39,13 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import conditioned, reconditioned
-from numpyro_bnn.samplers.sgmcmc.model_rows import rows_of, start_of
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, pace_of
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
+from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of, start_of
 from numpyro_bnn.samplers.sgmcmc.transitions import Ingredients, refresh_momentum, take_step
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning, Tuning
 

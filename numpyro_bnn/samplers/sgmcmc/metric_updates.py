@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import rescaled
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import rescaled
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner

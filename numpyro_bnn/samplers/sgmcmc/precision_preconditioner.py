@@ -25,7 +25,7 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.priors.precision_levels import levels_of
+from numpyro_bnn.priors.precision_conditionals import levels_of
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
     given_precisions as given_precisions,
 )

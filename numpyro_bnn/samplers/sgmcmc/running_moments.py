@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like
 
 
 class Moments(NamedTuple):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import chosen
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     kinetic_temperatures,
@@ -24,7 +24,7 @@ class SGMCMCState(NamedTuple):
     - **i** - number of calls of `sample` so far, warm-up included
     - **count** - steps since the end of warm-up, the argument of schedules
     - **dynamics** - position, momentum, …
-      (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary.DynamicsState`)
+      (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.DynamicsState`)
     - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
     - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
       minibatches, exact at the position for Metropolis methods

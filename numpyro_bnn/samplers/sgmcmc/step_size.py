@@ -15,7 +15,7 @@ from numpyro.infer.hmc_util import dual_averaging
 
 from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import (

@@ -1,16 +1,15 @@
 r"""The dynamics of each sampler: one step as pure functions of state, gradient and noise.
 
-Most methods are sequences of the movements A, B, O, D of
-:mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary` (drift, kick, friction with noise, thermostat),
-written as words of these letters. One class covers them all:
-:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.splitting.Splitting` is leapfrog, BAOAB, OBABO or the
-thermostat, depending on its word. This file holds their common interface, :class:`Dynamics`, and the methods
-that merge several movements into one: SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`), AMAGOLD
+Most methods are sequences of the movements A, B, O, D (drift, kick, friction with noise, thermostat) of
+:mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction`, written as words of these letters. One class
+covers them all: :class:`~numpyro_bnn.samplers.sgmcmc.dynamics.splitting.Splitting` is leapfrog, BAOAB, OBABO
+or the thermostat, depending on its word. This file holds their common interface, :class:`Dynamics`, and the
+methods that merge several movements into one: SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`), AMAGOLD
 (:class:`Amagold`); and the random walk.
 
 Every method costs one gradient a step, computed at the position that ``advance`` returns and passed to
 ``complete``: callers treat all methods alike, and methods do not depend on the gradient estimator.
- On a quadratic potential each step is a linear map of state and noise, so its stationary
+On a quadratic potential each step is a linear map of state and noise, so its stationary
 covariance solves a Lyapunov equation; the docstrings give the solutions and the tests check them.
 """
 
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     drift,

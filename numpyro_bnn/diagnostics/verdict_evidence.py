@@ -21,7 +21,7 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloErro
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.samplers.tempering.evidence import Tempering

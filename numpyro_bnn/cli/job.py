@@ -2,7 +2,7 @@
 
 Ensemble starts are optimised, a sampler runs from each, and the test rows score three things:
 the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
-and the posterior average. Beside them stands what guessing without any input scores.
+and the posterior average. The scores of a guess without inputs are shown for comparison.
 """
 
 import time
@@ -50,8 +50,8 @@ class Options(NamedTuple):
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; where None what
-      :func:`~numpyro_bnn.workflow.fit.fit` takes, and for a comparison NUTS
+    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; None for the default of
+      :func:`~numpyro_bnn.workflow.fit.fit`, and for NUTS in a comparison
     - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
       is judged for the first time after `num_samples`
     - **max_minutes** - time limit of a fit
@@ -126,7 +126,7 @@ class Outcome(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the scores must know first."""
+        """Warnings for readers of the scores."""
         return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
 
 
@@ -219,7 +219,7 @@ def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows without those that are held out for calibration, and these.
+    """The training rows to fit to, and those that are held out for calibration.
 
     :raises ValueError: where too few would be held out.
     """
@@ -236,7 +236,7 @@ def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndar
 
 
 def model_of(table: Table, options: Options) -> ReadyModel:
-    """The network and prior that the options ask for."""
+    """The model with the network and prior of the options."""
     make = classification if table.task == "classification" else regression
     return make(MLP(options.hidden, len(table.classes) or 1), PRIORS[options.prior]())
 
@@ -244,7 +244,7 @@ def model_of(table: Table, options: Options) -> ReadyModel:
 def compare_methods(
     table: Table, options: Options, methods: list[str] | None = None, progress_bar: bool = True
 ) -> Comparison:
-    """Several methods on a table, against the sampler that the options name.
+    """Compare several methods on a table with the sampler that the options name.
 
     :param table: the data.
     :param options: settings.

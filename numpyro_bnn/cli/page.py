@@ -47,7 +47,7 @@ def html_of(outcome: Outcome) -> str:
             parts["rows"],
             parts["temperatures"],
             parts["convergence"],
-            # The report has a picture of R-hat already.
+            # The diagnosis has a picture of R-hat of its own.
             *(_shown(drawing) for drawing in others if drawing.name != "rhat.png"),
             _settings(outcome),
         ),

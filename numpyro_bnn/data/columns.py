@@ -1,7 +1,7 @@
 """Compares the columns of a table by name with those of the training data, and refuses others.
 
-An array has no names, so only tables are compared: columns in another order would be taken for one
-another without any error.
+Columns in another order would otherwise be mistaken for each other without any error. Only tables are
+compared, because arrays have no names.
 """
 
 from collections.abc import Sequence

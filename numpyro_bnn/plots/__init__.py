@@ -1,7 +1,7 @@
-"""Plots: each draws on matplotlib axes and returns them, like ArviZ's.
+"""Plots: functions that draw on Matplotlib axes and return them, as in ArviZ.
 
-Each takes ``ax=None`` (a new figure), draws on it, and returns it; none calls ``plt.show``. Colours
-follow the style sheet in force, light or dark, and a palette for the colour-blind.
+Each takes ``ax=``, where None makes a new figure; none calls ``plt.show``. Colours follow the current style
+sheet, light or dark, and a palette for colour-blind readers.
 
 Predictions: :func:`plot_predictive_band`, :func:`plot_decision_boundary`,
 :func:`plot_reliability`, :func:`plot_interval_calibration`, :func:`plot_score_against_time`,

@@ -108,9 +108,9 @@ def plot_decision_boundary(
 ) -> Axes | Sequence[Axes] | np.ndarray:
     """Decision regions over two inputs, shaded by how certain the prediction is.
 
-    The deeper the colour of a class, the higher its probability; where all are equally likely,
-    there is none. With `point`, its panel stands to the left of that of the posterior average: a
-    single network is sure of itself far from the data, the average is not.
+    The deeper the colour of a class, the higher its probability; where all classes are equally likely, there
+    is no colour. With `point` there are two panels, on the left the point estimate and on the right the
+    posterior average: far from the data a single network is confident, and the average is not.
 
     :param posterior: from inputs (row, 2) to probabilities (…, row, class), averaged over leading
         axes; for example ``lambda x: bnn.predict(model, mcmc, x).probs``.
@@ -176,7 +176,7 @@ def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
     colors = np.array([to_rgb(color_at(ax, k)) for k in range(count)])
     best = probs.argmax(-1)
     certain = np.clip((probs.max(-1) - 1 / count) / (1 - 1 / count), 0, 1)
-    # Alpha and not white: the background shows through, whatever its colour.
+    # Transparency is used and not white, so that it works on a background of any colour.
     image = np.concatenate([colors[best], 0.75 * certain[..., None]], -1)
     extent = (lines[0][0], lines[0][-1], lines[1][0], lines[1][-1])
     ax.imshow(image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")
@@ -198,7 +198,7 @@ def plot_reliability(
     """Accuracy against confidence, with the number of rows of each bin above.
 
     Bins as in :func:`numpyro_bnn.scores.calibration.reliability`: every row is in exactly one, and empty
-    ones have no mark. Below the diagonal the prediction is surer than it may be.
+    ones have no mark. Below the diagonal predictions are overconfident.
 
     :param probs: ``(…, row, class)``, or predictions; averaged over draws first.
     :param y: classes (row,), integers from 0.
@@ -215,7 +215,7 @@ def plot_reliability(
     ax = axes_or_new(ax, (5.0, 4.8))
     ax.plot([0, 1], [0, 1], color=foreground(ax), linewidth=1, linestyle="--", label="calibrated")
     share, count = table.accuracy[full], table.num_rows[full]
-    # Adding one success and one failure keeps the error of a bin that is all right from being 0.
+    # One success and one failure are added, so that the error of a bin without a wrong row is not 0.
     smoothed = (share * count + 1) / (count + 2)
     bars = np.sqrt(smoothed * (1 - smoothed) / count)
     ax.vlines(
@@ -238,7 +238,7 @@ def plot_reliability(
         capsize=2,
         label=label,
     )
-    # The whole range of accuracies: the corner below the diagonal is where a legend fits.
+    # The vertical axis has the whole range of accuracies, so that the legend fits below the diagonal.
     low = max(0.0, min(0.9, float(table.edges[:-1][full][0])) - 0.02)
     ax.set(xlim=(low, 1.02), ylim=(-0.02, 1.05))
     label_axes(ax, "confidence (probability of the predicted class)", "accuracy (share of rows)")
@@ -272,8 +272,8 @@ def plot_interval_calibration(
 ) -> Axes:
     """Share of targets inside central predictive intervals, against the level that they claim.
 
-    The band is where 95 % of the shares of calibrated, independent rows fall, level by level. Call
-    it again with the axes it returned to compare methods; the band is drawn once.
+    At each level 95 % of the shares lie in the band if rows are calibrated and independent. Call it again
+    with the axes it returned to compare methods; the band is drawn once.
 
     :param predictions: means or samples ``(…, row)``, or predictions with both.
     :param y: targets.

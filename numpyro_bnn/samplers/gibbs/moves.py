@@ -30,7 +30,7 @@ from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
 
 
 class Bound(Told):
-    """A model in centred coordinates with its data, as moves see it.
+    """A model in centred coordinates with its data; moves use it.
 
     :param model: a NumPyro model.
     :param args: its positional arguments.
@@ -42,7 +42,7 @@ class Bound(Told):
         self.args, self.kwargs = args, kwargs or {}
 
     def _at(self, values: Values) -> Callable:
-        # A constant key, for random values that the model draws beside its latent sites.
+        # A constant key for random values that the model draws outside of its latent sites.
         return seed(substitute(self.model, data=values), jax.random.key(0))
 
     def sites(self, values: Values) -> dict[str, dict]:
@@ -123,7 +123,7 @@ def _count(values: Values, names: Sequence[str]) -> int:
 
 
 def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]:
-    """Weights and precisions below and at a top precision."""
+    """Weights and precisions of the group of a top precision, that precision included."""
     below = [levels[child.site] for child in top.children]
     weights = [name for level in (top, *below) for name in level.members]
     return weights, [level.site for level in (top, *below)]
@@ -183,7 +183,7 @@ class UnitRescaling(Told):
         new = dict(values)
         new |= {name: values[name] * scale for name in entering}
         new[self.outgoing] = values[self.outgoing] / scale[:, None]
-        # The Jacobian s^count is in the shape of the proposal too, and cancels.
+        # The Jacobian s^count is also part of the shape of the proposal, and cancels.
         square = scale**2
         proposal = jnp.sum(up * (square - 1) + down * (1 / square - 1))
         gain = bound.log_joint(new) - bound.log_joint(values) + proposal

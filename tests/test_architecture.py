@@ -31,8 +31,10 @@ ALLOWED = {
     "posterior": "_checks data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
+    "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
     "diagnostics": (
-        "_html data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
+        "_html data diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo posterior priors "
+        "samplers "
         "samplers.tempering storage"
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
@@ -42,10 +44,13 @@ ALLOWED = {
     ),
     "workflow": (
         "_checks _text approximations data diagnostics diagnostics.convergence "
-        "diagnostics.monte_carlo distributions models posterior potential priors run samplers "
-        "samplers.sgmcmc scores"
+        "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
+        "samplers samplers.sgmcmc scores"
     ),
-    "cli": "_html data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
+    "cli": (
+        "_html data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors run scores "
+        "storage workflow"
+    ),
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
@@ -105,7 +110,7 @@ ROWS = {
     """,
     "posterior": """
         draws
-        archive mixture_quantiles prediction_sites
+        archive leave_one_out mixture_quantiles prediction_sites
         predictive_draws
         predictions
         exported log_prior stacking thinning
@@ -161,7 +166,8 @@ ROWS = {
     """,
     "workflow": """
         describe estimator_inputs kernels_by_name method_table relevance training_rows
-        calibration compare fit second_opinion
+        calibration check_fit compare second_opinion
+        fit
         estimators
     """,
 }

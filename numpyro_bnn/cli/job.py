@@ -14,6 +14,7 @@ import numpy as np
 from numpyro_bnn import scores
 from numpyro_bnn.cli.baselines import Guess, warnings_of
 from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
@@ -27,7 +28,7 @@ from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
-from numpyro_bnn.workflow.fit import fit
+from numpyro_bnn.workflow.fit import Fit, fit
 from numpyro_bnn.workflow.kernels_by_name import kernel_named
 from numpyro_bnn.workflow.method_table import Comparison
 
@@ -102,6 +103,8 @@ class Outcome(NamedTuple):
     - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
     - **guess** - the guess without inputs
+    - **check** - leave-one-out and posterior predictive checks on the training rows; why, where they cannot
+      be made
     - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
       None where no rows were held out for it
     """
@@ -116,6 +119,7 @@ class Outcome(NamedTuple):
     predictions: dict[str, Predictions]
     report: Any
     guess: Guess
+    check: FitCheck | str
     evaluation: Evaluation | None = None
 
     @property
@@ -191,8 +195,17 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         predictions,
         fitted.report,
         guess,
+        _checked(fitted, [table.row_names[i] for i in train]),
         evaluation,
     )
+
+
+def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
+    """The check of the fit; hours of sampling end in a report even where there is none."""
+    try:
+        return fitted.check(names=names)
+    except ValueError as error:
+        return str(error)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:

@@ -161,7 +161,7 @@ class Calibrated:
             own = _intervals(predictions, "cqr", self.coverage, 0.0)
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, np.asarray(y)) for ends in (own, made)))
-        labels = _labels(self._source, y_test)
+        labels = labels_of(self._source, y_test, "evaluate")
         _check_targets(predictions_of(self._source, x_test), labels)
         made = self._class_scores(x_test) <= self.threshold
         own = nominal_sets(self._source, x_test, self.coverage)
@@ -226,7 +226,7 @@ def calibrate(
     """
     _check_coverage(coverage)
     source, run = _source_of(fitted)
-    labels = _labels(source, y_cal)
+    labels = labels_of(source, y_cal)
     refuse_training_rows("calibrate", run, _inputs(source, x_cal), labels)
     predictions = predictions_of(source, x_cal)
     kind = "probs" if "probs" in predictions.values else "mean"
@@ -295,15 +295,18 @@ def probabilities(predictions: Predictions) -> np.ndarray:
     return probs / probs.sum(1, keepdims=True)
 
 
-def _labels(source: Any, y: Any) -> np.ndarray:
-    """Targets as the model has them: class numbers in place of an estimator's labels."""
+def labels_of(source: Any, y: Any, owner: str = "calibrate") -> np.ndarray:
+    """Targets as the model has them: class numbers in place of an estimator's labels.
+
+    :raises ValueError: for a label that was not in the training data.
+    """
     classes = getattr(source, "classes_", None)
     if classes is None:
-        return np.asarray(as_array("calibrate", "y", y))
+        return np.asarray(as_array(owner, "y", y))
     y = np.asarray(y)
     if not (known := np.isin(y, classes)).all():
         raise ValueError(
-            f"calibrate: y has the label {y[~known][0].item()!r}, and the training labels are "
+            f"{owner}: y has the label {y[~known][0].item()!r}, and the training labels are "
             f"{classes.tolist()}. Leave out rows of other classes."
         )
     return np.searchsorted(classes, y)

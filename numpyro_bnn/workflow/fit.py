@@ -19,6 +19,7 @@ from numpyro_bnn._checks import check_key
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, draws_of
@@ -31,6 +32,7 @@ from numpyro_bnn.run.until import check_until
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
+from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.kernels_by_name import _STEPS_A_DRAW, DEFAULT, kernel_named
 
 # With more rows than this, minibatches are the default: full gradients cost more than they gain.
@@ -64,6 +66,10 @@ class Fit:
     def predict(self, x: Any, **options: Any) -> Predictions:
         """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
         return predict(None, self.draws, x, **options)
+
+    def check(self, x: Any = None, y: Any = None, **options: Any) -> FitCheck:
+        """Whether the model fits its training data, see :func:`numpyro_bnn.check_fit`."""
+        return check_fit(self.mcmc, x, y, **options)
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""

@@ -47,6 +47,7 @@ _HOME = {
     "samplers.tempering.kernel": ["ParallelTempering"],
     "storage.compilation_cache": ["cache"],
     "workflow.calibration": ["calibrate"],
+    "workflow.check_fit": ["check_fit"],
     "workflow.compare": ["compare"],
     "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.storage.compilation_cache import cache
     from numpyro_bnn.workflow.calibration import calibrate
+    from numpyro_bnn.workflow.check_fit import check_fit
     from numpyro_bnn.workflow.compare import compare
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor

@@ -31,8 +31,10 @@ ALLOWED = {
     "posterior": "_checks _types data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
+    "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
     "diagnostics": (
-        "_html _types data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
+        "_html _types data diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo posterior "
+        "priors samplers "
         "samplers.tempering storage"
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
@@ -42,13 +44,13 @@ ALLOWED = {
     ),
     "workflow": (
         "_checks _text _types approximations data diagnostics diagnostics.convergence "
-        "diagnostics.monte_carlo distributions models posterior potential priors run samplers "
-        "samplers.sgmcmc scores"
+        "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
+        "samplers samplers.sgmcmc scores"
     ),
     "references": "diagnostics.convergence likelihoods models posterior priors",
     "cli": (
-        "_html data diagnostics.monte_carlo models plots posterior priors references run scores storage "
-        "workflow"
+        "_html data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
+        "run scores storage workflow"
     ),
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
@@ -110,7 +112,7 @@ ROWS = {
     "posterior": """
         fitted
         draws
-        archive mixture_quantiles prediction_sites
+        archive leave_one_out mixture_quantiles prediction_sites
         predictive_draws
         predictions
         exported log_prior stacking thinning
@@ -166,7 +168,8 @@ ROWS = {
     """,
     "workflow": """
         default_kernels describe estimator_inputs method_table relevance training_rows
-        calibration compare fit second_opinion
+        calibration check_fit compare second_opinion
+        fit
         estimators
     """,
 }

@@ -9,7 +9,7 @@ NAMES = {
         AMAGOLD BAOAB BNNClassifier BNNRegressor Draws GGMC MALA MAMS MCLMC MCMC MLP OnHost
         PSGLD ParallelTempering
         PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache calibrate
-        classification
+        check_fit classification
         compare constant_sgd deep_ensemble describe diagnose diagnostics export fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive
@@ -28,7 +28,7 @@ NAMES = {
     """,
     "plots": """
         PALETTE plot_decision_boundary plot_density_surface plot_interval_calibration
-        plot_layer_temperature plot_predictive_band plot_reliability plot_rhat plot_schedule
+        plot_layer_temperature plot_pit plot_predictive_band plot_reliability plot_rhat plot_schedule
         plot_score_against_time plot_severity plot_temperature plot_trace
     """,
     "priors": """

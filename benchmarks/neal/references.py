@@ -4,7 +4,8 @@ Two of his examples have a published run of his program (`../shared/fbm`): rdata
 sampled once more by a sampler, a start and a code that have nothing in common with his: rdata by parallel
 tempering from prior draws, which crosses between its two modes, cdata by non-centred HMC from optimised
 starts. Stored are the means of both routes with their Monte Carlo errors at 200 test rows, and 500 draws of
-the functions of ours, far apart. Whether the routes agree is checked when a reference is loaded (`Reference.certified`).
+the functions of ours, far apart. Whether the routes agree is checked when a reference is loaded
+(`Reference.certified`).
 
     python -m benchmarks.neal.references [rdata cdata] [--quick] [--output FOLDER] [--shared FOLDER]
 """

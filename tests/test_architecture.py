@@ -102,6 +102,7 @@ ROWS = {
     "models": """
         affine call_order network_handlers parameters pickled_modules standardization
         integrated_output networks
+        pytrees
         random_module
         ready
     """,
@@ -127,7 +128,8 @@ ROWS = {
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates paths precision_conditionals
+        coordinates precision_conditionals pytree_paths
+        paths
         base integrated_weights layer_patterns
         hierarchical horseshoe independent
     """,
@@ -173,7 +175,7 @@ ROWS = {
         estimators
     """,
 }
-HOME = {"flax": "models", "arviz": "posterior"}
+HOME = {"flax": "models", "arviz": "posterior", "equinox": "models"}
 
 
 def test_rooms_import_what_is_declared():
@@ -249,7 +251,7 @@ def test_one_room_knows_the_library(library):
 
 
 def test_importing_costs_nothing_beyond_jax_and_numpyro():
-    heavy = ["flax", "arviz", "matplotlib", "sklearn", "xarray", "rich"]
+    heavy = ["flax", "equinox", "arviz", "matplotlib", "sklearn", "xarray", "rich"]
     program = (
         "import sys, numpyro_bnn; numpyro_bnn.MCMC; numpyro_bnn.priors; numpyro_bnn.potential_of;"
         f"print([name for name in {heavy} if name in sys.modules])"

@@ -16,7 +16,6 @@ Gradients are those of trajectories; an energy of a move counts as one.
 import functools
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from numpyro.infer import HMC
 
@@ -25,6 +24,7 @@ from benchmarks._shared.sampled_runs import publish, starts
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import hard_posteriors
 from benchmarks.mixing.hierarchical_posteriors import CHAINS, Posterior, posterior
+from numpyro_bnn import moves
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
 FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips", "move_correlations")
@@ -46,14 +46,24 @@ SIZES = {
     "quick": Size(12, 16, 60, 20, 60, 100),
     "toy": Size(4, 4, 8, 8, 16, 30),
 }
-LADDERS = ("plain", "integrated")
+LADDERS = ("plain", "integrated", "integrated, moves")
 
 
 def kernel_of(name: str, given: Posterior, size: Size) -> bnn.ParallelTempering:
     """A ladder over the model in non-centred coordinates."""
     model = given.model if name == "plain" else bnn.integrate_output(given.model)
     hmc = HMC(model, num_steps=size.steps, trajectory_length=None)
-    return bnn.ParallelTempering(model, hmc, num_rungs=size.rungs)
+    layer = "net/Dense_{}.{}".format
+    units = [moves.UnitRefresh(layer(i, "kernel"), [layer(i, "bias")]) for i in (0, 1)]
+    more = [*units, moves.RidgeScaling()] if name.endswith("moves") else []
+    return bnn.ParallelTempering(model, hmc, num_rungs=size.rungs, moves=more)
+
+
+def gradients_a_sweep(name: str, size: Size) -> int:
+    """Gradients of a sweep of one replica, with an energy of a move counted as one."""
+    # An energy for every unit and one more for each layer; one for each of four groups of weights and one more.
+    energies = 2 * (16 + 1) + 4 + 1 if name.endswith("moves") else 0
+    return (size.rungs - 1) * (size.steps + energies)
 
 
 def numbers(values: Any) -> str:
@@ -80,7 +90,6 @@ def run(name: str, given: Posterior, size: Size):
     kernel = kernel_of(name, given, size)
     settings = hard_posteriors.Size((), 0.0, size.warmup, size.piece, size.steps, size.rows)
     begin: Any = starts(kernel.model, given.split, 0, CHAINS, 200)
-    a_sweep = (size.rungs - 1) * size.steps
     parts, records, rows = [], [], []
     pieces = hard_posteriors.pieces(kernel, given, settings, 1, begin)
     for number, (part, mcmc, seconds) in enumerate(pieces, 1):
@@ -90,7 +99,7 @@ def run(name: str, given: Posterior, size: Size):
         sweeps = number * size.piece
         last = sweeps >= size.sweeps
         if last or number & (number - 1) == 0:
-            gradients = float(sweeps * a_sweep)
+            gradients = float(sweeps * gradients_a_sweep(name, size))
             fields = {f: np.concatenate([one[f] for one in records], 1) for f in FIELDS}
             found = hard_posteriors.joined(parts)
             row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": seconds}

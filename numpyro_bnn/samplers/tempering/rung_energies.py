@@ -36,7 +36,12 @@ def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> Run
     first, last = jnp.arange(powers.size) == 0, jnp.arange(powers.size) == powers.size - 1
 
     def of_state(
-        z: Values, low: jax.Array, own: jax.Array, high: jax.Array, first: jax.Array, last: jax.Array
+        z: Values,
+        low: jax.Array,
+        own: jax.Array,
+        high: jax.Array,
+        first: jax.Array,
+        last: jax.Array,
     ) -> RungEnergies:
         prior, likelihood = potential.tempered(z)
         up = likelihood.between(jnp.where(last, low, own), high)

@@ -11,7 +11,6 @@ import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro.handlers import seed
-from numpyro.infer import HMC
 from numpyro.infer.util import log_density
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -72,9 +71,7 @@ def tempered_integral(model, args, rest, weights, power):
     The logarithm of the integrand is quadratic in them: its peak + p/2 log 2π - ½ log |curvature|.
     """
     full = bnn.potential_of(model, *args)
-    flat, unflatten = ravel_pytree(
-        {n: jnp.zeros(full.structure.sites[n].shape) for n in weights}
-    )
+    flat, unflatten = ravel_pytree({n: jnp.zeros(full.structure.sites[n].shape) for n in weights})
 
     def joint(w):
         seeded = seed(full.bound, jax.random.key(0))
@@ -142,14 +139,18 @@ def test_one_weight_against_quadrature(power, double_precision):
 
 PLANTED = {
     # The determinant of I + Bᵀ B without its half.
-    "determinant": lambda law, y, b: LinearGaussian.tempered_log_prob(law, y, b)
-    - module._factorised(jnp.sqrt(b) * law._in_units_of_noise(y)[1])[0],
+    "determinant": lambda law, y, b: (
+        LinearGaussian.tempered_log_prob(law, y, b)
+        - module._factorised(jnp.sqrt(b) * law._in_units_of_noise(y)[1])[0]
+    ),
     # The power of the integral: another path with the same ends.
     "another path": lambda law, y, b: b * LinearGaussian.tempered_log_prob(law, y, 1.0),
     # A Gaussian of standard deviations s / √b, without the constants that the power leaves.
-    "constant": lambda law, y, b: LinearGaussian.tempered_log_prob(law, y, b)
-    + 0.5 * y.size * jnp.log(jnp.maximum(b, 1e-30))
-    - (1 - b) * jnp.sum(jnp.log(law.scale) + 0.5 * jnp.log(2 * jnp.pi)),
+    "constant": lambda law, y, b: (
+        LinearGaussian.tempered_log_prob(law, y, b)
+        + 0.5 * y.size * jnp.log(jnp.maximum(b, 1e-30))
+        - (1 - b) * jnp.sum(jnp.log(law.scale) + 0.5 * jnp.log(2 * jnp.pi))
+    ),
     # Features of another position.
     "stale features": lambda law, y, b: LinearGaussian.tempered_log_prob(
         LinearGaussian(law.mean, law.features[::-1], law.scale), y, b

@@ -106,7 +106,8 @@ def ladder_rows(mcmc, options, seconds):
         "round_trips_fewest": int(found.round_trips.min()),
         "sweeps_kept": kept,
         "steps_on_last_rung": f"{steps[:, -1].mean():.4g}",
-        "move_correlations": " ".join(f"{v:.3f}" for v in found.move_correlations.mean(0)),
+        "move_correlation_median": f"{np.median(found.move_correlations):.4g}",
+        "move_correlation_highest": f"{found.move_correlations.max():.4g}",
         "cpu_seconds": f"{seconds[0]:.1f}",
         "cpu_seconds_kept": f"{seconds[1]:.1f}",
     }

@@ -1,8 +1,8 @@
 """Reads a CSV file into columns of one kind each: numbers, truth values, dates or categories.
 
-A reader that guesses turns a column of numbers with one ``?`` into as many categories as there are
-numbers, and rows with a field too many into a table whose columns are shifted by one. Here a
-file is a table or it is refused, by row, column and what to do.
+Some readers guess: they turn a column of numbers with one ``?`` into as many categories as there are numbers,
+and shift the columns of rows that have a field too many. This reader refuses such files, and names row,
+column and what to do.
 """
 
 import csv
@@ -26,7 +26,7 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\
 _WITH_UNIT = re.compile(r"[$€£¥]\s?(?P<paid>[\d.,]+)|[+-]?[\d.,]*\d\s?(?P<unit>[^\d\s.,+-]\S{0,5})")
 # The level of texts and truth values that are missing.
 MISSING = "(missing)"
-# A column of numbers with a unit may be categories up to so many different texts.
+# Texts that are numbers with a unit may be categories if there are at most so many different ones.
 _FEW = 10
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
@@ -119,12 +119,12 @@ def _told(separator: str) -> str:
 def columns_of(
     path: Path, text: Text, complete: str | None = None, target: str | None = None
 ) -> pd.DataFrame:
-    """Every column as numbers (float64), truth values, dates or categories (text).
+    """The columns as numbers (float64), truth values, dates or categories (text).
 
     :param path: path of the file, for the error.
     :param text: its fields.
-    :param complete: the column whose values may not be missing, where others may: these are then NaN, or of
-        texts and truth values the text ``"(missing)"``. None where no value may be missing.
+    :param complete: the one column without missing values: in others a missing value is NaN, and for texts
+        and truth values the text ``"(missing)"``. None if no column may have missing values.
     :param target: the column that is predicted, for the error; None where no target is read.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.

@@ -1,4 +1,4 @@
-"""The figures of a report, drawn on figures that the pages give."""
+"""The figures of a report, as functions that draw on an empty Matplotlib figure."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ class Drawing(NamedTuple):
 
     - **title** - its title
     - **name** - name of its file
-    - **caption** - what to read off it
+    - **caption** - how to read it
     - **size** - inches
     - **draw** - draws on an empty Matplotlib figure
     """
@@ -28,7 +28,7 @@ class Drawing(NamedTuple):
 
 
 def drawings(outcome: Outcome) -> list[Drawing]:
-    """The figures of a report, the most telling first.
+    """The figures of a report, the most important first.
 
     :param outcome: results of the job.
     """

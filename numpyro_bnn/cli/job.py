@@ -2,7 +2,7 @@
 
 Ensemble starts are optimised, a sampler runs from each, and the test rows score three things:
 the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
-and the posterior average. Beside them stands what guessing without any input scores.
+and the posterior average. The scores of a guess without inputs are shown for comparison.
 """
 
 import time
@@ -15,6 +15,7 @@ import numpy as np
 from numpyro_bnn import scores
 from numpyro_bnn.cli.baselines import Guess, warnings_of
 from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
@@ -29,7 +30,7 @@ from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.default_kernels import kernel_named
-from numpyro_bnn.workflow.fit import fit
+from numpyro_bnn.workflow.fit import Fit, fit
 from numpyro_bnn.workflow.method_table import Comparison
 
 POSTERIOR = "posterior average"
@@ -50,8 +51,8 @@ class Options(NamedTuple):
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; where None what
-      :func:`~numpyro_bnn.workflow.fit.fit` takes, and for a comparison NUTS
+    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; None for the default of
+      :func:`~numpyro_bnn.workflow.fit.fit`, and for NUTS in a comparison
     - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
       is judged for the first time after `num_samples`
     - **max_minutes** - time limit of a fit, see :func:`numpyro_bnn.fit`
@@ -103,6 +104,8 @@ class Outcome(NamedTuple):
     - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
     - **guess** - the guess without inputs
+    - **check** - leave-one-out and posterior predictive checks on the training rows; why, where they cannot
+      be made
     - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
       None where no rows were held out for it
     """
@@ -117,6 +120,7 @@ class Outcome(NamedTuple):
     predictions: dict[str, Predictions]
     report: Any
     guess: Guess
+    check: FitCheck | str
     evaluation: Evaluation | None = None
 
     @property
@@ -126,7 +130,7 @@ class Outcome(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the scores must know first."""
+        """Warnings for readers of the scores."""
         return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
 
 
@@ -201,8 +205,17 @@ def run(
         predictions,
         fitted.report,
         guess,
+        _checked(fitted, [table.row_names[i] for i in train]),
         evaluation,
     )
+
+
+def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
+    """The check of the fit; hours of sampling end in a report even where there is none."""
+    try:
+        return fitted.check(names=names)
+    except ValueError as error:
+        return str(error)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
@@ -219,7 +232,7 @@ def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows without those that are held out for calibration, and these.
+    """The training rows to fit to, and those that are held out for calibration.
 
     :raises ValueError: where too few would be held out.
     """
@@ -236,7 +249,7 @@ def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndar
 
 
 def model_of(table: Table, options: Options) -> ReadyModel:
-    """The network and prior that the options ask for."""
+    """The model with the network and prior of the options."""
     make = classification if table.task == "classification" else regression
     return make(MLP(options.hidden, len(table.classes) or 1), PRIORS[options.prior]())
 
@@ -244,7 +257,7 @@ def model_of(table: Table, options: Options) -> ReadyModel:
 def compare_methods(
     table: Table, options: Options, methods: list[str] | None = None, progress_bar: bool = True
 ) -> Comparison:
-    """Several methods on a table, against the sampler that the options name.
+    """Compare several methods on a table with the sampler that the options name.
 
     :param table: the data.
     :param options: settings.

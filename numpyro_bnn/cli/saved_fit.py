@@ -1,4 +1,4 @@
-"""A fit of the command line on disk: what is needed to predict new rows with it."""
+"""Writes a fit of the command line to disk, and reads it to predict new rows."""
 
 import json
 from pathlib import Path
@@ -122,7 +122,7 @@ def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame
     text = read_text(path, separator, [name for name in every.names if name not in needed])
     if not text.rows:
         raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
-    # No column must be complete: whether a value may be missing is decided column by column.
+    # Missing values are read here; whether they are allowed is checked for each column later.
     inputs = inputs_of(path, columns_of(path, text, ""), fit.table.sources)
     x = inputs[list(fit.table.columns)].to_numpy(np.float64)
     x = np.where(np.isnan(x), fit.table.fill, x)

@@ -1,7 +1,7 @@
 """Converts the arguments of a model for the device: tables and lists to arrays, data to a model's units.
 
-Runs, fits, predictions and scores all call these functions, so that they accept and refuse the same
-things. A ready model gets its data standardised on the host and marked as such
+Runs, fits, predictions and scores all call these functions, so that they accept and refuse the same kinds of
+data. A ready model gets its data standardised on the host and marked as such
 (:class:`~numpyro_bnn.data.units.Prepared`); any other model gets arrays whose values are unchanged.
 """
 
@@ -61,7 +61,7 @@ def refuse_network(model: object) -> None:
 
     :raises TypeError: naming the network.
     """
-    # By name: Flax itself is imported in `models` only.
+    # Flax is recognised by name, because only `models` imports it.
     if any(base.__module__.startswith("flax.") for base in type(model).__mro__):
         name = type(model).__name__
         raise TypeError(
@@ -132,7 +132,7 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
     try:
         array = np.asarray(values)
         if array.dtype == object and not isinstance(values, np.ndarray):
-            # Columns of several types, or pandas' nullable ones.
+            # A table with columns of several types, or of the nullable types of pandas.
             array = np.array(array.tolist())
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)
@@ -202,7 +202,7 @@ def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = 
 def _is_number(kind: Any) -> bool:
     if hasattr(kind, "is_numeric"):  # polars
         return bool(kind.is_numeric()) or str(kind) == "Boolean"
-    # NumPy's types and pandas' own ("Int64", "boolean") both say so by their letter.
+    # Types of NumPy and of pandas ("Int64", "boolean") both have a letter for their kind.
     return getattr(kind, "kind", "O") in "biuf"
 
 
@@ -240,7 +240,7 @@ def _parameters(
         known[i] if i < len(known) and known[i] not in kwargs else f"argument {i + 1}"
         for i in range(len(args))
     ]
-    # `*args` of a signature names one parameter for several arguments.
+    # Several arguments belong to one parameter `*args` of the signature, and need names of their own.
     names = [
         name if names.count(name) == 1 else f"argument {i + 1}" for i, name in enumerate(names)
     ]

@@ -1,7 +1,7 @@
 """Compares inputs with those of the training data, and refuses other columns.
 
-The columns of tables are compared by name: in another order they would be taken for one another without any
-error. An array has no names, and its number of columns is compared.
+Columns of a table in another order would otherwise be mistaken for each other without any error; they are
+compared by name. Arrays have no names, and their number of columns is compared.
 """
 
 from collections.abc import Mapping, Sequence

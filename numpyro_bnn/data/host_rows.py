@@ -1,14 +1,14 @@
 """Data that stay in host memory or on disk; the device gets one minibatch at a time.
 
 :class:`OnHost` wraps anything with rows that can be indexed: a memory map, a zarr or HDF5 array, an
-array too large for the device. Which rows a step takes is decided by the compiled program itself,
-from the random key in the chain state, as for data on the device. The program gets them from the host
-by a callback, and passes the rows of the next step too: a thread reads these while the device computes.
-So the draws equal those with data in memory (up to rounding: the two programs are fused differently), and
-a run continues from its checkpoint without any state of a data loader.
+array too large for the device. The compiled program itself chooses the rows of a step, from the random key in
+the chain state, as for data on the device. It gets them from the host by a callback, to which it also passes
+the row numbers of the next step: a thread reads those rows while the device computes. So the draws equal
+those with data in memory (up to rounding: the compiler fuses the two programs differently), and a checkpoint
+needs no state of a data loader.
 
-Inside the compiled program a placeholder of the right shape and type, which takes no memory, goes
-through the model in place of the data, until ``numpyro.subsample`` exchanges it for the rows.
+Inside the compiled program the model gets a placeholder of the right shape and type in place of the data,
+which takes no memory; ``numpyro.subsample`` replaces it by the rows.
 """
 
 from collections import OrderedDict
@@ -23,14 +23,14 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
 
-# Minibatches that are read ahead, at most: one for each chain, up to this number of chains.
+# The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
 # Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
 
 
 class RowsOfNumbers(Protocol):
-    """An array of numbers that lies anywhere: ``numpy.memmap``, a zarr or h5py array."""
+    """An array of numbers in memory or in a file: ``numpy.memmap``, a zarr or h5py array."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class OnHost:
         if np.array_equal(rows, np.arange(first, first + count)):
             values = self.array[first : first + count]
         else:
-            # HDF5 requires increasing order, and disks read fastest in it.
+            # HDF5 requires row numbers in increasing order, in which disks also read fastest.
             ordered, back = np.unique(rows, return_inverse=True)
             values = np.asarray(self.array[ordered])[back]
         return np.asarray(values, self.dtype)
@@ -174,7 +174,7 @@ class _HostRows(Messenger):
             return
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
-                # A message of another type is not subsampled again by the plate.
+                # With another type of message the plate does not take a subsample of the rows again.
                 msg["type"] = "taken"
                 msg["value"] = source.take(self.indices, self.ahead)
                 self._taken.add(id(source))

@@ -1,4 +1,4 @@
-"""The draws that :func:`diagnose_draws` is given, checked and sorted by what they are of."""
+"""Checks the draws given to :func:`diagnose_draws`, and sorts them: weights, precisions, predictions, …."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def is_precision(name: str) -> bool:
-    """Whether a site is reported among the precisions and not among the weights."""
+    """Whether a site is reported as a precision and not as a weight."""
     return name.endswith("precision")
 
 
@@ -55,18 +55,18 @@ class CheckedDraws(NamedTuple):
 
     @property
     def scored(self) -> np.ndarray | None:
-        """The log likelihood as an array, where it was given."""
+        """The log likelihood as an array; None where it was not given."""
         return next(iter(self.log_likelihood.values()), None)
 
     def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "CheckedDraws":
-        """All arrays of draws, with some of the chains only.
+        """These arrays with some of the chains only.
 
         :param kept: takes the arrays by name and returns them with the chains that are kept.
         """
         return CheckedDraws(*(kept(arrays) for arrays in self))
 
     def without(self, chains: Collection[int]) -> "CheckedDraws":
-        """All arrays of draws, without the chains of these numbers."""
+        """These arrays without the chains of these numbers."""
         kept = [chain for chain in range(self.shape[0]) if chain not in chains]
         return self.of_chains(lambda arrays: {name: x[kept] for name, x in arrays.items()})
 
@@ -177,7 +177,7 @@ def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
 def bad_chains(given: CheckedDraws) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities in each chain that has any.
 
-    A draw may give a target no probability at all: a log likelihood of -inf is no broken draw.
+    A log likelihood of minus infinity does not make a draw bad: it gives a target no probability.
     """
     arrays = given.by_label | {
         name: np.maximum(x, np.finfo(x.dtype).min) for name, x in given.log_likelihood.items()

@@ -1,4 +1,4 @@
-"""Chains that are copies of each other: they are one piece of evidence, not several."""
+"""Finds chains that are copies of each other: together they count as one chain."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
     :return: for each copy the number of the first chain that it equals; empty where all chains differ.
     """
     given = list(arrays)
-    # The first draws nearly always tell chains apart, and comparing them costs next to nothing.
+    # First draws are compared first: that takes no time, and they nearly always differ.
     first = [_bits(array[:, :1]) for array in given]
     originals: dict[tuple[bytes, ...], list[int]] = {}
     copies: dict[int, int] = {}

@@ -113,7 +113,7 @@ def diagnose(
         log_likelihood=None if y is None else predictions.log_prob(targets_of(run, y, "diagnose")),
         tolerance=tolerance,
         aligned=aligned,
-        # Under minibatches the energy is an estimate, whose noise would look like mixing.
+        # With minibatches the energy is an estimate, whose noise would look like mixing.
         log_joint=-np.asarray(energy) if exact and energy is not None else None,
         sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
         second=other,
@@ -140,7 +140,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
     if structure and any(
         structure.sites[name].plates for name in structure.latent if name in draws
     ):
-        return None  # latent values of single rows: predictions of some rows need all of them
+        return None  # a site with a value for each row: predictions at some rows would need all of them
     layers = find_hidden_layers(draws, jax.tree.map(lambda leaf: leaf[:_ROWS_TRIED], x), site=site)
     return align(weights, layers) if layers else None
 
@@ -148,7 +148,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
 def _spaces_of(
     draws: Draws, x: Any, batch_size: int, site: str | None
 ) -> tuple[Arrays, Predictions]:
-    """Weights and precisions of a run (without sites that only parameterise them), and its predictions."""
+    """Weights and precisions of a run, and its predictions; auxiliary sites of the prior are left out."""
     weights = {
         name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()

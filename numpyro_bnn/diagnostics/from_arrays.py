@@ -49,7 +49,7 @@ from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.diagnostics.verdict_rules import judge, with_copies
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
-# Fewer draws than these give no Monte Carlo error at all: each half of a chain needs four.
+# With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
 
 
@@ -123,7 +123,7 @@ def diagnose_draws(
 
 
 class _Settings(NamedTuple):
-    """The arguments of `diagnose_draws` beside the draws."""
+    """The arguments of `diagnose_draws` other than draws."""
 
     tolerance: Tolerance
     min_draws: int
@@ -218,7 +218,7 @@ def _without_repeats(functions: np.ndarray) -> np.ndarray:
     A noise scale that does not depend on the input is one scalar, not one an input.
     """
     first = functions[:, :, :1]
-    # Comparing a single draw first settles most cases.
+    # A single draw is compared first, which shows a difference in most cases.
     if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
         return first if (functions == first).all() else functions
     return functions
@@ -274,7 +274,7 @@ def _measure(
 def _single_chains(
     given: CheckedDraws, found: ErrorsAndAgreement | None
 ) -> tuple[Disagreement | None, tuple[int, ...]]:
-    """Which chains predict alike, and which do not move; asked only of a run that is not within tolerance."""
+    """Groups of chains that predict alike, and chains that do not move; None for a run within tolerance."""
     if found is None or found.verdict.startswith("within"):
         return None, ()
     if given.predictions:
@@ -325,7 +325,7 @@ def _theirs(second: Any) -> tuple[Arrays, Arrays]:
             f"those keys, got {type(second).__name__}. Either of the two may be None."
         )
     arrays = named_arrays("second weights", second[0], "weights")
-    # Single weights of two runs cannot be compared, for want of a common labelling.
+    # Single weights of two runs cannot be compared: their hidden units are numbered differently.
     precise = {name: array for name, array in arrays.items() if is_precision(name)}
     return precise, named_arrays("second predictions", second[1], "predictions")
 

@@ -17,7 +17,7 @@ _TONES = {
     "run_longer": "wait",
     "too_short": "wait",
 }
-# What a reader may do now, by verdict.
+# What a reader can do with the run, by verdict.
 _ALLOWED = {
     "within_tolerance": "Use the averages: their Monte Carlo error is stated below.",
     "within_tolerance_on_average": (
@@ -36,7 +36,7 @@ _MOST_ROWS = 10
 
 
 def verdict_section(verdict: Verdict, headline: str, facts: str, sentences: Sequence[str]) -> str:
-    """The verdict, what it allows, and why."""
+    """The verdict, what can be done with the run, and the reasons."""
     tone = _TONES.get(str(verdict), "bad")
     return (
         f'<div class="verdict {tone}"><strong>{escape(verdict.words)}</strong><br>'
@@ -50,7 +50,7 @@ def verdict_section(verdict: Verdict, headline: str, facts: str, sentences: Sequ
 def evidence_section(
     error: MonteCarloError | None, agreement: Agreement | None, tolerance: Tolerance
 ) -> str:
-    """The two numbers that carry the verdict: errors beside what is accepted, and the test of agreement."""
+    """The two results that decide the verdict: errors beside their limits, and the test of agreement."""
     parts = []
     if error is not None:
         rows = [

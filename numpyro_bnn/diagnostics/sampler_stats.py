@@ -1,7 +1,7 @@
 """Divergences, acceptance, E-BFMI and temperatures that a sampler recorded, and warnings about them.
 
-Divergences, trees that hit their limit, low acceptance and a low E-BFMI each mean that the
-draws may miss a region that no comparison of the chains can show.
+Divergences, trees that reach their largest size, low acceptance and a low E-BFMI each mean that all chains
+may miss a region; a comparison of the chains cannot show that.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ _NAMES = {
     "accept_prob": ("accept_prob", "acceptance_rate"),
     "energy": ("energy",),
 }
-# A hundredth of the transitions: Stan warns from the first, and one in a thousand is common
-# where the posterior of a network has a corner.
+# Divergences are reported from a hundredth of the transitions on. Stan warns from the first on, but one in a
+# thousand is common where the posterior of a network has a sharp corner.
 _DIVERGENT_SHARE = 0.01
 _SATURATED_SHARE = 0.05
-# NUTS aims at 0.8, MALA at 0.57, a random walk at 0.23.
+# Acceptance below this is low: NUTS is tuned to 0.8, MALA to 0.57, a random walk to 0.23.
 _LOW_ACCEPTANCE = 0.15
 # Betancourt 2016, as in Stan and ArviZ.
 _LOW_EBFMI = 0.3
@@ -59,8 +59,7 @@ class SamplerStats(NamedTuple):
 
     @property
     def temperatures(self) -> Mapping[str, Mapping[str, MeasuredTemperature]]:
-        """Temperatures of momenta (``"kinetic"``) and positions (``"configurational"``), of each site
-        and of ``"all"``, as :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them."""
+        """Temperatures by kind, ``"kinetic"`` or ``"configurational"``, and by site or ``"all"``."""
         return self.heat.measured
 
 

@@ -1,12 +1,11 @@
 """Diagnoses a stochastic-gradient run by its temperatures, with advice on what to do.
 
-Two temperatures are measured, of the whole chain and of each site, and both should equal the one
-that was asked for. The *kinetic* one, pᵀM⁻¹p / D, is that of the momenta, which forget within a few
-steps: where it is off, something is wrong with the step, the noise or the friction. The
-*configurational* one, θᵀ∇U / D, is that of the positions, and is right only once the chain has
-arrived: it is negative while the weights still grow. So the pair tells a step that is too large from
-a chain that has not arrived, for which the advice is the opposite. :data:`TABLE` has it for every
-combination.
+Two temperatures are measured, for the whole chain and for each site, and both should equal the temperature of
+the kernel. The *kinetic* temperature, pᵀM⁻¹p / D, is that of the momenta, which lose their memory within a
+few steps: if it is wrong, then step size, noise or friction is wrong. The *configurational* temperature, θᵀ∇U
+/ D, is that of the positions, and is right only when the chain is stationary: it is negative while the
+weights still grow. So the two together distinguish a step size that is too large from a chain that is not yet
+stationary, which need opposite advice. :data:`TABLE` holds the advice for every combination.
 """
 
 from collections.abc import Mapping
@@ -19,13 +18,13 @@ from numpyro_bnn.diagnostics.convergence.rhat import moments
 
 Level = Literal["absent", "negative", "low", "normal", "high"]
 
-# A temperature is wrong when it is off by more than this share and by this many errors.
+# A temperature is wrong if it differs from the target by more than this share and this many errors.
 _WRONG = 0.1
 _ERRORS = 4.0
-# Off by more than this share it is wrong as soon as the scatter of independent draws cannot explain it.
-# The error by effective draws is not used then: a chain that has not arrived has few of them.
+# A difference of more than this share is wrong if the scatter of independent draws cannot explain it. The
+# error from effective draws is not used then: a chain that is not stationary has few of them.
 _FAR = 0.5
-# Sites that are named in one sentence.
+# The largest number of sites named in one sentence.
 _MOST_NAMED = 5
 
 _NOT_STATIONARY = (
@@ -91,11 +90,11 @@ class Temperatures(NamedTuple):
 
     @property
     def asked(self) -> float:
-        """The target; where nothing was recorded the posterior's, which is 1."""
+        """The target temperature; where it was not recorded 1, that of the posterior."""
         return 1.0 if np.isnan(self.target) else self.target
 
     def level(self, kind: str, site: str) -> Level:
-        """How a temperature compares with what was asked for."""
+        """The level of a measured temperature beside the target, as in :data:`TABLE`."""
         if site not in self.measured.get(kind, {}):
             return "absent"
         # At temperature 0 a run optimises, and there is nothing to compare.
@@ -113,15 +112,15 @@ class Temperatures(NamedTuple):
         return "low" if value < target else "high"
 
     def advice(self, site: str) -> str | None:
-        """What is wrong with one site, or with ``"all"``, and what to do; None if nothing is."""
+        """What is wrong with one site, or with ``"all"``, and what to do about it; None if all is well."""
         kinetic, configurational = (self.level(k, site) for k in ("kinetic", "configurational"))
         said = TABLE["low" if kinetic == "negative" else kinetic, configurational]
-        # No step biases a chain that accepts and rejects.
+        # In a chain that accepts or rejects its steps, no step size causes a bias.
         return _NOT_STATIONARY if said is not None and self.corrected else said
 
     @property
     def far_off(self) -> bool:
-        """Whether the whole chain is wrong by more than half of what was asked for."""
+        """Whether a temperature of the whole chain is wrong by more than half of the target."""
         return any(
             self.level(kind, "all") not in ("absent", "normal")
             and abs(sites["all"].value - self.asked) > _FAR * self.asked
@@ -145,7 +144,7 @@ class Temperatures(NamedTuple):
         return [self._comment(worst_first[said], said) for said in order]
 
     def _off(self, site: str) -> float:
-        """By how much the worse of the two temperatures of a site is off."""
+        """The larger one of the two deviations of a site from the target."""
         found = [sites[site].value for sites in self.measured.values() if site in sites]
         return max(abs(value - self.asked) for value in found)
 
@@ -191,7 +190,7 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
 
 
 def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, float] | None:
-    """Mean with its error, and the error of as many independent draws; None for none."""
+    """Mean with its error, and the error of as many independent draws; None without finite draws."""
     mean = float(draws.mean(dtype=np.float64)) if draws.size else float("nan")
     if not np.isfinite(mean):
         return None
@@ -201,7 +200,7 @@ def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, flo
         # The scatter of the temperature of a single momentum, the largest possible.
         scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
     if draws.shape[1] < 4:
-        # Too few for effective draws.
+        # There are too few draws to estimate an effective sample size.
         return MeasuredTemperature(mean, scatter), scatter
     size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
     return MeasuredTemperature(mean, sd / size**0.5), scatter

@@ -1,8 +1,8 @@
-"""Sentences that stand beside the verdict: on what is reported and does not decide it.
+"""Sentences of a report on what does not decide the verdict.
 
-Why a run could not be judged, what the weights, precisions and log joint look like, how much of the
-weights' disagreement is relabelling, what single chains do, and what a second run says. The sentences that
-carry the verdict are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
+They tell why a run could not be judged, how weights, precisions and log joint mix, how much of the weights'
+disagreement is relabelling, what single chains do, and whether a second run agrees. The sentences on the
+verdict itself are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
 """
 
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
@@ -12,9 +12,9 @@ from numpyro_bnn.diagnostics.verdict_words import listed
 
 # Chains "drift" where their two halves predict differently at more than this share of the inputs.
 _DRIFT = 0.05
-# Distinct functions are a continuous count; below this it is sampling of finitely many draws.
+# The number of distinct functions is not whole; up to this it may come from finitely many draws alone.
 _DISTINCT = 1.2
-# Matching hidden units explains nothing where more than this share of the variance between chains is left.
+# If more than this share of the variance between chains remains, matching hidden units explains nothing.
 _HARDLY_LESS = 0.9
 UNCORRECTED = (
     "No step was accepted or rejected: the bias of the step size is in all chains alike, and no R-hat "
@@ -36,7 +36,7 @@ ONE_CHAIN = (
 
 
 def on_invalid_draws(evidence: Evidence) -> list[str]:
-    """Which chains hold NaN or infinities, from which draw on, and what the other chains are worth."""
+    """Chains with NaN or infinities, the draw where these begin, and the verdict on the other chains."""
     bad = evidence.bad_chains
     said = []
     for number, (draw, site) in sorted(bad.items()):
@@ -52,7 +52,7 @@ def on_invalid_draws(evidence: Evidence) -> list[str]:
 
 
 def on_too_few_draws(evidence: Evidence) -> list[str]:
-    """That the chains are too short to judge."""
+    """A sentence that the chains are too short to judge."""
     return [
         f"{evidence.num_draws} draws a chain are too few to judge (at least {evidence.min_draws}): "
         f"their errors are themselves too uncertain; run longer, 1000 draws are usual."
@@ -96,7 +96,7 @@ def on_relabelling(evidence: Evidence) -> list[str]:
 
 
 def on_single_chains(evidence: Evidence) -> list[str]:
-    """Which chains do not move, how many distinct ones there are, and whether they drift."""
+    """Chains that do not move, the number of distinct chains, and whether they drift."""
     found, stuck = evidence.chains, evidence.stuck
     said = []
     if stuck and len(stuck) < evidence.num_chains:

@@ -1,4 +1,4 @@
-"""What a verdict rests on: everything that is measured on the draws of a run.
+"""Everything that is measured on the draws of a run before a verdict.
 
 :func:`measure` gives the Monte Carlo errors of the averages and the agreement of the chains;
 :class:`Evidence` holds these beside R-hat, the sampler's own record and the comparison with a second run.
@@ -69,8 +69,8 @@ class ErrorsAndAgreement(NamedTuple):
     def verdict(self) -> Verdict:
         """The verdict on these numbers: agreement first, then the tolerance.
 
-        Chains whose agreement could not be tested count as not yet agreeing, and so do chains that
-        remember where they started.
+        Chains whose agreement could not be tested need more draws, and so do chains that have not forgotten
+        their starts.
         """
         if self.agreement.disagree(self.tolerance):
             return Verdict("chains_disagree")
@@ -84,7 +84,7 @@ class ErrorsAndAgreement(NamedTuple):
 
     @property
     def needed(self) -> tuple[float, str]:
-        """How many times as many draws bring all within tolerance, and the quantity that asks for most."""
+        """Factor by which to lengthen the run until all is within tolerance, and what needs it."""
         if self.nothing_moves:
             return float("inf"), "nothing moves"
         error, what = self.error.needed(self.tolerance)
@@ -186,7 +186,7 @@ def _with_nested_rhat(
     found = [nested_rhat(x, superchains, method=method) for x in functions.values()]
     labels = np.asarray(superchains)
     groups = int(labels) if labels.ndim == 0 else np.unique(labels).size
-    # A chain is worth one draw at least: a superchain is judged by its chains, however short.
+    # A chain counts as one effective draw at least: superchains may consist of very short chains.
     limit = nested_rhat_limit(ess.size, groups, chains, max(float(np.median(ess)), float(chains)))
     worst = float(np.nanmax(np.concatenate([np.ravel(each) for each in found])))
     return agrees._replace(nested_rhat=worst, nested_rhat_limit=float(limit))

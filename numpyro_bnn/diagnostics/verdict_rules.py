@@ -1,13 +1,14 @@
-"""Where the verdict on a run is decided, from everything that was measured.
+"""Decides the verdict on a run, from everything that was measured.
 
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
 that disagree > the tolerance (the last two in
 :attr:`numpyro_bnn.diagnostics.verdict_evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and
-weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only where
-nothing else was given.
+weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only
+if there is nothing else.
+
 Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
-two runs, is "run longer" at best, and so is a run at a temperature far from what was asked for. A run
-with suspect chains disagrees, however few its draws; one of suspect chains alone is invalid.
+two runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with
+suspect chains disagrees, even with few draws; a run of suspect chains alone is invalid.
 """
 
 from collections.abc import Mapping
@@ -34,12 +35,12 @@ from numpyro_bnn.diagnostics.verdict_words import headline, sentences
 from numpyro_bnn.samplers.suspects import named
 from numpyro_bnn.samplers.tempering.evidence import doubts
 
-# How many more draws are needed, where more draws are not what is missing.
+# The number of draws needed where more draws would not help.
 _UNKNOWN = float("nan")
 
 
 class Judgement(NamedTuple):
-    """The verdict with its explanation: those fields of a report that say what its numbers mean."""
+    """The verdict with its explanation: the fields of a report that are not measured but decided."""
 
     verdict: Verdict
     headline: str
@@ -52,7 +53,7 @@ def judge(evidence: Evidence) -> Judgement:
     """Decide the verdict on a run, and explain it sentence by sentence.
 
     :param evidence: everything that was measured.
-    :return: one of the six verdicts; the sentences on the sampler's own troubles come first.
+    :return: one of the six verdicts; sentences on faults of the sampler come first.
     """
     if evidence.bad_chains:
         found = _not_judged("invalid", on_invalid_draws(evidence), evidence)
@@ -82,14 +83,14 @@ def _not_judged(verdict: str, said: list[str], evidence: Evidence) -> Judgement:
 
 
 def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:
-    """The judgement that Monte Carlo errors and the agreement of chains ask for."""
+    """The judgement by Monte Carlo errors and agreement of chains."""
     said = warnings_of(evidence.sampler) + sentences(measured, evidence.what)
     if evidence.what == "weights":
         said.append(NO_PREDICTIONS)
     said += on_weights_and_precisions(evidence)
     said += on_relabelling(evidence)
     said += on_single_chains(evidence)
-    # Only kernels that take steps by a discretisation keep temperatures.
+    # Only kernels that discretise a dynamics record temperatures.
     if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
         said.append(UNCORRECTED if evidence.second is None else UNCORRECTED_SECOND)
     line = headline(measured, evidence.what)
@@ -97,7 +98,7 @@ def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement
 
 
 def _limited_by_sampler(found: Judgement, evidence: Evidence) -> Judgement:
-    """Make the verdict `"run_longer"` at best where the sampler's own record shows a fault.
+    """Make the verdict `"run_longer"` at best where the statistics of the sampler show a fault.
 
     Parallel tempering without round trips, or a temperature far from the one asked for, is a fault that
     draws which look stationary do not show.
@@ -114,7 +115,7 @@ def _limited_by_sampler(found: Judgement, evidence: Evidence) -> Judgement:
         return found
     verdict = found.verdict.at_best("run_longer")
     if verdict.startswith("run"):
-        # Nobody knows how many draws mend that.
+        # It is not known how many draws would mend that.
         line = f"by {why}; {found.headline}"
         found = found._replace(verdict=verdict, needed=_UNKNOWN, needed_by=why, headline=line)
     return found
@@ -157,7 +158,7 @@ def with_copies(report: Report, said: str) -> Report:
     verdict = report.verdict.at_best("run_longer")
     if report.num_chains > 1 or verdict is report.verdict:
         return replace(report, sentences=(said, *report.sentences))
-    # Several were asked for, and there is nothing to compare the one with.
+    # Several chains were run, and the only distinct one has none to be compared with.
     said += " One chain is nothing to compare. What follows is what it alone would say."
     return replace(
         report,

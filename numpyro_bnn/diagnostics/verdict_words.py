@@ -9,9 +9,9 @@ from numpyro_bnn.diagnostics.sampler_stats import percent
 from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-# Rows that are named one by one in a sentence.
+# The largest number of rows named one by one in a sentence.
 _NAMED = 5
-# Chains that are worth grouping by their starts where they are too short to be compared one by one.
+# From this number of chains on, superchains are suggested for chains too short to be compared singly.
 _MANY = 16
 # The unit of a distance between averages, in words.
 _UNIT_WORDS = {
@@ -21,7 +21,7 @@ _UNIT_WORDS = {
 
 
 def headline(found: ErrorsAndAgreement, what: str) -> str:
-    """The verdict's line: the largest error beside its limit, and whether the chains agree.
+    """The headline of the verdict: the largest error beside its limit, and whether the chains agree.
 
     :param found: Monte Carlo errors and agreement of the chains.
     :param what: the quantities that are judged, `"predictions"` or `"weights"`.
@@ -90,7 +90,7 @@ def listed(names: object) -> str:
 
 
 def _compared(found: ErrorsAndAgreement) -> str:
-    """What the test of agreement compared: chains, or the halves of a single one."""
+    """What the test of agreement compared, in words: chains, or the halves of a single chain."""
     return "halves of the one chain" if found.agreement.halves else "chains"
 
 
@@ -99,10 +99,10 @@ def _p_value(found: ErrorsAndAgreement) -> str:
 
 
 def _beside_its_limit(check: Check, what: str) -> str:
-    """An error beside the limit of the tolerance that it is compared with."""
+    """An error and the limit that it is compared with, in words."""
     value = f"{check.value:.2g}" if np.isfinite(check.value) else "not known yet"
     name = check.what.removesuffix(" (unknown)")
-    # Weights, judged for want of predictions, are measured in standard deviations of their draws.
+    # Weights are judged where there are no predictions, in standard deviations of their draws.
     name = name if what == "predictions" else name.replace("predictive sd", "sd")
     return f"{name} {value} ({check.limit:.2g} accepted)"
 

@@ -1,9 +1,9 @@
 """Likelihoods that check shapes and values of predictions and targets.
 
 A likelihood opens the data plate, takes the rows of a minibatch where there is one, and samples
-the target. Mistakes that would silently give a wrong posterior are errors here: a prediction (N, 1)
-against a target (N,), labels out of range, one-hot labels, NaN. Shapes are checked always,
-values whenever the data are concrete (``MCMC.run`` and ``optimize`` see to it that they are).
+the target. Mistakes that would silently give a wrong posterior raise errors: a prediction (N, 1) against a
+target (N,), labels out of range, one-hot labels, NaN. Shapes are always checked. Values are checked when the
+data are concrete, as they are in ``MCMC.run`` and ``optimize``.
 
 Every likelihood takes predictions ``f`` of all N rows, or the network itself with ``x=``, which is
 then evaluated on the rows of a minibatch only.
@@ -100,7 +100,8 @@ def _scale(
 ) -> Any:
     """A noise scale from a number, a prior on it, or Gamma precisions.
 
-    :param residuals: what precisions govern; None where the law of the noise is not known.
+    :param residuals: the residuals that precisions govern; None where the distribution of the noise is not
+        known.
     :param outputs: number of outputs of a target (N, D); None for a target (N,).
     """
     if isinstance(noise, Precision):
@@ -236,7 +237,7 @@ def student_t(
     units: Units = STANDARD,
     weights: Values | None = None,
 ) -> jax.Array:
-    """y = f + σ t with `df` degrees of freedom: regression that outliers do not pull.
+    """y = f + σ t with `df` degrees of freedom: regression that is robust against outliers.
 
     :param f: predictions of the shape of `y`, or the network, with `x`.
     :param y: targets (N,); None to predict.
@@ -294,7 +295,7 @@ def categorical(
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         _check_outputs("categorical", f, None)
-        # The rows of a minibatch may be traced; the whole target is concrete more often.
+        # The whole target is checked too: it may be concrete where the rows of a minibatch are traced.
         check_labels("categorical", y, jnp.shape(f)[-1])
         check_labels("categorical", target, jnp.shape(f)[-1])
         check_shape("categorical", f, y, jnp.shape(f)[-1:])

@@ -93,7 +93,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             "continuous target use `gaussian` or `regression`."
         )
     if not_jax_tracer(y) and np.size(y):
-        # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+        # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
         labels = np.asarray(y)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
@@ -110,7 +110,7 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
     JAX would return NaN for a class out of range, and raise an error of its own for a fraction.
 
     :param site: name of the site.
-    :param law: its distribution, of any kind; only categorical and Bernoulli ones are looked at.
+    :param law: its distribution, of any kind; only categorical and Bernoulli ones are checked.
     :param values: the observed values; checked one by one where they are concrete.
     :raises TypeError: for labels that are not whole numbers.
     :raises ValueError: for labels out of range.
@@ -121,7 +121,8 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
         return
     shown = "Bernoulli" if two else "Categorical"
     kind = jnp.result_type(values)
-    # A Bernoulli law is linear in its value, of whatever type; a categorical one looks up a row.
+    # The log density of a Bernoulli distribution is linear in its value, of any type; a categorical one uses
+    # it as an index.
     if not two and not jnp.issubdtype(kind, jnp.integer):
         raise TypeError(
             f"The observed site '{site}' is {shown} and its values have dtype {kind}, expected whole "
@@ -130,7 +131,7 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
         )
     if not (not_jax_tracer(values) and np.size(values)):
         return
-    # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+    # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
     labels = np.asarray(values)
     count = 2 if two else base.probs.shape[-1]
     low, high = labels.min(), labels.max()

@@ -20,7 +20,8 @@ _UNITS = {
     "total_variation": "total variation",
     "relative": "predictive sd",
 }
-# Draws a chain of the shortest part that is looked at, and how far ahead the forecast goes.
+# Least number of draws of each chain for which an error is shown, and the largest number in the forecast over
+# all draws.
 _SHORTEST = 25
 _FARTHEST = 100.0
 # With at most so many chains, the numbers are written into the plot.
@@ -36,13 +37,13 @@ def plot_monte_carlo_error(
 ) -> Axes:
     """Monte Carlo error of averaged predictions against the number of draws, and the forecast.
 
-    The error of the first draws of every chain, of more, and of all; on from there it falls with
-    the square root of the number of draws, up to where both limits of the tolerance are met.
+    The error is computed from the first draws of every chain, for several numbers of draws up to all. The
+    forecast falls with the square root of the number of draws, until both limits of the tolerance are met.
 
     :param predictions: the result of :func:`~numpyro_bnn.predict`, or a mapping of names to draws
         `(chain, draw, input, ...)`.
     :param tolerance: the accepted Monte Carlo error, drawn as dashed lines; default ``Tolerance()``.
-    :param num_points: how many numbers of draws are shown.
+    :param num_points: number of points on the curve, each at another number of draws.
     :param ax: axes to draw on.
     :return: the axes; both are logarithmic.
     :raises ValueError: where no error is known, not even of all draws.
@@ -100,8 +101,8 @@ def plot_agreement(
         `(chain, draw, input, ...)`; of one chain the halves are compared.
     :param tolerance: the accepted Monte Carlo error; default ``Tolerance()``.
     :param ax: axes to draw on.
-    :return: the axes, whose title says what the test of all predictions together says; the colour bar
-        beside it is another.
+    :return: the axes, whose title gives the result of the test of all predictions together; the colour bar
+        has axes of its own.
     :raises ValueError: for predictions without axes of chains, draws and inputs.
     """
     values = _arrays("plot_agreement", predictions)
@@ -112,8 +113,8 @@ def plot_agreement(
     units = units_of(values, errors)
     apart = row_distances({name: mean[:, None] - mean for name, mean in means.items()}, units)
     unit = "total_variation" if "total_variation" in apart else "relative"
-    # A normal difference of two chains' averages, each less certain than that of all by the root of
-    # their number, has the mean absolute value sqrt(2 / pi) of its standard deviation.
+    # The average of one chain has an error sqrt(number of chains) times that of all chains. A normal
+    # difference of two such averages has the mean absolute value sqrt(2 / pi) times its standard deviation.
     factor = np.sqrt(2 / np.pi) * np.sqrt(2 * len(found.members))
     within = row_distances({name: each.within for name, each in errors.items()}, units)[unit]
     chance = float(factor * within.mean())

@@ -98,7 +98,7 @@ def plot_trace(
     """The log joint density of each draw, one line a chain.
 
     :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`; or a run, what
-        :func:`numpyro_bnn.fit` returned, or an estimator, whose field it then is.
+        :func:`numpyro_bnn.fit` returned, or an estimator, whose recorded energy is then used.
     :param label: label of the vertical axis, for traces of other quantities.
     :param ax: axes to draw on.
     :return: the axes.
@@ -166,7 +166,7 @@ def plot_temperature(
         smooth = np.convolve(values.mean(0), np.full(width, 1 / width), mode="valid")
         start = np.arange(smooth.size) + (width - 1) / 2
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
-        # Configurational temperatures have heavy tails: limits for the bulk of them.
+        # The axis shows most of the values only: configurational temperatures have heavy tails.
         middles.append(np.nanquantile(values, [0.01, 0.99]))
     if wanted.shape not in ((), (num_draws,)):
         raise ValueError(
@@ -198,7 +198,7 @@ def plot_layer_temperature(
     target: float = 1.0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Temperature of each layer, with its error: where the steps are too large.
+    """Temperature of each layer with its error, which shows layers where the step size is too large.
 
     :param temperatures: by kind (``"kinetic"``, ``"configurational"``), then by layer, a number or
         a pair of the temperature and its standard error; bars are two of these.
@@ -255,8 +255,8 @@ def plot_density_surface(
 
     Source of the idea: Garipov et al. 2018; Izmailov et al. 2021, fig. 3.
 
-    :param log_density: of a flat vector; or a :class:`~numpyro_bnn.potential.potential.Potential`, whose
-        negative it then is.
+    :param log_density: a function of a flat vector; or a :class:`~numpyro_bnn.potential.potential.Potential`,
+        whose negative is used.
     :param samples: three flat vectors; for a potential, three draws by site name, with a value for
         each latent site of the model (constrained, as ``get_samples`` gives them).
     :param resolution: points of the grid along each axis.
@@ -307,7 +307,7 @@ def plot_density_surface(
     bar.set_ticks(powers.tolist(), labels=[f"{power:,.0f}" for power in powers])
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label("log density below the highest (nats)")
-    # The map is the same on every background, and so are the marks on it.
+    # The colours of the map do not depend on the background, and neither do those of the marks on it.
     ax.scatter(
         places[:, 0],
         places[:, 1],

@@ -49,7 +49,7 @@ def plot_schedule(
         )
     ax = axes_or_new(ax, (7.0, 3.4))
     steps = _values(schedule, counts)
-    # Draws next to each other in the order of steps would hide the curve under their marks.
+    # Kept draws are marked by points without a line, which would hide the curve.
     ax.plot(counts, steps, color=color_at(ax, 0), linewidth=1.6, label="step size")
     if kept.size:
         ax.plot(

@@ -25,7 +25,7 @@ def plot_score_against_time(
     log: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Score of several methods against what it cost: seconds, draws or gradients.
+    """Score of several methods against their cost in seconds, draws or gradients.
 
     :param curves: by method ``(cost, score)`` or ``(cost, score, standard error)``; a method that
         ends at once (MAP) may have a single point.

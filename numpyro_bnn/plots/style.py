@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 # The same palette with its brighter half first, for dark backgrounds.
 PALETTE_ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
-# Beyond the colours of the palette, lines differ in their dashes too.
+# When the colours of the palette are used up, lines differ by their dashes.
 _DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -76,7 +76,7 @@ def legend_above(
         loc="upper left",
         borderaxespad=0.2,
         ncols=columns,
-        # A vertical line through the whole axes does not cross the words.
+        # The frame is nearly opaque, so that a line through the whole axes does not cross the words.
         framealpha=0.85,
         edgecolor="none",
     )
@@ -85,7 +85,8 @@ def legend_above(
     share = min(0.5, points / (72 * ax.get_window_extent().height / ax.figure.dpi))
     for each in ax.figure.axes:
         if each.bbox.bounds == ax.bbox.bounds:
-            # The factor in height on the page, which on a logarithmic axis is another factor of the limits.
+            # The height on the page is scaled, which on a logarithmic axis multiplies the limits by another
+            # factor.
             scale = each.yaxis.get_transform()
             low, high = scale.transform(np.array(each.get_ylim(), np.float64))
             top = scale.inverted().transform(np.array([low + (high - low) / (1 - share)]))[0]

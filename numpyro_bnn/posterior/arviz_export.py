@@ -9,6 +9,7 @@ A site ``"net/Dense_0.kernel"`` becomes the variable ``"net.Dense_0.kernel"``, b
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -45,12 +46,13 @@ def to_inference_data(
     log_likelihood: bool = True,
     log_prior: bool = True,
     posterior_predictive: bool = True,
-    rng_key: jax.Array | None = None,
+    key: jax.Array | None = None,
     batch_size: int = 1000,
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
     report: Any = None,
+    rng_key: jax.Array | None = None,
 ) -> Any:
     """Everything about a run as one ArviZ object.
 
@@ -89,17 +91,18 @@ def to_inference_data(
     :param log_likelihood: whether to compute it; ``az.loo`` and ``az.compare`` need it.
     :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
-    :param rng_key: for the draws of the target; by default ``jax.random.key(0)``.
+    :param key: random key for the draws of the target; by default ``jax.random.key(0)``.
     :param batch_size: rows that are predicted at a time.
     :param dims: other names for the axes of a site, by site.
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
     :param report: the report of :func:`~numpyro_bnn.diagnose` on this run.
+    :param rng_key: the former name of `key`, for one more release.
     :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
-    :raises TypeError: if `run`, `predict` or `report` is something else.
+    :raises TypeError: if `run`, `predict` or `report` is something else, or for two keys.
     """
     if report is not None and not callable(getattr(report, "numbers", None)):
         raise TypeError(
@@ -131,7 +134,7 @@ def to_inference_data(
             "to_inference_data: the log likelihood needs the training data, and these draws do not "
             "know them. Pass `x` and `y`, or `log_likelihood=False`."
         )
-    key = jax.random.key(0) if rng_key is None else rng_key
+    key = _key(key, rng_key)
     groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
     groups.add_posterior(known_x, list(training.observed), base_sites)
@@ -160,6 +163,23 @@ def to_inference_data(
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
+
+
+def _key(key: jax.Array | None, rng_key: jax.Array | None) -> jax.Array:
+    """The random key, from `key` or its deprecated name `rng_key`."""
+    if key is not None and rng_key is not None:
+        raise TypeError(
+            "to_inference_data: got both key and its former name rng_key. Give key alone."
+        )
+    if rng_key is not None:
+        warnings.warn(
+            "to_inference_data: rng_key is now called key, and the next release no longer takes it. "
+            "Write `key=…`.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        key = rng_key
+    return jax.random.key(0) if key is None else key
 
 
 def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:

@@ -1,4 +1,4 @@
-"""Arguments of a model, split into arrays (inputs of a compiled program) and constants."""
+"""Splits the arguments of a model into arrays, which are inputs of a compiled program, and constants."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""From a NumPyro model to its potential energy, on all data or on a minibatch.
+"""The potential energy of a NumPyro model, on all data or on a minibatch.
 
 :class:`Potential` is the interface between models and samplers: samplers, optimisers and
 diagnostics take one and know nothing of models. For unconstrained values z of the latent
@@ -42,7 +42,7 @@ Values = dict[str, jax.Array]
 
 
 class _DefaultKey(Messenger):
-    """Gives models that ask for a key outside `seed` (dropout) a constant one, as NumPyro does."""
+    """Gives models that need a random key outside of `seed` (for dropout) a constant one, as NumPyro does."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "prng_key" and msg["value"] is None:
@@ -50,7 +50,7 @@ class _DefaultKey(Messenger):
 
 
 class _Taken(Messenger):
-    """Handler that takes the rows of a minibatch out of the data that ``numpyro.subsample`` is given.
+    """Handler that selects the rows of a minibatch in ``numpyro.subsample``.
 
     :param take: ``take(values, axis)`` gives the rows.
     :param axis: axis of the plate.
@@ -69,7 +69,7 @@ class _Taken(Messenger):
         axis = self.axis - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
-            # A message of another type is not subsampled again by the plate.
+            # With another type of message the plate does not take a subsample of the rows again.
             msg["type"] = "taken"
             msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
@@ -93,7 +93,7 @@ class Potential:
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:
             self.structure = structure_of(self.model, self.args, self.kwargs)
-        # Checked here too, for kernels of this package that run in NumPyro's own MCMC.
+        # Targets are checked here too, because kernels of this package may run in NumPyro's own MCMC.
         check_targets(self.structure)
         if not self.structure.latent:
             raise ValueError("The model has no latent site: every sample site is observed.")
@@ -108,7 +108,7 @@ class Potential:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether some of the data are, see :class:`~numpyro_bnn.data.host_rows.OnHost`."""
+        """Whether some of the data stay on the host, see :class:`~numpyro_bnn.data.host_rows.OnHost`."""
         return bool(self._sources)
 
     def __call__(self, z: Values) -> jax.Array:
@@ -182,7 +182,7 @@ class Potential:
         elif contiguous:
 
             def take(values: jax.Array, axis: int) -> jax.Array:
-                # Faster than a gather of as many rows.
+                # A slice is faster than a gather of as many rows.
                 return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
 
         else:

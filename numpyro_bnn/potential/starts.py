@@ -1,4 +1,4 @@
-"""Initial positions of chains: values of all latent sites from values of some of them.
+"""Completes initial positions of chains: finds values of all latent sites from values of some.
 
 A trained network gives weights; a hierarchical prior also needs precisions, and in
 non-centred coordinates standardised weights. Precisions start at their conditional means
@@ -21,7 +21,7 @@ from numpyro_bnn.priors.precision_conditionals import prior_means, typical_value
 
 
 def centered(potential: Potential) -> Potential:
-    """The potential energy of the model in centred coordinates: over weights and precisions themselves."""
+    """The potential energy of the model in centred coordinates, over weights and precisions themselves."""
     model = parameterize(potential.model, "centered")
     return Potential(model, potential.args, potential.kwargs)
 
@@ -144,11 +144,15 @@ def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Va
     return jax.vmap(one)(given) if chains else one(given)
 
 
-def shrink(name: str, value: jax.Array) -> jax.Array:
-    """Scale a kernel down to variance 1/fan-in, where a draw from a wide prior is larger."""
+def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
+    """Scale a kernel down to variance 1/fan-in, if it is a larger draw from a wide prior.
+
+    :param known: its fan-in, where that does not follow from name and shape.
+    """
     if "/" not in name or jnp.ndim(value) < 2:
         return value
-    limit = 1 / jnp.sqrt(fan_in(name.rsplit("/", 1)[1], jnp.shape(value)))
+    count = fan_in(name.rsplit("/", 1)[1], jnp.shape(value)) if known is None else known
+    limit = 1 / jnp.sqrt(count)
     spread = jnp.sqrt(jnp.mean(value**2))
     return value * jnp.minimum(1.0, limit / spread)
 
@@ -163,7 +167,7 @@ def gentle_draw(potential: Potential, key: jax.Array) -> Values:
     shapes = {name: structure.sites[name].shape for name in structure.latent}
     levels = {name: level for name, level in structure.levels.items() if name in shapes}
     drawn = potential.prior_draw(key, prior_means(levels, shapes))
-    return {name: shrink(name, value) for name, value in drawn.items()}
+    return {n: shrink(n, value, structure.sites[n].fan_in) for n, value in drawn.items()}
 
 
 def gentle_start(potential: Potential, key: jax.Array) -> Values:
@@ -194,7 +198,7 @@ def sites_to_start(
     kernel: MCMCKernel, structure: Structure, given: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Names of the sites that a start of a kernel may contain, and of those that it must contain."""
-    # Discrete sites are summed out under HMC, or drawn by a kernel of their own: no start.
+    # Discrete sites need no start: they are summed out under HMC, or drawn by a kernel of their own.
     own = [name for name in structure.latent if not structure.sites[name].discrete]
     if isinstance(kernel, HMC):
         return own, own

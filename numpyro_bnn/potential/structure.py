@@ -1,7 +1,7 @@
 """Finds sites, plates and hierarchical precisions of a NumPyro model for given arguments.
 
-By an abstract trace, so that nothing is computed; with the checks that every fit makes before it
-begins.
+An abstract trace finds them, so that nothing is computed. The checks at the beginning of every fit are here
+too.
 """
 
 import re
@@ -132,7 +132,7 @@ def _site(site: dict[str, Any]) -> Site:
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     if site["is_observed"]:
         check_classes(site["name"], distribution, site["value"])
-    # Raises where weights of rows keep the full number of rows in a minibatch.
+    # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     discrete = bool(distribution.support.is_discrete)
     latent = not site["is_observed"] and not discrete
@@ -146,6 +146,7 @@ def _site(site: dict[str, Any]) -> Site:
         factor=type(_innermost_law(distribution)).__name__ == "Unit",
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
+        fan_in=site["infer"].get("fan_in"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Refuses targets that would be broadcast or counted several times, found from shapes alone.
+"""Refuses targets whose values would be broadcast or counted several times, judged by shapes alone.
 
 NumPyro broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N
 table of log densities; a single value, or a likelihood that was summed, counts once for every row
@@ -116,7 +116,7 @@ def _check_weights(name: str, site: Site, full: Shape) -> None:
 def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: dict) -> None:
     """Refuse a model without any observed site: the target was forgotten.
 
-    A density without data, ``model()``, is allowed to observe nothing.
+    A model without data, ``model()``, need not observe anything.
 
     :param model: the model without handlers around it.
     :raises ValueError: if an argument of the model is None, naming it.

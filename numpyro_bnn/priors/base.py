@@ -146,7 +146,7 @@ def as_prior(prior: object) -> Prior:
 
 
 def positive(owner: str, **values: object) -> None:
-    """Check numbers that are known now; a scale that is itself sampled cannot be."""
+    """Refuse numbers that are not positive; traced values, such as a sampled scale, are not checked."""
     for label, value in values.items():
         if not not_jax_tracer(value):
             continue

@@ -1,6 +1,6 @@
 """The coordinates of a hierarchical prior (centred, non-centred or collapsed), set from outside the model.
 
-:class:`parameterize` is a handler around a model; :func:`to_own_coordinates` takes values of weights and
+:class:`parameterize` is a handler around a model; :func:`to_own_coordinates` converts values of weights and
 precisions to the coordinates in which the model samples them.
 """
 
@@ -18,7 +18,7 @@ PARAMETERIZATIONS = ("noncentered", "centered", "collapsed")
 
 
 class Standardized(NamedTuple):
-    """Mark of a site ``"{site}.base"``: the parameter is ``scale`` times its value."""
+    """A note in the site ``"{site}.base"``: the parameter is ``scale`` times its value."""
 
     scale: jax.Array
 
@@ -69,7 +69,7 @@ class parameterize(Messenger):
     def process_message(self, msg: dict[str, Any]) -> None:
         """Answer a prior that asks for its coordinates."""
         if msg["type"] == "parameterization":
-            # Handlers process a message from the inside out: the outermost one decides.
+            # Inner handlers process a message first, so that the outermost one decides.
             msg["value"] = self.parameterization
 
 
@@ -101,7 +101,7 @@ def to_own_coordinates(
             return centered[site["name"].removesuffix(".base")] / standardized.scale
         return centered.get(site["name"])
 
-    # The seed only serves sites that no value is given for (discrete or local ones).
+    # The seed is used only for sites without a given value (discrete or local ones).
     own = trace(substitute(seed(model, 0), substitute_fn=value_of)).get_trace(*args, **kwargs)
     return {
         name: site["value"]

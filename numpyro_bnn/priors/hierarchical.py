@@ -45,12 +45,12 @@ class _TopPrecision(NamedTuple):
     mean: float
 
     def divided(self, divisor: float) -> "_TopPrecision":
-        """The top of a hierarchy of weights whose variance is divided by a number."""
+        """This top level for weights whose variance is divided by a number."""
         return self._replace(rate=self.rate / divisor, mean=self.mean * divisor)
 
 
 def top_of(width: float, shape_number: float | None) -> _TopPrecision:
-    """Gamma(a/2, a W²/2), or the precision 1/W² where there is no shape number."""
+    """The top level Gamma(a/2, a W²/2), or the known precision 1/W² if there is no shape number."""
     if shape_number is None:
         return _TopPrecision(None, 1.0, width**-2)
     return _TopPrecision(shape_number / 2, shape_number * width**2 / 2, width**-2)
@@ -72,7 +72,7 @@ class Hierarchical(Prior):
 
     :param concentration: shape of the Gamma prior of the precisions.
     :param rate: its rate, so that the prior mean of a precision is concentration / rate.
-    :param parameterization: ``"noncentered"`` (default: no funnel where the data say little),
+    :param parameterization: ``"noncentered"`` (default: no funnel where the data determine little),
         ``"centered"`` or ``"collapsed"``; :func:`parameterize` overrides it.
     :param groups: which arrays share a group precision: ``"array"`` (each its own), ``"layer"``
         (kernel and bias together) or a function from a path to the name of its group.
@@ -130,11 +130,11 @@ class Hierarchical(Prior):
             τ_ij | τ_i ~ Gamma(a₂/2, a₂/(2τ_i)) one for a weight, weight=a₂
             w_ij ~ Normal(0, 1/τ_ij)
 
-        A level left out copies the one above; with none, weights are Normal(0, W²). The lower its
-        number, the freer a level is; 0.5 is vague. Source units are rows of a dense kernel and
-        input channels of a convolution (automatic relevance determination of inputs); biases,
-        scales and embeddings come from no unit and have no unit level. The weight level is
-        integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
+        A level that is left out has the precision of the level above; without any level, weights are
+        Normal(0, W²). The lower the shape number of a level, the more its precisions vary; 0.5 is vague.
+        Source units are rows of a dense kernel and input channels of a convolution (automatic relevance
+        determination of inputs); biases, scales and embeddings come from no unit and have no unit level. The
+        weight level is integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
 
         :param width: W, in units of the weights: τ^(-1/2) is about W a priori.
         :param group: shape number of the group level.
@@ -192,7 +192,7 @@ class Hierarchical(Prior):
         sizes: dict[str, Shape] = {}
         for (path, shape), divisor in zip(shapes.items(), divisors):
             site, factor = site_name(name, path), divisor / common
-            axis = source_axis(path, shape)
+            axis = None if self.unit is None else source_axis(path, shape)
             sizes[site] = shape
             if self.unit is None or axis is None:
                 direct.append(Array(site, None, factor, self.weight))
@@ -304,7 +304,7 @@ def _integrated(
 
 
 def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) -> jax.Array:
-    """Weights given their precisions, in the coordinates asked for."""
+    """Sample weights given their precisions, in some coordinates."""
     scale = 1 / jnp.sqrt(array.factor * array.spread(precision, len(shape)))
 
     def law(scale: Any) -> dist.Distribution:

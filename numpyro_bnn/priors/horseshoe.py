@@ -11,7 +11,7 @@ from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 
 class Horseshoe(Prior):
-    """Regularised horseshoe: most weights near zero, a few free up to a slab.
+    """Regularised horseshoe: most weights are near zero, and a few as large as the slab allows.
 
     For each array, with z standard normal and λ a local scale a weight,
 

@@ -40,9 +40,9 @@ class Normal(Prior):
 
 
 class FanIn(Prior):
-    """Normal weights of variance ``scale / fan_in``, so that layers keep the size of signals.
+    """Normal weights of variance ``scale / fan_in``: wide and narrow layers have outputs of equal size.
 
-    :param scale: variance that a sum of `fan_in` unit inputs gets (1 for tanh, 2 for relu).
+    :param scale: variance of the sum of `fan_in` inputs of size 1 (1 for tanh, 2 for relu).
     :param fan_in: function of path and shape; the default knows dense and convolution kernels,
         attention projections, embeddings and biases (see :func:`numpyro_bnn.priors.paths.fan_in`).
         A ``DenseGeneral`` with several output axes needs its own.

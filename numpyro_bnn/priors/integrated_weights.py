@@ -1,4 +1,4 @@
-"""Weights with the Gamma precision that they share integrated out.
+"""The distribution of weights whose common Gamma precision is integrated out.
 
 For n weights w ~ Normal(0, 1 / (factor t)) and t ~ Gamma(a, b),
 
@@ -115,7 +115,7 @@ def key_of(site: str, values: list[jax.Array]) -> jax.Array:
 
 
 def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two sums of the bits of an array, in 32 bits each, with odd multipliers that look random."""
+    """Two sums of the bits of an array, of 32 bits each, with odd multipliers as in a hash function."""
     words = lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
     place = jnp.arange(words.size, dtype=jnp.uint32)
     sums = []

@@ -1,8 +1,8 @@
 """The levels of a hierarchy of Gamma precisions, and their conditional distributions given all other sites.
 
 A precision t of one level has prior Gamma(k, rate) at the top and Gamma(k, k / parent) below, and
-governs weights w ~ Normal(0, 1 / (factor t)) or t-distributed ones, residuals of the data likewise,
-and precisions of the level below. Its conditional law then has
+governs weights w ~ Normal(0, 1 / (factor t)) or t-distributed weights, residuals of the data in the same way,
+and precisions of the level below. Its conditional distribution then has
 
     shape = k + n/2 - Σ children k_c,   up = rate + factor Σ w² / 2,   down = Σ children k_c t_c
 
@@ -100,7 +100,7 @@ class Level(NamedTuple):
         return not self.children and all(array.df is None for array in self.arrays)
 
     def prior_rate(self, values: Values) -> Number | None:
-        """The rate of its Gamma prior given the level above."""
+        """The rate of the Gamma prior of this precision, given the level above."""
         if self.parent is not None:
             return self.concentration / values[self.parent]
         return self.rate

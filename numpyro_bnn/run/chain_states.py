@@ -1,7 +1,7 @@
 """The states of the chains of a run, and the buffers that their draws go to.
 
-Chains run together in one program, or one after another in a program for one chain; callers that advance
-them by a segment of the run do so in the same way.
+Chains run together in one program, or one after another in a program for one chain. Callers need not know
+which: they advance all chains by a segment of the run.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -65,7 +65,7 @@ class ChainStates:
     def initialise_kernel(self) -> None:
         """Let a kernel of NumPyro build the functions that it makes in `init`, if no trace has done it.
 
-        A shared program was traced with an equal kernel of an earlier run.
+        A program that is shared with an earlier run was traced with the kernel of that run, which is equal.
         """
         if getattr(self.programs.kernel, "_sample_fn", None) is None:
             jax.eval_shape(self.programs.initial, self._keys[0], self._starts[0], self.arrays)

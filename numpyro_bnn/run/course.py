@@ -45,7 +45,7 @@ class DrawsSoFar(NamedTuple):
 class Judge(Protocol):
     """The stopping rule of a run in stages.
 
-    - **reason** - why to stop; None while the run should go on
+    - **reason** - why the run should stop; None while it should continue
     - **dropped** - number of draws at the beginning that do not count
     - **line** - how far the run is, in words
     """
@@ -85,7 +85,7 @@ class InMemory:
         chain_states.fresh_buffers()
 
     def wait(self) -> None:
-        """Nothing to wait for: draws are kept at once."""
+        """Return at once: draws in memory are kept as soon as they are taken."""
 
     def between(self, begin: int, end: int) -> dict[str, PyTree]:
         """Draws `begin` to `end` of each chain, by field."""
@@ -104,7 +104,7 @@ class Course(NamedTuple):
 
     - **chain_states** - states and draw buffers of the chains
     - **plan** - the segments of the run
-    - **kept** - takes over finished chunks of draws; None where one buffer holds all draws
+    - **kept** - receives finished chunks of draws; None where one buffer holds all draws
     - **processes** - the processes that share the run
     """
 

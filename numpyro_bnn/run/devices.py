@@ -56,7 +56,7 @@ class Placement:
     """
 
     def __init__(self, mesh: Mesh | None) -> None:
-        # Meshes of explicit axes, the default of newer JAX, want shardings in every operation.
+        # A mesh with explicit axes, the default of newer JAX, needs a sharding in every operation.
         self.mesh = None if mesh is None else Mesh(mesh.devices, mesh.axis_names)
 
     @classmethod
@@ -211,13 +211,13 @@ class Placement:
         if not self.spans_processes:
             return tree
         copied = jax.jit(lambda tree: tree, out_shardings=self._sharding())(tree)
-        # Programs of several processes must not overtake each other.
+        # All processes must run their programs in the same order.
         jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
 
 
 def _cut(arrays: Sequence[DeviceRows]) -> list[Any]:
-    # Inside the program and inside its groups: outside, the slice would gather all rows first.
+    # The slice is taken inside the program and inside its groups: outside, it would gather all rows first.
     return [a.array[: a.size] if isinstance(a, Padded) else a for a in arrays]
 
 

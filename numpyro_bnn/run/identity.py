@@ -1,4 +1,4 @@
-"""Describes everything that decides the draws of a run, beside random key and starts, for its checkpoint."""
+"""Describes, for the checkpoint of a run, all that decides its draws except for random key and starts."""
 
 from collections.abc import Collection
 
@@ -43,11 +43,11 @@ _SETTINGS = ("num_warmup", "num_samples", "num_chains", "thinning", "chain_metho
 
 
 def identity_of(run: NumPyroMCMC, disk_settings: dict[str, object], mesh: Mesh | None) -> Identity:
-    """The identity of a run that has not looked at its model yet.
+    """The identity of a run that has not traced its model yet.
 
     :param run: an ``MCMC``.
-    :param disk_settings: how it is stored, by name.
-    :param mesh: devices that share it, or None.
+    :param disk_settings: settings of its storage, by name.
+    :param mesh: the devices that share the run, or None.
     """
     settings = {name: getattr(run, name) for name in _SETTINGS} | disk_settings
     settings["mesh"] = None if mesh is None else dict(mesh.shape)

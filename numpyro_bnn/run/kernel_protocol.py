@@ -1,10 +1,10 @@
 """Optional methods by which a kernel tells ``MCMC`` more than NumPyro's interface does.
 
-``MCMC`` knows no kernel by its class. A kernel implements those of these that it needs:
+``MCMC`` asks no kernel for its class. It asks whether the kernel has one of these:
 
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
-- ``take_batch_size(structure)`` - take the number of rows at a time that the model names;
+- ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
 - ``is_cold(num_steps)`` - whether the temperature is 0, so that chains only descend and chains from one
   start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the

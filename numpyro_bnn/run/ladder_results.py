@@ -1,4 +1,4 @@
-"""What a finished run of parallel tempering knows besides its draws: evidence, swaps, round trips."""
+"""Results of parallel tempering besides draws: log evidence, swap rates, round trips."""
 
 from collections.abc import Callable
 

@@ -50,7 +50,7 @@ class Plan(NamedTuple):
 
         :param bounds: first step whose draws are collected, and the last one.
         :param thinning: steps a draw; steps that fill no draw go before the first one.
-        :param rate: steps between looks at the clock; by default a twentieth of the run.
+        :param rate: steps of a segment; by default a twentieth of the run.
         :param every: steps a chunk; None for a run in memory.
         """
         lower, upper = bounds

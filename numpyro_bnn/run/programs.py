@@ -8,7 +8,7 @@ an equal model (:mod:`numpyro_bnn.storage.shared_programs`).
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
-State = Any
-Draws = Any
+State: TypeAlias = PyTree
+Draws: TypeAlias = PyTree
 
 
 class Programs:
@@ -71,7 +71,7 @@ class Programs:
         self.chain_method = chain_method
         self.size = size
         self.placement = placement
-        # Everything above; what a kernel learns in `init` it learns again in every trace.
+        # The traces depend on all arguments above. What a kernel learns in `init` it learns again in each.
         traced = Traced(
             getattr(kernel, "model", None),
             static,
@@ -111,8 +111,8 @@ class Programs:
         state = self.kernel.init(
             key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
         )
-        # Kernels begin with Python numbers, whose weak types would make a second program of the
-        # first call of `advance`.
+        # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
+        # with other types, would compile another program.
         return jax.tree.map(_strong, state)
 
     def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:

@@ -18,7 +18,7 @@ def explain_memory() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        # Several devices report it as an internal error.
+        # With several devices JAX reports the lack of memory as an internal error.
         if "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error):
             error.add_note(
                 "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
@@ -35,7 +35,7 @@ class ProgressBars:
     :param num_chains: number of bars; none where 0.
     :param total: steps of the whole run.
     :param done: steps taken before.
-    :param compiling: whether the program of the first steps is yet to be compiled, which bars say.
+    :param compiling: whether the first steps will be compiled, so that the bars say so.
     """
 
     def __init__(

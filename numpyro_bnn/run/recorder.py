@@ -1,7 +1,7 @@
-"""Writes draws and checkpoints of a run to disk while the chains go on.
+"""Writes draws and checkpoints of a run to disk while the chains continue.
 
 :class:`Disk` holds the folders: one for draws, one for checkpoints, or both; :class:`Recorder` writes
-there on a thread of its own. Of several processes the first one writes, and all read.
+to them on a thread of its own. Of several processes the first one writes, and all of them read.
 """
 
 import uuid
@@ -36,12 +36,12 @@ _UNWRITABLE = (
 
 
 class Disk(NamedTuple):
-    """The folders that a run is kept in.
+    """The folders that a run is stored in.
 
     - **checkpoint** - folder of checkpoints, or None
     - **every** - steps between checkpoints, and in a chunk of draws
     - **draws** - folder of draws; None for one inside `checkpoint`
-    - **dtype** - dtype in which draws of sites are stored; as sampled where None
+    - **dtype** - dtype in which draws of sites are stored; None for that of the sampler
     - **processes** - the processes of the run
     - **locks** - locks on the folders, which the first process holds during the run
     """
@@ -90,7 +90,7 @@ class Disk(NamedTuple):
 
     @contextmanager
     def held(self, resumed: bool) -> Iterator[None]:
-        """Keep other runs out of the folders, and refuse those that no run may write to.
+        """Lock the folders against other runs, and refuse folders that this run must not write to.
 
         :param resumed: whether the folders should hold a run already, or none.
         :raises FolderInUse: if another run writes there.
@@ -103,7 +103,7 @@ class Disk(NamedTuple):
             yield
 
     def _take(self, locks: ExitStack, resumed: bool) -> None:
-        # Links may point elsewhere than when this object was made.
+        # A symbolic link may have changed since this object was made.
         refuse_nested(self.checkpoint, self.draws)
         if resumed:
             self._checkpoint.require_run()
@@ -140,7 +140,7 @@ class Disk(NamedTuple):
     def begin(self, start: Start, describe: Callable[[], Described]) -> None:
         """Store the description and the start of a run, before its first step.
 
-        :raises OSError: if the folders are not those of all processes.
+        :raises OSError: if another process does not see the same folders.
         """
         processes = self.processes
         for folder in (self.checkpoint, self.store.path):
@@ -168,7 +168,7 @@ class Disk(NamedTuple):
         :param like: abstract states of the same run.
         """
         checkpoint = self._checkpoint
-        # One process decides: a file system may show the newest folder to others later.
+        # One process decides: on a shared file system others may see the newest folder later.
         last = self.processes.first(checkpoint.last_step)
         if last is None:
             return None
@@ -218,7 +218,7 @@ def _look_for(folder: Path, mark: str) -> None:
 class Recorder:
     """Writes finished chunks to disk on a thread, while the next chunk is computed.
 
-    The draws of a chunk are whole on disk before the checkpoint that counts them.
+    The draws of a chunk are complete on disk before the checkpoint that counts them is written.
 
     :param store: the store of draws.
     :param variables: its variables, in the order of the leaves of the draws.

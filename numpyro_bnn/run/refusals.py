@@ -1,4 +1,4 @@
-"""Refuses runs that would be silently wrong: models that a kernel cannot sample, starts without energy."""
+"""Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
 
 
 class Seen(NamedTuple):
-    """The arguments of a run as arrays, and the model with them.
+    """The arguments of a run as arrays, and the model bound to them.
 
     - **args**, **kwargs** - arguments of the model, as arrays
     - **fit** - the model with these arguments; None for a kernel over a potential function
@@ -64,7 +64,10 @@ def seen_by(
 
 
 def check_extra_fields(extra_fields: object) -> None:
-    """:raises TypeError: for anything but a list of names."""
+    """Check the argument `extra_fields` of `run`.
+
+    :raises TypeError: for anything but a list of names.
+    """
     if not isinstance(extra_fields, (tuple, list)):
         raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
 

@@ -78,7 +78,7 @@ def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
 def _all_sites(
     kernel: MCMCKernel, fit: BoundModel, init_params: dict, chains: tuple[int, ...]
 ) -> dict:
-    # A kernel around another starts as that does.
+    # A kernel that wraps another one starts like the inner kernel.
     kernel = getattr(kernel, "kernel", kernel)
     structure = fit.structure
     batched = bool(chains)
@@ -98,7 +98,7 @@ def _all_sites(
 
 
 def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched: bool) -> dict:
-    """NumPyro's Gibbs takes constrained starts for every block that is not HMC."""
+    """Constrain starts of the blocks of NumPyro's Gibbs that are not HMC, as it expects them."""
     sites = prototype_trace(fit.model, jax.random.key(0), fit.args, fit.kwargs)
     by_hmc: set[str] = set()
     named: set[str] = set()
@@ -112,7 +112,7 @@ def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched
         return init_params
     constrain: Callable
     if any(fit.structure.sites[name].discrete for name in fit.structure.latent):
-        # A potential has no discrete sites; supports do.
+        # Transforms come from the supports: a potential has no discrete sites.
         transforms = transforms_of(fit.model, fit.args, fit.kwargs)
 
         def constrain(z: Values) -> Values:

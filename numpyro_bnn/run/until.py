@@ -2,8 +2,8 @@
 
 A run in stages (:mod:`numpyro_bnn.run.course`) is evaluated here. Each evaluation predicts from the new
 draws, drops a first part of the run while the halves of the rest differ, and asks for the verdict
-(:mod:`numpyro_bnn.diagnostics`). The run ends only if two evaluations in a row say so: a rule that stops
-at the first good verdict too often stops too early.
+(:mod:`numpyro_bnn.diagnostics`). The run ends only when two evaluations in a row are in favour: a rule that
+stops at the first good verdict would often stop too early by chance.
 """
 
 import time
@@ -86,7 +86,7 @@ class Stopped(NamedTuple):
 
     @property
     def is_early(self) -> bool:
-        """Whether the run ended before its errors were within tolerance, for a reason to warn of.
+        """Whether the run ended before its errors were within tolerance, and a warning is due.
 
         False for chains that do not move or are not finite: every run warns of those anyway.
         """
@@ -157,7 +157,7 @@ class UntilKnown:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Numbers by name from which, with `at`, an equal stopping rule can be made again."""
+        """Settings by name, from which an equal stopping rule can be made with the same `at`."""
         minutes = None if self.max_seconds is None else self.max_seconds / 60.0
         tolerance = self.tolerance
         return {

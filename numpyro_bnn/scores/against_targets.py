@@ -74,9 +74,10 @@ def _gaussian_absolute(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`.
 
-    Closed form over pairs costs S^2; `E|X - X'| = 2 int F (1 - F)` costs S times the nodes. The
-    integrand is smooth on the scale of the narrowest component s, so the trapezoid rule with
-    step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is taken.
+    The closed form over pairs of draws costs S^2 operations; the integral `E|X - X'| = 2 int F (1 - F)` costs
+    S times the number of nodes. The integrand is smooth on the scale of the narrowest component s, so the
+    trapezoid rule with step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is
+    taken.
     """
     rows, draws = mean.shape
     out = np.empty(rows)
@@ -210,7 +211,7 @@ def standard_error(pointwise: ArrayLike, *, root: bool = False) -> float:
     """
     rows = _rows("standard_error", "pointwise", pointwise)
     if not np.isfinite(rows).all():
-        # One impossible row makes the mean infinite: no error describes that.
+        # If one row has an infinite score, so has the mean, and no error describes that.
         return float("inf")
     error = float(rows.std(ddof=1) / np.sqrt(rows.size))
     if not root:
@@ -235,7 +236,7 @@ class PairedDifference(NamedTuple):
 def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     """Difference of two mean scores with the error of the *paired* rows.
 
-    Two models err on the same hard rows; the error of `mean(a_i - b_i)` is then far below what
+    Two models often err on the same difficult rows. Then the error of `mean(a_i - b_i)` is far smaller than
     the two separate errors suggest. The ratio difference / standard_error is the paired t.
 
     :param a: `(n,)` scores of one model from `pointwise=True`.

@@ -1,4 +1,4 @@
-"""Calibration: are predicted probabilities and intervals as frequent as they claim?
+"""Calibration: whether predicted probabilities and intervals are as frequent as they claim.
 
 Classification by confidence against accuracy, regression by the probability integral transform.
 Shapes, predictions and `pointwise` are as in :mod:`numpyro_bnn.scores`, through which all of
@@ -59,7 +59,7 @@ def _own_law(predictions: Scored, y: np.ndarray) -> np.ndarray | None:
         values: np.ndarray = predictions.cdf(y).astype(np.float64).mean((0, 1))
     except NotImplementedError:
         return None
-    # Where the draws hold NaN, the caller says so.
+    # Draws with NaN are refused by the caller.
     return values if np.isfinite(values).all() else None
 
 
@@ -146,7 +146,7 @@ def reliability(
         edges = np.concatenate([[0.0], inner, [max(1.0, confidence.max())]])
     else:
         edges = np.arange(num_bins + 1) / num_bins
-    # How many inner edges lie strictly below: right-closed bins, and nothing falls outside.
+    # The number of inner edges strictly below is the bin: bins are closed on the right and hold every row.
     index = np.searchsorted(edges[1:-1], confidence, side="left")
     count = np.bincount(index, minlength=num_bins)
     with np.errstate(invalid="ignore"):

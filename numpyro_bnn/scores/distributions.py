@@ -18,7 +18,7 @@ from numpyro_bnn.scores.inputs import Scored
 
 
 def _pair(name: str, p: Scored, q: Scored) -> tuple[np.ndarray, np.ndarray]:
-    """Two averaged tables of probabilities over the same rows and classes."""
+    """Two tables of averaged probabilities, checked to have the same rows and classes."""
     first = inputs.mean_probabilities(name, p)
     second = inputs.mean_probabilities(name, q)
     if first.shape != second.shape:
@@ -146,7 +146,7 @@ def wasserstein(
 def _entropy_rows(probs: np.ndarray) -> np.ndarray:
     """Entropy over the last axis in nats; 0 log 0 = 0, and rounding below 0 counts as 0."""
     p = np.maximum(probs.astype(np.float64), 0.0)
-    # Subtracted from zero: a plain minus would print a certain row as -0.
+    # The sum is subtracted from zero, because minus zero would print as -0.
     return 0.0 - xlogy(p, p).sum(axis=-1)
 
 
@@ -212,7 +212,7 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
         aleatoric = np.zeros(probs.shape[1])
         for block in inputs.row_blocks(probs.shape[1], probs.shape[0] * probs.shape[2]):
             aleatoric[block] = _entropy_rows(probs[:, block]).mean(axis=0)
-        # Jensen's inequality makes it positive; rounding must not make it -1e-17.
+        # It is not negative by Jensen's inequality, but rounding could make it -1e-17.
         return Uncertainty(total, aleatoric, np.maximum(total - aleatoric, 0.0))
     means = inputs.values_of("uncertainty", predictions, "mean")
     like = np.zeros(means.shape[-1:])

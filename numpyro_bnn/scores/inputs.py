@@ -3,8 +3,8 @@
 Every score takes, as its first argument, either an array whose leading axes are draws (any
 number of them: none, `(draw,)`, `(chain, draw)`) or an object of predictions. Such an object
 has `values`, a mapping with `"probs"` `(chain, draw, n, class)` or with `"mean"` and `"scale"`
-`(chain, draw, n)`, and a method `log_prob(y) -> (chain, draw, n)`. It is recognised by that
-form and not by its class, so that this file need not import predictions.
+`(chain, draw, n)`, and a method `log_prob(y) -> (chain, draw, n)`. It is recognised by these two and not by
+its class, so that this file need not import that class.
 
 The checks are here because the mistakes they catch give numbers that look right: a target of
 shape `(n, 1)` broadcasts against `(n,)` to an n by n table, logits passed as probabilities
@@ -77,7 +77,7 @@ def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
         )
     array = np.asarray(predictions)
     if array.dtype.kind not in "fiub":
-        # bfloat16 and its kin have a kind of their own but convert.
+        # bfloat16 and similar types have a kind of their own, but can be converted.
         try:
             array = array.astype(np.float32)
         except (TypeError, ValueError) as error:
@@ -89,8 +89,8 @@ def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
 
 
 def _no_nan(name: str, what: str, array: np.ndarray, allow: float | None = None) -> None:
-    """Refuse NaN and infinities, but for the one infinity in `allow`."""
-    # The extremes are NaN when anything is, and need no array of flags beside the draws.
+    """Refuse NaN and infinities, except for the infinity `allow`."""
+    # Minimum and maximum are NaN if any value is, and need no array of flags as large as the draws.
     for extreme in (array.min(), array.max()):
         if not np.isfinite(extreme) and extreme != allow:
             bad = int(np.sum(~np.isfinite(array) & (array != (np.nan if allow is None else allow))))
@@ -282,7 +282,7 @@ def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     :param name: the score that asks, for the error.
     :param log_prob: array `(..., n)` in nats, or predictions, whose `log_prob(y)` is used.
     :param y: the target for predictions; None with an array.
-    :return: array `(draw, n)`; minus infinity is allowed, an event held impossible.
+    :return: array `(draw, n)`; minus infinity is allowed, for an event of probability zero.
     :raises TypeError: for predictions without `y`, or an array with it.
     :raises ValueError: for NaN, plus infinity, or an array without rows.
     """

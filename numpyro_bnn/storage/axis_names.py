@@ -30,7 +30,7 @@ class _Place(NamedTuple):
 
 
 def variable_name(site: str) -> str:
-    """Name of a site in a file, with dots for slashes: netCDF and ``DataTree`` read a slash as a path."""
+    """Name of a site in a file: dots in place of slashes, which netCDF and ``DataTree`` read as paths."""
     return site.replace("/", ".")
 
 
@@ -69,7 +69,7 @@ def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str
                 names = ["class" if end == "unit_out" else n for end, n in zip(ends, names)]
         else:
             names = [f"{variable_name(site)}.axis_{i}" for i in range(len(shape))]
-        # A layer may hold parameters whose units differ in number: those get axes of their own.
+        # Parameters of one layer may have different numbers of units: each of those gets axes of its own.
         dims[site] = [
             name
             if sizes.setdefault(name, size) == size and name not in names[:i]

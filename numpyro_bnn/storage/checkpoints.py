@@ -1,4 +1,4 @@
-"""Checkpoints of a run: all that is needed to continue it in another process, to exactly the same draws.
+"""Checkpoints of a run: files from which another process continues it to exactly the same draws.
 
 A checkpoint is a folder:
 
@@ -9,8 +9,8 @@ A checkpoint is a folder:
 - ``steps``: complete states of the chains, of the last two checkpoints (orbax);
 - ``draws.zarr``: the draws so far, unless `MCMC` was given another folder for them.
 
-Orbax writes a state beside the others and renames it when it is whole, so that a kill or a full
-disk at any moment leaves the one before. Nothing here is ever unpickled.
+Orbax writes a state to a new folder and renames that when it is complete. So a killed process or a full
+disk leaves the state before it intact. Nothing here is ever unpickled.
 """
 
 import json
@@ -61,7 +61,7 @@ class Start(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """The number of steps and draws that a run has taken.
 
     - **steps** - steps taken so far, warm-up included
     - **draws** - draws of each chain in the store
@@ -123,7 +123,10 @@ class Checkpoint:
             )
 
     def refuse_occupied(self) -> None:
-        """:raises FileExistsError: if the folder holds a run already."""
+        """Refuse a folder that holds a run already.
+
+        :raises FileExistsError: if it does.
+        """
         if self.holds_run:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
@@ -131,7 +134,10 @@ class Checkpoint:
             )
 
     def require_run(self) -> None:
-        """:raises FileNotFoundError: if the folder holds no run."""
+        """Refuse a folder that holds no run.
+
+        :raises FileNotFoundError: if it holds none.
+        """
         if not self.holds_run:
             raise FileNotFoundError(
                 f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
@@ -226,12 +232,12 @@ class Checkpoint:
         keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
-        # The inputs of the stopping rule stay on the host as they were given: a device would round them.
+        # The inputs of the stopping rule stay on the host in their own precision: a device would round them.
         return keys, init_params, jax.tree.unflatten(form, plain)[2]
 
     @property
     def _safe(self) -> str:
-        """For error messages: the draws that a damaged header or start leaves intact."""
+        """A sentence for errors: which draws are intact when header or start are damaged."""
         where = f" in {self.store_path}" if self.store_path.exists() else ""
         return (
             f"The draws so far{where} are untouched: read them with `bnn.load`. Restore the damaged file "
@@ -258,7 +264,7 @@ class Checkpoint:
         return content
 
     def save(self, states: PyTree, progress: Progress) -> None:
-        """Store the complete states of all chains; the previous checkpoint stays until this one is whole."""
+        """Store the complete states of all chains; until that is done the last checkpoint is kept."""
         import orbax.checkpoint as ocp
 
         plain, kinds = to_plain(jax.tree.leaves(states))
@@ -281,7 +287,7 @@ class Checkpoint:
             raise self._unreadable(max(found, default=0), error) from error
 
     def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
-        """The complete states of all chains, and the steps and draws that they come after.
+        """The complete states of all chains, and the numbers of steps and draws taken before them.
 
         :param like: abstract states of the same run, for structure, shapes and dtypes.
         :param step: the step at which they were stored.

@@ -41,7 +41,7 @@ _MAKERS = (copyreg.__newobj__, copyreg._reconstructor)  # type: ignore[attr-defi
 
 
 def members_of(kind: type) -> dict[str, object]:
-    """Members and bases of a class by name; empty for a library's, which its version identifies."""
+    """Members and bases of a class by name; empty for a class of a library, whose version identifies it."""
     if not is_own_class(kind):
         return {}
     parts: dict[str, Any] = {
@@ -66,7 +66,7 @@ def members_of(kind: type) -> dict[str, object]:
 
 
 def is_own_class(kind: type) -> bool:
-    """Whether a class may change although the versions of all libraries stay.
+    """Whether a class may change although the versions of all libraries remain the same.
 
     True for the user's own classes, and for those that a library makes at run time, as `nn.scan` does.
     """
@@ -127,8 +127,8 @@ def state_of(value: object) -> dict[str, object]:
 def traced_state_of(value: object) -> dict[str, object]:
     """The state of an object on which the trace of a compiled program may depend.
 
-    That of :func:`state_of`, but with all attributes of a kernel or ready model of the user's own class,
-    and with the units that a ready model has learned.
+    It is the state of :func:`state_of`, and besides that all attributes of a kernel or ready model of the
+    user's own class, and the units that a ready model has learned.
 
     :raises Exception: of any kind, for objects that cannot be copied.
     """

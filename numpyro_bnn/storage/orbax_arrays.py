@@ -1,4 +1,4 @@
-"""What orbax is given: arrays by number, random keys as plain numbers; and how it is kept quiet."""
+"""Converts chain states to what orbax stores, and silences its warnings."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from numpyro_bnn._types import Array
 
 
 def alone() -> Any:
-    """Options by which orbax waits for no other process: one of them writes, each reads by itself."""
+    """Options of orbax for one process that writes, or reads, without waiting for the others."""
     import orbax.checkpoint as ocp
 
     here = jax.process_index()
@@ -23,7 +23,7 @@ def alone() -> Any:
 
 
 def named(leaves: Sequence[Array]) -> dict[str, Array]:
-    """Leaves by their position, since orbax stores mappings whose names are texts."""
+    """Leaves by their position as text: orbax stores mappings with text keys only."""
     return {str(i): leaf for i, leaf in enumerate(leaves)}
 
 

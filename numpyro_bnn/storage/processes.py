@@ -34,7 +34,7 @@ class Processes:
         return not self.several or jax.process_index() == 0
 
     def agreed(self, yes: bool) -> bool:
-        """Whether `yes` is true in any process."""
+        """Whether `yes` is true in at least one process."""
         return yes if not self.several else any(self._gathered(bool(yes)))
 
     def first(self, work: Callable[[], T]) -> T:

@@ -80,8 +80,8 @@ def describe_all(values: Mapping[str, object], leave_out: Collection[str] = ()) 
 def describe_traced(values: Mapping[str, object], without_units: object = None) -> Described:
     """Facts about everything that the trace of a compiled program depends on.
 
-    More than what two runs are compared by: units that a ready model has learned, and every attribute of a
-    kernel whose class is the user's own.
+    These are more than the facts by which two runs are compared: also the units that a ready model has
+    learned, and every attribute of a kernel whose class is the user's own.
 
     :param values: models, kernels, functions and settings by name.
     :param without_units: a ready model whose trace does not depend on its units.
@@ -104,7 +104,7 @@ class _Walk:
         self.facts: Facts = {}
         self.unknown: dict[str, str] = {}
         self._leave_out = leave_out
-        # Objects that contain each other in sets would be followed for ever.
+        # Objects that contain each other in sets would be visited without end.
         self._inside_a_set = inside_a_set
         self._for_trace, self._without_units = for_trace, without_units
         # Objects seen, by id; kept alive so that no other object gets the same id.
@@ -244,7 +244,7 @@ def _labelled(pairs: Any) -> Iterator[tuple[str, Any]]:
     used: set[str] = set()
     for key, item in pairs:
         label = key if isinstance(key, str) else _label(key)
-        # The number 1 and the word "1" are two keys.
+        # The number 1 and the text "1" are two different keys.
         label = label if label not in used else f"{type(key).__name__} {label}"
         while label in used:
             label += "'"

@@ -10,7 +10,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn.storage.changed_by_model import warn_of_left_out
 from numpyro_bnn.storage.run_identity import Described, Facts, difference, differing, is_within
 
-# The format before it has fewer facts: globals and modules that a model's code reaches are missing.
+# The format before the present one has fewer facts: it lacks globals and modules that a model's code reaches.
 BEFORE = "numpyro_bnn checkpoint 1"
 # Settings that the shapes of stored states and draws depend on: a resumed run cannot differ in them.
 _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")

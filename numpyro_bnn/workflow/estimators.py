@@ -14,16 +14,19 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from numpyro_bnn._checks import check_share
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
+from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
     COVERAGE,
@@ -37,6 +40,10 @@ from numpyro_bnn.workflow.estimator_inputs import (
 )
 from numpyro_bnn.workflow.estimator_warning import warn_of_verdict
 from numpyro_bnn.workflow.fit import fit as fit_model
+
+# Parameters that both estimators hand on to `fit`.
+_FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
+            "max_minutes", "progress_bar")  # fmt: skip
 
 
 class _BNN(BaseEstimator):
@@ -56,25 +63,17 @@ class _BNN(BaseEstimator):
             y[kept],
             key=key_from(self.random_state),
             weights=None if weights is None else weights[kept],
-            kernel=self.kernel,
-            num_chains=self.num_chains,
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            thinning=self.thinning,
-            batch_size=self.batch_size,
-            until=self.until,
-            max_minutes=self.max_minutes,
-            progress_bar=self.progress_bar,
+            **{name: getattr(self, name) for name in _FOR_FIT},
         )
         self.model_ = model
         self.mcmc_: MCMC = fitted.mcmc
         self.draws_: Draws = fitted.draws
         self.report_: Report = fitted.report
-        warn_of_verdict(type(self).__name__, self.report_)
         self.calibration_: Calibrated | None = None
         if len(held):
             targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
+        warn_of_verdict(type(self).__name__, self.report_)
         return self
 
     def predictions(self, X: Any) -> Predictions:
@@ -89,6 +88,22 @@ class _BNN(BaseEstimator):
         X = validated(self, X, reset=False)
         made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
         return made.first_rows(len(X))
+
+    def check(self, X: Any = None, y: Any = None) -> FitCheck:
+        """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
+
+        :param X: inputs of the rows that were fitted (N, columns); needed after pickle alone, which keeps no
+            data.
+        :param y: their targets or labels.
+        :return: leave-one-out and posterior predictive checks; print it.
+        :raises ValueError: for rows that were not fitted, and for rows that had weights.
+        """
+        check_is_fitted(self)
+        if X is not None:
+            X = table_like(self, validated(self, X, reset=False))
+        if y is not None and isinstance(self, ClassifierMixin):
+            y = targets_of(self, y, "check_fit")
+        return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
 
     def sample(self, X: Any) -> np.ndarray:
         """One target of every row under each draw of the posterior.
@@ -122,8 +137,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`, optimising and compiling included; warm-up and half
-        of `num_samples` are never cut short, so that a fit may take longer.
+    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -257,8 +271,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`, optimising and compiling included; warm-up and half
-        of `num_samples` are never cut short, so that a fit may take longer.
+    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -372,7 +385,6 @@ class BNNClassifier(ClassifierMixin, _BNN):
         :return: (N, classes), True for the classes of the set, in the order of ``classes_``.
         """
         check_is_fitted(self)
-        check_share("predict_set", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_set(X)
         return nominal_sets(self, X, coverage)

@@ -1,4 +1,4 @@
-"""Work arrays of a thread that are reused from one block of a computation to the next."""
+"""Work arrays that a thread reuses from one block of a computation to the next."""
 
 import math
 import threading
@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike
 class Buffers(threading.local):
     """Work arrays by name, one set for each thread, reused for every block.
 
-    A freed array of megabytes is returned to the system, and the next one costs a page fault for each of
-    its pages: a third of the time was spent there.
+    Without reuse a third of the time was spent on page faults: the system takes back a freed array of
+    megabytes, and the first access to each page of the next one is a fault.
     """
 
     def __call__(

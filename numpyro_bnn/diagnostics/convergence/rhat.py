@@ -2,16 +2,16 @@
 
 The estimators are those of Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021,
 "Rank-normalization, folding, and localization: an improved R-hat for assessing convergence of
-MCMC" (arXiv:1903.08008), with the conventions of ArviZ, whose numbers they reproduce. What is
-different is the work: ArviZ handles one scalar after the other; here blocks of scalars are
-handled as arrays, in bounded memory (:mod:`numpyro_bnn.diagnostics.convergence.blocks`).
+MCMC" (arXiv:1903.08008), with the conventions of ArviZ, whose numbers they reproduce. ArviZ computes one
+scalar after the other; here blocks of scalars are computed as arrays, in bounded memory
+(:mod:`numpyro_bnn.diagnostics.convergence.blocks`).
 
 Conventions, the same in every function:
 
 - `x` has shape `(chain, draw, ...)`; every statistic has the shape `...`.
 - A chain is split in halves; with an odd number of draws the middle one is left out.
 - A scalar with any NaN or infinity gives NaN (ArviZ ranks infinities).
-- A constant scalar gives R-hat NaN, for there is nothing to compare, and an ESS of all draws.
+- A constant scalar gives R-hat NaN, since nothing can be compared, and an ESS of all draws.
 - Chains that are each constant at different values give R-hat infinity.
 - Fewer than four draws a chain give NaN. One chain is allowed: R-hat then compares its halves,
   where ArviZ gives NaN.
@@ -39,8 +39,8 @@ class Summary(NamedTuple):
 
     - **rhat** - the larger of the bulk and the folded rank-normalised split R-hat.
     - **ess_bulk** - effective draws, all chains together, for the centre.
-    - **ess_tail** - the smaller one of those for the 5 % and the 95 % quantile; NaN where it was
-      not asked for.
+    - **ess_tail** - effective draws for the 5 % or the 95 % quantile, whichever has fewer; NaN where not
+      asked for.
     """
 
     rhat: np.ndarray
@@ -193,7 +193,7 @@ def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "ra
     the variance between their chains' means plus that within chains. Margossian et al. 2024,
     "Nested R-hat: assessing the convergence of Markov chain Monte Carlo when running many short
     chains" (arXiv:2110.13017), eqs. 4-8. The chains of a superchain must start from the same
-    point: only then does the variance between superchains show what has not been forgotten.
+    point: only then does the variance between superchains show how much chains remember of it.
 
     :param x: draws `(chain, draw, ...)`; one draw is enough for `"identity"`.
     :param superchains: number of superchains of consecutive chains, or a label for each chain.

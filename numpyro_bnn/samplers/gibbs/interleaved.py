@@ -1,8 +1,8 @@
 """A kernel with exact moves after each of its steps.
 
-:class:`Interleaved` takes the state of any kernel to constrained values of all sites in centred
-coordinates, applies the moves of :mod:`numpyro_bnn.samplers.gibbs.moves`, and gives the kernel back a
-state at the new values.
+:class:`Interleaved` converts the state of any kernel to constrained values of all sites in centred
+coordinates, applies the moves of :mod:`numpyro_bnn.samplers.gibbs.moves`, and returns a state of the kernel
+at the new values.
 """
 
 from collections.abc import Callable, Sequence
@@ -150,7 +150,7 @@ def _at(z: Values, state: PyTree, kernel: MCMCKernel) -> PyTree:
 
 
 def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:
-    """Values of a kernel's sites as its state holds them: constrained for Gibbs, else unconstrained."""
+    """Values of the sites in the form of the kernel's state: constrained for Gibbs, else unconstrained."""
     if isinstance(kernel, (PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
         return {name: values[name] for name in z}
     sites = bound.sites(values)

@@ -1,8 +1,8 @@
 """Exact draws of hierarchical precisions, as a block of NumPyro's ``Gibbs``.
 
-Given weights and data every precision has a law that can be drawn from exactly, at no gradient
-cost (:mod:`numpyro_bnn.priors.precision_conditionals`). With HMC for the weights in between this is the
-scheme of R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
+Given weights and data every precision has a distribution that can be drawn from exactly, without a gradient
+(:mod:`numpyro_bnn.priors.precision_conditionals`). With HMC for the weights in between this is the scheme of
+R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
 """
 
 import copy
@@ -52,15 +52,15 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
 class PrecisionGibbs(Told, MCMCKernel):
     """Draws hierarchical precisions from their exact conditional laws, lowest level first.
 
-    Those of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and of the noise where a
-    likelihood of this package has it as a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
+    It draws the precisions of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and those of the
+    noise if a likelihood of this package has a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
     inside NumPyro's ``Gibbs``, with another kernel for the weights::
 
         centered = bnn.parameterize(model, "centered")
         Gibbs([(PrecisionGibbs(model), precision_sites), (HMC(centered), None)])
 
-    It uses the model in centred coordinates, whatever the model's own; the other blocks must be given
-    ``bnn.parameterize(model, "centered")``, since ``Gibbs`` needs one model for all blocks.
+    It uses the model in centred coordinates, whatever coordinates the model has. The other blocks must be
+    given ``bnn.parameterize(model, "centered")``, since ``Gibbs`` needs one model for all blocks.
     :func:`neal` sets all this up. Costs no gradient, and one pass over the data where it draws noise.
 
     :param model: a NumPyro model.
@@ -108,7 +108,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         return CustomGibbsState(values, rng_key)
 
     def _find(self, names: set[str], args: tuple, kwargs: dict) -> dict[str, Level]:
-        """The levels to draw, checked."""
+        """The levels of the precisions to draw; refuses sites that are no precisions."""
         found: dict[str, Level] = {}
 
         def visit(key: jax.Array) -> jax.Array:
@@ -157,7 +157,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         observed = {site for level in levels for site in level.members}
         if not observed:
             return {}
-        # With a precision of 1 the scale of the noise is its unit.
+        # With precision 1 the scale of the noise is 1 in its own unit.
         own = {name: values[name] for name in self._levels}
         own |= {level.site: jnp.ones_like(own[level.site]) for level in levels}
         bound = substitute(seed(self._model, jax.random.key(0)), data=own)
@@ -167,7 +167,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def refresh(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
-        """The unchanged state: nothing in it depends on sites of other blocks."""
+        """Return the state unchanged, because nothing in it depends on sites of other blocks."""
         return state
 
     def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":
@@ -200,7 +200,7 @@ def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
 
 
 class NealGibbs(Gibbs):
-    """NumPyro's Gibbs of precisions and weights, which says what it is made of.
+    """NumPyro's Gibbs of precisions and weights, with a `repr` that shows its parts.
 
     :param model: the model in centred coordinates.
     :param weights: the kernel of everything but the precisions.
@@ -212,7 +212,7 @@ class NealGibbs(Gibbs):
 
     def __repr__(self) -> str:
         kind = type(self.weights)
-        # NumPyro's kernels do not say what they are set to.
+        # The `repr` of NumPyro's kernels does not show their settings.
         told = self.weights if kind.__repr__ is not object.__repr__ else kind
         return call_of("neal", {}, (told,))
 
@@ -221,13 +221,13 @@ def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **opt
     """Neal's scheme: exact draws of all precisions, then weights by a gradient kernel given them.
 
     Weights, and whatever else the model has, are one block, in centred coordinates. By default its
-    kernel is Neal's too: trajectories judged by windows, and for every weight a step size that follows from
-    the current precisions and the data (:func:`~numpyro_bnn.preconditioners.given_precisions`).
+    kernel is Neal's too: trajectories accepted by windows, and for every weight a step size computed from the
+    current precisions and the data (:func:`~numpyro_bnn.preconditioners.given_precisions`).
 
     :param model: a NumPyro model with a :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` prior, in
         whatever coordinates.
     :param kernel: class of the kernel of the weights, such as ``numpyro.infer.NUTS``; called as
-        ``kernel(model, **options)``. Others than the default adapt as they always do.
+        ``kernel(model, **options)``. Kernels other than the default adapt in warm-up as usual.
     :param options: options of that kernel.
     :return: a kernel for :class:`numpyro_bnn.MCMC`.
     :raises ValueError: when run, if the model has no hierarchical precision.

@@ -1,9 +1,9 @@
 """Draws hierarchical precisions exactly given the weights, for any power of the likelihood.
 
 The likelihood depends on a precision only through the weights that it scales. With the weights held
-fixed its conditional is therefore that of the prior on every rung, and no gradient is needed.
-In non-centred coordinates, where the standardised weights change with the new precision, this is a
-step along the ridge between weights and precision on which HMC is slow (interweaving, Yu and Meng 2011).
+fixed, its conditional distribution is therefore the same on every rung, and no gradient is needed. In
+non-centred coordinates, where the standardised weights change with the new precision, this is a step along
+the ridge between weights and precision on which HMC is slow (interweaving, Yu and Meng 2011).
 """
 
 from collections.abc import Callable
@@ -30,14 +30,14 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
     :return: None for a model without hierarchical precisions.
     """
     structure = centered(potential).structure
-    # Those of weights: the noise belongs to the likelihood, whose power is not 1 on most rungs.
+    # Only precisions of weights are drawn: those of the noise depend on the power of the likelihood.
     levels = structure.levels
     if not levels:
         return None
 
     def redraw(key: jax.Array, z: Values) -> Values:
         values = redrawn(key, levels, potential.constrain(z, deterministic=True))
-        # Standardised weights in the model's own coordinates are computed from these.
+        # The weights keep their values; standardised weights in the model's own coordinates follow from them.
         return own_coordinates(potential, {name: values[name] for name in structure.latent})
 
     return redraw

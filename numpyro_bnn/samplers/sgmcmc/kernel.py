@@ -1,4 +1,4 @@
-"""One kernel over any ingredients: dynamics, gradients, metric, step size, temperature, tuning.
+"""One kernel for all ingredients: dynamics, gradients, metric, step size, temperature, tuning.
 
 :class:`SGMCMC` drives any method of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.methods` over a
 NumPyro model. It holds the ingredients and implements NumPyro's interface; one step with them is in
@@ -54,7 +54,7 @@ StepSize = float | Schedule | Literal["auto"]
 
 
 class SGMCMC(MCMCKernel):
-    r"""Any stochastic-gradient sampler, put together from its ingredients.
+    r"""A stochastic-gradient sampler, composed of ingredients.
 
     The target density is proportional to exp(-U/T). Use a named sampler
     (:class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`, …) unless you bring your own
@@ -64,17 +64,18 @@ class SGMCMC(MCMCKernel):
     :param potential_fn: a potential energy instead, function of the position.
     :param dynamics: the method.
     :param step_size: a number, which is never adapted; a schedule of the step count from the
-        end of warm-up; or ``"auto"``: from the curvature at the start and, in warm-up, for
-        Metropolis methods from the acceptance (`target_accept_prob`), for all others from the
-        curvature where the chain goes, a Hessian-vector product a step.
+        end of warm-up; or ``"auto"``: first from the curvature at the start, and in warm-up from the
+        acceptance (`target_accept_prob`) for Metropolis methods, or from the curvature along the chain for
+        all others, at one Hessian-vector product a step.
     :param batch_size: rows in a minibatch; where None, as many as the plate of the model subsamples
         (``subsample_size=``), or all rows.
     :param temperature: a number (1: the posterior) or a schedule.
     :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param friction: per unit time; 0.1 / step_size where None, or what the tuning finds.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param friction: per unit time; where None it is tuned, or 0.1 / step_size.
+    :param gradient_noise: known variance of the gradient, subtracted from the variance of the noise that is
+        added.
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
         :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None.
@@ -127,7 +128,7 @@ class SGMCMC(MCMCKernel):
         self.gradient = self._all_rows = gradient
         self.preconditioner = preconditioner
         self._auto = isinstance(step_size, str)
-        # "auto" begins from the curvature instead: no schedule is asked then.
+        # With "auto" the step size comes from the curvature, and this schedule is not used.
         value = 1.0 if isinstance(step_size, str) else step_size
         self.step_size = as_schedule(value, "step_size", name)
         self.temperature = as_schedule(temperature, "temperature", name)
@@ -146,7 +147,7 @@ class SGMCMC(MCMCKernel):
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
         self._num_warmup = 0
-        # NumPyro initialises kernels without this attribute again on every run.
+        # Without this attribute NumPyro initialises a kernel again in every run.
         self._sample_fn = self.sample
 
     def __repr__(self) -> str:
@@ -293,7 +294,7 @@ class SGMCMC(MCMCKernel):
     def sample(
         self, state: SGMCMCState, model_args: tuple, model_kwargs: dict | None
     ) -> SGMCMCState:
-        """One draw: a step, a trajectory, or all steps to the next draw that a cycle keeps."""
+        """Take a step, a trajectory, or all steps to the next draw that a cycle keeps."""
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         rows = self._rows(model_args, model_kwargs)

@@ -86,6 +86,6 @@ class PersistentMomentum:
         settings: Settings,
         i: jax.Array,
     ) -> PyTree:
-        # The friction that leaves this share of a momentum after a unit of time.
+        # The friction for which this share of a momentum remains after a unit of time.
         friction = -math.log(self.persistence) if self.persistence else math.inf
         return damp(state.momentum, noise, 1.0, settings._replace(friction=friction))

@@ -21,8 +21,8 @@ from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 class SGMCMCState(NamedTuple):
     """State of an :class:`SGMCMC` chain.
 
-    - **i** - calls of `sample` so far, warm-up included
-    - **count** - steps since the end of warm-up: the clock of the schedules
+    - **i** - number of calls of `sample` so far, warm-up included
+    - **count** - steps since the end of warm-up, the argument of schedules
     - **dynamics** - position, momentum, …
       (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.DynamicsState`)
     - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
@@ -38,7 +38,7 @@ class SGMCMCState(NamedTuple):
     - **grad_norm** - Euclidean norm of the last gradient
     - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
       momentum
-    - **configurational_temperature** - θᵀ∇U / D, which should too
+    - **configurational_temperature** - θᵀ∇U / D, which should average to the temperature too
     - **kinetic_temperatures**, **configurational_temperatures** - these two temperatures by site
     - **exploded_at** - call of `sample` at which the chain became non-finite, or a schedule gave a negative
       or non-finite value, and the chain was frozen; -1 for a sound chain

@@ -99,7 +99,7 @@ class AcceptanceTuning:
         inverse_mass_matrix: PyTree,
         warming: jax.Array,
     ) -> StepTuning:
-        """No change: the acceptance is known after a step only."""
+        """Change nothing: the acceptance is known only after a step."""
         return tuned
 
     def after_step(
@@ -121,8 +121,8 @@ class CurvatureTuning:
 
     :param finds_friction: whether the friction is tuned too, from the autocorrelation over the last third of
         warm-up, where none is given, the step size is tuned and gradients are on all rows. The default
-        0.1 / step_size, with which momenta last ten steps, lets a chain diffuse: right with minibatches,
-        whose noise heats a momentum that lasts, and a waste of gradients without.
+        0.1 / step_size, with which momenta last ten steps, makes a chain diffuse. That is right with
+        minibatches, whose noise would heat momenta that last longer, and wastes gradients on all rows.
     """
 
     finds_friction: bool = False
@@ -207,7 +207,7 @@ class EnergyErrorTuning:
 
 
 def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> StepTuning:
-    """Add empty statistics of warm-up, where the tuning uses any."""
+    """Add empty statistics of warm-up, if the tuning uses any."""
     return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
 
 
@@ -219,7 +219,7 @@ def _at_curvature(
     warming: jax.Array,
     by_step: bool,
 ) -> StepTuning:
-    """Update the step size by the curvature in warm-up, where the chain tracks the curvature."""
+    """Update the step size by the curvature in warm-up, if the chain tracks the curvature."""
     if tuned.direction is None:
         return tuned
 

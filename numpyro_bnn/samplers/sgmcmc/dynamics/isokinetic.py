@@ -1,9 +1,9 @@
 r"""Isokinetic dynamics: momenta of constant norm, whose direction the gradient turns.
 
-The law of the position is that of the Langevin methods, and so are the units of step size and
-friction: a momentum lies on the sphere :math:`p^\top M^{-1} p = D T`, where a momentum of law
-N(0, T M) is found in high dimension anyway. Because it cannot grow, no step can throw a chain far
-away, however steep the potential.
+The stationary distribution of the position and the units of step size and friction are those of the Langevin
+methods. A momentum lies on the sphere :math:`p^\top M^{-1} p = D T`; in high dimension momenta with
+distribution N(0, T M) lie near that sphere anyway. Since the norm of a momentum is constant, no step moves a
+chain far, however steep the potential.
 """
 
 from dataclasses import dataclass
@@ -134,12 +134,12 @@ def turn(
     dim = size(momentum)
     speed = jnp.sqrt(dim * temperature)
     steepness = jnp.sqrt(total(lambda g, w: w * g * g, gradient, inverse_mass))
-    # Where the potential is flat there is nothing to turn towards.
+    # Where the potential is flat the momentum keeps its direction.
     safe = jnp.where(steepness > 0, steepness, 1.0)
     along = total(lambda p, g, w: -w * p * g, momentum, gradient, inverse_mass) / (speed * safe)
     along = jnp.clip(along, -1.0, 1.0)
     delta = time * speed * steepness / (temperature * (dim - 1))
-    # Numerator and denominator times 2 exp(-δ), which a steep potential cannot overflow.
+    # Numerator and denominator are multiplied by 2 exp(-δ), so that a steep potential causes no overflow.
     decay = jnp.exp(-delta)
     push = (1 - decay) * (1 + decay + along * (1 - decay)) * speed / safe
     turned = map_like(lambda p, g: 2 * decay * p - push * g, momentum, gradient)

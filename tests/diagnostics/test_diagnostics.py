@@ -164,7 +164,7 @@ SITUATIONS = {
         [
             "Two groups of chains (0, 2 | 1, 3) differ at 14 % of inputs, such as mean[0]",
             "accepted",
-            "not one posterior yet",
+            "do not average them as one posterior",
             "ParallelTempering",
             "stack",
         ],

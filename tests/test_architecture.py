@@ -47,7 +47,7 @@ ALLOWED = {
         "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
         "samplers samplers.sgmcmc scores"
     ),
-    "references": "diagnostics.convergence likelihoods models posterior priors",
+    "references": "diagnostics diagnostics.convergence likelihoods models posterior priors",
     "cli": (
         "_html data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
         "run scores storage workflow"

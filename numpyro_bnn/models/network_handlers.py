@@ -33,6 +33,7 @@ class linearize(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Replace the call of a network by its expansion in the weights."""
         if msg["type"] == "network":
             msg["apply"] = partial(self._expanded, msg["name"], msg["apply"])
 
@@ -59,6 +60,7 @@ class outputs(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Keep the outputs of a network in each call."""
         if msg["type"] == "network":
             msg["apply"] = partial(self._kept, msg["name"], msg["apply"])
 

@@ -60,6 +60,12 @@ class Network:
         )
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the network with these values of its random parameters.
+
+        :param values: values by path.
+        :param args: arguments of the network.
+        :param kwargs: its keyword arguments.
+        """
         raise NotImplementedError
 
 
@@ -157,6 +163,7 @@ class Linen(Network):
         return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the linen module with these values of its parameters."""
         variables = {"params": nest(values)}
         if self.batch_stats is not None:
             variables["batch_stats"] = self.batch_stats
@@ -208,6 +215,7 @@ class NNX(Network):
         }
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the NNX module with these values of its parameters, in evaluation mode."""
         # New variables for every call, so that changes the module makes to them are not kept.
         statistics = _replace(self.statistics, self.own_statistics)
         module = nnx.merge(self.graph, _replace(self.params, values), statistics, self._seeded())

@@ -54,6 +54,7 @@ class BoundModule:
 
     @property
     def params(self) -> dict[Any, Any]:
+        """The sampled weights as nested dicts, as Flax has them."""
         return nest(self._values)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -73,7 +74,7 @@ class _BNN(BaseEstimator):
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
         return self
 
-    def predictions(self, X: Any) -> Predictions:
+    def predictions(self, X: ArrayLike) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
 
         Rows are predicted in blocks of one size, so that a row gets the same numbers among any others.
@@ -86,7 +87,7 @@ class _BNN(BaseEstimator):
         made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
         return made.first_rows(len(X))
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).
@@ -172,7 +173,9 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNRegressor":
         """Sample the posterior.
 
         :param X: inputs (N, columns), an array or a table of numbers.
@@ -190,7 +193,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         return fitted
 
     def predict(
-        self, X: Any, return_std: bool = False
+        self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior mean of the target, and how uncertain a new target is.
 
@@ -202,7 +205,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         return (mean, scale) if return_std else mean
 
     def predict_quantiles(
-        self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+        self, X: ArrayLike, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """Quantiles of the predictive distribution of a new target.
 
@@ -212,7 +215,9 @@ class BNNRegressor(RegressorMixin, _BNN):
         """
         return self.predictions(X).quantiles(quantiles).T
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The interval that holds a new target with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise the central interval of the
@@ -303,7 +308,9 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNClassifier":
         """Sample the posterior.
 
         :param X: inputs (N, columns), an array or a table of numbers.
@@ -332,7 +339,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         fitted: BNNClassifier = self._fit(model, X, labels, weights)
         return fitted
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
 
         :param X: inputs (N, columns).
@@ -341,7 +348,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         probs = np.asarray(average(self.predictions(X)), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of highest probability.
 
         :param X: inputs (N, columns).
@@ -351,7 +358,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         labels: np.ndarray = self.classes_[best]
         return labels
 
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise by the model's own
@@ -366,7 +373,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
             return self.calibration_.at(coverage).predict_set(X)
         return nominal_sets(self, X, coverage)
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One label of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).

@@ -166,15 +166,18 @@ class ParallelTempering(Told, MCMCKernel):
 
     @property
     def model(self) -> Callable:
+        """The model that is tempered."""
         return self._model
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
         ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
         return (*fields, *ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
+        """Rungs, round trips and acceptance in words, for the progress bar."""
         barrier = float(jnp.sum(1 - state.swap_probs))
         return (
             f"{state.likelihood_powers.size} rungs, {int(state.round_trips)} round trips, last sweep's "
@@ -221,6 +224,7 @@ class ParallelTempering(Told, MCMCKernel):
         model_args: tuple = (),
         model_kwargs: dict | None = None,
     ) -> TemperingState:
+        """The first state of all rungs of a chain, or of all chains for an array of keys."""
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
@@ -357,6 +361,7 @@ class ParallelTempering(Told, MCMCKernel):
         return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of all sites."""
         potential = Potential(self._model, model_args, model_kwargs)
         return partial(potential.constrain, deterministic=True)
 

@@ -7,8 +7,8 @@ weights are reported apart: they can be relabelled without changing a prediction
 if there is nothing else.
 
 Parallel tempering that made no round trip, or whose log evidence differs between replicas or between two
-runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with suspect chains
-disagrees, even with few draws; a run of suspect chains alone is invalid.
+runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with suspect
+chains disagrees, even with few draws; a run of suspect chains alone is invalid.
 """
 
 from collections.abc import Mapping

@@ -47,6 +47,7 @@ _HOME = {
     "samplers.tempering.kernel": ["ParallelTempering"],
     "storage.compilation_cache": ["cache"],
     "workflow.calibration": ["calibrate"],
+    "workflow.check_fit": ["check_fit"],
     "workflow.compare": ["compare"],
     "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
@@ -54,7 +55,8 @@ _HOME = {
     "workflow.second_opinion": ["second_opinion"],
 }
 _MODULES = {
-    name: name for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "scores")
+    name: name
+    for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "references", "scores")
 }
 _MODULES |= {
     name: f"samplers.sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")
@@ -64,7 +66,7 @@ _ORIGIN = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted([*_ORIGIN, *_MODULES])
 
 if TYPE_CHECKING:
-    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, scores
+    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, references, scores
     from numpyro_bnn.approximations.laplace import laplace
     from numpyro_bnn.approximations.mean_field import mean_field
     from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.storage.compilation_cache import cache
     from numpyro_bnn.workflow.calibration import calibrate
+    from numpyro_bnn.workflow.check_fit import check_fit
     from numpyro_bnn.workflow.compare import compare
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor

@@ -31,8 +31,10 @@ ALLOWED = {
     "posterior": "_checks _types data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
+    "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
     "diagnostics": (
-        "_html _types data diagnostics.convergence diagnostics.monte_carlo posterior priors samplers "
+        "_html _types data diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo posterior "
+        "priors samplers "
         "samplers.tempering storage"
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
@@ -42,10 +44,14 @@ ALLOWED = {
     ),
     "workflow": (
         "_checks _text _types approximations data diagnostics diagnostics.convergence "
-        "diagnostics.monte_carlo distributions models posterior potential priors run samplers "
-        "samplers.sgmcmc scores"
+        "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
+        "samplers samplers.sgmcmc scores"
     ),
-    "cli": "_html data diagnostics.monte_carlo models plots posterior priors run scores storage workflow",
+    "references": "diagnostics.convergence likelihoods models posterior priors",
+    "cli": (
+        "_html data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
+        "run scores storage workflow"
+    ),
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
@@ -96,6 +102,7 @@ ROWS = {
     "models": """
         affine call_order network_handlers parameters pickled_modules standardization
         integrated_output networks
+        pytrees
         random_module
         ready
     """,
@@ -106,7 +113,7 @@ ROWS = {
     "posterior": """
         fitted
         draws
-        archive mixture_quantiles prediction_sites
+        archive leave_one_out mixture_quantiles prediction_sites
         predictive_draws
         predictions
         exported log_prior stacking thinning
@@ -121,7 +128,8 @@ ROWS = {
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates paths precision_conditionals
+        coordinates precision_conditionals pytree_paths
+        paths
         base integrated_weights layer_patterns
         hierarchical horseshoe independent
     """,
@@ -162,11 +170,12 @@ ROWS = {
     """,
     "workflow": """
         default_kernels describe estimator_inputs method_table relevance training_rows
-        calibration compare fit second_opinion
+        calibration check_fit compare second_opinion
+        fit
         estimators
     """,
 }
-HOME = {"flax": "models", "arviz": "posterior"}
+HOME = {"flax": "models", "arviz": "posterior", "equinox": "models"}
 
 
 def test_rooms_import_what_is_declared():
@@ -242,7 +251,7 @@ def test_one_room_knows_the_library(library):
 
 
 def test_importing_costs_nothing_beyond_jax_and_numpyro():
-    heavy = ["flax", "arviz", "matplotlib", "sklearn", "xarray", "rich"]
+    heavy = ["flax", "equinox", "arviz", "matplotlib", "sklearn", "xarray", "rich"]
     program = (
         "import sys, numpyro_bnn; numpyro_bnn.MCMC; numpyro_bnn.priors; numpyro_bnn.potential_of;"
         f"print([name for name in {heavy} if name in sys.modules])"

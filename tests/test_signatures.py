@@ -132,6 +132,7 @@ def made():
         "moves.Interleaved": moves.Interleaved(bnn.BAOAB(model, step_size=0.1), []),
         "moves.PrecisionRedraw": moves.PrecisionRedraw(),
         "moves.RidgeScaling": moves.RidgeScaling(0.2),
+        "moves.UnitRefresh": moves.UnitRefresh("a", ["b"], 0.1),
         "moves.UnitRescaling": moves.UnitRescaling("a", "b"),
         "gradients.full": bnn.gradients.full(7),
         "gradients.minibatch": bnn.gradients.minibatch(7, "blocks"),

@@ -7,13 +7,15 @@ median R-hat of the functions at test rows and of the log precisions, log eviden
 and those of moves that would draw a new state each time, 1/(2 + 2Λ) a sweep. And by rung: the correlation of
 the log likelihood before and after the moves of a sweep.
 
-    python -m benchmarks.mixing.ladders [--ladders NAME …] [--sweeps 900] [--quick | --toy]
+    python -m benchmarks.mixing.ladders [--ladders NAME …] [--sweeps 600] [--quick | --toy]
         [--data FOLDER] [--output FOLDER]
 
 Gradients are those of trajectories; an energy of a move counts as one.
 """
 
 import functools
+import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from benchmarks._shared.sampled_runs import publish, starts
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import hard_posteriors
 from benchmarks.mixing.hierarchical_posteriors import CHAINS, Posterior, posterior
+from numpyro_bnn import moves
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
 FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips", "move_correlations")
@@ -41,18 +44,28 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size(24, 64, 300, 100, 900, 0),
+    "full": Size(24, 64, 300, 100, 600, 0),
     "quick": Size(12, 16, 60, 20, 60, 100),
     "toy": Size(4, 4, 8, 8, 16, 30),
 }
-LADDERS = ("plain", "integrated")
+LADDERS = ("plain", "integrated", "integrated, moves")
 
 
 def kernel_of(name: str, given: Posterior, size: Size) -> bnn.ParallelTempering:
     """A ladder over the model in non-centred coordinates."""
     model = given.model if name == "plain" else bnn.integrate_output(given.model)
     hmc = HMC(model, num_steps=size.steps, trajectory_length=None)
-    return bnn.ParallelTempering(model, hmc, num_rungs=size.rungs)
+    layer = "net/Dense_{}.{}".format
+    units = [moves.UnitRefresh(layer(i, "kernel"), [layer(i, "bias")]) for i in (0, 1)]
+    more = [*units, moves.RidgeScaling()] if name.endswith("moves") else []
+    return bnn.ParallelTempering(model, hmc, num_rungs=size.rungs, moves=more)
+
+
+def gradients_a_sweep(name: str, size: Size) -> int:
+    """Gradients of a sweep of one replica, with an energy of a move counted as one."""
+    # One for every unit and one more for each layer; one for each of four groups of weights and one more.
+    energies = 2 * (16 + 1) + 4 + 1 if name.endswith("moves") else 0
+    return (size.rungs - 1) * (size.steps + energies)
 
 
 def numbers(values: Any) -> str:
@@ -74,31 +87,35 @@ def ladder_row(fields: dict[str, np.ndarray], sweeps: int) -> Row:
     }
 
 
-def run(name: str, given: Posterior, size: Size):
-    """Rows at every doubling of the number of pieces, and at the end."""
+def counts(size: Size) -> list[int]:
+    """Numbers of sweeps that have a row: doublings of a piece, and all."""
+    pieces = (size.piece * 2**i for i in range(size.sweeps))
+    return [*itertools.takewhile(lambda sweeps: sweeps < size.sweeps, pieces), size.sweeps]
+
+
+@functools.cache
+def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
+    """One row after the other of the same ladder."""
+    given = posterior(folder, "yacht", size.rows)
     kernel = kernel_of(name, given, size)
     settings = hard_posteriors.Size((), 0.0, size.warmup, size.piece, size.steps, size.rows)
     begin: Any = starts(kernel.model, given.split, 0, CHAINS, 200)
-    a_sweep = (size.rungs - 1) * size.steps
-    parts, records, rows = [], [], []
+    parts, records = [], []
     pieces = hard_posteriors.pieces(kernel, given, settings, 1, begin)
     for number, (part, mcmc, seconds) in enumerate(pieces, 1):
         parts.append(part)
         extra = mcmc.get_extra_fields(group_by_chain=True)
         records.append({field: np.asarray(extra[field]) for field in FIELDS})
         sweeps = number * size.piece
-        last = sweeps >= size.sweeps
-        if last or number & (number - 1) == 0:
-            gradients = float(sweeps * a_sweep)
-            fields = {f: np.concatenate([one[f] for one in records], 1) for f in FIELDS}
-            found = hard_posteriors.joined(parts)
-            row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": seconds}
-            row |= hard_posteriors.judged(found, gradients) | ladder_row(fields, sweeps)
-            score = hard_posteriors.disagreement(found)
-            rows.append(row | {k: score[k] for k in ("log_score", "log_scores_of_chains")})
-        if last:
-            return rows
-    raise AssertionError("pieces never end")
+        if sweeps not in counts(size):
+            continue
+        gradients = float(sweeps * gradients_a_sweep(name, size))
+        fields = {f: np.concatenate([one[f] for one in records], 1) for f in FIELDS}
+        found = hard_posteriors.joined(parts)
+        score = hard_posteriors.disagreement(found)
+        row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": seconds}
+        row |= hard_posteriors.judged(found, gradients) | ladder_row(fields, sweeps)
+        yield row | {k: score[k] for k in ("log_score", "log_scores_of_chains")}
 
 
 def findings(rows: list[Row]):
@@ -158,13 +175,18 @@ TABLE = {
 def main(argv: Any = None) -> None:
     made = parser(__doc__)
     made.add_argument("--ladders", nargs="+", choices=LADDERS, default=LADDERS)
-    made.add_argument("--sweeps", type=int, help="after warm-up (default: 900)")
+    made.add_argument("--sweeps", type=int, help="after warm-up (default: 600)")
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
     size = size._replace(sweeps=asked.sweeps or size.sweeps)
-    given = functools.partial(posterior, asked.data, "yacht", size.rows)
     study = Study(__file__, ["ladder", "sweeps"], asked)
-    study.run(({"ladder": n} for n in asked.ladders), lambda ladder: run(ladder, given(), size))
+    cells = [{"ladder": name, "sweeps": n} for name in asked.ladders for n in counts(size)]
+
+    def row_of(ladder: str, sweeps: int) -> Iterator[Row]:
+        found = run(ladder, asked.data, size)
+        yield next(row for row in found if row["sweeps"] == sweeps)
+
+    study.run(cells, row_of)
     publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
 
 

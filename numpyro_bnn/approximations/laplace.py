@@ -185,7 +185,11 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
         return {n: out[0].reshape(-1) for n, out in handler.seen.items() if hasattr(out, "shape")}
 
     found = set()
-    by_network = jax.jit(jax.jacobian(first_rows))(biases) if biases else {}
+    try:
+        by_network = jax.jit(jax.jacobian(first_rows))(biases) if biases else {}
+    except jax.errors.UnexpectedTracerError:
+        # The model itself maps a network over its rows, which then has no outputs of all rows.
+        by_network = {}
     for slopes in by_network.values():
         for site, slope in slopes.items():
             rows, columns = slope.shape
@@ -193,8 +197,8 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
                 found.add(layer_of(site))
     if not found:
         raise ValueError(
-            "laplace: no bias is added to the outputs of the network, so which layer is the last "
-            f"cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
+            "laplace: no bias is added to the outputs of the network for all rows, so which layer is the "
+            f"last cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
         )
     return [name for name in marginal.sites if layer_of(name) in found]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpyro_bnn import scores
 from numpyro_bnn.cli.baselines import Guess, warnings_of
 from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
@@ -29,7 +30,7 @@ from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.default_kernels import kernel_named
-from numpyro_bnn.workflow.fit import fit
+from numpyro_bnn.workflow.fit import Fit, fit
 from numpyro_bnn.workflow.method_table import Comparison
 
 POSTERIOR = "posterior average"
@@ -103,6 +104,8 @@ class Outcome(NamedTuple):
     - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
     - **guess** - the guess without inputs
+    - **check** - leave-one-out and posterior predictive checks on the training rows; why, where they cannot
+      be made
     - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
       None where no rows were held out for it
     """
@@ -117,6 +120,7 @@ class Outcome(NamedTuple):
     predictions: dict[str, Predictions]
     report: Any
     guess: Guess
+    check: FitCheck | str
     evaluation: Evaluation | None = None
 
     @property
@@ -201,8 +205,17 @@ def run(
         predictions,
         fitted.report,
         guess,
+        _checked(fitted, [table.row_names[i] for i in train]),
         evaluation,
     )
+
+
+def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
+    """The check of the fit; hours of sampling end in a report even where there is none."""
+    try:
+        return fitted.check(names=names)
+    except ValueError as error:
+        return str(error)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:

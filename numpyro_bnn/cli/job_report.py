@@ -121,6 +121,12 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         str(outcome.report),
         "```",
         "",
+        "## Does the model fit?",
+        "",
+        "```",
+        str(outcome.check),
+        "```",
+        "",
     ]
     for title, path in figures.items():
         lines += [f"## {title}", "", f"![{title}]({path.name})", ""]

@@ -17,6 +17,7 @@ examples:
   python -m numpyro_bnn wine.csv --target quality        your own table
   python -m numpyro_bnn predict numpyro_bnn_report new.csv   rows whose target is not known
   python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
+  python -m numpyro_bnn grade rdata draws.npz            draws of any sampler against a reference posterior
 
 Text columns become one input a level, dates (2026-01-31) days and places in year and week. Missing values
 are an error that says where they are, unless --missing impute is given.
@@ -146,6 +147,22 @@ def _predict_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _grade_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m numpyro_bnn grade",
+        description="Grade draws of any sampler against a reference posterior that ships with the package. "
+        "Exit status 1 where they differ by more than chance allows.",
+    )
+    parser.add_argument("reference", help="rdata or cdata")
+    parser.add_argument(
+        "draws",
+        type=Path,
+        help="an .npz file with the array 'functions' (chain, draw, row, ...) at the reference's test rows, "
+        "and log scales by name (chain, draw)",
+    )
+    return parser
+
+
 def _separator(text: str) -> str:
     named = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
     value = named.get(text, text)
@@ -187,14 +204,13 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     :param argv: arguments; those of the process where None.
-    :return: exit status: 0, 2 for bad input or output that cannot be written, 130 when
-        interrupted before there are draws.
+    :return: exit status: 0, 1 from `grade` for draws that differ, 2 for bad input or output that cannot be
+        written, 130 when interrupted before there are draws.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    command = {"compare": _compare, "predict": _predict}.get(
-        arguments[0] if arguments else "", _fit
-    )
-    parser = _predict_parser() if command is _predict else _parser()
+    commands = {"compare": _compare, "predict": _predict, "grade": _grade}
+    command = commands.get(arguments[0] if arguments else "", _fit)
+    parser = {_predict: _predict_parser, _grade: _grade_parser}.get(command, _parser)()
     parsed = parser.parse_args(arguments[command is not _fit :])
     _use_all_cores()
     try:
@@ -319,6 +335,23 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     frame.to_csv(output, index=False, float_format="%.6g")
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0
+
+
+def _grade(parsed: argparse.Namespace, console: Console) -> int:
+    import numpy as np
+
+    from numpyro_bnn import references
+
+    reference = references.load(parsed.reference)
+    with np.load(parsed.draws) as file:
+        draws = {name: file[name] for name in file.files}
+    if "functions" not in draws:
+        raise ValueError(
+            f"{parsed.draws} holds {sorted(draws)}, expected an array 'functions' (chain, draw, row, ...)."
+        )
+    grade = references.grade(draws, reference)
+    console.print(f"{reference}\n{grade}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if grade.agrees else 1
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ def html_of(outcome: Outcome) -> str:
             _calibration(outcome),
             _relevance(outcome),
             _worst_rows(outcome, rows),
+            _check(outcome),
             parts["rows"],
             parts["temperatures"],
             parts["convergence"],
@@ -124,6 +125,12 @@ def _calibration(outcome: Outcome) -> str:
             "faint",
         ),
     )
+
+
+def _check(outcome: Outcome) -> str:
+    if isinstance(outcome.check, str):
+        return section("Does the model fit?", paragraph(outcome.check, "warning"))
+    return outcome.check.html_section()
 
 
 def _relevance(outcome: Outcome) -> str:

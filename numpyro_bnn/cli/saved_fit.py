@@ -1,6 +1,7 @@
 """Writes a fit of the command line to disk, and reads it to predict new rows."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,7 +133,9 @@ def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
 
 
-def frame_of(table: Table, names: Any, predictions: Predictions, y: Any = None) -> pd.DataFrame:
+def frame_of(
+    table: Table, names: Sequence[str], predictions: Predictions, y: np.ndarray | None = None
+) -> pd.DataFrame:
     """Predictions as a table.
 
     Of a regression: mean, standard deviation and the central 90 % interval of a new target. Of classes: the

@@ -12,6 +12,7 @@ import numpy as np
 from numpyro_bnn._html import page, picture, section
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -230,17 +231,25 @@ class Report:
             "convergence": section("Convergence, site by site", self._html_table(), pictures),
         }
 
-    def to_html(self, path: str | Path | None = None, *, rows: Sequence[str] | None = None) -> str:
+    def to_html(
+        self,
+        path: str | Path | None = None,
+        *,
+        rows: Sequence[str] | None = None,
+        check: FitCheck | None = None,
+    ) -> str:
         """This report as one page of HTML, which needs neither a network nor a script.
 
         :param path: the file to write; none where None.
         :param rows: names of the rows that were judged; their numbers where None.
+        :param check: the check of the fit, from :func:`numpyro_bnn.check_fit`, to show beside it.
         :return: the page.
         :raises ValueError: for another number of names than rows.
         :raises OSError: if the file cannot be written.
         """
         title = "Can this posterior be believed?"
-        text = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values()))
+        fit = "" if check is None else check.html_section()
+        text = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values(), fit))
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text

@@ -6,9 +6,9 @@ that disagree > the tolerance (the last two in
 weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only
 if there is nothing else.
 
-Parallel tempering that made no round trip, or whose log evidence differs between replicas or between two
-runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with suspect
-chains disagrees, even with few draws; a run of suspect chains alone is invalid.
+Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
+two runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with
+suspect chains disagrees, even with few draws; a run of suspect chains alone is invalid.
 """
 
 from collections.abc import Mapping

@@ -33,7 +33,7 @@ from numpyro_bnn.likelihoods.observe import (
 from numpyro_bnn.priors.precision_conditionals import Array, Child, Level
 
 Link = Literal["softplus", "exp"]
-Units = tuple[Any, Any]
+Units = tuple[Values, Values]
 STANDARD: Units = (0.0, 1.0)
 _LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 

@@ -1,4 +1,7 @@
-"""Linen and NNX modules through one interface: parameters by path, and a function of them and the inputs."""
+"""Linen and NNX modules through one interface: parameters by path, and a function of them and the inputs.
+
+Other pytrees come through the same interface in :mod:`numpyro_bnn.models.pytrees`.
+"""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -24,7 +27,7 @@ _NO_STATISTICS = (
 
 
 class Network:
-    """The interface of linen and NNX modules: parameters by path, and a pure function of them.
+    """The interface of linen, NNX and other modules: parameters by path, and a pure function of them.
 
     - **shapes** - shapes of all parameters
     - **random_shapes** - shapes of the parameters that can be random (floating point)
@@ -58,6 +61,10 @@ class Network:
         return NetworkShapes(
             self.random_shapes, partial(call_order, self.apply, self.leaves, *inputs)
         )
+
+    def over_rows(self) -> "Network":
+        """This network as a function of all rows: itself, unless it takes one row at a time."""
+        return self
 
     def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Call the network with these values of its random parameters.

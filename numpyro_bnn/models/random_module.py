@@ -1,8 +1,8 @@
-"""Flax modules as parts of a NumPyro model: every parameter becomes a sample site.
+"""Networks as parts of a NumPyro model: every parameter becomes a sample site.
 
-This is the only file that imports Flax. Linen and NNX modules are used through one small
-interface, :class:`Network`: the shapes of the parameters, and a function from their values
-and the inputs to the output.
+Flax's linen and NNX modules, Equinox modules and other pytrees with a call are used through one small
+interface, :class:`Network`: the shapes of the parameters, and a function from their values and the inputs
+to the output.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
-from numpyro.primitives import apply_stack
+from numpyro.primitives import Messenger, apply_stack
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn.models.networks import NNX, Linen, Network
 from numpyro_bnn.models.parameters import nest
+from numpyro_bnn.models.pytrees import PyTree
 from numpyro_bnn.priors.base import as_prior
-from numpyro_bnn.priors.paths import flatten_params, parameter_tree, site_name
+from numpyro_bnn.priors.paths import (
+    NetworkShapes,
+    fan_in,
+    flatten_params,
+    parameter_tree,
+    site_name,
+)
+from numpyro_bnn.priors.pytree_paths import LaidOut, is_module
 
 
 class MLP(linen.Module):
@@ -40,7 +48,7 @@ class MLP(linen.Module):
 
 
 class BoundModule:
-    """A Flax module with sampled weights: call it like the module itself.
+    """A network with sampled weights: call it like the module itself.
 
     - **params** - the weights as nested dicts, the way the module's own ``params`` look
     """
@@ -71,46 +79,90 @@ def random_module(
     apply_rng: str | Sequence[str] | None = None,
     **init_kwargs: Any,
 ) -> BoundModule:
-    """Sample every parameter of a Flax module inside a NumPyro model.
+    """Sample every parameter of a network inside a NumPyro model.
 
-    Sites are named ``"{name}/{path}"``, for example ``"net/Dense_0.kernel"``. Shapes are found
-    without a forward pass. Call it outside the data plate.
+    Sites are named ``"{name}/{path}"``, for example ``"net/Dense_0.kernel"`` of a linen module or
+    ``"net/layers.0.weight"`` of an Equinox module. Shapes are found without a forward pass. Call it
+    outside the data plate.
+
+    An Equinox module takes one row, and so does the network that is returned: ``jax.vmap(net)(x)`` for all
+    rows (ready models do so themselves). Its weights are (out, in), which priors by fan-in and by source
+    unit know. A class of your own says over which axis its arrays are summed in
+    ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for. Arrays of whole numbers, and
+    everything else that is no array, stay as they are in the module.
 
     :param name: prefix of the site names.
-    :param module: a linen module, or an instance of an NNX module.
+    :param module: a linen module, an instance of an NNX or Equinox module, or of any other class that is
+        registered as a pytree with `jax.tree_util` and has a call.
     :param prior: one of :mod:`numpyro_bnn.priors`, a distribution, or a function
         ``(path, shape) -> Distribution``.
-    :param init_args: example inputs of a linen module, such as ``x[:1]``; an NNX module knows
-        its shapes and needs none.
+    :param init_args: example inputs of a linen module, such as ``x[:1]``; other modules know their shapes
+        and need none, but for priors by call order (an Equinox module then takes one row, ``x[0]``).
     :param params: values for the parameters that the prior leaves deterministic, as nested
-        dicts or ``nnx.State`` (values for random ones are not used). An NNX module's own values
-        serve where none are given.
+        dicts, ``nnx.State`` or a trained Equinox module (values for random ones are not used). The own
+        values of an NNX or Equinox module serve where none are given.
     :param batch_stats: frozen running statistics for modules with BatchNorm; the module must
         then be called so that it uses them (linen: ``use_running_average=True``).
     :param apply_rng: names of random streams (``["dropout"]``) that the module draws from in
-        every call; without it dropout layers are the identity.
+        every call; without it dropout layers are the identity. Equinox modules take their keys as an
+        argument, and their dropout layers always are the identity here.
     :param init_kwargs: example keyword arguments of a linen module.
     :return: a callable with the sampled weights.
-    :raises TypeError: if `module` is not a Flax module.
+    :raises TypeError: if `module` is none of these, or an option is not for its kind.
     :raises ValueError: if the module keeps running statistics or other mutable state, if the
         prior does not fit the parameters, or if a deterministic parameter has no value.
     """
+    network = network_of(module, batch_stats, apply_rng, init_args, init_kwargs)
+    return sampled(name, network, prior, init_args, init_kwargs, params)
+
+
+def network_of(
+    module: Any,
+    batch_stats: Any,
+    apply_rng: str | Sequence[str] | None,
+    init_args: tuple,
+    init_kwargs: dict[str, Any],
+) -> Network:
+    """A module of any kind through the one interface; the arguments are those of :func:`random_module`."""
     apply_rng = (apply_rng,) if isinstance(apply_rng, str) else tuple(apply_rng or ())
     network: Network
     if isinstance(module, linen.Module):
         network = Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
     elif isinstance(module, nnx.Module):
         network = NNX(module, batch_stats, apply_rng)
+    elif is_module(module):
+        given = {"batch_stats": batch_stats is not None, "apply_rng": bool(apply_rng)}
+        if wrong := [option for option, is_given in given.items() if is_given]:
+            raise TypeError(
+                f"random_module: {wrong} are for Flax modules, and {type(module).__name__} is none. Leave "
+                "them out."
+            )
+        network = PyTree(module)
     else:
         hint = " Make one first: `MyModule(…)`." if isinstance(module, type) else ""
         raise TypeError(
-            f"random_module: expected a flax.linen or flax.nnx module, got {module!r}.{hint}"
+            f"random_module: expected a flax.linen or flax.nnx module, an Equinox module or another pytree "
+            f"with a call, got {module!r}.{hint}"
         )
-    shapes = network.shapes
-    if not shapes:
+    if not network.shapes:
         raise ValueError(f"random_module: the module {type(module).__name__} has no parameters.")
+    return network
+
+
+def sampled(
+    name: str,
+    network: Network,
+    prior: Any,
+    init_args: tuple,
+    init_kwargs: dict[str, Any],
+    params: Any = None,
+) -> BoundModule:
+    """Sample the parameters of a network; the arguments are those of :func:`random_module`."""
+    shapes = network.shapes
     inputs = (init_args, init_kwargs) if init_args or init_kwargs else None
-    values = as_prior(prior).sample(name, network.shapes_for_prior(inputs))
+    asked = network.shapes_for_prior(inputs)
+    with _FanIns(name, asked):
+        values = as_prior(prior).sample(name, asked)
     for path, value in values.items():
         if jnp.shape(value) != shapes[path]:
             raise ValueError(
@@ -122,6 +174,27 @@ def random_module(
     if fixed:
         values |= _fixed_values(fixed, network, params)
     return BoundModule(_handled(name, network.apply), {path: values[path] for path in shapes})
+
+
+class _FanIns(Messenger):
+    """Notes the fan-in of arrays that are laid out in their own way, which starts of chains are scaled by.
+
+    :param name: name of the network.
+    :param shapes: its parameters.
+    """
+
+    def __init__(self, name: str, shapes: NetworkShapes) -> None:
+        self.known = {
+            site_name(name, path): max(shape) if shape.summed is None else fan_in(path, shape)
+            for path, shape in shapes.items()
+            if isinstance(shape, LaidOut) and len(shape) > 1
+        }
+        super().__init__(None)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        site = str(msg.get("name")).removesuffix(".base")
+        if msg["type"] == "sample" and site in self.known:
+            msg["infer"] = {**msg["infer"], "fan_in": self.known[site]}
 
 
 def _handled(name: str, apply: Callable) -> Callable:

@@ -35,12 +35,13 @@ from numpyro_bnn.likelihoods.families import (
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.pickled_modules import dumped
-from numpyro_bnn.models.random_module import random_module
+from numpyro_bnn.models.random_module import network_of, sampled
 from numpyro_bnn.models.standardization import Standardization, checksum_of, is_given, prepared_rows
 from numpyro_bnn.priors.base import Prior
 
 _ARGUMENTS = ("x", "y", "weights")
-Module: TypeAlias = linen.Module | nnx.Module
+# The last kind is an Equinox module, or another pytree with a call.
+Module: TypeAlias = linen.Module | nnx.Module | Callable
 PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 
@@ -234,7 +235,8 @@ class ReadyModel:
     def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
         """Sample the sites of the model, in standardised units."""
         example = jnp.zeros((1, *jnp.shape(rows)[1:]))
-        net = random_module("net", self.module, self.prior, example)
+        network = network_of(self.module, None, None, (example,), {})
+        net = sampled("net", network.over_rows(), self.prior, (example,), {})
         return self._observe(net, rows, y, units, weights)
 
     def _rows(self, x: Any, units: Standardization) -> Any:
@@ -285,7 +287,7 @@ def regression(
 ) -> ReadyModel:
     """A complete regression model ``model(x, y=None)`` with standardisation inside.
 
-    :param module: a Flax module with one output (two for ``"heteroscedastic"``).
+    :param module: a Flax or Equinox module with one output (two for ``"heteroscedastic"``).
     :param prior: prior over its weights, for standardised inputs and target.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.
@@ -340,7 +342,7 @@ def classification(
 ) -> ReadyModel:
     """A complete classification model ``model(x, y=None)`` with standardised inputs.
 
-    :param module: a Flax module with one output a class, or a single one for two classes.
+    :param module: a Flax or Equinox module with one output a class, or a single one for two classes.
     :param prior: prior over its weights, for standardised inputs.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 from matplotlib.typing import ColorType
 from numpy.typing import ArrayLike
+from scipy.stats import kstwo
 
 from numpyro_bnn import scores
 from numpyro_bnn.plots.style import (
@@ -309,4 +310,58 @@ def plot_interval_calibration(
     ax.set(xlim=(0, 1), ylim=(0, 1.02))
     label_axes(ax, "level of the interval (probability)", "share of targets inside")
     ax.legend(frameon=False, loc="upper left")
+    return ax
+
+
+def plot_pit(
+    pit: ArrayLike,
+    *,
+    level: float = 0.95,
+    label: str = "rows",
+    color: ColorType | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """How the distribution function of probability integral transforms departs from that of the uniform law.
+
+    The curve is the share of rows with a value up to u, less u. It stays within the band in a share `level`
+    of data sets of a right model with independent rows. An arch above zero on the left and below on the
+    right: too many extreme targets, the predictions are too narrow; the other way round, too wide; all on one
+    side, biased.
+
+    :param pit: values between 0 and 1, (row,), such as ``check_fit(run).calibration.pit`` or
+        :func:`numpyro_bnn.scores.pit`.
+    :param level: probability of the band, strictly between 0 and 1.
+    :param label: name of the curve in the legend.
+    :param color: colour of the curve; by default the first of the palette.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: for values outside 0 to 1, or a level outside (0, 1).
+    """
+    values = np.asarray(pit, np.float64)
+    if values.ndim != 1 or not values.size or not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(
+            f"plot_pit: expected values between 0 and 1, one a row, got shape {values.shape}. Give the "
+            "result of `scores.pit`."
+        )
+    if not 0 < level < 1:
+        raise ValueError(f"plot_pit: level must be strictly between 0 and 1, got {level!r}.")
+    ax = axes_or_new(ax, (6.0, 3.6))
+    color = color_at(ax, 0) if color is None else color
+    count = values.size
+    half = float(kstwo.ppf(level, count))
+    shade = foreground(ax)
+    u = np.linspace(0, 1, 201)
+    low, high = np.maximum(-half, -u), np.minimum(half, 1 - u)
+    name = f"{100 * level:g} % of right models"
+    ax.fill_between(u, low, high, color=shade, alpha=0.15, linewidth=0, label=name)
+    ax.axhline(0, color=shade, linewidth=1, linestyle="--")
+    ordered = np.sort(values)
+    at = np.concatenate([[0.0], np.repeat(ordered, 2), [1.0]])
+    share = np.concatenate([[0.0], np.repeat(np.arange(count + 1), 2)[1:-1] / count, [1.0]])
+    ax.plot(at, share - at, color=color, linewidth=1.4, label=label)
+    ax.set(xlim=(0, 1))
+    label_axes(
+        ax, "probability of a target up to the observed one (u)", "share of rows up to u, less u"
+    )
+    legend_above(ax)
     return ax

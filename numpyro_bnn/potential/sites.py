@@ -28,6 +28,7 @@ class Site(NamedTuple):
     - **factor** - whether it comes from ``numpyro.factor``
     - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
     - **unconstrained** - shape of its unconstrained value; None for a site without one
+    - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
     """
 
     shape: tuple[int, ...]
@@ -39,6 +40,7 @@ class Site(NamedTuple):
     factor: bool
     scale: tuple[int, ...] = ()
     unconstrained: tuple[int, ...] | None = None
+    fan_in: int | None = None
 
 
 class Structure(NamedTuple):

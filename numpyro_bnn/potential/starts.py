@@ -144,11 +144,15 @@ def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Va
     return jax.vmap(one)(given) if chains else one(given)
 
 
-def shrink(name: str, value: jax.Array) -> jax.Array:
-    """Scale a kernel down to variance 1/fan-in, if it is a larger draw from a wide prior."""
+def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
+    """Scale a kernel down to variance 1/fan-in, if it is a larger draw from a wide prior.
+
+    :param known: its fan-in, where that does not follow from name and shape.
+    """
     if "/" not in name or jnp.ndim(value) < 2:
         return value
-    limit = 1 / jnp.sqrt(fan_in(name.rsplit("/", 1)[1], jnp.shape(value)))
+    count = fan_in(name.rsplit("/", 1)[1], jnp.shape(value)) if known is None else known
+    limit = 1 / jnp.sqrt(count)
     spread = jnp.sqrt(jnp.mean(value**2))
     return value * jnp.minimum(1.0, limit / spread)
 
@@ -163,7 +167,7 @@ def gentle_draw(potential: Potential, key: jax.Array) -> Values:
     shapes = {name: structure.sites[name].shape for name in structure.latent}
     levels = {name: level for name, level in structure.levels.items() if name in shapes}
     drawn = potential.prior_draw(key, prior_means(levels, shapes))
-    return {name: shrink(name, value) for name, value in drawn.items()}
+    return {n: shrink(n, value, structure.sites[n].fan_in) for n, value in drawn.items()}
 
 
 def gentle_start(potential: Potential, key: jax.Array) -> Values:

@@ -146,6 +146,7 @@ def _site(site: dict[str, Any]) -> Site:
         factor=type(_innermost_law(distribution)).__name__ == "Unit",
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
+        fan_in=site["infer"].get("fan_in"),
     )
 
 

@@ -192,7 +192,7 @@ class Hierarchical(Prior):
         sizes: dict[str, Shape] = {}
         for (path, shape), divisor in zip(shapes.items(), divisors):
             site, factor = site_name(name, path), divisor / common
-            axis = source_axis(path, shape)
+            axis = None if self.unit is None else source_axis(path, shape)
             sizes[site] = shape
             if self.unit is None or axis is None:
                 direct.append(Array(site, None, factor, self.weight))

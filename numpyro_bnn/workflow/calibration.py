@@ -170,7 +170,7 @@ class Calibrated:
             own = _intervals(predictions, "cqr", self.coverage, 0.0)
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, np.asarray(y)) for ends in (own, made)))
-        labels = targets_of(self._source, y_test, "calibrate")
+        labels = targets_of(self._source, y_test, "evaluate")
         _check_targets(predictions_of(self._source, x_test), labels)
         made = self._class_scores(x_test) <= self.threshold
         own = nominal_sets(self._source, x_test, self.coverage)

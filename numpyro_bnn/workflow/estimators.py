@@ -14,16 +14,19 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.priors.hierarchical import Hierarchical
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
+from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
     COVERAGE,
@@ -86,6 +89,22 @@ class _BNN(BaseEstimator):
         X = validated(self, X, reset=False)
         made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
         return made.first_rows(len(X))
+
+    def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:
+        """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
+
+        :param X: inputs of the rows that were fitted (N, columns); needed after pickle alone, which keeps no
+            data.
+        :param y: their targets or labels.
+        :return: leave-one-out and posterior predictive checks; print it.
+        :raises ValueError: for rows that were not fitted, and for rows that had weights.
+        """
+        check_is_fitted(self)
+        if X is not None:
+            X = table_like(self, validated(self, X, reset=False))
+        if y is not None and isinstance(self, ClassifierMixin):
+            y = targets_of(self, y, "check_fit")
+        return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
 
     def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.

@@ -21,6 +21,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, draws_of
@@ -30,6 +31,7 @@ from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until
+from numpyro_bnn.workflow.check_fit import check_fit
 from numpyro_bnn.workflow.default_kernels import BATCH, MANY_ROWS, kernel_for_fit
 
 # Training inputs at which predictions are diagnosed, at most, where no others are given.
@@ -60,6 +62,10 @@ class Fit:
     def predict(self, x: PyTree, **options: Any) -> Predictions:
         """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
         return predict(None, self.draws, x, **options)
+
+    def check(self, x: Any = None, y: Any = None, **options: Any) -> FitCheck:
+        """Whether the model fits its training data, see :func:`numpyro_bnn.check_fit`."""
+        return check_fit(self.mcmc, x, y, **options)
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""

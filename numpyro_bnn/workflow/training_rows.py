@@ -27,19 +27,10 @@ def refuse_training_rows(owner: str, run: object, x: PyTree, y: ArrayLike) -> No
     :param y: targets.
     :raises ValueError: naming how many rows were seen in training.
     """
-    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
-    if not args:
+    found = _fitted_and_given(run, x, y)
+    if found is None:
         return
-    target = args[1] if len(args) > 1 else kwargs.get("y")
-    model = getattr(getattr(run, "sampler", None), "model", None)
-    # A model may name its target otherwise: inputs are compared by themselves then.
-    known = (args[0],) if target is None else (args[0], target)
-    leaves = [
-        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
-    ]
-    if not _are_comparable(*leaves):
-        return
-    fitted, new = digests(*leaves)
+    fitted, new = found
     distinct, counts = np.unique(np.array(fitted), return_counts=True)
     seen = int(np.isin(np.array(new), distinct).sum())
     by_chance = (counts[counts > 1].sum() + 1) / (len(fitted) + 1)
@@ -48,6 +39,46 @@ def refuse_training_rows(owner: str, run: object, x: PyTree, y: ArrayLike) -> No
             f"{owner}: {seen} of {len(new)} calibration rows are training rows of this run, which fits them "
             "better than it fits new rows. Give rows that were held out before the fit."
         )
+
+
+def refuse_new_rows(owner: str, run: Any, x: Any, y: Any) -> None:
+    """Refuse rows of inputs and targets that are not among the training rows.
+
+    :param owner: the function that was called, for the error.
+    :param run: an ``MCMC`` after `run`.
+    :param x: inputs, as the model takes them.
+    :param y: targets.
+    :raises ValueError: naming how many rows are new.
+    """
+    found = _fitted_and_given(run, x, y)
+    if found is None:
+        return
+    fitted, given = found
+    new = np.flatnonzero(~np.isin(np.array(given), np.array(fitted)))
+    if new.size:
+        raise ValueError(
+            f"{owner}: {new.size} of {len(given)} rows, such as row {new[0]}, are no training rows of this "
+            "run, and leave-one-out is about the rows that were fitted. Leave x and y out, or score new rows "
+            "by `bnn.scores.lppd`."
+        )
+
+
+def _fitted_and_given(run: Any, x: Any, y: Any) -> tuple[list[bytes], list[bytes]] | None:
+    """Fingerprints of the training rows and of the rows given; None where they cannot be compared."""
+    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    if not args:
+        return None
+    target = args[1] if len(args) > 1 else kwargs.get("y")
+    model = getattr(run.sampler, "model", None)
+    # A model may name its target otherwise: inputs are compared by themselves then.
+    known = (args[0],) if target is None else (args[0], target)
+    leaves = [
+        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
+    ]
+    if not _are_comparable(*leaves):
+        return None
+    fitted, given = digests(*leaves)
+    return fitted, given
 
 
 def _are_comparable(fitted: list[Any], new: list[Any]) -> bool:

@@ -23,7 +23,14 @@ from numpyro.infer import HMC, NUTS, CustomGibbs, Gibbs
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.moves import Bound, Interleaved, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.moves import (
+    Bound,
+    Interleaved,
+    PrecisionRedraw,
+    RidgeScaling,
+    UnitRefresh,
+    UnitRescaling,
+)
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 
@@ -64,7 +71,8 @@ centered = bnn.parameterize(network, "centered")
 
 def moves():
     rescaling = UnitRescaling("net/Dense_0.kernel", "net/Dense_1.kernel", ["net/Dense_0.bias"])
-    return [RidgeScaling(), PrecisionRedraw(), rescaling]
+    refresh = UnitRefresh("net/Dense_0.kernel", ["net/Dense_0.bias"])
+    return [RidgeScaling(), PrecisionRedraw(), rescaling, refresh]
 
 
 def mixed():
@@ -218,7 +226,13 @@ SINGLE = priors.Hierarchical.width(0.5, group=1.0, weight=3.0, groups="layer")
 @pytest.mark.parametrize(
     ("move", "model"),
     [*((move, network) for move in moves()), (PrecisionRedraw(), partial(network, prior=SINGLE))],
-    ids=["RidgeScaling", "PrecisionRedraw", "UnitRescaling", "PrecisionRedraw of single weights"],
+    ids=[
+        "RidgeScaling",
+        "PrecisionRedraw",
+        "UnitRescaling",
+        "UnitRefresh",
+        "PrecisionRedraw of single weights",
+    ],
 )
 def test_no_move_comes_to_the_same_key_twice(move, model):
     key = jax.random.key(3)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.priors.paths import site_name
@@ -28,7 +29,9 @@ class linearize(Messenger):
     :param at: the weights w* by site.
     """
 
-    def __init__(self, fn: Callable | None = None, at: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, fn: Callable | None = None, at: Mapping[str, ArrayLike] | None = None
+    ) -> None:
         self.at = dict(at or {})
         super().__init__(fn)
 

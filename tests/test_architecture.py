@@ -121,7 +121,7 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments rows shared_rows sites
+        compiled_arguments rows shared_rows sites tempered_likelihood
         targets without_subsampling
         structure
         potential
@@ -154,8 +154,9 @@ ROWS = {
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "samplers.tempering": """
-        evidence ladder prior_draws rung_kernels
-        warmup
+        evidence ladder move_statistics prior_draws rung_energies rung_kernels
+        rung_moves warmup
+        state
         kernel
     """,
     "storage": """

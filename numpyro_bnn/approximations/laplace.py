@@ -31,7 +31,7 @@ _MOST_FULL = 5000
 def laplace(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     num_samples: int = 1000,
     subset: Literal["all", "last_layer"] | Sequence[str] = "all",
     covariance: Literal["auto", "full", "diagonal"] = "auto",
@@ -45,7 +45,7 @@ def laplace(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """Draws from N(w*, H⁻¹) at a mode w* of the posterior, in unconstrained coordinates.
 

@@ -97,8 +97,8 @@ class OnHost:
         :param ahead: row numbers of the next step, to be read meanwhile.
         """
         kind = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
-        wanted = (rows,) if ahead is None else (rows, ahead)
-        return jax.pure_callback(self._serve, kind, *wanted, vmap_method="broadcast_all")
+        numbers = (rows,) if ahead is None else (rows, ahead)
+        return jax.pure_callback(self._serve, kind, *numbers, vmap_method="broadcast_all")
 
     def _serve(self, rows: Any, ahead: Any = None) -> np.ndarray:
         rows = np.asarray(rows)

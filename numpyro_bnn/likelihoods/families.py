@@ -33,7 +33,7 @@ from numpyro_bnn.likelihoods.observe import (
 from numpyro_bnn.priors.precision_conditionals import Array, Child, Level
 
 Link = Literal["softplus", "exp"]
-Units = tuple[Any, Any]
+Units = tuple[Values, Values]
 STANDARD: Units = (0.0, 1.0)
 _LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 
@@ -182,8 +182,8 @@ def gaussian(
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_shape("gaussian", f, y)
         at, spread = shift + unit * f, unit * scale
-        each = dist.Normal(at, spread) if case is None else dist.StudentT(case, at, spread)
-        return each.to_event(jnp.ndim(f) - 1)
+        law = dist.Normal(at, spread) if case is None else dist.StudentT(case, at, spread)
+        return law.to_event(jnp.ndim(f) - 1)
 
     event_dim = 0 if y is None else jnp.ndim(y) - 1
     return observe("gaussian", f, y, x, name, plate, likelihood, event_dim, weights)

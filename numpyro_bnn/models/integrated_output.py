@@ -13,7 +13,7 @@ Noise of Student's t is Gaussian given a precision for each value, λ ~ Gamma(ν
 sampled beside the rest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -64,7 +65,7 @@ class integrate_output(Messenger):
     ['net/Dense_0.bias', 'net/Dense_0.kernel', 'y.scale', 'y']
     """
 
-    def __init__(self, fn: Callable | None = None, sites: Any = None) -> None:
+    def __init__(self, fn: Callable | None = None, sites: Sequence[str] | None = None) -> None:
         if isinstance(sites, str):
             sites = (sites,)
         self.sites = None if sites is None else tuple(sites)
@@ -82,7 +83,7 @@ class integrate_output(Messenger):
     def __hash__(self) -> int:
         return hash((self.fn, self.sites))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         model = partial(self.fn, *args, **kwargs)
         parts = _parts_of(model)
         if not parts.observed:

@@ -51,7 +51,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def dumped(module: Any) -> bytes:
+def dumped(module: object) -> bytes:
     """A module as bytes, which ``pickle.loads`` reads.
 
     :raises pickle.PicklingError: for modules of classes that cannot be imported by name.

@@ -193,7 +193,7 @@ def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
     yield last
 
 
-def blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
+def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     """Blocks of draws: a single one for draws on the device, small ones for draws on host or disk."""
     chains, num_draws = np.shape(next(iter(draws.values())))[:2]
     brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
@@ -208,7 +208,7 @@ def blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 
-def flat_draws(draws: Any) -> Any:
+def flat_draws(draws: PyTree) -> PyTree:
     """Draws of all chains in a row, (draw, …)."""
     return draws.reshape(-1, *draws.shape[2:])
 

@@ -224,13 +224,13 @@ class Potential:
         probe = next(b for b in (7, 5, 3, 2, 1) if b < size or b == 1)
         try:
             indices = {plate: jnp.arange(probe)}
-            taken = structure_of(self.model, self.args, self.kwargs, indices)
+            subsampled = structure_of(self.model, self.args, self.kwargs, indices)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The model does not follow a minibatch of {probe} of the {size} rows of plate "
                 f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
             ) from error
-        for name, site in taken.sites.items():
+        for name, site in subsampled.sites.items():
             inside = plate in site.plates
             if not site.observed:
                 if inside:

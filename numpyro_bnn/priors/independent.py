@@ -1,7 +1,6 @@
 """Priors whose weights are independent: fixed, by fan-in, heavy-tailed, around trained values, by path."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -140,7 +139,7 @@ class ByPath(Prior):
     >>> prior = bnn.priors.ByPath({"*.bias": bnn.priors.Normal(1.0), "*": bnn.priors.FanIn(2.0)})
     """
 
-    def __init__(self, rules: Mapping[str, Any]) -> None:
+    def __init__(self, rules: Mapping[str, object]) -> None:
         if not isinstance(rules, Mapping) or not rules:
             raise TypeError(
                 f"ByPath takes a mapping of patterns to priors such as {{'*.bias': Normal(1.)}}, "

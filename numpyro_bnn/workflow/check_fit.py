@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_key
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
@@ -16,7 +18,7 @@ from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.fit_check.words import on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import structure_at, target_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -30,13 +32,13 @@ _COMPARED = 200
 
 
 def check_fit(
-    run: Any,
-    x: Any = None,
-    y: Any = None,
+    run: Run,
+    x: PyTree = None,
+    y: ArrayLike | None = None,
     *,
     model: Callable | None = None,
     key: jax.Array | None = None,
-    names: Sequence[Any] | None = None,
+    names: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int = 1000,
 ) -> FitCheck:

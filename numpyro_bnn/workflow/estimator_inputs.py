@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
@@ -50,7 +51,7 @@ def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
 
 
 def weights_of(
-    X: np.ndarray, y: np.ndarray, sample_weight: Any
+    X: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Rows that count, and their weights; None where each counts once.
 

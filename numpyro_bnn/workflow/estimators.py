@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
@@ -76,7 +77,7 @@ class _BNN(BaseEstimator):
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
         return self
 
-    def predictions(self, X: Any) -> Predictions:
+    def predictions(self, X: ArrayLike) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
 
         Rows are predicted in blocks of one size, so that a row gets the same numbers among any others.
@@ -89,7 +90,7 @@ class _BNN(BaseEstimator):
         made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
         return made.first_rows(len(X))
 
-    def check(self, X: Any = None, y: Any = None) -> FitCheck:
+    def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:
         """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
 
         :param X: inputs of the rows that were fitted (N, columns); needed after pickle alone, which keeps no
@@ -105,7 +106,7 @@ class _BNN(BaseEstimator):
             y = targets_of(self, y, "check_fit")
         return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).
@@ -191,7 +192,9 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNRegressor":
         """Sample the posterior.
 
         :param X: inputs (N, columns), an array or a table of numbers.
@@ -209,7 +212,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         return fitted
 
     def predict(
-        self, X: Any, return_std: bool = False
+        self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior mean of the target, and how uncertain a new target is.
 
@@ -221,7 +224,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         return (mean, scale) if return_std else mean
 
     def predict_quantiles(
-        self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+        self, X: ArrayLike, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """Quantiles of the predictive distribution of a new target.
 
@@ -231,7 +234,9 @@ class BNNRegressor(RegressorMixin, _BNN):
         """
         return self.predictions(X).quantiles(quantiles).T
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The interval that holds a new target with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise the central interval of the
@@ -322,7 +327,9 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNClassifier":
         """Sample the posterior.
 
         :param X: inputs (N, columns), an array or a table of numbers.
@@ -351,7 +358,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         fitted: BNNClassifier = self._fit(model, X, labels, weights)
         return fitted
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
 
         :param X: inputs (N, columns).
@@ -360,7 +367,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         probs = np.asarray(average(self.predictions(X)), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of highest probability.
 
         :param X: inputs (N, columns).
@@ -370,7 +377,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         labels: np.ndarray = self.classes_[best]
         return labels
 
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise by the model's own
@@ -385,7 +392,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
             return self.calibration_.at(coverage).predict_set(X)
         return nominal_sets(self, X, coverage)
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One label of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from numpyro_bnn.diagnostics.fit_check import words
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
 from numpyro_bnn.diagnostics.fit_check.quantities import Quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 _WIDTH = 88
 _WORST = 10
@@ -162,7 +166,7 @@ class FitCheck:
             Path(path).write_text(made, encoding="utf-8")
         return made
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """One line a row of the data, as a pandas data frame indexed by the names of the rows.
 
         :return: columns `elpd`, `error` (its Monte Carlo error), `pareto_k` and, where there is one, `pit`.
@@ -175,7 +179,7 @@ class FitCheck:
             columns["pit"] = self.calibration.pit
         return pd.DataFrame(columns, index=list(self.names))
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
         """LOO-PIT beside the uniform law (:func:`~numpyro_bnn.plots.plot_pit`), or reliability of classes.
 
         :param ax: Matplotlib axes; default: a new figure.

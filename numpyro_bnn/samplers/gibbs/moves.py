@@ -256,7 +256,7 @@ class UnitRefresh(Told):
         )
 
         def log_prior(own: Values) -> jax.Array:
-            return sum(jnp.sum(priors[name].log_prob(own[name])) for name in names)
+            return jnp.asarray(sum(jnp.sum(priors[name].log_prob(own[name])) for name in names))
 
         def one(unit: jax.Array, state: tuple[Values, jax.Array]) -> tuple[Values, jax.Array]:
             now, before = state

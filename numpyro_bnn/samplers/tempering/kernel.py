@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
@@ -150,15 +151,18 @@ class ParallelTempering(Told, MCMCKernel):
 
     @property
     def model(self) -> Callable:
+        """The model that is tempered."""
         return self._model
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
         ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
         return (*fields, *ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
+        """Rungs, round trips and acceptance in words, for the progress bar."""
         barrier = float(jnp.sum(1 - state.swap_probs))
         return (
             f"{state.likelihood_powers.size} rungs, {int(state.round_trips)} round trips, last sweep's "
@@ -166,7 +170,7 @@ class ParallelTempering(Told, MCMCKernel):
         )
 
     def with_pilot(
-        self, key: jax.Array, args: tuple, kwargs: dict[str, Any]
+        self, key: jax.Array, args: tuple, kwargs: dict[str, object]
     ) -> "ParallelTempering":
         """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
 
@@ -184,7 +188,7 @@ class ParallelTempering(Told, MCMCKernel):
                 return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
             rungs *= 2
 
-    def evidence_of(self, fields: Mapping[str, Any]) -> Tempering | None:
+    def evidence_of(self, fields: Mapping[str, ArrayLike]) -> Tempering | None:
         """Statistics of the ladder and the log evidence of a run; None for a run without draws.
 
         :param fields: arrays (chain, draw, …) by name that the run recorded.
@@ -205,6 +209,7 @@ class ParallelTempering(Told, MCMCKernel):
         model_args: tuple = (),
         model_kwargs: dict | None = None,
     ) -> TemperingState:
+        """The first state of all rungs of a chain, or of all chains for an array of keys."""
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
@@ -346,6 +351,7 @@ class ParallelTempering(Told, MCMCKernel):
         return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of all sites."""
         potential = Potential(self._model, model_args, model_kwargs)
         return partial(potential.constrain, deterministic=True)
 

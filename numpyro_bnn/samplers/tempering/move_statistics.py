@@ -21,7 +21,7 @@ class MoveMoments(NamedTuple):
     - **products** - summed products of the deviations
     """
 
-    count: jax.Array
+    count: jax.Array  # type: ignore[assignment]
     mean_before: jax.Array
     mean_after: jax.Array
     squares_before: jax.Array

@@ -1,4 +1,4 @@
-"""The output layer integrated out on every rung: the path of the model itself, its evidence and its posterior."""
+"""The output layer integrated out on every rung: the path of the model itself, evidence and posterior."""
 
 from functools import partial
 

@@ -43,6 +43,19 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     return number
 
 
+def check_share(owner: str, label: str, value: Any) -> None:
+    """Refuse anything but a number strictly between 0 and 1.
+
+    :raises ValueError: naming the value.
+    """
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 < value < 1:
+        raise ValueError(
+            f"{owner}: {label} is a share strictly between 0 and 1, such as 0.9 for 90 %, got "
+            f"{value!r}."
+        )
+
+
 def check_key(owner: str, key: object, batch: int = 1) -> None:
     """Refuse values that are neither a random key nor one key a chain.
 

@@ -24,17 +24,17 @@ ALLOWED = {
     "likelihoods": "_checks _types distributions priors",
     "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data likelihoods priors",
-    "samplers.sgmcmc": "_checks _text _types distributions potential priors",
+    "samplers.sgmcmc": "_checks _text _types data distributions potential priors",
     "storage": "_types data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types distributions potential priors samplers samplers.sgmcmc",
-    "posterior": "_checks _types data distributions likelihoods potential priors samplers storage",
+    "posterior": "_calls _checks _types data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
     "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
     "diagnostics": (
-        "_html _types data diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo posterior "
-        "priors samplers "
+        "_calls _html _types data diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo "
+        "posterior priors samplers "
         "samplers.tempering storage"
     ),
     # The end of a run that goes on until it is known is a verdict: run/until.py asks for it.
@@ -170,7 +170,7 @@ ROWS = {
         checkpoints
     """,
     "workflow": """
-        default_kernels describe estimator_inputs method_table relevance training_rows
+        default_kernels describe estimator_inputs estimator_warning method_table relevance training_rows
         calibration check_fit compare second_opinion
         fit
         estimators

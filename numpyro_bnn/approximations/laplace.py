@@ -104,7 +104,7 @@ def laplace(
         members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
         members = {n: v[None] for n, v in _values_of(mode, member_optimizer.whole).items()}
-    keep_finite("laplace", finite_members(members))
+    keep_finite("laplace", finite_members(members), member_optimizer.about_data)
     z = {name: value[0] for name, value in members.items()}
     sites = known or _last_layer(member_optimizer.whole, z)
     flat, unravel = ravel_pytree({name: z[name] for name in sites})

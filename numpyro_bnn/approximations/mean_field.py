@@ -121,8 +121,8 @@ def mean_field(
     params = svi.get_params(carry[0])
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in [loss, *params.values()]):
         raise ValueError(
-            "mean_field: the fit is not finite. Check the data for NaN or infinite values, or use "
-            "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+            f"mean_field: the fit is not finite. {member_optimizer.about_data()}Use a smaller learning "
+            "rate: `optimizer=optax.adam(1e-3)`."
         )
     values = fit.draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
     info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": member_optimizer.gradients}

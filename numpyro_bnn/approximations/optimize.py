@@ -71,8 +71,8 @@ def optimize(
     bad = [int(chain) for chain in jnp.flatnonzero(~jnp.isfinite(energy))]
     if bad:
         raise ValueError(
-            f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for "
-            "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+            f"optimize: the potential energy of start(s) {bad} is not finite. "
+            f"{member_optimizer.about_data()}Use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     member_optimizer.name_far(energy, options)
     programs = member_optimizer.programs

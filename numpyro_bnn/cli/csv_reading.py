@@ -116,18 +116,21 @@ def _told(separator: str) -> str:
     return _SEPARATORS.get(separator, repr(separator))
 
 
-def columns_of(path: Path, text: Text, complete: str | None = None) -> pd.DataFrame:
+def columns_of(
+    path: Path, text: Text, complete: str | None = None, target: str | None = None
+) -> pd.DataFrame:
     """The columns as numbers (float64), truth values, dates or categories (text).
 
     :param path: path of the file, for the error.
     :param text: its fields.
     :param complete: the one column without missing values: in others a missing value is NaN, and for texts
         and truth values the text ``"(missing)"``. None if no column may have missing values.
+    :param target: the column that is predicted, for the error; None where no target is read.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.
     """
     fields = {name: [row[k] for row in text.rows] for k, name in enumerate(text.names)}
-    _refuse_missing(path, text, fields, complete)
+    _refuse_missing(path, text, fields, complete, target)
     return pd.DataFrame({name: _read_column(path, name, own, text) for name, own in fields.items()})
 
 
@@ -150,7 +153,11 @@ def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Ser
 
 
 def _refuse_missing(
-    path: Path, text: Text, fields: dict[str, list[str]], complete: str | None
+    path: Path,
+    text: Text,
+    fields: dict[str, list[str]],
+    complete: str | None,
+    target: str | None,
 ) -> None:
     places = [
         (number, name)
@@ -162,9 +169,20 @@ def _refuse_missing(
         return
     shown = "; ".join(f"row {row}, column '{name}'" for row, name in places[:10])
     more = f"; and {len(places) - 10} more" if len(places) > 10 else ""
+    advice = []
+    if any(name != target for _, name in places):
+        advice.append(
+            "Fill them in or drop those rows; --missing impute allows missing inputs."
+            if complete is None
+            else "Correct the infinite inputs."
+        )
+    if any(name == target for _, name in places):
+        advice.append(
+            f"Rows without a target '{target}' cannot be learned from: drop them, or put them into a "
+            "file of their own and predict them after the fit, with `python -m numpyro_bnn predict`."
+        )
     raise ValueError(
-        f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. Fill them in or drop "
-        "those rows; --missing impute allows missing inputs."
+        f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. {' '.join(advice)}"
     )
 
 

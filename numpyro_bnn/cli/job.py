@@ -55,7 +55,7 @@ class Options(NamedTuple):
       :func:`~numpyro_bnn.workflow.fit.fit`, and for NUTS in a comparison
     - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
       is judged for the first time after `num_samples`
-    - **max_minutes** - time limit of a fit
+    - **max_minutes** - time limit of a fit, see :func:`numpyro_bnn.fit`
     - **settings** - settings of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
     - **calibration** - share of the other rows kept for calibration; None for no calibration

@@ -115,7 +115,7 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         "",
         "## Can the posterior be believed?",
         "",
-        f"**Verdict: {outcome.report.verdict}.** {outcome.report.explanation}",
+        f"**Verdict: {outcome.report.verdict.words}.** {outcome.report.explanation}",
         "",
         "```",
         str(outcome.report),

@@ -21,6 +21,7 @@ examples:
 
 Text columns become one input a level, dates (2026-01-31) days and places in year and week. Missing values
 are an error that says where they are, unless --missing impute is given.
+Rows are named by their line in the file: the header is row 1, the first row of data row 2.
 Ctrl-C after the warm-up keeps the draws so far and reports on them.
 """
 
@@ -73,7 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         type=_minutes,
         default=3.0,
         metavar="M",
-        help="a fit ends when predictions are known within tolerance, or after so many; default: 3",
+        help="a fit ends when predictions are known within tolerance, or after so many minutes of "
+        "optimising, compiling, warm-up and sampling; default: 3. What comes before the first draw, and "
+        "half of --samples, are never cut short; the report is written afterwards. So a small limit is "
+        "passed by a minute or two",
     )
     add(
         "--max-tree-depth",

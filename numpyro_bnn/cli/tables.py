@@ -148,7 +148,7 @@ def read_csv(
             f"{path} has {len(text.rows)} rows and {len(text.names)} columns; at least 20 rows and one "
             "column beside the target are needed."
         )
-    frame = columns_of(path, text, None if not impute else target)
+    frame = columns_of(path, text, target if impute else None, target)
     y, classes, task = _target(frame[target], task)
     sources = sources_of(frame.drop(columns=target))
     inputs = inputs_of(path, frame, sources)

@@ -45,19 +45,22 @@ def prepared(
     :raises ValueError: for numbers that the device's number types cannot hold or tell apart.
     """
     ready = innermost(model)
-    _refuse_network(ready)
+    refuse_network(ready)
     if hasattr(ready, "prepare"):
         return ready.prepare(args, kwargs)
     args, kwargs = as_arrays(model, args, kwargs)
     owner = _owner(model)
-    for label, leaf in _named(model, args, kwargs):
+    for label, leaf in named_leaves(model, args, kwargs):
         if isinstance(leaf, np.ndarray):
             check_fits(owner, label, leaf)
     return args, kwargs
 
 
-def _refuse_network(model: Callable) -> None:
-    """Refuse a Flax module where a model is expected: it has no prior and no likelihood."""
+def refuse_network(model: object) -> None:
+    """Refuse a Flax module where a model is expected: it has no prior and no likelihood.
+
+    :raises TypeError: naming the network.
+    """
     # Flax is recognised by name, because only `models` imports it.
     if any(base.__module__.startswith("flax.") for base in type(model).__mro__):
         name = type(model).__name__
@@ -167,19 +170,50 @@ def _check_table(owner: str, label: str, values: Any) -> None:
             raise ValueError(
                 f"{owner}: {label} has {missing} missing values. Fill them in, or drop those rows."
             )
-    if not hasattr(values, "columns") or kinds is None or not hasattr(kinds, "items"):
+    refuse_text_columns(owner, label, values)
+
+
+def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = False) -> None:
+    """Refuse a table, of pandas or polars, with columns that hold texts, categories or dates.
+
+    :param owner: the function that was called, for the error.
+    :param label: name of the argument.
+    :param table: the table; anything else passes.
+    :param convertible: whether columns of Python objects pass if all of them are numbers.
+    :raises TypeError: naming the columns and their types.
+    """
+    kinds = getattr(table, "dtypes", None)
+    if not hasattr(table, "columns") or kinds is None or np.ndim(kinds) != 1:
         return
-    bad = [f"{name!r} ({kind})" for name, kind in kinds.items() if not _is_number(kind)]
+    bad = [
+        f"{name!r} ({kind})"
+        for k, (name, kind) in enumerate(zip(table.columns, kinds))
+        if not (_is_number(kind) or (convertible and _is_object(kind) and _holds_numbers(table, k)))
+    ]
     if bad:
+        more = f" and {len(bad) - 8} more" if len(bad) > 8 else ""
         raise TypeError(
-            f"{owner}: {label} is a {type(values).__name__} whose columns {', '.join(bad[:8])} hold no "
-            "numbers. Make them numeric, or give `pandas.get_dummies` of them."
+            f"{owner}: {label} is a {type(table).__name__} whose columns {', '.join(bad[:8])}{more} "
+            "hold no numbers. Make them numeric: `pandas.get_dummies` does so for texts, and the page "
+            '"Mixed tables" has a pipeline for texts, dates and missing values.'
         )
 
 
 def _is_number(kind: Any) -> bool:
+    if hasattr(kind, "is_numeric"):  # polars
+        return bool(kind.is_numeric()) or str(kind) == "Boolean"
     # Types of NumPy and of pandas ("Int64", "boolean") both have a letter for their kind.
     return getattr(kind, "kind", "O") in "biuf"
+
+
+def _is_object(kind: Any) -> bool:
+    return isinstance(kind, np.dtype) and kind.kind == "O"
+
+
+def _holds_numbers(table: Any, column: int) -> bool:
+    """Whether all objects in one column of a pandas table are numbers or missing."""
+    values = table.iloc[:, column]
+    return all(value is None or isinstance(value, _NUMBERS) for value in values)
 
 
 def _is_of_numbers(values: Any) -> bool:
@@ -213,9 +247,15 @@ def _parameters(
     return dict(zip(names, args)) | dict(kwargs)
 
 
-def _named(
+def named_leaves(
     model: Callable | None, args: tuple, kwargs: Mapping[str, object]
 ) -> Iterator[tuple[str, Any]]:
+    """All arrays and constants among the arguments of a model, with the names that its signature gives them.
+
+    :param model: the model, with or without handlers around it.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
     for name, value in _parameters(model, args, kwargs).items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield name + jax.tree_util.keystr(path), leaf

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn._calls import shows_call
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
@@ -18,7 +19,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import targets_of
+from numpyro_bnn.posterior.fitted import is_finished, targets_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -30,8 +31,13 @@ from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar
 _MOST_MATCHED = 20_000
 # Rows at which predictions are compared before and after hidden units are exchanged.
 _ROWS_TRIED = 50
+_CALL = (
+    "`diagnose(run, x)`: the run or its draws come first, then the inputs to predict at; give the model as "
+    "`model=` where the draws do not know theirs."
+)
 
 
+@shows_call(_CALL)
 def diagnose(
     run: Run,
     x: PyTree,
@@ -65,12 +71,18 @@ def diagnose(
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
-    :raises ValueError: without draws or a model, or where it is not clear which site is the target.
+    :raises ValueError: without draws or a model, for other columns than the fit had, or where it is not
+        clear which site is the target.
+    :raises TypeError: for arguments in another order.
 
     >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
     >>> report.verdict                                                      # doctest: +SKIP
     'within_tolerance'
     """
+    if not is_finished(run):
+        raise TypeError(
+            f"diagnose: got {type(run).__name__} and {type(x).__name__} as run and x. Write {_CALL}"
+        )
     draws = draws_of(run, model, "diagnose")
     if not draws.num_chains * draws.num_draws:
         raise ValueError(
@@ -79,6 +91,7 @@ def diagnose(
         )
     check_columns("diagnose", "x", draws.info.get("columns", []), x)
     (x,), _ = as_arrays(draws.model, (x,), {})
+    check_row_shapes("diagnose", "x", draws.info, x)
     weights, predictions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units

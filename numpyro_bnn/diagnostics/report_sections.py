@@ -30,7 +30,7 @@ _ALLOWED = {
         "stack them."
     ),
     "too_short": "Nothing can be said from so few draws. Run longer.",
-    "invalid": "Nothing can be said: draws are NaN or infinite. Mend or leave out those chains.",
+    "invalid": "Nothing can be said: draws are NaN or infinite. Repair or leave out those chains.",
 }
 _MOST_ROWS = 10
 

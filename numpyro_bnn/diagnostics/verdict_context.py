@@ -91,7 +91,7 @@ def on_relabelling(evidence: Evidence) -> list[str]:
         return [f"{lead}, and matching hidden units changes little ({worst}): not relabelling."]
     return [
         f"{lead}, and {percent(matched.after)} once hidden units are matched ({worst}): the "
-        "difference is relabelling, the rest is not."
+        "difference is relabelling of hidden units, and what is left is not."
     ]
 
 

@@ -21,9 +21,20 @@ class Verdict(str):
     list with `"converged"`, `"predictions_converged"` or `"not_converged"`, with a warning: the first two
     mean within tolerance, the third means every other verdict on a run that could be judged. In sets and as
     keys of dicts only the new names work.
+
+    :param name: one of the six.
+    :param one_chain: whether there was one chain alone, which the words then say: it cannot be compared with
+        others, and knows of no mode that it has not visited.
     """
 
-    __slots__ = ()
+    __slots__ = ("one_chain",)
+
+    one_chain: bool
+
+    def __new__(cls, name: str, one_chain: bool = False) -> "Verdict":
+        made = super().__new__(cls, name)
+        made.one_chain = one_chain
+        return made
 
     def __eq__(self, other: object) -> bool:
         meant = _OLD.get(other) if type(other) is str else None
@@ -46,8 +57,10 @@ class Verdict(str):
     @property
     def words(self) -> str:
         """The verdict as it is written in a sentence, with spaces."""
-        return self.replace("_", " ")
+        words = self.replace("_", " ")
+        alone = self.one_chain and self.startswith("within_tolerance")
+        return f"{words}, by one chain alone" if alone else words
 
     def at_best(self, worst: str) -> "Verdict":
         """This verdict, replaced by `worst` where it is within tolerance."""
-        return Verdict(worst) if self.startswith("within_tolerance") else self
+        return Verdict(worst, self.one_chain) if self.startswith("within_tolerance") else self

@@ -66,6 +66,7 @@ def judge(evidence: Evidence) -> Judgement:
         lines.append(on_second_run(evidence.second))
     if evidence.num_chains == 1:
         lines.insert(0, ONE_CHAIN)
+        judgement = judgement._replace(verdict=Verdict(judgement.verdict, one_chain=True))
     return judgement._replace(sentences=tuple(lines))
 
 

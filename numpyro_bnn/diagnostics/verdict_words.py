@@ -60,10 +60,10 @@ def sentences(measured: ErrorsAndAgreement, what: str) -> list[str]:
         lines.append(f"To bring all within tolerance takes {draws_needed(needed)} (set by {by}).")
     if measured.num_above is not None and np.isfinite(measured.rhat_limit):
         lines.append(
-            f"R-hat of {measured.num_above:,} of {measured.num_scalars:,} {what} is above the limit that "
-            f"belongs to so many (about {measured.rhat_limit:.3f})"
+            f"R-hat of {measured.num_above:,} of {measured.num_scalars:,} {what} is above about "
+            f"{measured.rhat_limit:.3f}, which so many {what} of converged chains seldom exceed"
             + (
-                "; where averages agree, spreads may not."
+                ": their averages are known, but how far the draws spread there may not be."
                 if measured.num_above and verdict.startswith("within")
                 else "."
             )
@@ -118,7 +118,8 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
             f"Averaged class probabilities err by {_size(error.total_variation, 'of total variation')} "
             f"({tolerance.total_variation:g} accepted), in the worst rows by "
             f"{_size(error.total_variation_99)} ({tolerance.total_variation_99:g}); at "
-            f"{percent(error.decisions_open or 0.0)} of rows the decision is open."
+            f"{percent(error.decisions_open or 0.0)} of rows more draws could change which class is the "
+            "likeliest."
         )
     if error.relative is not None:
         lines.append(
@@ -128,10 +129,12 @@ def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
         )
     if error.log_score is not None:
         rows = error.log_score_rows or 0.0
+        limit = tolerance.log_score_limit(rows)
+        share = "" if limit == tolerance.log_score else ", a fifth of that"
         lines.append(
-            f"The log score errs by {_size(error.log_score, 'nats')} "
-            f"({tolerance.log_score_limit(rows):.2g} accepted), beside {rows:.2g} from the number of "
-            f"rows; finite draws lower it by {-(error.log_score_bias or 0.0):.2g}."
+            f"The log score errs by {_size(error.log_score, 'nats')}, beside {rows:.2g} from the number "
+            f"of rows ({limit:.2g} accepted{share}); finite draws lower it by "
+            f"{-(error.log_score_bias or 0.0):.2g}."
         )
     if measured.num_impossible:
         lines.append(
@@ -232,7 +235,8 @@ def _groups(measured: ErrorsAndAgreement, what: str) -> list[str]:
             f"nats in the order of the groups."
         )
     lines.append(
-        "This is not one posterior yet. More draws help only chains that cross: temper "
+        "The chains found different solutions: do not average them as one posterior. More draws help only "
+        "chains that cross from one to another: temper "
         "(ParallelTempering), or weight chains by rows held out (stack)."
     )
     return lines

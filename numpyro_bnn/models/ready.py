@@ -22,7 +22,7 @@ from flax import linen, nnx
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
-from numpyro_bnn.data.columns import check_columns, column_names
+from numpyro_bnn.data.columns import check_columns, column_names, refuse_row_shape
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
     Noise,
@@ -205,10 +205,7 @@ class ReadyModel:
 
     def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:
         if shape[1:] != units.x_mean.shape:
-            raise ValueError(
-                f"{self.kind}: x has shape {shape}, but the training data had rows of shape "
-                f"{units.x_mean.shape}."
-            )
+            refuse_row_shape(self.kind, "x", shape, units.x_mean.shape)
 
     def __call__(
         self, x: PyTree, y: Values | None = None, weights: Values | None = None

@@ -126,7 +126,9 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     failed = store.failed
     # A run that has not ended, or was killed, has not recorded its suspect chains.
     suspect = store.about.get("suspect") or suspect_chains(values, stats)
-    info: dict[str, Any] = {"left_out": failed} if failed else {}
+    # What is known of the inputs is written when a run ends.
+    info: dict[str, Any] = dict(store.about.get("inputs", {}))
+    info |= {"left_out": failed} if failed else {}
     if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:
         info["suspect"] = suspect
     if failed:

@@ -10,7 +10,8 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.posterior.fitted import held_by
+from numpyro_bnn.data.columns import about_inputs
+from numpyro_bnn.posterior.fitted import arguments_of, held_by
 from numpyro_bnn.samplers.suspects import suspects_in
 
 
@@ -122,8 +123,9 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         # An MCMC of NumPyro itself records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
-        if columns := getattr(run, "columns", []):
-            info["columns"] = list(columns)
+        args, _ = arguments_of(run)
+        columns = getattr(run, "columns", [])
+        info |= about_inputs(args) | ({"columns": list(columns)} if columns else {})
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)

@@ -13,14 +13,15 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
+from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
-from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of
+from numpyro_bnn.posterior.fitted import arguments_of, is_finished
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -42,8 +43,13 @@ _BLOCK = 2**24
 _BLOCK_IN_MEMORY = 6 * 2**20
 # Draws in one vector.
 VECTOR = 32
+_CALL = (
+    "`predict(model, samples, x)`: the model comes first, or None where the draws know theirs, then the "
+    "run or its draws, then the inputs."
+)
 
 
+@shows_call(_CALL)
 def predict(
     model: Callable | None,
     samples: Run,
@@ -66,9 +72,14 @@ def predict(
         site with a value for every row, of which there is only the mean.
     :return: predictions with leading axes (chain, draw, row).
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
-        of other rows, or inputs have no rows.
-    :raises TypeError: if the model needs more than x.
+        of other rows, or inputs have no rows or other columns than the fit had.
+    :raises TypeError: if the model needs more than x, or for arguments in another order.
     """
+    if is_finished(model) or not is_finished(samples):
+        raise TypeError(
+            f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
+            f"model, samples and x. Write {_CALL}"
+        )
     args, _ = arguments_of(samples)
     fitted = args[0] if args else None
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
@@ -78,6 +89,7 @@ def predict(
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     if isinstance(samples, Draws):
         check_columns("predict", "x", samples.info.get("columns", []), x)
+        check_row_shapes("predict", "x", samples.info, as_arrays(model, (x,), {})[0][0])
     return Predictor(model, x, batch_size=batch_size, site=site, fitted=fitted)(samples)
 
 

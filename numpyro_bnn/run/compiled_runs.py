@@ -17,7 +17,8 @@ from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._checks import check_key, refuse_equal_keys
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.columns import column_names
+from numpyro_bnn.data.columns import about_inputs, column_names
+from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
@@ -213,14 +214,17 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         suspect = self._find_suspects(self._collection_params["phase"])
         self.left_out = failed_chains(self._last_state, finished.bad)
         if self.left_out:
-            warn_of_failed(self.left_out, self.num_chains)
+            about_data = advice_on_data(self.model, self._args, self._kwargs)
+            warn_of_failed(self.left_out, self.num_chains, about_data)
             self._states = without_chains(self._states, self.left_out, self.num_chains)
         self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
         self.stopped = None if judge is None else judge.stopped(finished.num_draws)
         can_resume = self._disk is not None and self._disk.checkpoint is not None
         warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
-        if self.suspect and self._disk is not None:
-            self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
+        if self._disk is not None:
+            facts = {"suspect": self.suspect} if self.suspect else {}
+            inputs = about_inputs(self._args) | ({"columns": self.columns} if self.columns else {})
+            self._processes.first(partial(self._disk.store.note, inputs=inputs, **facts))
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
 

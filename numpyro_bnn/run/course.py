@@ -47,17 +47,18 @@ class Judge(Protocol):
 
     - **reason** - why the run should stop; None while it should continue
     - **dropped** - number of draws at the beginning that do not count
-    - **max_seconds** - time limit; None for none
     - **line** - how far the run is, in words
     """
 
     reason: str | None
     dropped: int
-    max_seconds: float | None
     line: str
 
     def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Check and compile for draws of these shapes (chain, draw, …), before any step is taken."""
+
+    def is_late(self) -> bool:
+        """Whether the time limit of the run is over."""
 
     def evaluate(self, drawn: DrawsSoFar) -> None:
         """Judge all draws so far."""
@@ -150,14 +151,11 @@ class Course(NamedTuple):
 
         A resumed run repeats the evaluations of the earlier process: they depend on nothing but draws.
         """
-        began, seconds_a_draw = time.monotonic(), float("nan")
-
-        def late() -> bool:
-            return judge.max_seconds is not None and time.monotonic() - began > judge.max_seconds
+        seconds_a_draw = float("nan")
 
         def ends(count: int) -> bool:
             # Fewer draws than a chunk are too few to judge.
-            return interrupted() or (count >= self.plan.chunk and late())
+            return interrupted() or (count >= self.plan.chunk and judge.is_late())
 
         bars.say(judge.line)
         for count in self.plan.looks():
@@ -168,7 +166,7 @@ class Course(NamedTuple):
                 seconds = time.monotonic() - segments_began
                 seconds_a_draw = seconds * self.plan.thinning / max(1, done.steps - before)
             stopped = self.processes.agreed(interrupted())
-            over = self.processes.agreed(late()) and count >= done.draws
+            over = self.processes.agreed(judge.is_late()) and count >= done.draws
             if stopped or not done.draws:
                 judge.reason = "interrupted"
                 break

@@ -13,6 +13,7 @@ from numpyro.util import _is_under_jax_transform
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.compiled_runs import CompiledRuns
@@ -122,6 +123,7 @@ class MCMC(CompiledRuns):
                 f"MCMC: expected a kernel such as NUTS(model), got {sampler!r}. Wrap the model in "
                 "a kernel first."
             )
+        refuse_network(getattr(sampler, "model", None))
         num_chains = check_whole("MCMC", "num_chains", num_chains)
         num_warmup = check_whole("MCMC", "num_warmup", num_warmup, least=0)
         thinning = check_whole("MCMC", "thinning", thinning)
@@ -248,8 +250,9 @@ class MCMC(CompiledRuns):
         :param at: inputs and targets ``(x, y)`` at which predictions are to be known, such as test
             rows; y may be None, and then nothing is asked of the log score.
         :param until: the Monte Carlo error that is accepted; default ``bnn.Tolerance()``.
-        :param max_minutes: time limit of sampling and judging, compilation included. At least half
-            of the draws of the first judgement are taken. None for no limit.
+        :param max_minutes: time limit of compiling, warm-up, sampling and judging together. Compiling,
+            warm-up and the first half of `num_samples` are never cut short, so that a run may take
+            longer. Without it the run goes on until it is known.
         :param extra_fields: see :meth:`run`.
         :param init_params: see :meth:`run`.
         :param kwargs: keyword arguments of the model.

@@ -13,6 +13,7 @@ from numpyro.infer.util import constrain_fn
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.host_rows import sources_in
+from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import begin_fit
@@ -158,6 +159,6 @@ def check_energy(fit: BoundModel, energy: Array, z: PyTree) -> None:
     sites = {k: float(v) for k, v in by_site.items() if not np.isfinite(v)}
     raise ValueError(
         f"Chain {chain} starts where the potential energy is not finite; log densities by "
-        f"site: {sites or 'all finite, but their sum is not'}. Check the data for NaN or "
-        "infinite values, and start from `bnn.optimize(model, key, …)`."
+        f"site: {sites or 'all finite, but their sum is not'}. "
+        f"{advice_on_data(fit.model, fit.args, fit.kwargs)}Start from `bnn.optimize(model, key, …)`."
     )

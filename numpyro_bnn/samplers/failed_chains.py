@@ -27,10 +27,13 @@ def not_finite(bad: dict[int, int]) -> dict[int, str]:
     return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
 
 
-def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
+def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = "") -> None:
     """Warn of the chains that are left out, with the reason.
 
     :param failed: reason by chain, for at least one chain.
+    :param num_chains: number of all chains.
+    :param about_data: a sentence on data that are not finite, which goes before other advice; see
+        :func:`numpyro_bnn.data.not_finite.advice_on_data`.
     :raises RuntimeError: if no other chain is left.
     """
     reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
@@ -39,6 +42,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
         advice = (
             "Correct the schedule: what it gives must be finite and not negative at every count."
         )
+    advice = about_data + advice
     if len(failed) == num_chains:
         raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
     warnings.warn(

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, as_arrays
+from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, run_of, targets_of
 from numpyro_bnn.posterior.predictions import predict
@@ -108,7 +109,7 @@ class Calibrated:
         :param coverage: a probability strictly between 0 and 1.
         :raises ValueError: for ``"cqr"``, whose scores are of one coverage; too few rows for this coverage.
         """
-        _check_coverage(coverage)
+        check_share("calibrate", "coverage", coverage)
         if self.method == "cqr" and coverage != self.coverage:
             raise ValueError(
                 f"calibrate: scores of method 'cqr' are of coverage {self.coverage} alone, and coverage="
@@ -233,7 +234,7 @@ def calibrate(
     >>> low, high = calibrated.predict_interval(x_new)                      # doctest: +SKIP
     >>> print(calibrated.evaluate(x_test, y_test))                          # doctest: +SKIP
     """
-    _check_coverage(coverage)
+    check_share("calibrate", "coverage", coverage)
     source, run = _source_of(fitted)
     labels = targets_of(source, y_cal, "calibrate")
     refuse_training_rows("calibrate", run, _inputs(source, x_cal), labels)
@@ -269,15 +270,6 @@ def _check_targets(predictions: Predictions, y: Any) -> None:
         predictions.cdf(y)
 
 
-def _check_coverage(coverage: Any) -> None:
-    number = isinstance(coverage, (int, float, np.number)) and not isinstance(coverage, bool)
-    if not number or not 0 < coverage < 1:
-        raise ValueError(
-            f"calibrate: coverage must be a number strictly between 0 and 1, got {coverage!r}. Give 0.9 "
-            "for 90 %."
-        )
-
-
 def _source_of(fitted: Run | FittedEstimator) -> tuple[Any, Any]:
     """What predicts, an estimator or draws; and the run that knows the training rows, or None."""
     if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
@@ -305,6 +297,7 @@ def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:
     """Inputs as arrays, in the form that the model takes."""
     if isinstance(source, Draws):
         return as_arrays(source.model, (x,), {})[0][0]
+    refuse_text_columns("calibrate", "x_cal", x, convertible=True)
     return np.asarray(x, np.float64)
 
 
@@ -344,7 +337,7 @@ def uniforms(x: PyTree) -> np.ndarray:
 
 def nominal_sets(source: Draws | FittedEstimator, x: PyTree, coverage: float) -> np.ndarray:
     """Sets that hold `coverage` of the model's own probability, (N, classes)."""
-    _check_coverage(coverage)
+    check_share("predict_set", "coverage", coverage)
     return class_scores(source, x) <= coverage
 
 

@@ -10,6 +10,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.data.arguments import refuse_text_columns
 from numpyro_bnn.scores.conformal import rows_needed
 
 # The coverage for which held-out rows are calibrated first; others are asked of the same rows.
@@ -26,7 +28,9 @@ def validated(
     :param reset: whether to remember number and names of the columns, or to compare with those remembered.
     :param y_numeric: whether targets must be numbers.
     :raises ValueError: for missing values, other columns or numbers of rows.
+    :raises TypeError: for columns of texts, categories or dates.
     """
+    refuse_text_columns(type(estimator).__name__, "X", X, convertible=True)
     if reset:
         return validate_data(
             estimator,
@@ -38,6 +42,17 @@ def validated(
             ensure_min_samples=2,
         )
     return validate_data(estimator, X, dtype=np.float64, reset=False)
+
+
+def hidden_sizes(estimator: BaseEstimator) -> tuple[int, ...]:
+    """Units of each hidden layer, from the `hidden` of an estimator: a sequence, or a number for one layer.
+
+    :raises ValueError: for a layer without units, or units that are no whole number.
+    """
+    hidden = estimator.hidden
+    layers = hidden if np.ndim(hidden) else (hidden,)
+    name = type(estimator).__name__
+    return tuple(check_whole(name, "each entry of hidden, such as (16, 16),", n) for n in layers)
 
 
 def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:

@@ -14,6 +14,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from numpyro_bnn._checks import check_share
 from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -31,13 +32,19 @@ from numpyro_bnn.workflow.estimator_inputs import (
     BLOCK,
     COVERAGE,
     held_out,
+    hidden_sizes,
     in_blocks,
     key_from,
     table_like,
     validated,
     weights_of,
 )
+from numpyro_bnn.workflow.estimator_warning import warn_of_verdict
 from numpyro_bnn.workflow.fit import fit as fit_model
+
+# Parameters that both estimators hand on to `fit`.
+_FOR_FIT = ("kernel", "num_chains", "num_warmup", "num_samples", "thinning", "batch_size", "until",
+            "max_minutes", "progress_bar")  # fmt: skip
 
 
 class _BNN(BaseEstimator):
@@ -46,7 +53,7 @@ class _BNN(BaseEstimator):
     def _network(self, outputs: int) -> Any:
         if self.network is not None:
             return self.network
-        return MLP(tuple(self.hidden), outputs)
+        return MLP(hidden_sizes(self), outputs)
 
     def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
         """Sample the posterior of a model, keep it, and calibrate it on the rows that are held out."""
@@ -57,15 +64,7 @@ class _BNN(BaseEstimator):
             y[kept],
             key=key_from(self.random_state),
             weights=None if weights is None else weights[kept],
-            kernel=self.kernel,
-            num_chains=self.num_chains,
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            thinning=self.thinning,
-            batch_size=self.batch_size,
-            until=self.until,
-            max_minutes=self.max_minutes,
-            progress_bar=self.progress_bar,
+            **{name: getattr(self, name) for name in _FOR_FIT},
         )
         self.model_ = model
         self.mcmc_: MCMC = fitted.mcmc
@@ -75,6 +74,7 @@ class _BNN(BaseEstimator):
         if len(held):
             targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
             self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
+        warn_of_verdict(type(self).__name__, self.report_)
         return self
 
     def predictions(self, X: ArrayLike) -> Predictions:
@@ -130,7 +130,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
     :param network: any Flax module with one output in place of a perceptron (two for
         ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
@@ -138,7 +138,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`.
+    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -159,7 +159,7 @@ class BNNRegressor(RegressorMixin, _BNN):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (16, 16),
+        hidden: Sequence[int] | int = (16, 16),
         *,
         network: Any = None,
         prior: Any = None,
@@ -195,12 +195,14 @@ class BNNRegressor(RegressorMixin, _BNN):
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "BNNRegressor":
-        """Sample the posterior.
+        """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: targets (N,).
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
+        :raises TypeError: for columns of texts, categories or dates.
+        :raises ValueError: for missing values, or a setting out of range.
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
         y = column_or_1d(y, warn=True).astype(np.float64)
@@ -247,6 +249,7 @@ class BNNRegressor(RegressorMixin, _BNN):
         :return: lower and upper ends, (N,) each.
         """
         check_is_fitted(self)
+        check_share("predict_interval", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
@@ -264,7 +267,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
     ``mcmc_`` (the run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
     :param network: any Flax module with an output a class (or one output, for two classes) in place of a
         perceptron; `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs; default ``priors.Hierarchical()``.
@@ -273,7 +276,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`.
+    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -294,7 +297,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (16, 16),
+        hidden: Sequence[int] | int = (16, 16),
         *,
         network: Any = None,
         prior: Any = None,
@@ -330,13 +333,14 @@ class BNNClassifier(ClassifierMixin, _BNN):
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "BNNClassifier":
-        """Sample the posterior.
+        """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: labels (N,): numbers, booleans or text.
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
-        :raises ValueError: if all labels are of one class.
+        :raises TypeError: for columns of texts, categories or dates.
+        :raises ValueError: for missing values, a setting out of range, or if all labels are of one class.
         """
         X, y = validated(self, X, y, reset=True)
         check_classification_targets(y)

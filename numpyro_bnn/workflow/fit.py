@@ -129,7 +129,9 @@ def fit(
     :param y_test: their targets; without them the error of the log score is not judged.
     :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
-    :param max_minutes: time limit of optimising and sampling in minutes, for a run with `until`.
+    :param max_minutes: time limit of optimising, compiling, warm-up, sampling and judging together, for a
+        run with `until`. All before the first draw that is kept, and half of `num_samples`, are never cut
+        short, so that a fit may take longer.
     :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
         to show what they predict while the chains run.
     :param progress_bar: show progress.

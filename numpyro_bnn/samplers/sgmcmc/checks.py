@@ -7,6 +7,7 @@ import jax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -117,7 +118,9 @@ def check_target(
     """Check that there is a model or a potential, and a model for minibatches.
 
     :raises ValueError: for two targets or none, and for minibatches without a model.
+    :raises TypeError: for a Flax network in place of a model.
     """
+    refuse_network(model)
     if (model is None) == (potential_fn is None):
         raise ValueError(
             f"{owner}: expected either a model or potential_fn, got model={model} and "

@@ -32,9 +32,10 @@ def test_swaps_of_states_whose_likelihood_is_no_power():
     """Densities f_k(θ) that are any function of the power: the acceptance is that of both orders."""
     rng = np.random.default_rng(0)
     powers, energies = np.array([0.0, 0.2, 1.0]), rng.normal(size=(3, 3))  # (state, rung)
-    rise = lambda k, low, high: (
-        (energies[k, high] - energies[k, low]) / (powers[high] - powers[low])
-    )
+
+    def rise(k, low, high):
+        return (energies[k, high] - energies[k, low]) / (powers[high] - powers[low])
+
     up, down = [rise(0, 0, 1), rise(1, 1, 2), np.nan], [np.nan, rise(1, 0, 1), rise(2, 1, 2)]
     probs = jax.jit(ladder.swap_probabilities)(powers, jnp.array(up), jnp.array(down))
     for k in (0, 1):

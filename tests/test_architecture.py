@@ -112,7 +112,7 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments rows shared_rows sites
+        compiled_arguments rows shared_rows sites tempered_likelihood
         own_subsampling targets
         structure
         potential
@@ -144,8 +144,9 @@ ROWS = {
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "samplers.tempering": """
-        evidence ladder prior_draws rung_kernels
-        warmup
+        evidence ladder move_statistics prior_draws rung_energies rung_kernels
+        rung_moves warmup
+        state
         kernel
     """,
     "storage": """

@@ -47,6 +47,8 @@ class integrate_output(Messenger):
     one output a row or several. The posterior over everything else is that of the model itself; the
     integrated weights are in the draws, drawn exactly, so that `predict`, `diagnose`, checkpoints and
     ArviZ work as before. The likelihood is no longer a product over rows: there are no minibatches.
+    :class:`~numpyro_bnn.ParallelTempering` tempers the likelihood of the rows before the weights are
+    integrated out, so that its path and its evidence are those of the model itself.
     A gradient costs that of the model and about 10 n p² operations more, for n targets and p weights.
 
     Without a target it does nothing.

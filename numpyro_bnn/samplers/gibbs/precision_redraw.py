@@ -7,20 +7,49 @@ the ridge between weights and precision on which HMC is slow (interweaving, Yu a
 """
 
 from collections.abc import Callable
+from math import prod
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.priors.precision_conditionals import Level
 
 
 def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
-    """Constrained values with every precision of `levels` drawn from its conditional, lowest level first."""
+    """Constrained values with every precision of `levels` drawn from its conditional.
+
+    Those with a Gamma distributed conditional govern weights alone, and are independent given all else.
+    One call draws them together: a loop of proposals for each takes half a second to compile.
+    """
     values = dict(values)
-    for key_level, (name, level) in zip(jax.random.split(key, len(levels)), levels.items()):
-        values[name] = level.draw(key_level, values).reshape(values[name].shape)
+    key_gammas, key = jax.random.split(key)
+    conjugate = {name: level for name, level in levels.items() if level.conjugate}
+    if conjugate:
+        values |= _drawn_together(key_gammas, conjugate, values)
+    # Levels above them, the lowest first.
+    others = {name: level for name, level in levels.items() if name not in conjugate}
+    for i, (name, level) in enumerate(others.items()):
+        drawn = level.draw(jax.random.fold_in(key, i), values)
+        values[name] = drawn.reshape(values[name].shape)
     return values
+
+
+def _drawn_together(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
+    """Draws of conjugate levels, in one call."""
+    shapes = {name: jnp.shape(values[name]) for name in levels}
+    laws = {name: level.conditional(values) for name, level in levels.items()}
+
+    def flat(part: str) -> jax.Array:
+        every = (jnp.broadcast_to(getattr(law, part), law.batch_shape) for law in laws.values())
+        return jnp.concatenate([one.reshape(-1) for one in every])
+
+    drawn = Gamma(flat("concentration"), flat("rate")).sample(key)
+    ends = np.cumsum([prod(shape) for shape in shapes.values()])[:-1]
+    return {name: part.reshape(shapes[name]) for name, part in zip(levels, jnp.split(drawn, ends))}
 
 
 def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Values] | None:

@@ -59,7 +59,7 @@ def test_running_moments_of_moves_are_those_of_all_pairs():
     pairs = (jnp.array(before), jnp.array(after))
     moments, _ = jax.jit(lambda p: jax.lax.scan(add, MoveMoments.empty(3), p))(pairs)
     fine = np.isfinite(before) & np.isfinite(after)
-    assert moments.count.tolist() == fine.sum(0).tolist() == [59, 59, 7]
+    assert moments.pairs.tolist() == fine.sum(0).tolist() == [59, 59, 7]
     for k in range(3):
         kept = before[fine[:, k], k], after[fine[:, k], k]
         np.testing.assert_allclose(moments.correlation[k], np.corrcoef(*kept)[0, 1], atol=1e-3)

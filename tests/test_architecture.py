@@ -66,7 +66,7 @@ ROWS = {
         main
     """,
     "approximations": """
-        keywords marginal_energy members
+        guides keywords marginal_energy members
         member_programs randomized_model stopping
         member_optimizer
         curvature mean_field optimize sgd_iterates

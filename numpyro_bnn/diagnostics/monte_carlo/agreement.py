@@ -10,7 +10,6 @@ scalars and their dependence. Westfall and Young 1993, *Resampling-based multipl
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +56,8 @@ class Agreement(NamedTuple):
     - **left_out** - by name, scalars too slow for the batches
     - **halves** - whether the halves of a single chain stood for chains
     - **needed** - how many times as many draws give four batches a chain; at most 1 if tested
+    - **differs** - by name, which scalars differ by themselves (5 % for all of them together); empty without
+      a test
     - **tested** - whether there were four batches a chain; without them all p are NaN
     - **p** - probability that chains which agree look like this, both statistics together
     - **p_max** - p-value of the largest F over scalars, which sees a few scalars that differ
@@ -67,7 +68,6 @@ class Agreement(NamedTuple):
       without class probabilities
     - **relative**, **relative_99** - for other predictions, mean and 99 % quantile over rows of the
       distance of these averages in standard deviations
-    - **differs** - by name, which scalars differ by themselves (5 % for all of them together)
     - **correlation** - lag-one correlation of batch averages, for which F is divided by 1 + 2 r
     - **nested_rhat**, **nested_rhat_limit** - the largest nested R-hat of superchains, and the limit that
       it stays below if chains have forgotten their starts; None without superchains
@@ -79,6 +79,7 @@ class Agreement(NamedTuple):
     left_out: Mapping[str, np.ndarray]
     halves: bool
     needed: float
+    differs: Mapping[str, np.ndarray]
     tested: bool = False
     p: float = float("nan")
     p_max: float = float("nan")
@@ -88,7 +89,6 @@ class Agreement(NamedTuple):
     total_variation_99: float | None = None
     relative: float | None = None
     relative_99: float | None = None
-    differs: Mapping[str, np.ndarray] = MappingProxyType({})
     correlation: float = 0.0
     nested_rhat: float | None = None
     nested_rhat_limit: float | None = None
@@ -155,6 +155,7 @@ def agreement(
         num_batches=draws // length,
         halves=halves,
         needed=LEAST_BATCHES * length / draws,
+        differs={},
         **_farthest(arrays, errors),
     )
     if draws // length < LEAST_BATCHES or not any(mask.any() for mask in judged.values()):

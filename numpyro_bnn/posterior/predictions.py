@@ -266,10 +266,7 @@ def _over_draws(
 
 def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     """The distribution function of every entry of a target, whose entries may be one event."""
-    base = fn
-    while isinstance(base, dist.Independent):
-        base = base.base_dist
-    return base.cdf(y)
+    return unwrapped(fn).cdf(y)
 
 
 def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:

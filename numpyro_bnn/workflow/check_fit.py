@@ -92,7 +92,7 @@ def check_fit(
     made = predictions.sample(key)
     row_names = tuple(str(name) for name in names)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
-    calibration, untested = _calibration(draws, predictions, loo, x, y, site)
+    calibration = _calibration(draws, predictions, loo, (x, y), made, site)
     if "probs" in predictions.values:
         quantities = of_labels(predictions.probs, y, made)
     else:
@@ -106,7 +106,6 @@ def check_fit(
         tuple(_notes(draws)),
         row_names,
         y,
-        untested,
         draws.num_chains,
         draws.num_draws,
     )
@@ -223,31 +222,33 @@ def _notes(draws: Draws) -> Iterator[str]:
 def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:
     count = next(iter(predictions.values.values())).shape[2]
     rows = np.unique(np.linspace(0, count - 1, _COMPARED).round().astype(int))
-    return {name: value[:, :, rows] for name, value in predictions.values.items()}
+    some = {name: value[:, :, rows] for name, value in predictions.values.items()}
+    # Noise without a variance has an infinite scale in every draw.
+    return {name: value for name, value in some.items() if np.isfinite(value).all()}
 
 
 def _calibration(
     draws: Draws,
     predictions: Predictions,
     loo: LeaveOneOut,
-    x: Any,
-    y: np.ndarray,
+    rows: tuple[Any, np.ndarray],
+    made: np.ndarray,
     site: str | None,
-) -> tuple[Calibration | None, str]:
-    """The test of calibration, or why there is none."""
-    if "probs" in predictions.values:
-        if predictions.probs.ndim != 4:
-            return None, "it is made for one target a row, and here are several"
-        return of_classes(loo, predictions.probs, y), ""
+) -> Calibration | None:
+    """The test of calibration; None of several targets a row."""
+    x, y = rows
     if y.ndim != 1:
-        return None, "it is made for one target a row, and here are several"
+        return None
+    if "probs" in predictions.values:
+        return of_classes(loo, predictions.probs, y)
     try:
         cdf = predictions.cdf(y)
     except NotImplementedError:
-        return None, "NumPyro knows no distribution function of this target"
+        # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
+        return of_distribution(loo, made <= y, made == y)
     assert draws.model is not None
     structure = structure_at(draws.model, prepared(draws.model, (x,), {})[0][0])
     target = structure.sites[target_of(structure, draws, site)]
     # The distribution function of a count jumps by its probability.
     mass = np.exp(predictions.log_prob(y).astype(np.float64)) if target.discrete else None
-    return of_distribution(loo, cdf, mass), ""
+    return of_distribution(loo, cdf, mass)

@@ -103,7 +103,7 @@ class _BNN(BaseEstimator):
         if X is not None:
             X = table_like(self, validated(self, X, reset=False))
         if y is not None and isinstance(self, ClassifierMixin):
-            y = targets_of(self, y, "check_fit")
+            y = targets_of(self, y, "check")
         return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
 
     def sample(self, X: ArrayLike) -> np.ndarray:

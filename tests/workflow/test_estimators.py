@@ -1,6 +1,7 @@
 """The scikit-learn estimators: their conventions, their numbers against `predict`, what they refuse."""
 
 import functools
+import pickle
 
 import joblib
 import nets
@@ -75,6 +76,38 @@ def test_a_regressor_averages_the_draws():
     np.testing.assert_allclose(scale, expected.scale, rtol=1e-5)
     assert network.score(X, Y) > 0.9
     np.testing.assert_array_equal(network.predict(X), mean)
+
+
+def with_many_draws(kind):
+    """A fitted estimator without its run, as pickle leaves it, whose draws are enough for leave-one-out."""
+    network = pickle.loads(pickle.dumps(fitted(kind)))
+    many = {n: np.tile(v, (1, 5, *[1] * (v.ndim - 2))) for n, v in network.draws_.items()}
+    network.draws_ = bnn.Draws(many, network.model_, info={"kernel": "BAOAB"})
+    return network
+
+
+@pytest.mark.parametrize(("kind", "y"), [("regressor", Y), ("classifier", TEXT)])
+def test_the_check_is_about_the_rows_that_were_fitted(kind, y):
+    with pytest.raises(ValueError, match="check_fit: 1 chains of 20 draws are too few"):
+        fitted(kind).check()
+    with pytest.raises(ValueError, match="2 of 2 rows, such as row 0, are no training rows"):
+        fitted(kind).check(X[:2] + 0.5, y[:2])
+    network = with_many_draws(kind)
+    with pytest.raises(ValueError, match="training data of these draws are not known"):
+        network.check()
+    with pytest.raises(ValueError, match="these are not the training data of this model"):
+        network.check(X, np.roll(y, 1))
+    check = network.check(X, y)
+    assert len(check.names) == 40
+    assert check.calibration.kind == ("pit" if kind == "regressor" else "confidence")
+    expected = network.predictions(X).log_prob(Y if kind == "regressor" else TEXT == "low")
+    # Every row is predicted worse without it.
+    assert (check.loo.by_row < np.log(np.exp(expected.astype(np.float64)).mean((0, 1)))).all()
+
+
+def test_a_label_that_was_not_fitted_cannot_be_checked():
+    with pytest.raises(ValueError, match="check: y has the label 'other'"):
+        with_many_draws("classifier").check(X[:2], np.array(["high", "other"]))
 
 
 def test_intervals_hold_what_they_say():

@@ -29,14 +29,13 @@ class FitCheck:
     """Whether a model fits its data, and how well it would predict other rows like them.
 
     :param loo: leave-one-out log predictive densities, with their Pareto k̂ and Monte Carlo errors.
-    :param calibration: whether rows are where the posterior without them expects them; None where the target
-        has no distribution function, or several values a row.
+    :param calibration: whether rows are where the posterior without them expects them; None of
+        several targets a row.
     :param quantities: quantities of the data beside those of data that the model makes.
     :param doubts: why `loo` is not to be believed, sentence by sentence; empty where it may be.
     :param notes: what else is to be known about the numbers.
     :param names: names of the rows.
     :param targets: observed targets, (row, …).
-    :param untested: why there is no `calibration`; empty where there is one.
     :param num_chains: chains.
     :param num_draws: draws a chain.
     """
@@ -48,7 +47,6 @@ class FitCheck:
     notes: tuple[str, ...]
     names: tuple[str, ...]
     targets: np.ndarray
-    untested: str
     num_chains: int
     num_draws: int
 
@@ -69,7 +67,7 @@ class FitCheck:
     def sentences(self) -> tuple[str, ...]:
         """What was found, in words: the estimate first, then calibration and quantities."""
         calibration = (
-            words.NO_PIT.format(why=self.untested)
+            words.NO_CALIBRATION
             if self.calibration is None
             else words.on_calibration(self.calibration)
         )
@@ -187,7 +185,7 @@ class FitCheck:
         :raises ValueError: where there is no test of calibration.
         """
         if self.calibration is None:
-            raise ValueError(f"FitCheck.plot: nothing to draw, because {self.untested}.")
+            raise ValueError(f"FitCheck.plot: nothing to draw. {words.NO_CALIBRATION}")
         from numpyro_bnn import plots
 
         if self.calibration.pit is not None:

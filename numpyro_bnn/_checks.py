@@ -51,8 +51,8 @@ def check_share(owner: str, label: str, value: Any) -> None:
     number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not number or not 0 < value < 1:
         raise ValueError(
-            f"{owner}: {label} is a share strictly between 0 and 1, such as 0.9 for 90 %, got "
-            f"{value!r}."
+            f"{owner}: {label} is a share strictly between 0 and 1, got {value!r}. Give 0.9 for "
+            "90 %."
         )
 
 

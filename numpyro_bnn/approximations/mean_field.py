@@ -133,7 +133,14 @@ def mean_field(
     svi = fit.svi = SVI(fit.on_rows, fit.guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
     batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
-    carry: tuple = (svi.init(key_svi, fit.next_batch(batches)[0], member_optimizer.arrays), batches)
+    first_rows = fit.next_batch(batches)[0]
+    try:
+        carry: tuple = (svi.init(key_svi, first_rows, member_optimizer.arrays), batches)
+    except ValueError as error:
+        # NumPyro checks the parameters of distributions here, and says nothing of the data.
+        if about_data := member_optimizer.about_data():
+            raise ValueError(f"mean_field: {about_data}The model says: {error}") from error
+        raise
     disk = _Disk(checkpoint, checkpoint_every, watched)
     carry, loss, first_step = disk.begin(carry, key)
     member_optimizer.count(first_step * num_particles)

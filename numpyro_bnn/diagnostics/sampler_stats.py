@@ -133,7 +133,7 @@ def warnings_of(stats: SamplerStats) -> list[str]:
         if share > _SATURATED_SHARE:
             sentences.append(
                 f"{lead}: the sampler turns back before it has crossed the posterior; raise "
-                f"max_tree_depth, or start from optimised weights."
+                f"max_tree_depth, and begin at `bnn.optimize` if the chains did not."
             )
         else:
             sentences.append(f"{lead}.")

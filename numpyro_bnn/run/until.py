@@ -34,7 +34,7 @@ WITHIN_TOLERANCE = "within_tolerance"
 WITHIN, MODES = "within tolerance", "modes: temper"
 STUCK, FAILED = "chains that do not move", "no chain stayed finite"
 _SAID = {
-    WITHIN: "Judged twice in a row, averages are known as well as was asked, and {chains} agree.",
+    WITHIN: "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
     MODES: (
         "The chains disagree, and each by itself knows its averages: they are in different modes, "
         "which more draws will not join. Temper (`ParallelTempering`), or weight the chains by rows "

@@ -78,7 +78,7 @@ def _assert_reported(output, printed, figure):
     assert verdict
     report = (output / "report.md").read_text(encoding="utf-8")
     assert "| posterior average |" in report
-    assert f"**Verdict: {verdict[1].replace(' ', '_')}.**" in report
+    assert f"**Verdict: {verdict[1]}.**" in report
     for name in (figure, "rhat.png", "trace.png"):
         assert f"({name})" in report
         assert (output / name).stat().st_size > 5_000

@@ -2,6 +2,8 @@
 
 import functools
 import pickle
+import warnings
+from dataclasses import replace
 
 import joblib
 import nets
@@ -11,17 +13,23 @@ import pytest
 from few_draws import SETTINGS
 from flax import nnx
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.workflow import estimators
-from numpyro_bnn.workflow.estimator_inputs import BLOCK, weights_of
+from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
+from numpyro_bnn.workflow.estimator_warning import warn_of_verdict
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
+pytestmark = [
+    pytest.mark.usefixtures("quick_compile"),
+    # Fits of a few draws, which are never known within tolerance.
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 RNG = np.random.default_rng(0)
 X = RNG.normal(3.0, 2.0, (40, 2))
 Y = 10 * X[:, 0] - 5 * X[:, 1] + 100 + RNG.normal(size=40)
@@ -31,6 +39,16 @@ KINDS = {"regressor": bnn.BNNRegressor, "classifier": bnn.BNNClassifier}
 EXEMPT = {
     f"check_sample_weight_equivalence_on_{kind}_data": "Monte Carlo averages"
     for kind in ("dense", "sparse")
+}
+VERDICTS = (
+    "within_tolerance", "within_tolerance_on_average", "run_longer", "chains_disagree", "too_short",
+    "invalid",
+)  # fmt: skip
+TEXTS = {
+    "text": TEXT,
+    "objects": TEXT.astype(object),
+    "category": pd.Categorical(np.arange(40) % 3),
+    "date": pd.date_range("2026-01-01", periods=40),
 }
 CHOSEN = (
     "check_complex_data",
@@ -66,6 +84,49 @@ def test_chosen_checks_of_scikit_learn(name):
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_checks_of_scikit_learn(kind):
     check_estimator(KINDS[kind](**SETTINGS), expected_failed_checks=EXEMPT)
+
+
+def test_a_fit_that_is_too_short_warns():
+    with pytest.warns(
+        ConvergenceWarning, match=r"^BNNRegressor: .* \(verdict: too short; 20 draws"
+    ):
+        clone(fitted()).fit(X, Y)
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_verdict_but_within_tolerance_warns(verdict):
+    report = replace(fitted().report_, verdict=Verdict(verdict))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_verdict("BNNRegressor", report)
+    expected = not verdict.startswith("within_tolerance")
+    assert len(caught) == expected
+    if expected:
+        assert caught[0].category is ConvergenceWarning
+        assert f"verdict: {report.verdict.words}; " in str(caught[0].message)
+        assert "Print `report_`: " in str(caught[0].message)
+
+
+@pytest.mark.parametrize("column", TEXTS)
+def test_columns_that_hold_no_numbers_are_named(column):
+    table = pd.DataFrame({"age": X[:, 0], "what": TEXTS[column]})
+    said = r"BNN.*: X is a DataFrame whose columns 'what' \(.*\) hold no numbers.*Mixed tables"
+    for network in (bnn.BNNRegressor(**SETTINGS), bnn.BNNClassifier(**SETTINGS)):
+        with pytest.raises(TypeError, match=said):
+            network.fit(table, TEXT)
+    with pytest.raises(TypeError, match=said):
+        fitted().predict(table)
+
+
+def test_columns_of_objects_that_are_numbers_are_taken():
+    objects = pd.DataFrame(X).astype(object)
+    np.testing.assert_array_equal(fitted().predict(objects), fitted().predict(X))
+
+
+def test_a_number_is_one_hidden_layer():
+    assert hidden_sizes(bnn.BNNRegressor(8)) == hidden_sizes(bnn.BNNRegressor((8,))) == (8,)
+    assert hidden_sizes(bnn.BNNRegressor(np.array([8, 4]))) == (8, 4)
+    assert hidden_sizes(bnn.BNNRegressor(())) == ()
 
 
 def test_a_regressor_averages_the_draws():
@@ -287,12 +348,44 @@ def test_a_run_until_predictions_are_known():
             "strictly between 0 and 1",
         ),
         (
+            lambda: fitted().predict_interval(X, coverage=90),
+            ValueError,
+            "predict_interval: coverage is a share strictly between 0 and 1, got 90. Give 0.9 for 90 %",
+        ),
+        (
+            lambda: fitted("classifier").predict_set(X, coverage=90),
+            ValueError,
+            "predict_set: coverage is a share strictly between 0 and 1, got 90",
+        ),
+        (
+            lambda: bnn.BNNRegressor(**SETTINGS | {"hidden": (16, 0)}).fit(X, Y),
+            ValueError,
+            r"BNNRegressor: each entry of hidden, such as \(16, 16\), must be a positive integer, got 0",
+        ),
+        (
+            lambda: bnn.BNNClassifier(**SETTINGS | {"hidden": "8"}).fit(X, TEXT),
+            ValueError,
+            "BNNClassifier: each entry of hidden, .* got '8'",
+        ),
+        (
             lambda: bnn.BNNRegressor(**SETTINGS | {"kernel": "magic"}).fit(X, Y),
             ValueError,
             "kernel",
         ),
     ],
-    ids=["one class", "unfitted", "zero weights", "negative", "columns", "coverage", "kernel"],
+    ids=[
+        "one class",
+        "unfitted",
+        "zero weights",
+        "negative",
+        "columns",
+        "coverage",
+        "percent",
+        "percent of sets",
+        "no units",
+        "text of units",
+        "kernel",
+    ],
 )
 def test_wrong_arguments_are_refused(call, kind, text):
     with pytest.raises(kind, match=text):

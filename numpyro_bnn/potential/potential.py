@@ -279,8 +279,8 @@ class Potential:
         :param key: random key.
         :param given: values of some sites; the other sites are drawn conditionally on them.
         """
-        seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=_drawn)
-        seeded = substitute(seeded, data=dict(given or {}))
+        seeded = substitute(seed(with_stand_ins(self.model), key), data=dict(given or {}))
+        seeded = substitute(seeded, substitute_fn=_drawn)
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 

@@ -6,8 +6,9 @@ non-centred coordinates, where the standardised weights change with the new prec
 the ridge between weights and precision on which HMC is slow (interweaving, Yu and Meng 2011).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,29 +28,39 @@ def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
     """
     values = dict(values)
     key_gammas, key = jax.random.split(key)
-    conjugate = {name: level for name, level in levels.items() if level.conjugate}
-    if conjugate:
-        values |= _drawn_together(key_gammas, conjugate, values)
+    gammas = {n: level.conditional(values) for n, level in levels.items() if level.conjugate}
+    if gammas:
+        values |= _together(key_gammas, gammas, {name: jnp.shape(values[name]) for name in gammas})
     # Levels above them, the lowest first.
-    others = {name: level for name, level in levels.items() if name not in conjugate}
+    others = {name: level for name, level in levels.items() if name not in gammas}
     for i, (name, level) in enumerate(others.items()):
         drawn = level.draw(jax.random.fold_in(key, i), values)
         values[name] = drawn.reshape(values[name].shape)
     return values
 
 
-def _drawn_together(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
-    """Draws of conjugate levels, in one call."""
-    shapes = {name: jnp.shape(values[name]) for name in levels}
-    laws = {name: level.conditional(values) for name, level in levels.items()}
+def top_precisions(key: jax.Array, potential: Potential) -> Values:
+    """Draws of the precisions at the top of every hierarchy from their priors, in one call."""
+    structure = potential.structure
+    tops = {
+        name: Gamma(level.concentration, jnp.broadcast_to(level.rate, structure.shapes[name]))
+        for name, level in structure.levels.items()
+        if level.parent is None and name in structure.latent
+    }
+    return _together(key, tops, structure.shapes) if tops else {}
+
+
+def _together(key: jax.Array, laws: Mapping[str, Gamma], shapes: Mapping[str, Any]) -> Values:
+    """Independent Gamma draws in one call."""
 
     def flat(part: str) -> jax.Array:
         every = (jnp.broadcast_to(getattr(law, part), law.batch_shape) for law in laws.values())
         return jnp.concatenate([one.reshape(-1) for one in every])
 
     drawn = Gamma(flat("concentration"), flat("rate")).sample(key)
-    ends = np.cumsum([prod(shape) for shape in shapes.values()])[:-1]
-    return {name: part.reshape(shapes[name]) for name, part in zip(levels, jnp.split(drawn, ends))}
+    ends = np.cumsum([prod(law.batch_shape) for law in laws.values()])[:-1]
+    parts = zip(laws, jnp.split(drawn, ends))
+    return {name: part.reshape(shapes[name]) for name, part in parts}
 
 
 def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Values] | None:

@@ -39,6 +39,7 @@ from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
 from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
     finite_or_before,
+    prior_draw,
     refuse_improper,
 )
 from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
@@ -298,7 +299,7 @@ class ParallelTempering(Told, MCMCKernel):
         if self.moves:
             keys = jax.random.split(key_moves[1], powers.size - 1)
             positions = jax.vmap(with_moves(potential, self.moves))(keys, powers[1:], positions)
-        first = potential.unconstrain(potential.prior_draw(key_prior))
+        first = prior_draw(potential, key_prior)
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
         before = rung_energies(potential, powers, state.rungs)

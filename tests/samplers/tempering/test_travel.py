@@ -1,15 +1,18 @@
 """What makes states travel along a ladder: moves that change the likelihood, told by rung."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from ladders import check_evidence, errors_of, hierarchical, hierarchy, hmc, sampler
 from numpyro.infer import HMC
+from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
+from numpyro_bnn.samplers.tempering.prior_draws import prior_draw
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 CURVATURE, STEPS = 30.0, 6
@@ -103,3 +106,35 @@ def test_moves_on_every_rung_keep_evidence_and_posterior():
 def test_moves_that_are_none_are_refused():
     with pytest.raises(TypeError, match=r"moves must be steps such as .*, got \['ridge'\]"):
         bnn.ParallelTempering(gaussian, HMC(gaussian), 3, moves=["ridge"])
+
+
+def network(x, y=None):
+    """Precisions of groups and, below them, of units; those of a group govern weights in one array alone."""
+    width = bnn.priors.Hierarchical.width
+    prior = bnn.priors.ByPath(
+        {"*Dense_0.kernel": width(2.0, group=3.0, unit=4.0), "*": bnn.priors.Hierarchical(2.0, 0.5)}
+    )
+    net = bnn.random_module("net", bnn.MLP([2], 1), prior, x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+
+
+def test_draws_of_the_first_rung_have_the_law_of_the_prior():
+    """Precisions that are drawn together are those of the model, and what is below follows them."""
+    potential = bnn.potential_of(
+        bnn.parameterize(network, "centered"), jnp.ones((3, 2)), jnp.zeros((3, 1))
+    )
+    keys = jax.random.split(jax.random.key(0), 2000)
+    z = jax.jit(jax.vmap(lambda k: potential.constrain(prior_draw(potential, k))))(keys)
+    draws = {name: np.asarray(value, np.float64) for name, value in z.items()}
+    laws = {
+        "net/Dense_0.kernel.precision": stats.gamma(1.5, scale=1 / 1.5 / 4),
+        "net/Dense_1.kernel.precision": stats.gamma(2.0, scale=2.0),
+        "net/Dense_1.bias.precision": stats.gamma(2.0, scale=2.0),
+    }
+    for name, law in laws.items():
+        assert stats.kstest(draws[name], law.cdf).pvalue > 1e-4, name
+    assert np.abs(np.corrcoef([draws[name] for name in laws]) - np.eye(3)).max() < 4 / np.sqrt(2000)
+    group, units = draws["net/Dense_0.kernel.precision"], draws["net/Dense_0.kernel.unit_precision"]
+    assert stats.kstest(units[:, 0] / group, stats.gamma(2.0, scale=1 / 2.0).cdf).pvalue > 1e-4
+    standard = draws["net/Dense_0.kernel"][:, 0, 0] * np.sqrt(units[:, 0])
+    assert stats.kstest(standard, stats.norm.cdf).pvalue > 1e-4

@@ -29,8 +29,9 @@ class Prepared:
     """Rows that are in a ready model's own units already: never standardised again.
 
     - **rows** - standardised inputs, or the target with its mean taken off
-    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes. It comes
-      with the data, so that a compiled program serves data in other units too
+    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes; a tuple of
+      them for several targets, since an array would be taken for one with rows. It comes with the data, so
+      that a compiled program serves data in other units too
     """
 
     rows: Any

@@ -48,7 +48,10 @@ def plot_predictive_band(
     :return: the axes, whose labels are to be replaced by names and units of the data.
     :raises ValueError: for shapes that do not fit.
     """
-    if hasattr(mean, "mean") and hasattr(mean, "scale"):
+    if hasattr(mean, "sd"):
+        # An average holds the standard deviation of the whole mixture.
+        mean, scale = mean.mean, mean.sd if scale is None else scale
+    elif hasattr(mean, "mean") and hasattr(mean, "scale"):
         mean, scale = mean.mean, mean.scale if scale is None else scale
     mean = np.asarray(mean, np.float64)
     x = np.asarray(x)

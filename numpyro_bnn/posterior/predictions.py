@@ -178,7 +178,7 @@ class Predictor:
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
                     made[name] = np.empty((*lead, self.size, *own.shape[3:]), kind)
-                made[name][:, drawn, rows] = own + np.float64(self.shift) if in_units else own
+                made[name][:, drawn, rows] = own + self.shift if in_units else own
         return made
 
 
@@ -255,6 +255,9 @@ def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     base = fn
     while isinstance(base, dist.Independent):
         base = base.base_dist
+    if isinstance(base, dist.MultivariateNormal):
+        # Of each output by itself.
+        return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
     return base.cdf(y)
 
 

@@ -70,7 +70,7 @@ ROWS = {
         member_programs randomized_model stopping
         member_optimizer
         curvature mean_field optimize sgd_iterates
-        newton
+        low_rank newton
         finish
         laplace modes
     """,
@@ -176,7 +176,7 @@ ROWS = {
         estimators
     """,
 }
-HOME = {"flax": "models", "arviz": "posterior", "equinox": "models"}
+HOME = {"flax": "models", "arviz": "posterior", "equinox": "models", "matfree": "approximations"}
 
 
 def test_rooms_import_what_is_declared():

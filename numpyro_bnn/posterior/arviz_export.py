@@ -268,5 +268,5 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     shift = getattr(innermost(draws.model), "shift", None)
     found = {name: np.asarray(value) for name, value in values.items()}
     return TrainingData(
-        x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()}
+        x, {n: v if shift is None else v.astype(np.float64) + shift for n, v in found.items()}
     )

@@ -191,7 +191,7 @@ class Predictor:
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
                     made[name] = np.empty((*lead, self.size, *own.shape[3:]), kind)
-                made[name][:, drawn, rows] = own + np.float64(self.shift) if in_units else own
+                made[name][:, drawn, rows] = own + self.shift if in_units else own
         return made
 
 
@@ -266,7 +266,11 @@ def _over_draws(
 
 def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     """The distribution function of every entry of a target, whose entries may be one event."""
-    return unwrapped(fn).cdf(y)
+    base = unwrapped(fn)
+    if isinstance(base, dist.MultivariateNormal):
+        # Of each output by itself.
+        return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
+    return base.cdf(y)
 
 
 def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:

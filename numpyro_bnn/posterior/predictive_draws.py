@@ -1,5 +1,6 @@
 """Predictions of each draw, and their average."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ class Predictions:
         self,
         values: dict[str, np.ndarray],
         evaluate: Callable,
-        shift: float | None = None,
+        shift: float | np.ndarray | None = None,
         suspect: Mapping[int, str] | None = None,
     ) -> None:
         self.values = values
@@ -168,7 +169,14 @@ class Average(NamedTuple):
 
     @property
     def scale(self) -> np.ndarray:
-        """The older name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        """The former name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        warnings.warn(
+            "average(…).scale is the standard deviation of the whole mixture and now called `sd`, since "
+            "elsewhere `scale` is that of the noise of one draw. The former name will go with the next "
+            "release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return self.sd
 
 

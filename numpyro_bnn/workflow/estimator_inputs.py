@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -38,7 +38,7 @@ def validated(
             y,
             dtype=np.float64,
             y_numeric=y_numeric,
-            multi_output=False,
+            multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
     return validate_data(estimator, X, dtype=np.float64, reset=False)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -110,10 +111,10 @@ class _BNN(BaseEstimator):
         """One target of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).
-        :return: shape (draw, row), draws of all chains in a row.
+        :return: shape (draw, row), draws of all chains in a row; (draw, row, target) of several targets.
         """
         drawn = self.predictions(X).sample(key_from(self.random_state))
-        return drawn.reshape(-1, drawn.shape[-1])
+        return drawn.reshape(-1, *drawn.shape[2:])
 
     def __getstate__(self) -> dict[str, Any]:
         # The run holds compiled programs; draws, report and model are what predictions are made from.
@@ -131,11 +132,12 @@ class BNNRegressor(RegressorMixin, _BNN):
     ``n_features_in_``, ``feature_names_in_``.
 
     :param hidden: units of each hidden layer; a number, such as 8, is one layer.
-    :param network: any Flax module with one output in place of a perceptron (two for
-        ``likelihood="heteroscedastic"``); `hidden` is not used then.
+    :param network: any Flax or Equinox module in place of a perceptron, with an output for every target (two
+        for ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
         ``priors.Hierarchical()``.
-    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
+    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``; the first for several
+        targets, each of which has a noise of its own.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
     :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
@@ -147,7 +149,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param calibration: share of the rows to hold out of the fit, such as 0.2: `predict_interval` then holds
         the share of new targets that it says, on average over rows that are exchangeable with these, also
         where the run has not converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its
-        weight.
+        weight. For one target.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -192,22 +194,33 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> "BNNRegressor":
         """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
-        :param y: targets (N,).
+        :param y: targets (N,), or (N, targets).
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.
-        :raises ValueError: for missing values, or a setting out of range.
+        :raises ValueError: for missing values, a setting out of range, or a `calibration` of several targets.
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
-        y = column_or_1d(y, warn=True).astype(np.float64)
+        several = y.ndim == 2 and y.shape[1] > 1
+        y = (y if several else column_or_1d(y, warn=True)).astype(np.float64)
+        if several and self.calibration is not None:
+            raise ValueError(
+                f"BNNRegressor: calibration={self.calibration!r} is for one target, and y has {y.shape[1]} "
+                "columns. Fit an estimator for each column, or leave it out."
+            )
         X, y, weights = weights_of(X, y, sample_weight)
-        outputs = 2 if self.likelihood == "heteroscedastic" else 1
+        outputs = 2 if self.likelihood == "heteroscedastic" else y.shape[1] if several else 1
         prior = Hierarchical() if self.prior is None else self.prior
         model = regression(self._network(outputs), prior, likelihood=self.likelihood)
         fitted: BNNRegressor = self._fit(model, X, y, weights)
@@ -220,7 +233,7 @@ class BNNRegressor(RegressorMixin, _BNN):
 
         :param X: inputs (N, columns).
         :param return_std: also give the standard deviation of the predictive distribution, noise included.
-        :return: (N,), or a pair of such arrays.
+        :return: (N,), or (N, targets) of several targets; or a pair of such arrays.
         """
         mean, scale = average(self.predictions(X))
         return (mean, scale) if return_std else mean
@@ -232,9 +245,9 @@ class BNNRegressor(RegressorMixin, _BNN):
 
         :param X: inputs (N, columns).
         :param quantiles: probabilities strictly between 0 and 1.
-        :return: (N, quantiles).
+        :return: (N, quantiles), or (N, targets, quantiles) of several targets.
         """
-        return self.predictions(X).quantiles(quantiles).T
+        return np.moveaxis(self.predictions(X).quantiles(quantiles), 0, -1)
 
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.9
@@ -246,15 +259,15 @@ class BNNRegressor(RegressorMixin, _BNN):
 
         :param X: inputs (N, columns).
         :param coverage: a probability strictly between 0 and 1.
-        :return: lower and upper ends, (N,) each.
+        :return: lower and upper ends, (N,) each, or (N, targets) of several targets.
         """
         check_is_fitted(self)
         check_share("predict_interval", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
-        low, high = self.predict_quantiles(X, (tail, 1 - tail)).T
-        return low, high
+        ends = self.predict_quantiles(X, (tail, 1 - tail))
+        return ends[..., 0], ends[..., 1]
 
 
 class BNNClassifier(ClassifierMixin, _BNN):

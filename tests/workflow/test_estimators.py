@@ -5,6 +5,7 @@ import pickle
 import warnings
 from dataclasses import replace
 
+import few_outputs
 import joblib
 import nets
 import numpy as np
@@ -17,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import numpyro_bnn as bnn
@@ -134,7 +136,7 @@ def test_a_regressor_averages_the_draws():
     expected = bnn.average(bnn.predict(None, network.draws_, X))
     mean, scale = network.predict(X, return_std=True)
     np.testing.assert_allclose(mean, expected.mean, rtol=1e-6)
-    np.testing.assert_allclose(scale, expected.scale, rtol=1e-5)
+    np.testing.assert_allclose(scale, expected.sd, rtol=1e-5)
     assert network.score(X, Y) > 0.9
     np.testing.assert_array_equal(network.predict(X), mean)
 
@@ -390,3 +392,23 @@ def test_a_run_until_predictions_are_known():
 def test_wrong_arguments_are_refused(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
+
+
+def test_a_target_of_two_columns():
+    """The convention of scikit-learn: predictions (N, targets), in the units of each column."""
+    x, y = few_outputs.data(40)
+    network = bnn.BNNRegressor(**SETTINGS | {"hidden": (), "random_state": 1}).fit(x, y)
+    mean, sd = network.predict(x, return_std=True)
+    assert mean.shape == sd.shape == y.shape
+    assert mean.dtype == np.float64
+    assert network.score(x, y) > 0.5
+    # Its noise is that of each column; the second has a hundred times the units of the first.
+    assert 20 < sd[:, 1].mean() / sd[:, 0].mean() < 400
+    ends = network.predict_quantiles(x, (0.1, 0.9))
+    assert ends.shape == (40, 2, 2)
+    low, high = network.predict_interval(x, 0.8)
+    np.testing.assert_allclose(np.stack([low, high], -1), ends, rtol=1e-6)
+    assert (low < mean).all()
+    assert (mean < high).all()
+    assert network.sample(x[:3]).shape == (20, 3, 2)
+    assert get_tags(network).target_tags.multi_output

@@ -45,7 +45,7 @@ def top_precisions(key: jax.Array, potential: Potential) -> Values:
     tops = {
         name: Gamma(level.concentration, jnp.broadcast_to(level.rate, structure.shapes[name]))
         for name, level in structure.levels.items()
-        if level.parent is None and name in structure.latent
+        if level.parent is None and level.rate is not None and name in structure.latent
     }
     return _together(key, tops, structure.shapes) if tops else {}
 

@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 
-def _by_name(module: str, name: str) -> Any:
+def by_name(module: str, name: str) -> Any:
+    """The object of a name inside a module."""
     __import__(module)
     found: Any = sys.modules[module]
     for part in name.split("."):
@@ -18,17 +19,22 @@ def _by_name(module: str, name: str) -> Any:
     return found
 
 
+def name_of(value: Any) -> tuple[str, str] | None:
+    """Module and name of a function that JAX has compiled; None of anything else."""
+    wrapped = getattr(value, "__wrapped__", None)
+    module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
+    if module not in sys.modules or name is None or "<" in name:
+        return None
+    try:
+        return (module, name) if by_name(module, name) is value else None
+    except AttributeError:
+        return None
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        wrapped = getattr(value, "__wrapped__", None)
-        module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
-        if module in sys.modules and name is not None and "<" not in name:
-            try:
-                if _by_name(module, name) is value:
-                    return _by_name, (module, name)
-            except AttributeError:
-                pass
-        return NotImplemented
+        found = name_of(value)
+        return NotImplemented if found is None else (by_name, found)
 
 
 def dumped(module: Any) -> bytes:

@@ -75,6 +75,10 @@ class OnHost:
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
+    def __reduce__(self) -> tuple[type["OnHost"], tuple]:
+        # The thread that reads ahead stays here. How the array is kept is its own affair.
+        return OnHost, (self.array,)
+
     def __repr__(self) -> str:
         return f"OnHost(shape={self.shape}, {self.dtype})"
 

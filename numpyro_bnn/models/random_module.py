@@ -6,6 +6,7 @@ to the output.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import NNX, Linen, Network
 from numpyro_bnn.models.parameters import nest
+from numpyro_bnn.models.pickled_modules import by_name, name_of
 from numpyro_bnn.models.pytrees import PyTreeNetwork
 from numpyro_bnn.priors.base import PriorLike, as_prior
 from numpyro_bnn.priors.paths import (
@@ -46,6 +48,22 @@ class MLP(linen.Module):
         for units in self.hidden:
             x = self.activation(linen.Dense(units)(x))
         return linen.Dense(self.outputs)(x)
+
+    @linen.nowrap
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parent"}
+        if (named := name_of(self.activation)) is not None:
+            del settings["activation"]
+        return _remade, (type(self), settings, named)
+
+
+def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
+    """A perceptron from what pickle keeps of it: an activation that JAX has compiled by its name."""
+    return (
+        kind(**settings)
+        if activation is None
+        else kind(**settings, activation=by_name(*activation))
+    )
 
 
 class BoundModule:

@@ -141,14 +141,22 @@ class Predictor:
         target = target_of(self.structure, samples, self._site)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(self.model, self.structure, samples, target, self.x, self.batch_size)
-        if target not in self._programs:
-            self._programs[target] = _program(self.model, target, self.x)
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
         predictions = Predictions(values, evaluate, self.shift, suspect)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def _program_of(self, target: str) -> Callable:
+        """The compiled program for a target, made when it is first needed."""
+        if target not in self._programs:
+            self._programs[target] = _program(self.model, target, self.x)
+        return self._programs[target]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Programs are compiled again where they are needed.
+        return self.__dict__ | {"_programs": {}}
 
     def _computed(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -171,7 +179,7 @@ class Predictor:
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
                     more = flat_draws(keys[:, drawn])
-                yield drawn, rows, self._programs[target](flat, part, more, own, what)
+                yield drawn, rows, self._program_of(target)(flat, part, more, own, what)
 
     def _evaluate(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -114,11 +115,7 @@ class Predictions:
         """
         size = next(iter(self.values.values())).shape[2]
 
-        def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
-            if what in OF_TARGETS:
-                extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
-            return {name: made[:, :, :count] for name, made in self._evaluate(what, extra).items()}
-
+        evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect)
 
@@ -155,6 +152,15 @@ class Predictions:
 
     def __repr__(self) -> str:
         return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
+
+
+def _of_first_rows(
+    evaluate: Callable, size: int, count: int, what: str, extra: Any
+) -> dict[str, np.ndarray]:
+    """What predictions of `size` rows give, of the first rows alone."""
+    if what in OF_TARGETS:
+        extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
+    return {name: made[:, :, :count] for name, made in evaluate(what, extra).items()}
 
 
 class Average(NamedTuple):

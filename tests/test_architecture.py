@@ -47,7 +47,7 @@ ALLOWED = {
         "diagnostics.fit_check diagnostics.monte_carlo distributions models posterior potential priors run "
         "samplers samplers.sgmcmc scores"
     ),
-    "references": "diagnostics.convergence likelihoods models posterior priors",
+    "references": "diagnostics diagnostics.convergence likelihoods models posterior priors",
     "cli": (
         "_html data diagnostics.fit_check diagnostics.monte_carlo models plots posterior priors references "
         "run scores storage workflow"
@@ -66,11 +66,11 @@ ROWS = {
         main
     """,
     "approximations": """
-        keywords marginal_energy members
+        guides keywords marginal_energy members
         member_programs randomized_model stopping
         member_optimizer
         curvature mean_field optimize sgd_iterates
-        newton
+        low_rank newton
         finish
         laplace modes
     """,
@@ -121,7 +121,7 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments rows shared_rows sites
+        compiled_arguments rows shared_rows sites tempered_likelihood
         targets without_subsampling
         structure
         potential
@@ -154,8 +154,9 @@ ROWS = {
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "samplers.tempering": """
-        evidence ladder prior_draws rung_kernels
-        warmup
+        evidence ladder move_statistics prior_draws rung_energies rung_kernels
+        rung_moves warmup
+        state
         kernel
     """,
     "storage": """
@@ -175,7 +176,7 @@ ROWS = {
         estimators
     """,
 }
-HOME = {"flax": "models", "arviz": "posterior", "equinox": "models"}
+HOME = {"flax": "models", "arviz": "posterior", "equinox": "models", "matfree": "approximations"}
 
 
 def test_rooms_import_what_is_declared():

@@ -3,7 +3,8 @@
 import ast
 from collections import Counter
 
-from architecture import FILES
+import pytest
+from architecture import FILES, room_of
 from public_code import (
     PYTREE,
     Annotation,
@@ -50,6 +51,16 @@ def test_public_things_have_docstrings():
         f"{share:.1%} of {len(everything)} public classes and functions have a docstring, at least "
         f"{LEAST_DESCRIBED:.0%} must:\n{shown}"
     )
+
+
+@pytest.mark.parametrize("room", ["posterior", "diagnostics", "workflow"])
+def test_a_run_has_one_type(room):
+    """An argument `run` is whatever holds draws: an MCMC, a fit, an estimator, draws by site."""
+    taken = [one for name in FILES if room_of(name) == room for one in annotations(name)]
+    taken = [one for one in taken if "(run)" in one.text]
+    assert taken
+    other = [f"{one.place} {one.text}" for one in taken if "Run" not in one.names]
+    assert not other, f"write Run of posterior/draws.py: {other}"
 
 
 LOOSE = '''

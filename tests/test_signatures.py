@@ -176,7 +176,7 @@ TOLD = {
     "BAOAB": "BAOAB(model, dynamics=Splitting(letters='BAOA'",
     "WindowedHMC": "persistence=0.0",
     "MCLMC": "energy_variance=0.0005",
-    "ParallelTempering": "ParallelTempering(model, kernel=HMC, num_rungs=5)",
+    "ParallelTempering": "ParallelTempering(model, kernel=HMC, num_rungs=5, moves=())",
     "neal": "neal(WindowedHMC(parameterize(model, 'centered'), dynamics=",
     "BNNRegressor": "BNNRegressor(hidden=(3,), prior=Normal(scale=1.5))",
     "BNNClassifier": "num_chains=2",

@@ -6,7 +6,9 @@ another kernel. After every doubling of the budget: the worst and the median R-h
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
 gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
 that are far apart (R-hat above 1.05) and how much of the variance of their prediction lies between
-chains; and how far the two samplers are apart in means, in joint Monte Carlo errors.
+chains; and how far the two samplers are apart in means, in joint Monte Carlo errors. Of ladders also the
+barrier, round trips, and by rung the correlation of the log likelihood before and after a move; the stored
+rows are older than that, and have none.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.hard_posteriors
         [--minutes 20] [--problems NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
@@ -35,11 +37,13 @@ from benchmarks._shared.sampled_runs import (
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
+    LADDER,
     METHODS,
     Posterior,
     functions,
     gradients_of,
     kernel_of,
+    ladder_columns,
     log_precisions,
     posterior,
 )
@@ -173,8 +177,12 @@ def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list
         done = seconds > 60 * minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)
-            row = {"gradients": gradients, "run_seconds": seconds, "draws": number * size.draws}
-            rows.append(row | judged(everything, gradients) | EMPTY)
+            draws = number * size.draws
+            row = {"gradients": gradients, "run_seconds": seconds, "draws": draws}
+            row |= judged(everything, gradients) | dict.fromkeys(LADDER, "")
+            if isinstance(mcmc.sampler, bnn.ParallelTempering):
+                row |= ladder_columns(mcmc.tempering, draws)
+            rows.append(row | EMPTY)
         if done:
             rows[-1] |= disagreement(everything)
             return rows, everything

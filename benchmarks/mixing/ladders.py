@@ -25,7 +25,13 @@ import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, starts
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import hard_posteriors
-from benchmarks.mixing.hierarchical_posteriors import CHAINS, Posterior, posterior
+from benchmarks.mixing.hierarchical_posteriors import (
+    CHAINS,
+    Posterior,
+    ladder_columns,
+    numbers,
+    posterior,
+)
 from numpyro_bnn import moves
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
 
@@ -68,23 +74,15 @@ def gradients_a_sweep(name: str, size: Size) -> int:
     return (size.rungs - 1) * (size.steps + energies)
 
 
-def numbers(values: Any) -> str:
-    return " ".join(f"{v:.4g}" for v in values)
-
-
 def ladder_row(fields: dict[str, np.ndarray], sweeps: int) -> Row:
     """What the ladders of all replicas tell after so many sweeps."""
     found = tempering_of(fields)
     return {
         "log_evidence": numbers(found.log_evidence),
         "log_evidence_error": numbers(found.log_evidence_error),
-        "barrier": float(found.barrier.mean()),
-        "round_trips": int(found.round_trips.sum()),
-        "round_trips_at_best": float(found.round_trips_at_best.sum() * sweeps),
         "likelihood_powers": numbers(found.likelihood_powers.mean(0)),
         "swap_rates": numbers(found.swap_rates.mean(0)),
-        "move_correlations": numbers(found.move_correlations.mean(0)),
-    }
+    } | ladder_columns(found, sweeps)
 
 
 def counts(size: Size) -> list[int]:

@@ -131,7 +131,7 @@ def settings_of(problem, given):
         own = {"sweeps": 9000, "thin": 9}
         short = {"sweeps": 60, "steps": 20, "rungs": 4, "thin": 1}
     else:
-        own = {"chains": 8, "warmup": 300, "samples": 600, "steps": 1000, "every": 1, "thin": 1}
+        own = {"chains": 8, "warmup": 300, "samples": 2400, "steps": 1000, "every": 1, "thin": 2}
         short = {"chains": 2, "warmup": 20, "samples": 20, "steps": 10}
     usual = vars(tempering.options_of(["--shared", str(given.shared), "--seed", "1"]))
     return argparse.Namespace(**usual | own | (short if given.size == "quick" else {}))

@@ -55,32 +55,32 @@ def warnings_of(guess: Guess, predictions: Predictions, y: np.ndarray, table: Ta
     :param y: test targets.
     :param table: the data.
     """
-    said = []
-    found = scores.paired_difference(
+    sentences = []
+    difference = scores.paired_difference(
         scores.lppd(predictions, y, pointwise=True), guess.log_score(y)
     )
-    if found.difference <= 2 * found.standard_error + _ROUNDING:
-        said.append(
-            f"The inputs help little or not at all: the log score is {found.difference:+.3f} ± "
-            f"{found.standard_error:.3f} nats a row from that of guessing without them ({guess.name})."
+    if difference.difference <= 2 * difference.standard_error + _ROUNDING:
+        sentences.append(
+            f"The inputs help little or not at all: the log score is {difference.difference:+.3f} ± "
+            f"{difference.standard_error:.3f} nats a row from that of guessing without them ({guess.name})."
         )
     if table.task != "classification":
-        return said
+        return sentences
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
     error, guessed = float(1 - scores.accuracy(predictions, y)), guess.error(y)
     if error >= guessed - _ROUNDING:
-        said.append(
+        sentences.append(
             f"Always answering the majority class is wrong on {guessed:.1%} of the test rows, the "
             f"posterior average on {error:.1%}. Judge it by its probabilities (log score), not by its error."
         )
     if share > _UNEQUAL:
         name = table.classes[int(np.argmax(counts))]
-        said.append(
+        sentences.append(
             f"Classes are unequal: {share:.1%} of the test rows are {name!r}, so that an error of "
             f"{guessed:.1%} is what guessing gives. Look at the recall of each class."
         )
-    return said
+    return sentences
 
 
 def recalls(

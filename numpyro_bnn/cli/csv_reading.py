@@ -136,16 +136,16 @@ def columns_of(
 
 def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
     """A column by the values that are there."""
-    there = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
-    if len(there) == len(fields):
+    present = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
+    if len(present) == len(fields):
         return _column(path, name, fields, text)
-    if not there:
+    if not present:
         raise ValueError(
             f"{path}: the column '{name}' holds no value at all. Leave it out with --drop."
         )
-    own = text._replace(numbers=[text.numbers[k] for k in there])
-    column = _column(path, name, [fields[k] for k in there], own)
-    column.index = pd.Index(there)
+    known_rows = text._replace(numbers=[text.numbers[k] for k in present])
+    column = _column(path, name, [fields[k] for k in present], known_rows)
+    column.index = pd.Index(present)
     if column.dtype == bool:
         column = column.map({True: "true", False: "false"})
     whole = column.reindex(range(len(fields)))

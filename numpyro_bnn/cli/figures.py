@@ -1,13 +1,16 @@
 """The figures of a report, as functions that draw on an empty Matplotlib figure."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from numpyro_bnn import plots
 from numpyro_bnn.cli.job import Outcome
 from numpyro_bnn.posterior.predictive_draws import average
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Drawing(NamedTuple):
@@ -24,7 +27,7 @@ class Drawing(NamedTuple):
     name: str
     caption: str
     size: tuple[float, float]
-    draw: Callable[[Any], Any]
+    draw: "Callable[[Figure], object]"
 
 
 def drawings(outcome: Outcome) -> list[Drawing]:

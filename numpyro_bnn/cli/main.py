@@ -211,11 +211,11 @@ def main(argv: list[str] | None = None) -> int:
     :return: exit status: 0, 1 from `grade` for draws that differ, 2 for bad input or output that cannot be
         written, 130 when interrupted before there are draws.
     """
-    given = sys.argv[1:] if argv is None else list(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
     commands = {"compare": _compare, "predict": _predict, "grade": _grade}
-    command = commands.get(given[0] if given else "", _fit)
+    command = commands.get(arguments[0] if arguments else "", _fit)
     parser = {_predict: _predict_parser, _grade: _grade_parser}.get(command, _parser)()
-    parsed = parser.parse_args(given[command is not _fit :])
+    parsed = parser.parse_args(arguments[command is not _fit :])
     _use_all_cores()
     try:
         return command(parsed, Console())
@@ -279,8 +279,8 @@ def _compare(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.calibration is not None:
         raise ValueError("--calibration belongs to a fit, not to `compare`. Leave it out.")
     table = _table(parsed, console)
-    found = job.compare_methods(table, _options(parsed), parsed.methods, not parsed.quiet)
-    console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+    comparison = job.compare_methods(table, _options(parsed), parsed.methods, not parsed.quiet)
+    console.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -321,8 +321,8 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
         page, *files = job_report.write(outcome, parsed.output)
     except OSError as error:
         raise OSError(f"the report could not be written: {error}") from error
-    told = ", ".join(str(file) for file in files)
-    console.print(f"Written: {told}", markup=False, soft_wrap=True)
+    names = ", ".join(str(file) for file in files)
+    console.print(f"Written: {names}", markup=False, soft_wrap=True)
     console.print(f"Open {page} in a browser.", markup=False, soft_wrap=True)
     return 0
 

@@ -100,8 +100,8 @@ def _classes(outcome: Outcome) -> str:
         for name, count, found, probability in recalls(outcome.posterior, y, outcome.table)
     ]
     head = ("class", "test rows", "recall", "", "mean probability")
-    told = "Recall: the share of the rows of a class that is predicted to be of it."
-    return section("Class by class", table(head, rows, told))
+    caption = "Recall: the share of the rows of a class that is predicted to be of it."
+    return section("Class by class", table(head, rows, caption))
 
 
 def _calibration(outcome: Outcome) -> str:
@@ -161,8 +161,8 @@ def _worst_rows(outcome: Outcome, names: list[str]) -> str:
     y = outcome.table.y[outcome.test]
     by_row = np.asarray(scores.lppd(outcome.posterior, y, pointwise=True))
     order = np.argsort(by_row, kind="stable")[:_MOST_ROWS]
-    told = list(_predicted(outcome))
-    rows = [(names[i], *told[i], f"{by_row[i]:.3f}") for i in order]
+    columns = list(_predicted(outcome))
+    rows = [(names[i], *columns[i], f"{by_row[i]:.3f}") for i in order]
     return section(
         "Rows that are predicted worst", table(("row", "observed", "predicted", "log score"), rows)
     )

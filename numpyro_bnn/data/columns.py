@@ -35,12 +35,14 @@ def check_columns(owner: str, label: str, trained: Sequence[str], values: object
     unknown = [name for name in given if name not in trained]
     if missing or unknown:
         parts = [("lacks", missing), ("has the unknown", unknown)]
-        found = " and ".join(f"{what} column(s) {_some(names)}" for what, names in parts if names)
+        difference = " and ".join(
+            f"{what} column(s) {_some(names)}" for what, names in parts if names
+        )
     else:
         at = next(i for i, pair in enumerate(zip(given, trained)) if len(set(pair)) > 1)
-        found = f"has {given[at]!r} where the training data had {trained[at]!r}"
+        difference = f"has {given[at]!r} where the training data had {trained[at]!r}"
     raise ValueError(
-        f"{owner}: {label} {found}. Expected the columns of the training data, in their order: "
+        f"{owner}: {label} {difference}. Expected the columns of the training data, in their order: "
         f"`{label}[{_some(trained)}]`."
     )
 

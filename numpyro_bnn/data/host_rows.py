@@ -75,6 +75,10 @@ class OnHost:
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
+    def __reduce__(self) -> tuple[type["OnHost"], tuple]:
+        # The thread that reads ahead stays here. How the array is kept is its own affair.
+        return OnHost, (self.array,)
+
     def __repr__(self) -> str:
         return f"OnHost(shape={self.shape}, {self.dtype})"
 
@@ -97,8 +101,8 @@ class OnHost:
         :param ahead: row numbers of the next step, to be read meanwhile.
         """
         kind = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
-        wanted = (rows,) if ahead is None else (rows, ahead)
-        return jax.pure_callback(self._serve, kind, *wanted, vmap_method="broadcast_all")
+        numbers = (rows,) if ahead is None else (rows, ahead)
+        return jax.pure_callback(self._serve, kind, *numbers, vmap_method="broadcast_all")
 
     def _serve(self, rows: Any, ahead: Any = None) -> np.ndarray:
         rows = np.asarray(rows)

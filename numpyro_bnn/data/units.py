@@ -32,8 +32,9 @@ class Prepared:
     """Rows in the units of a ready model, which are never standardised again.
 
     - **rows** - standardised inputs, or the target with its mean taken off
-    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes. It is
-      passed with the data, so that a compiled program works for data in other units too
+    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes; a tuple of
+      them for several targets, since an array would be taken for one with rows. It is passed with the data,
+      so that a compiled program works for data in other units too
     """
 
     rows: Array

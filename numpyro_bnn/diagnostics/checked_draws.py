@@ -85,7 +85,7 @@ def check_draws(
     """
     sites = named_arrays("weights", weights, "weights")
     plain = {name: array for name, array in sites.items() if not is_precision(name)}
-    given = CheckedDraws(
+    checked_draws = CheckedDraws(
         weights=plain,
         precisions={name: array for name, array in sites.items() if name not in plain},
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
@@ -93,29 +93,36 @@ def check_draws(
         log_likelihood=_checked_log_likelihood(log_likelihood),
         aligned=_checked_aligned(aligned, plain),
     )
-    if not any((given.weights, given.precisions, given.log_joint, given.predictions)):
+    if not any(
+        (
+            checked_draws.weights,
+            checked_draws.precisions,
+            checked_draws.log_joint,
+            checked_draws.predictions,
+        )
+    ):
         raise ValueError(
             "diagnose_draws: got neither weights nor predictions nor a log joint. Pass weights "
             "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
         )
-    _refuse_other_shapes(given.by_label)
-    return given
+    _refuse_other_shapes(checked_draws.by_label)
+    return checked_draws
 
 
-def named_arrays(what: str, given: PredictionDraws | None, default: str) -> Arrays:
+def named_arrays(what: str, value: PredictionDraws | None, default: str) -> Arrays:
     """A mapping, predictions or a single array, as checked arrays by name; empty for None.
 
     :param what: the argument, for errors.
-    :param given: the value of the argument.
+    :param value: the value of the argument.
     :param default: the name of a single array.
     """
-    values = getattr(given, "values", None)
-    given = values if isinstance(values, Mapping) else given
-    if given is None:
+    values = getattr(value, "values", None)
+    value = values if isinstance(values, Mapping) else value
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
-        given = {default: given}
-    arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in given.items()}
+    if not isinstance(value, Mapping):
+        value = {default: value}
+    arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in value.items()}
     return {name: array for name, array in arrays.items() if array.size}
 
 
@@ -151,13 +158,13 @@ def _with_inputs(functions: Arrays) -> Arrays:
 def _checked_log_likelihood(log_likelihood: Any) -> Arrays:
     if log_likelihood is None:
         return {}
-    given = checked("diagnose_draws: log_likelihood", log_likelihood)
-    if given.ndim != 3:
+    array = checked("diagnose_draws: log_likelihood", log_likelihood)
+    if array.ndim != 3:
         raise ValueError(
-            f"diagnose_draws: log_likelihood needs axes (chain, draw, input), got shape {given.shape}. "
+            f"diagnose_draws: log_likelihood needs axes (chain, draw, input), got shape {array.shape}. "
             f"Pass what predictions.log_prob(y) returns."
         )
-    return {"log likelihood": given}
+    return {"log likelihood": array}
 
 
 def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
@@ -174,13 +181,14 @@ def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
     return matched
 
 
-def bad_chains(given: CheckedDraws) -> dict[int, tuple[int, str]]:
+def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities in each chain that has any.
 
     A log likelihood of minus infinity does not make a draw bad: it gives a target no probability.
     """
-    arrays = given.by_label | {
-        name: np.maximum(x, np.finfo(x.dtype).min) for name, x in given.log_likelihood.items()
+    arrays = checked_draws.by_label | {
+        name: np.maximum(x, np.finfo(x.dtype).min)
+        for name, x in checked_draws.log_likelihood.items()
     }
     found: dict[int, tuple[int, str]] = {}
     for site, array in arrays.items():

@@ -12,14 +12,14 @@ def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
     :param arrays: all arrays of draws of the run, each (chain, draw, …).
     :return: for each copy the number of the first chain that it equals; empty where all chains differ.
     """
-    given = list(arrays)
+    all_draws = list(arrays)
     # First draws are compared first: that takes no time, and they nearly always differ.
-    first = [_bits(array[:, :1]) for array in given]
+    first = [_bits(array[:, :1]) for array in all_draws]
     originals: dict[tuple[bytes, ...], list[int]] = {}
     copies: dict[int, int] = {}
     for chain, key in enumerate(zip(*first)):
         for other in originals.setdefault(key, []):
-            if all(np.array_equal(a[chain], a[other]) for a in given):
+            if all(np.array_equal(a[chain], a[other]) for a in all_draws):
                 copies[chain] = other
                 break
         else:

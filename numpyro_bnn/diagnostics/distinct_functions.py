@@ -188,11 +188,13 @@ def distinct_functions(
     """
     values: Any = getattr(predictions, "values", None)
     values = values if isinstance(values, Mapping) else predictions
-    known = isinstance(values, Mapping) and ("probs" in values or {"mean", "scale"} <= set(values))
-    if not known:
-        given = sorted(values) if isinstance(values, Mapping) else type(values).__name__
+    has_noise = isinstance(values, Mapping) and (
+        "probs" in values or {"mean", "scale"} <= set(values)
+    )
+    if not has_noise:
+        shown = sorted(values) if isinstance(values, Mapping) else type(values).__name__
         raise ValueError(
-            f"diagnostics.distinct_functions: needs 'probs', or 'mean' and 'scale', got {given}. "
+            f"diagnostics.distinct_functions: needs 'probs', or 'mean' and 'scale', got {shown}. "
             f"Without the noise there is no telling how different two functions are."
         )
     affinity = _affinity(values, max_draws, max_inputs)

@@ -249,10 +249,10 @@ class Report:
         """
         title = "Can this posterior be believed?"
         fit = "" if check is None else check.html_section()
-        made = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values(), fit))
+        text = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values(), fit))
         if path is not None:
-            Path(path).write_text(made, encoding="utf-8")
-        return made
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
     def to_dataframe(self) -> "pd.DataFrame":
         """The table as a pandas data frame, one row for each site and no summaries.
@@ -275,7 +275,7 @@ class Report:
 
     def numbers(self) -> ReportNumbers:
         """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""
-        said: dict[str, str | float | int] = {
+        texts: dict[str, str | float | int] = {
             "verdict": str(self.verdict),
             "headline": self.headline,
             "explanation": self.explanation,
@@ -284,7 +284,7 @@ class Report:
             "num_chains": self.num_chains,
             "num_draws": self.num_draws,
         }
-        return numbers_of(said, self.tolerance, self.monte_carlo_error, self.agreement)
+        return numbers_of(texts, self.tolerance, self.monte_carlo_error, self.agreement)
 
     def plot(
         self, axes: "Sequence[Axes] | np.ndarray | None" = None

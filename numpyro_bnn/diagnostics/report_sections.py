@@ -97,8 +97,8 @@ def convergence_table(
         (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *cells)
         for label, whole, cells in lines
     ]
-    made = table(("", *columns), body)
-    return made.replace("<thead>", f"<thead><tr>{head}</tr>", 1)
+    html = table(("", *columns), body)
+    return html.replace("<thead>", f"<thead><tr>{head}</tr>", 1)
 
 
 def temperature_section(heat: Temperatures) -> str:
@@ -140,8 +140,8 @@ def rows_section(by_row: Mapping[str, np.ndarray], names: Sequence[str] | None) 
                 "one name for each row that `diagnose` was given."
             )
         worst = np.argsort(-errors, kind="stable")[:_MOST_ROWS]
-        told = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
-        parts.append(table(("row", words.get(kind, kind)), told))
+        rows = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
+        parts.append(table(("row", words.get(kind, kind)), rows))
     return section("Rows whose predictions are known worst", *parts)
 
 

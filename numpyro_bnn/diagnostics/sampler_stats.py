@@ -116,37 +116,37 @@ def warnings_of(stats: SamplerStats) -> list[str]:
     :param stats: statistics of the sampler.
     :return: sentences, the worst first; empty when all is well.
     """
-    said = []
+    sentences = []
     if stats.divergences:
         share = stats.divergences / stats.num_transitions
         lead = f"{stats.divergences} transitions diverged ({percent(share)})"
         if share > _DIVERGENT_SHARE:
-            said.append(
+            sentences.append(
                 f"{lead}: the draws miss where the posterior bends most, and no R-hat can show "
                 f"that; raise target_accept_prob or reparameterise."
             )
         else:
-            said.append(f"{lead}: few, but look where they lie.")
+            sentences.append(f"{lead}: few, but look where they lie.")
     if stats.saturated_trees:
         share = stats.saturated_trees / stats.num_transitions
         lead = f"{stats.saturated_trees} trajectories ended at the largest tree ({percent(share)})"
         if share > _SATURATED_SHARE:
-            said.append(
+            sentences.append(
                 f"{lead}: the sampler turns back before it has crossed the posterior; raise "
                 f"max_tree_depth, and begin at `bnn.optimize` if the chains did not."
             )
         else:
-            said.append(f"{lead}.")
+            sentences.append(f"{lead}.")
     if stats.acceptance is not None and not stats.acceptance.min() >= _LOW_ACCEPTANCE:
         worst = int(np.argmin(np.nan_to_num(stats.acceptance, nan=-1.0)))
-        said.append(
+        sentences.append(
             f"Chain {worst} accepts {percent(float(stats.acceptance[worst]))} of its proposals: "
             f"it hardly moves; lower the step size."
         )
     if stats.ebfmi is not None and (stats.ebfmi < _LOW_EBFMI).any():
         worst = int(np.nanargmin(stats.ebfmi))
-        said.append(
+        sentences.append(
             f"E-BFMI of chain {worst} is {stats.ebfmi[worst]:.2f} (below {_LOW_EBFMI}): its "
             f"momentum hardly changes the energy, so the tails are not reached; reparameterise."
         )
-    return said + stats.heat.comments()
+    return sentences + stats.heat.comments()

@@ -114,9 +114,9 @@ class Temperatures(NamedTuple):
     def advice(self, site: str) -> str | None:
         """What is wrong with one site, or with ``"all"``, and what to do about it; None if all is well."""
         kinetic, configurational = (self.level(k, site) for k in ("kinetic", "configurational"))
-        said = TABLE["low" if kinetic == "negative" else kinetic, configurational]
+        sentence = TABLE["low" if kinetic == "negative" else kinetic, configurational]
         # In a chain that accepts or rejects its steps, no step size causes a bias.
-        return _NOT_STATIONARY if said is not None and self.corrected else said
+        return _NOT_STATIONARY if sentence is not None and self.corrected else sentence
 
     @property
     def far_off(self) -> bool:
@@ -134,21 +134,23 @@ class Temperatures(NamedTuple):
         sites = dict.fromkeys(site for found in self.measured.values() for site in found)
         wrong: dict[str, list[str]] = {}
         for site in sites:
-            said = self.advice(site)
-            if said is not None:
-                wrong.setdefault(said, []).append(site)
+            advice = self.advice(site)
+            if advice is not None:
+                wrong.setdefault(advice, []).append(site)
         worst_first = {
-            said: sorted(found, key=self._off, reverse=True) for said, found in wrong.items()
+            advice: sorted(found, key=self._off, reverse=True) for advice, found in wrong.items()
         }
-        order = sorted(worst_first, key=lambda said: self._off(worst_first[said][0]), reverse=True)
-        return [self._comment(worst_first[said], said) for said in order]
+        order = sorted(
+            worst_first, key=lambda advice: self._off(worst_first[advice][0]), reverse=True
+        )
+        return [self._comment(worst_first[advice], advice) for advice in order]
 
     def _off(self, site: str) -> float:
         """The larger one of the two deviations of a site from the target."""
-        found = [sites[site].value for sites in self.measured.values() if site in sites]
-        return max(abs(value - self.asked) for value in found)
+        values = [sites[site].value for sites in self.measured.values() if site in sites]
+        return max(abs(value - self.asked) for value in values)
 
-    def _comment(self, sites: list[str], said: str) -> str:
+    def _comment(self, sites: list[str], advice: str) -> str:
         worst, *others = sites
         where = "the chain" if worst == "all" else worst
         off = [k for k in self.measured if self.level(k, worst) not in ("absent", "normal")]
@@ -159,7 +161,7 @@ class Temperatures(NamedTuple):
             for kind in off
         )
         beside = "".join(f" ({kind}: {self.measured[kind][worst].value:.2f})" for kind in right)
-        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {said}"
+        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {advice}"
         if not others:
             return lead
         named = ["the whole chain" if site == "all" else site for site in others[:_MOST_NAMED]]
@@ -173,8 +175,8 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
     :param stats: name to array `(chain, draw)`.
     :param corrected: whether its steps were accepted or rejected.
     """
-    asked = stats.get("temperature")
-    target = float("nan") if asked is None else float(np.mean(np.asarray(asked)))
+    targets = stats.get("temperature")
+    target = float("nan") if targets is None else float(np.mean(np.asarray(targets)))
     measured: dict[str, dict[str, MeasuredTemperature]] = {}
     scatter: dict[str, dict[str, float]] = {}
     for kind in ("kinetic", "configurational"):
@@ -182,10 +184,10 @@ def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperat
         lead = f"{kind}_temperatures["
         sites |= {n[len(lead) : -1]: v for n, v in stats.items() if n.startswith(lead)}
         for site, draws in sites.items():
-            found = _measure(np.asarray(draws), target)
-            if found is not None:
-                measured.setdefault(kind, {})[site] = found[0]
-                scatter.setdefault(kind, {})[site] = found[1]
+            mean = _measure(np.asarray(draws), target)
+            if mean is not None:
+                measured.setdefault(kind, {})[site] = mean[0]
+                scatter.setdefault(kind, {})[site] = mean[1]
     return Temperatures(target, measured, scatter, _is_zero(stats), corrected)
 
 

@@ -38,17 +38,17 @@ ONE_CHAIN = (
 def on_invalid_draws(evidence: Evidence) -> list[str]:
     """Chains with NaN or infinities, the draw where these begin, and the verdict on the other chains."""
     bad = evidence.bad_chains
-    said = []
+    lines = []
     for number, (draw, site) in sorted(bad.items()):
-        said.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
+        lines.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
     if len(bad) == evidence.num_chains:
-        return [*said, "No chain is left: lower the step size, or start from optimised weights."]
+        return [*lines, "No chain is left: lower the step size, or start from optimised weights."]
     names = listed(sorted(bad))
     if evidence.verdict_without is not None:
         verdict = evidence.verdict_without.words
         chain = "chains" if len(bad) > 1 else "chain"
-        said.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
-    return said
+        lines.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
+    return lines
 
 
 def on_too_few_draws(evidence: Evidence) -> list[str]:
@@ -82,15 +82,15 @@ def _rhat(value: float) -> str:
 
 def on_relabelling(evidence: Evidence) -> list[str]:
     """How much of the weights' variance between chains is mere relabelling of hidden units."""
-    found = evidence.relabelling
-    if found is None:
+    matched = evidence.relabelling
+    if matched is None:
         return []
-    lead = f"Of the weights' variance {percent(found.before)} lies between chains"
-    worst = f"worst R-hat {_rhat(found.space.max_rhat)}"
-    if found.after > _HARDLY_LESS * found.before:
+    lead = f"Of the weights' variance {percent(matched.before)} lies between chains"
+    worst = f"worst R-hat {_rhat(matched.space.max_rhat)}"
+    if matched.after > _HARDLY_LESS * matched.before:
         return [f"{lead}, and matching hidden units changes little ({worst}): not relabelling."]
     return [
-        f"{lead}, and {percent(found.after)} once hidden units are matched ({worst}): the "
+        f"{lead}, and {percent(matched.after)} once hidden units are matched ({worst}): the "
         "difference is relabelling of hidden units, and what is left is not."
     ]
 
@@ -98,28 +98,28 @@ def on_relabelling(evidence: Evidence) -> list[str]:
 def on_single_chains(evidence: Evidence) -> list[str]:
     """Chains that do not move, the number of distinct chains, and whether they drift."""
     found, stuck = evidence.chains, evidence.stuck
-    said = []
+    lines = []
     if stuck and len(stuck) < evidence.num_chains:
         many = len(stuck) > 1
-        said.append(
+        lines.append(
             f"Chain{'s' * many} {listed(stuck)} {'do' if many else 'does'} not move: leave "
             f"{'them' if many else 'it'} out, or start again from optimised weights with a "
             f"smaller step."
         )
     if found is None:
-        return said
+        return lines
     distinct = evidence.distinct
     if distinct is not None and evidence.num_chains > 1 and distinct.between > _DISTINCT:
-        said.append(
+        lines.append(
             f"By what they predict, the {evidence.num_chains} chains count as "
             f"{distinct.between:.1f} distinct ones."
         )
     if found.drift > _DRIFT:
-        said.append(
+        lines.append(
             f"The chains drift: their first and second halves predict differently at "
             f"{percent(found.drift)} of inputs; discard the beginning and run longer."
         )
-    return said
+    return lines
 
 
 def on_second_run(second: SecondOpinion) -> str:

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.priors.paths import flatten_params, site_name
 from numpyro_bnn.priors.pytree_paths import is_module, with_arrays
 
 
-def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
+def nest(values: Mapping[str, PyTree]) -> dict:
     """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
     tree: dict[Any, Any] = {}
     for path, value in values.items():
@@ -23,7 +24,9 @@ def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
     return tree
 
 
-def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any = None) -> Any:
+def to_params(
+    samples: Mapping[str, Array], name: str | None = None, params: PyTree = None
+) -> PyTree:
     """Turn draws into parameters of Flax, or into Equinox modules.
 
     :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
@@ -72,7 +75,7 @@ def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any =
 
 
 def from_params(
-    params: Any,
+    params: PyTree,
     name: str = "net",
     *,
     num_chains: int | None = None,

@@ -13,7 +13,8 @@ from types import FunctionType
 from typing import Any
 
 
-def _by_name(module: str, name: str) -> Any:
+def by_name(module: str, name: str) -> Any:
+    """The object of a name inside a module."""
     __import__(module)
     found: Any = sys.modules[module]
     for part in name.split("."):
@@ -21,8 +22,20 @@ def _by_name(module: str, name: str) -> Any:
     return found
 
 
+def name_of(value: object) -> tuple[str, str] | None:
+    """Module and name of a function that JAX has compiled; None of anything else."""
+    wrapped = getattr(value, "__wrapped__", None)
+    module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
+    if module not in sys.modules or name is None or "<" in name:
+        return None
+    try:
+        return (module, name) if by_name(module, name) is value else None
+    except AttributeError:
+        return None
+
+
 def _default(module: str, owner: str, argument: str) -> Any:
-    return inspect.signature(_by_name(module, owner)).parameters[argument].default
+    return inspect.signature(by_name(module, owner)).parameters[argument].default
 
 
 def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
@@ -38,20 +51,13 @@ def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
-            found = _where_default(value)
-            return NotImplemented if found is None else (_default, found)
-        wrapped = getattr(value, "__wrapped__", None)
-        module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
-        if module in sys.modules and name is not None and "<" not in name:
-            try:
-                if _by_name(module, name) is value:
-                    return _by_name, (module, name)
-            except AttributeError:
-                pass
-        return NotImplemented
+            default = _where_default(value)
+            return NotImplemented if default is None else (_default, default)
+        named = name_of(value)
+        return NotImplemented if named is None else (by_name, named)
 
 
-def dumped(module: Any) -> bytes:
+def dumped(module: object) -> bytes:
     """A module as bytes, which ``pickle.loads`` reads.
 
     :raises pickle.PicklingError: for modules of classes that cannot be imported by name.

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import Network
 from numpyro_bnn.priors.pytree_paths import LaidOut, arrays_of, path_of, with_arrays
 
@@ -20,14 +21,14 @@ from numpyro_bnn.priors.pytree_paths import LaidOut, arrays_of, path_of, with_ar
 _NOT_SUMMED = ("bias", "scale", "embedding")
 
 
-class PyTree(Network):
+class PyTreeNetwork(Network):
     """A pytree with a call, whose arrays are its parameters.
 
     :param module: the pytree; dropout of Equinox is switched off in it.
     :raises ValueError: for a module with state, such as BatchNorm, or names that paths cannot hold.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: PyTree) -> None:
         self.module = _without_dropout(module)
         leaves = arrays_of(self.module)
         self._describe(leaves)
@@ -42,12 +43,12 @@ class PyTree(Network):
         }
         self._by_row = False
 
-    def over_rows(self) -> "PyTree":
+    def over_rows(self) -> "PyTreeNetwork":
         made = copy.copy(self)
         made._by_row = True
         return made
 
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
         module = with_arrays(self.module, values)
         if self._by_row:
             return jax.vmap(lambda *row: module(*row, **kwargs))(*args)

@@ -6,6 +6,7 @@ to the output.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -14,10 +15,12 @@ from flax import linen, nnx
 from numpyro.primitives import Messenger, apply_stack
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import NNX, Linen, Network
 from numpyro_bnn.models.parameters import nest
-from numpyro_bnn.models.pytrees import PyTree
-from numpyro_bnn.priors.base import as_prior
+from numpyro_bnn.models.pickled_modules import by_name, name_of
+from numpyro_bnn.models.pytrees import PyTreeNetwork
+from numpyro_bnn.priors.base import PriorLike, as_prior
 from numpyro_bnn.priors.paths import (
     NetworkShapes,
     fan_in,
@@ -46,6 +49,22 @@ class MLP(linen.Module):
             x = self.activation(linen.Dense(units)(x))
         return linen.Dense(self.outputs)(x)
 
+    @linen.nowrap
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parent"}
+        if (named := name_of(self.activation)) is not None:
+            del settings["activation"]
+        return _remade, (type(self), settings, named)
+
+
+def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
+    """A perceptron from what pickle keeps of it: an activation that JAX has compiled by its name."""
+    return (
+        kind(**settings)
+        if activation is None
+        else kind(**settings, activation=by_name(*activation))
+    )
+
 
 class BoundModule:
     """A network with sampled weights: call it like the module itself.
@@ -53,7 +72,7 @@ class BoundModule:
     - **params** - the weights as nested dicts, the way the module's own ``params`` look
     """
 
-    def __init__(self, apply: Callable, values: dict[str, Any]) -> None:
+    def __init__(self, apply: Callable, values: dict[str, Array]) -> None:
         self._apply = apply
         self._values = values
 
@@ -61,22 +80,23 @@ class BoundModule:
         return call_of(type(self).__name__, {}, (self._values,))
 
     @property
-    def params(self) -> dict[Any, Any]:
+    def params(self) -> dict:
+        """The sampled weights as nested dicts, as Flax has them."""
         return nest(self._values)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return self._apply(self._values, *args, **kwargs)
 
 
 def random_module(
     name: str,
-    module: Any,
-    prior: Any,
-    *init_args: Any,
-    params: Any = None,
-    batch_stats: Any = None,
+    module: Callable,
+    prior: PriorLike,
+    *init_args: PyTree,
+    params: PyTree = None,
+    batch_stats: PyTree = None,
     apply_rng: str | Sequence[str] | None = None,
-    **init_kwargs: Any,
+    **init_kwargs: PyTree,
 ) -> BoundModule:
     """Sample every parameter of a network inside a NumPyro model.
 
@@ -116,11 +136,11 @@ def random_module(
 
 
 def network_of(
-    module: Any,
-    batch_stats: Any,
+    module: Callable,
+    batch_stats: PyTree,
     apply_rng: str | Sequence[str] | None,
     init_args: tuple,
-    init_kwargs: dict[str, Any],
+    init_kwargs: dict[str, PyTree],
 ) -> Network:
     """A module of any kind through the one interface; the arguments are those of :func:`random_module`."""
     apply_rng = (apply_rng,) if isinstance(apply_rng, str) else tuple(apply_rng or ())
@@ -136,7 +156,7 @@ def network_of(
                 f"random_module: {wrong} are for Flax modules, and {type(module).__name__} is none. Leave "
                 "them out."
             )
-        network = PyTree(module)
+        network = PyTreeNetwork(module)
     else:
         hint = " Make one first: `MyModule(…)`." if isinstance(module, type) else ""
         raise TypeError(
@@ -151,10 +171,10 @@ def network_of(
 def sampled(
     name: str,
     network: Network,
-    prior: Any,
+    prior: PriorLike,
     init_args: tuple,
-    init_kwargs: dict[str, Any],
-    params: Any = None,
+    init_kwargs: dict[str, PyTree],
+    params: PyTree = None,
 ) -> BoundModule:
     """Sample the parameters of a network; the arguments are those of :func:`random_module`."""
     shapes = network.shapes
@@ -209,7 +229,7 @@ def _handled(name: str, apply: Callable) -> Callable:
     return apply_stack(message)["value"]
 
 
-def _fixed_values(paths: list[str], network: "Network", params: Any) -> dict[str, Any]:
+def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
     given = network.own_values | ({} if params is None else flatten_params(params))
     missing = [path for path in paths if path not in given]
     if missing:

@@ -52,15 +52,15 @@ def plot_monte_carlo_error(
     accepted = Tolerance() if tolerance is None else tolerance
     draws = next(iter(values.values())).shape[1]
     sizes = np.unique(np.geomspace(min(_SHORTEST, draws), draws, num_points).round().astype(int))
-    found = [monte_carlo_error({n: x[:, :size] for n, x in values.items()}) for size in sizes]
-    unit = "relative" if found[-1].total_variation is None else "total_variation"
-    needed, _ = found[-1].needed(accepted)
+    measured = [monte_carlo_error({n: x[:, :size] for n, x in values.items()}) for size in sizes]
+    unit = "relative" if measured[-1].total_variation is None else "total_variation"
+    needed, _ = measured[-1].needed(accepted)
     series = {
         "mean of rows": (unit, _limit(accepted, unit)),
         "99 % quantile of rows": (f"{unit}_99", _limit(accepted, f"{unit}_99")),
     }
     known = {
-        label: np.array([getattr(each, field) for each in found])
+        label: np.array([getattr(each, field) for each in measured])
         for label, (field, _) in series.items()
     }
     if not all(np.isfinite(errors[-1]) for errors in known.values()):
@@ -108,17 +108,17 @@ def plot_agreement(
     values = _arrays("plot_agreement", predictions)
     accepted = Tolerance() if tolerance is None else tolerance
     errors = {name: mean_errors(x) for name, x in values.items()}
-    found = agreement(values, errors=errors, tolerance=accepted)
+    result = agreement(values, errors=errors, tolerance=accepted)
     means = {name: each.chain_means for name, each in errors.items()}
     units = units_of(values, errors)
     apart = row_distances({name: mean[:, None] - mean for name, mean in means.items()}, units)
     unit = "total_variation" if "total_variation" in apart else "relative"
     # The average of one chain has an error sqrt(number of chains) times that of all chains. A normal
     # difference of two such averages has the mean absolute value sqrt(2 / pi) times its standard deviation.
-    factor = np.sqrt(2 / np.pi) * np.sqrt(2 * len(found.members))
+    factor = np.sqrt(2 / np.pi) * np.sqrt(2 * len(result.members))
     within = row_distances({name: each.within for name, each in errors.items()}, units)[unit]
     chance = float(factor * within.mean())
-    order = np.argsort(found.members, kind="stable")
+    order = np.argsort(result.members, kind="stable")
     distance = apart[unit].mean(axis=-1)[np.ix_(order, order)]
     limit = _limit(accepted, unit)
     ax = axes_or_new(ax, (5.4, 4.4))
@@ -126,7 +126,7 @@ def plot_agreement(
     image = ax.imshow(distance, cmap="cividis", vmin=0, vmax=brightest)
     if len(order) <= _MOST_WRITTEN:
         _written(ax, distance, 0.5 * brightest)
-    for edge in np.flatnonzero(np.diff(found.members[order])) + 0.5:
+    for edge in np.flatnonzero(np.diff(result.members[order])) + 0.5:
         ax.axhline(edge, color="white", linewidth=3)
         ax.axvline(edge, color="white", linewidth=3)
     bar = ax.figure.colorbar(image, ax=ax)
@@ -135,9 +135,9 @@ def plot_agreement(
     bar.ax.axhline(chance, color="white", linewidth=2, linestyle=":")
     ax.set_xticks(range(len(order)), order)
     ax.set_yticks(range(len(order)), order)
-    name = "half of the chain" if found.halves else "chain"
+    name = "half of the chain" if result.halves else "chain"
     label_axes(ax, name, name)
-    ax.set_title(_verdict_in_words(found, accepted), fontsize="medium")
+    ax.set_title(_verdict_in_words(result, accepted), fontsize="medium")
     return ax
 
 
@@ -187,12 +187,14 @@ def _written(ax: Axes, distance: np.ndarray, dark: float) -> None:
             ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
 
 
-def _verdict_in_words(found: Agreement, tolerance: Tolerance) -> str:
-    who = "halves" if found.halves else "chains"
-    if not found.tested:
+def _verdict_in_words(result: Agreement, tolerance: Tolerance) -> str:
+    who = "halves" if result.halves else "chains"
+    if not result.tested:
         return f"too few draws to test whether {who} agree"
-    if found.disagree(tolerance):
-        return f"{who} disagree: {found.groups} groups (p = {found.p:.2g})"
+    if result.disagree(tolerance):
+        return f"{who} disagree: {result.groups} groups (p = {result.p:.2g})"
     return (
-        f"{who} agree (p = {found.p:.2g})" if found.p >= 0.01 else f"{who} differ within tolerance"
+        f"{who} agree (p = {result.p:.2g})"
+        if result.p >= 0.01
+        else f"{who} differ within tolerance"
     )

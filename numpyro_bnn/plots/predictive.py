@@ -51,8 +51,10 @@ def plot_predictive_band(
     :return: the axes, whose labels are to be replaced by names and units of the data.
     :raises ValueError: for shapes that do not fit.
     """
-    if hasattr(mean, "mean") and hasattr(mean, "scale"):
-        mean, scale = mean.mean, mean.scale if scale is None else scale
+    # An average holds the standard deviation of the whole mixture, predictions the noise of each draw.
+    for spread in ("sd", "scale"):
+        if hasattr(mean, "mean") and hasattr(mean, spread):
+            mean, scale = mean.mean, getattr(mean, spread) if scale is None else scale
     mean = np.asarray(mean, np.float64)
     x = np.asarray(x)
     x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x

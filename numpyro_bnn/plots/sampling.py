@@ -154,8 +154,8 @@ def plot_temperature(
         raise ValueError(f"plot_temperature: window must be positive, got {window}.")
     ax = axes_or_new(ax, (7.0, 3.6))
     num_draws, widths = 0, set()
-    wanted = np.asarray(target, np.float64)
-    middles = [np.ravel(wanted)]
+    targets = np.asarray(target, np.float64)
+    middles = [np.ravel(targets)]
     for index, (name, value) in enumerate(temperatures.items()):
         values = chains_by_draws("plot_temperature", name, value)
         num_draws = max(num_draws, values.shape[1])
@@ -168,13 +168,13 @@ def plot_temperature(
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
         # The axis shows most of the values only: configurational temperatures have heavy tails.
         middles.append(np.nanquantile(values, [0.01, 0.99]))
-    if wanted.shape not in ((), (num_draws,)):
+    if targets.shape not in ((), (num_draws,)):
         raise ValueError(
-            f"plot_temperature: target has shape {wanted.shape} for {num_draws} draws; expected a "
+            f"plot_temperature: target has shape {targets.shape} for {num_draws} draws; expected a "
             "number or one a draw."
         )
     ax.plot(
-        np.broadcast_to(wanted, (num_draws,)),
+        np.broadcast_to(targets, (num_draws,)),
         color=foreground(ax),
         linewidth=1.2,
         linestyle="--",

@@ -17,11 +17,13 @@ import arviz as az
 import jax
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -37,12 +39,12 @@ _DERIVED = ("tree_depth", "reached_max_treedepth")
 
 
 def to_inference_data(
-    run: Any,
-    x: Any = None,
-    y: Any = None,
+    run: Run,
+    x: PyTree = None,
+    y: ArrayLike | None = None,
     *,
     model: Callable | None = None,
-    predict: Mapping[str, Any] | None = None,
+    predict: Mapping[str, PyTree] | None = None,
     log_likelihood: bool = True,
     log_prior: bool = True,
     posterior_predictive: bool = True,
@@ -53,7 +55,7 @@ def to_inference_data(
     base_sites: bool = False,
     report: Any = None,
     rng_key: jax.Array | None = None,
-) -> Any:
+) -> "az.InferenceData | xr.DataTree":
     """Everything about a run as one ArviZ object.
 
     Groups:
@@ -266,5 +268,5 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     shift = getattr(innermost(draws.model), "shift", None)
     found = {name: np.asarray(value) for name, value in values.items()}
     return TrainingData(
-        x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()}
+        x, {n: v if shift is None else v.astype(np.float64) + shift for n, v in found.items()}
     )

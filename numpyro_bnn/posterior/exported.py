@@ -17,9 +17,10 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.data.columns import check_columns
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import draws_for, target_of
 from numpyro_bnn.posterior.predictions import VECTOR, Predictor, flat_draws, parameters_of
 from numpyro_bnn.samplers.suspects import warn_of_use
@@ -30,8 +31,8 @@ _MOST_BYTES = 2**30
 
 
 def export(
-    run: Any,
-    x: Any,
+    run: Run,
+    x: PyTree,
     path: str | Path,
     *,
     site: str | None = None,
@@ -106,7 +107,7 @@ def _file(path: str | Path) -> Path:
 
 
 def _predictive(
-    draws: Draws, of: Callable, x: Any, site: str | None
+    draws: Draws, of: Callable, x: PyTree, site: str | None
 ) -> Callable[[Any], dict[str, jax.Array]]:
     """The function from inputs to averages over the draws of a model."""
     known = Predictor(of, x, site=site)
@@ -129,7 +130,7 @@ def _predictive(
         )
     constants = {name: jnp.asarray(value) for name, value in values.items()}
 
-    def predictive(x: Any) -> dict[str, jax.Array]:
+    def predictive(x: PyTree) -> dict[str, jax.Array]:
         def of_one(draw: dict[str, jax.Array]) -> dict[str, jax.Array]:
             seeded = seed(model, jax.random.key(0))
             found = trace(substitute(seeded, data=draw)).get_trace(x)[target]
@@ -152,7 +153,7 @@ def _averaged(parameters: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {"mean": mean.mean(0), "sd": jnp.sqrt(within + mean.var(0))}
 
 
-def _specification(model: Any, x: Any) -> Any:
+def _specification(model: Any, x: PyTree) -> Any:
     """Shapes and types of the inputs, with a number of rows that is not known."""
     (x,), _ = as_arrays(model, (x,), {})
     (rows,) = jax_export.symbolic_shape("rows")

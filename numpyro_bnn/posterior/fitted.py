@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array
 
 
-def held_by(fitted: Any, part: str) -> Any:
+def held_by(fitted: object, part: str) -> Any:
     """A part of a fitted object, ``"draws"`` or ``"mcmc"``; None where it has none, as after unpickling.
 
     :raises ValueError: for an estimator before `fit`.
@@ -30,25 +32,25 @@ def held_by(fitted: Any, part: str) -> Any:
     return found
 
 
-def is_finished(value: Any) -> bool:
+def is_finished(value: object) -> bool:
     """Whether a value stands for a finished run: an ``MCMC``, draws by site, or a fitted object."""
     is_run = isinstance(value, (NumPyroMCMC, Mapping))
     return is_run or isinstance(held_by(value, "draws"), Mapping)
 
 
-def run_of(fitted: Any) -> NumPyroMCMC | None:
+def run_of(fitted: object) -> NumPyroMCMC | None:
     """The ``MCMC`` that draws come from; None where only the draws are kept."""
     run = fitted if isinstance(fitted, NumPyroMCMC) else held_by(fitted, "mcmc")
     return run if isinstance(run, NumPyroMCMC) else None
 
 
-def arguments_of(fitted: Any) -> tuple[tuple, dict[str, Any]]:
+def arguments_of(fitted: object) -> tuple[tuple, dict[str, PyTree]]:
     """Arguments and keyword arguments that the model was fitted with; none where they are not kept."""
     run = run_of(fitted)
     return getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
 
 
-def targets_of(fitted: Any, y: Any, owner: str) -> np.ndarray:
+def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
     """Targets as the model has them: class numbers in place of the labels that an estimator was given.
 
     :param fitted: a run, draws or a fitted object.

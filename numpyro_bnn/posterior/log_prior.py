@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.prediction_sites import structure_at
@@ -31,7 +32,7 @@ from numpyro_bnn.storage.shared_programs import Traced, compiled
 _BASE = ".base"
 
 
-def log_prior(draws: Draws, x: Any, targets: list[str]) -> dict[str, np.ndarray]:
+def log_prior(draws: Draws, x: PyTree, targets: list[str]) -> dict[str, np.ndarray]:
     """The log prior density of every random site at every draw.
 
     :param draws: draws with their model.

@@ -141,14 +141,22 @@ class Predictor:
         target = target_of(self.structure, samples, self._site)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(self.model, self.structure, samples, target, self.x, self.batch_size)
-        if target not in self._programs:
-            self._programs[target] = _program(self.model, target, self.x)
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
         predictions = Predictions(values, evaluate, self.shift, suspect)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def _program_of(self, target: str) -> Callable:
+        """The compiled program for a target, made when it is first needed."""
+        if target not in self._programs:
+            self._programs[target] = _program(self.model, target, self.x)
+        return self._programs[target]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Programs are compiled again where they are needed.
+        return self.__dict__ | {"_programs": {}}
 
     def _computed(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -171,7 +179,7 @@ class Predictor:
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
                     more = flat_draws(keys[:, drawn])
-                yield drawn, rows, self._programs[target](flat, part, more, own, what)
+                yield drawn, rows, self._program_of(target)(flat, part, more, own, what)
 
     def _evaluate(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -191,7 +199,7 @@ class Predictor:
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
                     made[name] = np.empty((*lead, self.size, *own.shape[3:]), kind)
-                made[name][:, drawn, rows] = own + np.float64(self.shift) if in_units else own
+                made[name][:, drawn, rows] = own + self.shift if in_units else own
         return made
 
 
@@ -205,7 +213,7 @@ def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
     yield last
 
 
-def blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
+def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     """Blocks of draws: a single one for draws on the device, small ones for draws on host or disk."""
     chains, num_draws = np.shape(next(iter(draws.values())))[:2]
     brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
@@ -220,7 +228,7 @@ def blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 
-def flat_draws(draws: Any) -> Any:
+def flat_draws(draws: PyTree) -> PyTree:
     """Draws of all chains in a row, (draw, …)."""
     return draws.reshape(-1, *draws.shape[2:])
 
@@ -266,9 +274,10 @@ def _over_draws(
 
 def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     """The distribution function of every entry of a target, whose entries may be one event."""
-    base = fn
-    while isinstance(base, dist.Independent):
-        base = base.base_dist
+    base = unwrapped(fn)
+    if isinstance(base, dist.MultivariateNormal):
+        # Of each output by itself.
+        return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
     return base.cdf(y)
 
 

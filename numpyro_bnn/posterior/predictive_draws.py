@@ -1,6 +1,8 @@
 """Predictions of each draw, and their average."""
 
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +33,7 @@ class Predictions:
         self,
         values: dict[str, np.ndarray],
         evaluate: Callable,
-        shift: float | None = None,
+        shift: float | np.ndarray | None = None,
         suspect: Mapping[int, str] | None = None,
     ) -> None:
         self.values = values
@@ -113,11 +115,7 @@ class Predictions:
         """
         size = next(iter(self.values.values())).shape[2]
 
-        def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
-            if what in OF_TARGETS:
-                extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
-            return {name: made[:, :, :count] for name, made in self._evaluate(what, extra).items()}
-
+        evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect)
 
@@ -156,6 +154,15 @@ class Predictions:
         return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
 
 
+def _of_first_rows(
+    evaluate: Callable, size: int, count: int, what: str, extra: Any
+) -> dict[str, np.ndarray]:
+    """What predictions of `size` rows give, of the first rows alone."""
+    if what in OF_TARGETS:
+        extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
+    return {name: made[:, :, :count] for name, made in evaluate(what, extra).items()}
+
+
 class Average(NamedTuple):
     """Model average of a continuous target.
 
@@ -168,7 +175,14 @@ class Average(NamedTuple):
 
     @property
     def scale(self) -> np.ndarray:
-        """The older name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        """The former name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        warnings.warn(
+            "average(…).scale is the standard deviation of the whole mixture and now called `sd`, since "
+            "elsewhere `scale` is that of the noise of one draw. The former name will go with the next "
+            "release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return self.sd
 
 

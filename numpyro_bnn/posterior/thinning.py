@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -18,7 +19,7 @@ _BINS = 20
 _ROUNDS = 3
 
 
-def thin(run: Any, k: int, x: Any = None) -> Draws:
+def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     """Choose the `k` draws whose average is nearest to the average of all draws, as a single chain.
 
     Draws are taken one by one, each so that the mean of those taken comes nearest to the whole (kernel

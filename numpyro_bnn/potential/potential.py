@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_sample
+from numpyro.infer import init_to_sample, init_to_uniform
 from numpyro.infer.util import (
     _unconstrain_params,
     compute_log_probs,
@@ -224,13 +224,13 @@ class Potential:
         probe = next(b for b in (7, 5, 3, 2, 1) if b < size or b == 1)
         try:
             indices = {plate: jnp.arange(probe)}
-            taken = structure_of(self.model, self.args, self.kwargs, indices)
+            subsampled = structure_of(self.model, self.args, self.kwargs, indices)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The model does not follow a minibatch of {probe} of the {size} rows of plate "
                 f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
             ) from error
-        for name, site in taken.sites.items():
+        for name, site in subsampled.sites.items():
             inside = plate in site.plates
             if not site.observed:
                 if inside:
@@ -279,8 +279,8 @@ class Potential:
         :param key: random key.
         :param given: values of some sites; the other sites are drawn conditionally on them.
         """
-        seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
-        seeded = substitute(seeded, data=dict(given or {}))
+        seeded = substitute(seed(with_stand_ins(self.model), key), data=dict(given or {}))
+        seeded = substitute(seeded, substitute_fn=_drawn)
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 
@@ -293,6 +293,21 @@ class Potential:
             for name, site in sites.items()
             if site["type"] == "sample"
         }
+
+
+def _drawn(site: dict[str, Any]) -> jax.Array | None:
+    """A value of a latent site from its distribution; around 0, unconstrained, where that has no draws.
+
+    NumPyro's ``init_to_sample`` has the median of one draw, which takes several times as long to compile.
+    """
+    if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
+        return None
+    if site["fn"].support.is_discrete:
+        return None
+    try:
+        return site["fn"](**site["kwargs"])
+    except NotImplementedError:
+        return init_to_uniform(site)
 
 
 _SUBSAMPLE = (

@@ -7,7 +7,7 @@ prior can share precisions between arrays; priors that treat each array by itsel
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -84,6 +84,10 @@ class FromFunction(Prior):
 
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
         return self.rule(path, shape)
+
+
+# What may be given for a prior; see :func:`as_prior`.
+PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 
 def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:

@@ -296,8 +296,10 @@ def _integrated(
     values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
     weights = {}
     for i, array in enumerate(level.arrays):
-        given = level._replace(arrays=level.arrays[:i]).conditional(values)
-        law = GammaScaleMixture(given.concentration, given.rate, sizes[array.site], array)
+        conditional = level._replace(arrays=level.arrays[:i]).conditional(values)
+        law = GammaScaleMixture(
+            conditional.concentration, conditional.rate, sizes[array.site], array
+        )
         values[array.site] = weights[array.site] = numpyro.sample(array.site, law)
     drawn = drawn_back(level.site, level.conditional(values), list(weights.values()))
     return weights, parameter(level.site, drawn)

@@ -11,6 +11,8 @@ import jax
 import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
+from numpyro_bnn._types import PyTree
+
 
 class LaidOut(tuple[int, ...]):
     """A shape that knows over which of its axes one output of the layer sums.
@@ -58,7 +60,7 @@ class LaidOut(tuple[int, ...]):
         return self.summed
 
 
-def is_module(value: Any) -> bool:
+def is_module(value: object) -> bool:
     """Whether a value is a pytree with a call: an Equinox module, or a registered class of arrays."""
     if not callable(value) or isinstance(value, type):
         return False
@@ -67,7 +69,7 @@ def is_module(value: Any) -> bool:
     return not of_flax and not jax.tree_util.all_leaves([value])
 
 
-def is_array(leaf: Any) -> bool:
+def is_array(leaf: object) -> bool:
     """Whether a leaf can be a parameter: an array, or the shape of one."""
     return isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct))
 
@@ -95,13 +97,13 @@ def _part(key: Any) -> str:
     return part
 
 
-def arrays_of(module: Any) -> dict[str, Any]:
+def arrays_of(module: PyTree) -> dict[str, PyTree]:
     """All arrays of a pytree by dotted path."""
     keyed, _ = jax.tree_util.tree_flatten_with_path(module)
     return {path_of(keys): leaf for keys, leaf in keyed if is_array(leaf)}
 
 
-def with_arrays(module: Any, values: dict[str, Any]) -> Any:
+def with_arrays(module: PyTree, values: dict[str, PyTree]) -> PyTree:
     """A copy of a pytree with other arrays, which are given by dotted path."""
 
     def new(keys: tuple[Any, ...], leaf: Any) -> Any:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from numpyro_bnn.diagnostics.compare_runs import label_of
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
@@ -95,7 +96,8 @@ def grade(run: Run | Mapping[str, np.ndarray], reference: Reference | str) -> Gr
     reference = load(reference) if isinstance(reference, str) else reference
     scalars = _scalars_of(run, reference)
     functions = scalars.pop(FUNCTIONS)
-    parts = {FUNCTIONS: _differences(functions, reference.functions, None)}
+    floor = PROBLEMS[reference.name].floor
+    parts = {FUNCTIONS: _differences(functions, reference.functions, None, floor)}
     if scalars:
         names = [name for name in reference.log_scales.names or () if name in scalars]
         drawn = np.stack([scalars[name] for name in names], -1)
@@ -159,8 +161,14 @@ def _check(scalars: dict[str, np.ndarray], reference: Reference) -> None:
             )
 
 
-def _differences(draws: np.ndarray, known: Quantities, names: list[str] | None) -> Differences:
-    """Draws (chain, draw, scalar, …) beside a reference of the same scalars."""
+def _differences(
+    draws: np.ndarray, known: Quantities, names: list[str] | None, floor: float = 0.0
+) -> Differences:
+    """Draws (chain, draw, scalar, …) beside a reference of the same scalars.
+
+    :param names: the scalars that are there; all where None.
+    :param floor: differences below this do not count as errors.
+    """
     chosen = slice(None) if names is None else [(known.names or ()).index(n) for n in names]
     mean, error, sd = (values[chosen].ravel() for values in (known.mean, known.error, known.sd))
     flat = draws.reshape(*draws.shape[:2], -1)
@@ -169,13 +177,10 @@ def _differences(draws: np.ndarray, known: Quantities, names: list[str] | None) 
     own_error = np.where(own_sd > 0, own_sd / np.sqrt(np.maximum(size, 1.0)), 0.0)
     joint = np.hypot(own_error, error)
     difference = np.abs(own_mean - mean)
-    z = difference / joint
+    z = np.where(difference < floor, 0.0, difference / joint)
     worst = int(np.argmax(z))
-    label = (
-        str(list(np.unravel_index(worst, known.sd.shape))).replace("np.int64", "")
-        if names is None
-        else names[worst]
-    )
+    index = tuple(np.unravel_index(worst, known.sd.shape))
+    label = label_of("row", index) if names is None else names[worst]
     return Differences(
         len(mean),
         float(np.median(difference / sd)),

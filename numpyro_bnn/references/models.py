@@ -29,12 +29,15 @@ class Problem(NamedTuple):
     - **model** - ``model(x, y=None)``
     - **function** - the values of predictions that are graded: ``"mean"`` or ``"probs"``
     - **scales** - site of the precisions behind each scale, by name
+    - **floor** - differences of functions below this do not count: the mean of a probability near 0 or 1 is
+      made by few draws, and its error is not that of a normal law
     """
 
     title: str
     model: Callable
     function: str
     scales: dict[str, str]
+    floor: float = 0.0
 
 
 def _rdata(x: jax.Array, y: jax.Array | None = None) -> None:
@@ -76,6 +79,7 @@ PROBLEMS = {
         _cdata,
         "probs",
         _NAMED | {"each input": "net/Dense_0.kernel.unit_precision"},
+        floor=0.005,
     ),
 }
 NAMES = tuple(PROBLEMS)

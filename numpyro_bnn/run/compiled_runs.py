@@ -154,9 +154,9 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
 
     def _plan(self) -> Plan:
         """The lengths of the run, of its segments and of its chunks."""
-        given = self._collection_params
+        bounds = self._collection_params
         return Plan.of_phase(
-            (given["lower"], given["upper"])
+            (bounds["lower"], bounds["upper"])
             if self._warmup_state is None
             else (0, self.num_samples),
             self.thinning,
@@ -206,21 +206,21 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             warmed_up=self._warmup_state,
             judge=judge,
         )
-        found = sampling.run(resumed)
+        finished = sampling.run(resumed)
         chain_states.initialise_kernel()
         self._last_state = chain_states.stacked
-        self._states = found.draws
+        self._states = finished.draws
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self.left_out = failed_chains(self._last_state, found.bad)
+        self.left_out = failed_chains(self._last_state, finished.bad)
         if self.left_out:
             about_data = advice_on_data(self.model, self._args, self._kwargs)
             warn_of_failed(self.left_out, self.num_chains, about_data)
             self._states = without_chains(self._states, self.left_out, self.num_chains)
         self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
-        self.stopped = None if judge is None else judge.stopped(found.num_draws)
+        self.stopped = None if judge is None else judge.stopped(finished.num_draws)
         can_resume = self._disk is not None and self._disk.checkpoint is not None
-        warn_of_early_end(self.stopped, found.num_draws, plan.draws, can_resume)
+        warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
         if self._disk is not None:
             facts = {"suspect": self.suspect} if self.suspect else {}
             inputs = about_inputs(self._args) | ({"columns": self.columns} if self.columns else {})

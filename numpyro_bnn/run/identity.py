@@ -32,10 +32,10 @@ class Identity:
         :param left_out: paths that are not compared.
         """
         sites = {} if fit is None else {n: str(s.shape) for n, s in fit.structure.sites.items()}
-        given = describe_all(self._settings | {"sites": sites, "data": data}, left_out)
-        found = self._watched.after(left_out)
-        facts = given.facts | found.facts | environment()
-        return Described(facts, given.unknown | found.unknown)
+        facts_of_settings = describe_all(self._settings | {"sites": sites, "data": data}, left_out)
+        watched = self._watched.after(left_out)
+        facts = facts_of_settings.facts | watched.facts | environment()
+        return Described(facts, facts_of_settings.unknown | watched.unknown)
 
 
 # Attributes of a run that decide its draws, or how they are cut into chunks.

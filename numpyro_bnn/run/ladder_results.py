@@ -23,14 +23,14 @@ class LadderResults:
 
         :raises AttributeError: for another kernel, and before `run`.
         """
-        known = self._states is not None
-        found = evidence_of(self.sampler, self.get_extra_fields(True)) if known else None
-        if found is None:
+        has_run = self._states is not None
+        result = evidence_of(self.sampler, self.get_extra_fields(True)) if has_run else None
+        if result is None:
             raise AttributeError(
                 f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
-                f"{type(self.sampler).__name__}{'' if known else ' before `run`'}."
+                f"{type(self.sampler).__name__}{'' if has_run else ' before `run`'}."
             )
-        return found
+        return result
 
     @property
     def log_evidence(self) -> np.ndarray:

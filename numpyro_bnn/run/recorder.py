@@ -309,8 +309,8 @@ class Recorder:
         except FolderInUse:
             raise
         except OSError as error:
-            said = f"{error.strerror or error}. {self._what_is_safe()}"
-            raise OSError(error.errno, said) from error
+            message = f"{error.strerror or error}. {self._what_is_safe()}"
+            raise OSError(error.errno, message) from error
         except Exception as error:
             # Orbax wraps errors of the file system in its own.
             error.add_note(self._what_is_safe())

@@ -52,7 +52,7 @@ def seen_by(
     """
     if model is None:
         return Seen(args, kwargs, None)
-    own = as_arrays(model, args, kwargs)
+    arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
     args, kwargs, structure = begin_fit(model, args, kwargs)
     take_batch_size(sampler, structure)
@@ -60,7 +60,7 @@ def seen_by(
     refuse_discrete(sampler, structure)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
-    return Seen(*own, fit)
+    return Seen(*arguments, fit)
 
 
 def check_extra_fields(extra_fields: object) -> None:
@@ -77,8 +77,8 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
 
     :raises ValueError: naming the plate.
     """
-    own = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
-    if isinstance(sampler, HMCECS) or not own:
+    on_all_rows = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
+    if isinstance(sampler, HMCECS) or not on_all_rows:
         return
     for name, (size, subsample_size) in structure.plates.items():
         if subsample_size < size:
@@ -130,8 +130,8 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
         )
 
     # The placeholders for host data are NaN, so a site that depends on rows is NaN.
-    found = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
-    for name, value in found.items():
+    values = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
+    for name, value in values.items():
         if np.isnan(value).any():
             raise ValueError(
                 f"The deterministic site '{name}' depends on rows of data on the host, which are "

@@ -178,11 +178,11 @@ class UntilKnown:
             return np.zeros((leaf.shape[0], chunk, *leaf.shape[2:]), leaf.dtype)
 
         with np.errstate(all="ignore"):
-            found = self._predicted(jax.tree.map(zeros, like), 0)
+            predicted = self._predicted(jax.tree.map(zeros, like), 0)
         accepted = self.tolerance
         parts = {
-            "total variation": accepted.total_variation if "probs" in found["values"] else None,
-            "error in predictive sd": None if "probs" in found["values"] else accepted.relative,
+            "total variation": accepted.total_variation if "probs" in predicted["values"] else None,
+            "error in predictive sd": None if "probs" in predicted["values"] else accepted.relative,
             "error of the log score": None if self._y is None else accepted.log_score,
         }
         asked = ", ".join(f"{name} {limit:g}" for name, limit in parts.items() if limit is not None)

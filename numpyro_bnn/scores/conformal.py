@@ -103,8 +103,8 @@ def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.nda
 
 def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
     """Probabilities to the power 1 / temperature, made to add up to 1 again, (n, classes)."""
-    made: np.ndarray = softmax(_logs(probs) / temperature, axis=1)
-    return made
+    powers: np.ndarray = softmax(_logs(probs) / temperature, axis=1)
+    return powers
 
 
 def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
@@ -119,8 +119,8 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
         scaled = log_softmax(logs / np.exp(log_temperature), axis=1)
         return -float(scaled[rows, labels].mean())
 
-    found = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
-    return float(np.exp(found.x))
+    minimum = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
+    return float(np.exp(minimum.x))
 
 
 def _logs(probs: np.ndarray) -> np.ndarray:

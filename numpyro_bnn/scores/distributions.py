@@ -201,7 +201,8 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
     :param predictions: probabilities `(..., n, classes)`; with `scale`, means
         `(..., n)`; or predictions of either kind.
     :param scale: standard deviations: one number, or an array with the axes of the means.
-    :return: three arrays `(n,)`: nats, or squared units of the target.
+    :return: three arrays `(n,)`: nats, or squared units of the target; `(n, outputs)` for predictions of
+        several outputs.
     :raises ValueError: for what are not probabilities, or a scale that is not positive.
     """
     if inputs.is_predictions(predictions) and "probs" not in predictions.values:
@@ -215,7 +216,8 @@ def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertai
         # It is not negative by Jensen's inequality, but rounding could make it -1e-17.
         return Uncertainty(total, aleatoric, np.maximum(total - aleatoric, 0.0))
     means = inputs.values_of("uncertainty", predictions, "mean")
-    like = np.zeros(means.shape[-1:])
+    # Predictions say how many axes are draws; arrays have one of rows behind them.
+    like = np.zeros(means.shape[2 if inputs.is_predictions(predictions) else -1 :])
     scales = inputs.scale_like("uncertainty", scale, means)
     means = inputs.draws_like("uncertainty", "mean", means, like)
     scales = inputs.draws_like("uncertainty", "scale", scales, like)

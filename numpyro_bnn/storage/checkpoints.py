@@ -114,11 +114,11 @@ class Checkpoint:
 
         :raises FileExistsError: naming some of the files.
         """
-        found = entries(self.directory)
-        if found and not found & {self._header.name, self._draft.name}:
+        files = entries(self.directory)
+        if files and not files & {self._header.name, self._draft.name}:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds files that are not of numpyro_bnn "
-                f"({', '.join(sorted(found)[:3])}), which are left as they are. Choose another folder, "
+                f"({', '.join(sorted(files)[:3])}), which are left as they are. Choose another folder, "
                 "which may not exist yet."
             )
 
@@ -283,8 +283,8 @@ class Checkpoint:
         try:
             return self._open().latest_step()
         except Exception as error:  # damaged files make the readers fail in any way there is
-            found = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
-            raise self._unreadable(max(found, default=0), error) from error
+            steps = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
+            raise self._unreadable(max(steps, default=0), error) from error
 
     def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
         """The complete states of all chains, and the numbers of steps and draws taken before them.

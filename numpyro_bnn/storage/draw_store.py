@@ -117,13 +117,13 @@ class DrawStore:
         root: Any = zarr.open_group(self.path, mode="a", zarr_format=3)
         groups = {group: root.create_group(group) for group in (POSTERIOR, STATS)}
         for variable, axes in zip(variables, axes_of(variables)):
-            given = dtype if variable.group == POSTERIOR else None
+            stored_dtype = dtype if variable.group == POSTERIOR else None
             groups[variable.group].create_array(
                 variable.name,
                 shape=(chains, num_draws, *variable.shape),
                 dimension_names=["chain", "draw", *axes],
                 attributes={"source": variable.source},
-                **layout(variable.dtype, given, chains, chunk, variable.shape),
+                **layout(variable.dtype, stored_dtype, chains, chunk, variable.shape),
             )
         about |= {
             "capacity": num_draws,

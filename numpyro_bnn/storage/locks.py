@@ -137,9 +137,9 @@ class FolderLock:
         """
         if self._owner is None:
             return
-        found = self._read()
-        if found is None or found.token != self._owner.token:
-            now = "nobody: its file was removed" if found is None else str(found)
+        owner = self._read()
+        if owner is None or owner.token != self._owner.token:
+            now = "nobody: its file was removed" if owner is None else str(owner)
             raise FolderInUse(
                 f"{self.folder} was taken over while this process stood still: it is held by {now}. "
                 "This run stops, and writes nothing more there. Let the other one end, then "
@@ -237,8 +237,8 @@ class FolderLock:
         """The owner in the owner file; None without such a file, or where it cannot be understood."""
         try:
             content = json.loads(self._owner_file.read_text(encoding="utf-8"))
-            found = Owner(**content)
-            return found._replace(pid=int(found.pid), started=float(found.started))
+            owner = Owner(**content)
+            return owner._replace(pid=int(owner.pid), started=float(owner.started))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):

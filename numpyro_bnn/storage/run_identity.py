@@ -172,8 +172,8 @@ class _Walk:
         if isinstance(value, (set, frozenset)):
             if self._for_trace and not all(isinstance(item, _PLAIN) for item in value):
                 return self._unknown(name, "is a set of objects")
-            told = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
-            self.facts[name] = f"{text} {_hash_of_set(value)}" if told else text
+            in_order = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
+            self.facts[name] = f"{text} {_hash_of_set(value)}" if in_order else text
             return parts
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         items = dict(_labelled(pairs))
@@ -263,10 +263,10 @@ def _label(key: Any) -> str:
 
 
 def _code_digest(code: types.CodeType) -> str:
-    made = hashlib.blake2b(digest_size=6)
+    summary = hashlib.blake2b(digest_size=6)
     for part in _code_parts(code):
-        made.update(part)
-    return made.hexdigest()
+        summary.update(part)
+    return summary.hexdigest()
 
 
 def _code_parts(code: types.CodeType) -> Iterator[bytes]:
@@ -287,7 +287,7 @@ def digest(array: Any) -> str:
         return f"key {digest(jax.random.key_data(array))}"
     if not hasattr(array, "dtype") or isinstance(array, jax.Array):
         array = np.asarray(array)
-    made = hashlib.blake2b(digest_size=16)
+    summary = hashlib.blake2b(digest_size=16)
     rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.shape else 1
     for begin in range(0, array.shape[0] if array.shape else 1, rows):
         block = np.ascontiguousarray(array[begin : begin + rows] if array.shape else array)
@@ -296,8 +296,8 @@ def digest(array: Any) -> str:
                 f"An array of Python objects, shape {array.shape}, has no data to compare a resumed "
                 "run with. Convert it to numbers with `np.asarray(x, float)`."
             )
-        made.update(block.reshape(-1).view(np.uint8))
-    return f"{array.dtype}{list(array.shape)} {made.hexdigest()}"
+        summary.update(block.reshape(-1).view(np.uint8))
+    return f"{array.dtype}{list(array.shape)} {summary.hexdigest()}"
 
 
 _LIBRARIES = ("numpyro_bnn", "numpyro", "jax", "jaxlib", "flax", "optax", "numpy")

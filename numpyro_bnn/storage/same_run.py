@@ -49,7 +49,7 @@ def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
         "that a model reaches. What it did look at is compared; see to the rest yourself.",
         stacklevel=find_stack_level(),
     )
-    told = [
+    shared = [
         name
         for name in before
         if name in now
@@ -58,7 +58,7 @@ def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
         and not now[name].startswith(("as ", "not compared"))
         and " #" not in now[name]
     ]
-    return {n: before[n] for n in told}, {n: now[n] for n in told}
+    return {n: before[n] for n in shared}, {n: now[n] for n in shared}
 
 
 def refuse_other_run(

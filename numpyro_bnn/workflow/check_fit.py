@@ -5,8 +5,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_key
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
@@ -16,7 +18,7 @@ from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.fit_check.words import on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.prediction_sites import structure_at, target_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -30,13 +32,13 @@ _COMPARED = 200
 
 
 def check_fit(
-    run: Any,
-    x: Any = None,
-    y: Any = None,
+    run: Run,
+    x: PyTree = None,
+    y: ArrayLike | None = None,
     *,
     model: Callable | None = None,
     key: jax.Array | None = None,
-    names: Sequence[Any] | None = None,
+    names: Sequence[object] | None = None,
     site: str | None = None,
     batch_size: int = 1000,
 ) -> FitCheck:
@@ -90,7 +92,7 @@ def check_fit(
     made = predictions.sample(key)
     row_names = tuple(str(name) for name in names)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
-    calibration, untested = _calibration(draws, predictions, loo, x, y, site)
+    calibration = _calibration(draws, predictions, loo, (x, y), made, site)
     if "probs" in predictions.values:
         quantities = of_labels(predictions.probs, y, made)
     else:
@@ -104,7 +106,6 @@ def check_fit(
         tuple(_notes(draws)),
         row_names,
         y,
-        untested,
         draws.num_chains,
         draws.num_draws,
     )
@@ -212,8 +213,8 @@ def _notes(draws: Draws) -> Iterator[str]:
     """What the numbers are about, where the draws are not quite those of the posterior."""
     if draws.info.get("kernel") in _UNADJUSTED and "accept_prob" not in draws.stats:
         yield (
-            f"{draws.info['kernel']} accepts every step: the bias of its step size, and of its minibatches, "
-            "is in all of these numbers, and neither k̂ nor a Monte Carlo error shows it. Measure it by "
+            f"{draws.info['kernel']} accepts every step: the bias of its step size, and of minibatches where "
+            "it takes them, is in all of these numbers, and neither k̂ nor a Monte Carlo error shows it. Measure it by "
             "`bnn.second_opinion`."
         )
 
@@ -221,31 +222,33 @@ def _notes(draws: Draws) -> Iterator[str]:
 def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:
     count = next(iter(predictions.values.values())).shape[2]
     rows = np.unique(np.linspace(0, count - 1, _COMPARED).round().astype(int))
-    return {name: value[:, :, rows] for name, value in predictions.values.items()}
+    some = {name: value[:, :, rows] for name, value in predictions.values.items()}
+    # Noise without a variance has an infinite scale in every draw.
+    return {name: value for name, value in some.items() if np.isfinite(value).all()}
 
 
 def _calibration(
     draws: Draws,
     predictions: Predictions,
     loo: LeaveOneOut,
-    x: Any,
-    y: np.ndarray,
+    rows: tuple[Any, np.ndarray],
+    made: np.ndarray,
     site: str | None,
-) -> tuple[Calibration | None, str]:
-    """The test of calibration, or why there is none."""
-    if "probs" in predictions.values:
-        if predictions.probs.ndim != 4:
-            return None, "it is made for one target a row, and here are several"
-        return of_classes(loo, predictions.probs, y), ""
+) -> Calibration | None:
+    """The test of calibration; None of several targets a row."""
+    x, y = rows
     if y.ndim != 1:
-        return None, "it is made for one target a row, and here are several"
+        return None
+    if "probs" in predictions.values:
+        return of_classes(loo, predictions.probs, y)
     try:
         cdf = predictions.cdf(y)
     except NotImplementedError:
-        return None, "NumPyro knows no distribution function of this target"
+        # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
+        return of_distribution(loo, made <= y, made == y)
     assert draws.model is not None
     structure = structure_at(draws.model, prepared(draws.model, (x,), {})[0][0])
     target = structure.sites[target_of(structure, draws, site)]
     # The distribution function of a count jumps by its probability.
     mass = np.exp(predictions.log_prob(y).astype(np.float64)) if target.discrete else None
-    return of_distribution(loo, cdf, mass), ""
+    return of_distribution(loo, cdf, mass)

@@ -4,7 +4,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator, is_classifier
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -37,7 +38,7 @@ def validated(
             y,
             dtype=np.float64,
             y_numeric=y_numeric,
-            multi_output=False,
+            multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
     return validate_data(estimator, X, dtype=np.float64, reset=False)
@@ -65,7 +66,7 @@ def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
 
 
 def weights_of(
-    X: np.ndarray, y: np.ndarray, sample_weight: Any
+    X: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Rows that count, and their weights; None where each counts once.
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -76,7 +78,7 @@ class _BNN(BaseEstimator):
         warn_of_verdict(type(self).__name__, self.report_)
         return self
 
-    def predictions(self, X: Any) -> Predictions:
+    def predictions(self, X: ArrayLike) -> Predictions:
         """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
 
         Rows are predicted in blocks of one size, so that a row gets the same numbers among any others.
@@ -89,7 +91,7 @@ class _BNN(BaseEstimator):
         made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
         return made.first_rows(len(X))
 
-    def check(self, X: Any = None, y: Any = None) -> FitCheck:
+    def check(self, X: ArrayLike | None = None, y: ArrayLike | None = None) -> FitCheck:
         """Whether the model fits its training rows, see :func:`numpyro_bnn.check_fit`.
 
         :param X: inputs of the rows that were fitted (N, columns); needed after pickle alone, which keeps no
@@ -102,17 +104,17 @@ class _BNN(BaseEstimator):
         if X is not None:
             X = table_like(self, validated(self, X, reset=False))
         if y is not None and isinstance(self, ClassifierMixin):
-            y = targets_of(self, y, "check_fit")
+            y = targets_of(self, y, "check")
         return check_fit(getattr(self, "mcmc_", self.draws_), X, y)
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One target of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).
-        :return: shape (draw, row), draws of all chains in a row.
+        :return: shape (draw, row), draws of all chains in a row; (draw, row, target) of several targets.
         """
         drawn = self.predictions(X).sample(key_from(self.random_state))
-        return drawn.reshape(-1, drawn.shape[-1])
+        return drawn.reshape(-1, *drawn.shape[2:])
 
     def __getstate__(self) -> dict[str, Any]:
         # The run holds compiled programs; draws, report and model are what predictions are made from.
@@ -130,11 +132,12 @@ class BNNRegressor(RegressorMixin, _BNN):
     ``n_features_in_``, ``feature_names_in_``.
 
     :param hidden: units of each hidden layer; a number, such as 8, is one layer.
-    :param network: any Flax module with one output in place of a perceptron (two for
-        ``likelihood="heteroscedastic"``); `hidden` is not used then.
+    :param network: any Flax or Equinox module in place of a perceptron, with an output for every target (two
+        for ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
         ``priors.Hierarchical()``.
-    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
+    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``; the first for several
+        targets, each of which has a noise of its own.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
     :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
@@ -146,7 +149,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param calibration: share of the rows to hold out of the fit, such as 0.2: `predict_interval` then holds
         the share of new targets that it says, on average over rows that are exchangeable with these, also
         where the run has not converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its
-        weight.
+        weight. For one target.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -191,49 +194,64 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNRegressor":
         """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
-        :param y: targets (N,).
+        :param y: targets (N,), or (N, targets).
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
         :raises TypeError: for columns of texts, categories or dates.
-        :raises ValueError: for missing values, or a setting out of range.
+        :raises ValueError: for missing values, a setting out of range, or a `calibration` of several targets.
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
-        y = column_or_1d(y, warn=True).astype(np.float64)
+        several = y.ndim == 2 and y.shape[1] > 1
+        y = (y if several else column_or_1d(y, warn=True)).astype(np.float64)
+        if several and self.calibration is not None:
+            raise ValueError(
+                f"BNNRegressor: calibration={self.calibration!r} is for one target, and y has {y.shape[1]} "
+                "columns. Fit an estimator for each column, or leave it out."
+            )
         X, y, weights = weights_of(X, y, sample_weight)
-        outputs = 2 if self.likelihood == "heteroscedastic" else 1
+        outputs = 2 if self.likelihood == "heteroscedastic" else y.shape[1] if several else 1
         prior = Hierarchical() if self.prior is None else self.prior
         model = regression(self._network(outputs), prior, likelihood=self.likelihood)
         fitted: BNNRegressor = self._fit(model, X, y, weights)
         return fitted
 
     def predict(
-        self, X: Any, return_std: bool = False
+        self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior mean of the target, and how uncertain a new target is.
 
         :param X: inputs (N, columns).
         :param return_std: also give the standard deviation of the predictive distribution, noise included.
-        :return: (N,), or a pair of such arrays.
+        :return: (N,), or (N, targets) of several targets; or a pair of such arrays.
         """
         mean, scale = average(self.predictions(X))
         return (mean, scale) if return_std else mean
 
     def predict_quantiles(
-        self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+        self, X: ArrayLike, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """Quantiles of the predictive distribution of a new target.
 
         :param X: inputs (N, columns).
         :param quantiles: probabilities strictly between 0 and 1.
-        :return: (N, quantiles).
+        :return: (N, quantiles), or (N, targets, quantiles) of several targets.
         """
-        return self.predictions(X).quantiles(quantiles).T
+        return np.moveaxis(self.predictions(X).quantiles(quantiles), 0, -1)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The interval that holds a new target with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise the central interval of the
@@ -241,15 +259,15 @@ class BNNRegressor(RegressorMixin, _BNN):
 
         :param X: inputs (N, columns).
         :param coverage: a probability strictly between 0 and 1.
-        :return: lower and upper ends, (N,) each.
+        :return: lower and upper ends, (N,) each, or (N, targets) of several targets.
         """
         check_is_fitted(self)
         check_share("predict_interval", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
-        low, high = self.predict_quantiles(X, (tail, 1 - tail)).T
-        return low, high
+        ends = self.predict_quantiles(X, (tail, 1 - tail))
+        return ends[..., 0], ends[..., 1]
 
 
 class BNNClassifier(ClassifierMixin, _BNN):
@@ -325,7 +343,9 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNClassifier":
         """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
@@ -355,7 +375,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         fitted: BNNClassifier = self._fit(model, X, labels, weights)
         return fitted
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
 
         :param X: inputs (N, columns).
@@ -364,7 +384,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         probs = np.asarray(average(self.predictions(X)), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of highest probability.
 
         :param X: inputs (N, columns).
@@ -374,7 +394,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         labels: np.ndarray = self.classes_[best]
         return labels
 
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise by the model's own
@@ -389,7 +409,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
             return self.calibration_.at(coverage).predict_set(X)
         return nominal_sets(self, X, coverage)
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One label of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).

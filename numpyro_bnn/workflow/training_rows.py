@@ -10,12 +10,13 @@ from scipy.stats import binom
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.posterior.draws import Run
 
 # So many equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
 
 
-def refuse_training_rows(owner: str, run: object, x: PyTree, y: ArrayLike) -> None:
+def refuse_training_rows(owner: str, run: Run | None, x: PyTree, y: ArrayLike) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row.
 
     Tables of few distinct values repeat rows. A new row may equal a training row as often as training rows
@@ -41,7 +42,7 @@ def refuse_training_rows(owner: str, run: object, x: PyTree, y: ArrayLike) -> No
         )
 
 
-def refuse_new_rows(owner: str, run: Any, x: Any, y: Any) -> None:
+def refuse_new_rows(owner: str, run: Run, x: Any, y: Any) -> None:
     """Refuse rows of inputs and targets that are not among the training rows.
 
     :param owner: the function that was called, for the error.

@@ -15,6 +15,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.posterior import predictions
 from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 LEAD = (2, 3)
@@ -78,7 +79,7 @@ def test_the_average_has_the_moments_of_the_mixture(regression):
     np.testing.assert_allclose(average.mean, mean.mean(0), rtol=1e-5)
     second = (mean.astype(float) ** 2 + scale.astype(float) ** 2).mean(0)
     expected = np.sqrt(second - mean.astype(float).mean(0) ** 2)
-    np.testing.assert_allclose(average.scale, expected, rtol=1e-3)
+    np.testing.assert_allclose(average.sd, expected, rtol=1e-3)
 
 
 def test_targets_are_drawn_from_what_is_predicted(regression):
@@ -198,3 +199,12 @@ def test_a_run_becomes_draws_that_carry_their_model():
         assert list(draws) == ["w"]
     with pytest.raises(ValueError, match=r"two leading axes .*\{'w': \(5,\)\}"):
         Draws({"w": np.ones(5)})
+
+
+def test_the_former_name_of_the_standard_deviation_of_an_average():
+    values = {"mean": np.array([[[1.0], [3.0]]]), "scale": np.array([[[2.0], [2.0]]])}
+    found = bnn.average(Predictions(values, None))
+    assert found.mean == pytest.approx(2.0)
+    assert found.sd == pytest.approx(np.sqrt(2.0**2 + 1.0))
+    with pytest.warns(DeprecationWarning, match=r"average\(…\)\.scale is the .* now called `sd`"):
+        assert found.scale == found.sd

@@ -93,6 +93,10 @@ COMPOSED = {
     "tempering by HMC": (lambda: bnn.ParallelTempering(network, num_rungs=3), rows),
     "tempering by NUTS": (lambda: bnn.ParallelTempering(network, NUTS, num_rungs=3), rows),
     "tempering by MAMS": (lambda: bnn.ParallelTempering(network, bnn.MAMS, num_rungs=3), rows),
+    "tempering with moves": (
+        lambda: bnn.ParallelTempering(network, num_rungs=3, moves=moves()),
+        rows,
+    ),
 }
 KERNELS = COMPOSED | {
     name: (lambda name=name: catalogue.make(name), catalogue.data) for name in catalogue.SAMPLERS

@@ -1,9 +1,11 @@
 """The scikit-learn estimators: their conventions, their numbers against `predict`, what they refuse."""
 
 import functools
+import pickle
 import warnings
 from dataclasses import replace
 
+import few_outputs
 import joblib
 import nets
 import numpy as np
@@ -16,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import numpyro_bnn as bnn
@@ -133,9 +136,43 @@ def test_a_regressor_averages_the_draws():
     expected = bnn.average(bnn.predict(None, network.draws_, X))
     mean, scale = network.predict(X, return_std=True)
     np.testing.assert_allclose(mean, expected.mean, rtol=1e-6)
-    np.testing.assert_allclose(scale, expected.scale, rtol=1e-5)
+    np.testing.assert_allclose(scale, expected.sd, rtol=1e-5)
     assert network.score(X, Y) > 0.9
     np.testing.assert_array_equal(network.predict(X), mean)
+
+
+def with_many_draws(kind):
+    """A fitted estimator without its run, as pickle leaves it, whose draws are enough for leave-one-out."""
+    network = pickle.loads(pickle.dumps(fitted(kind)))
+    many = {n: np.tile(v, (1, 5, *[1] * (v.ndim - 2))) for n, v in network.draws_.items()}
+    network.draws_ = bnn.Draws(many, network.model_, info={"kernel": "BAOAB"})
+    return network
+
+
+@pytest.mark.parametrize(("kind", "y"), [("regressor", Y), ("classifier", TEXT)])
+def test_the_check_is_about_the_rows_that_were_fitted(kind, y):
+    with pytest.raises(ValueError, match="check_fit: 1 chains of 20 draws are too few"):
+        fitted(kind).check()
+    with pytest.raises(ValueError, match="2 of 2 rows, such as row 0, are no training rows"):
+        fitted(kind).check(X[:2] + 0.5, y[:2])
+    network = with_many_draws(kind)
+    with pytest.raises(ValueError, match="training data of these draws are not known"):
+        network.check()
+    with pytest.raises(ValueError, match="these are not the training data of this model"):
+        network.check(X, np.roll(y, 1))
+    check = network.check(X, y)
+    assert len(check.names) == 40
+    assert check.calibration.kind == ("pit" if kind == "regressor" else "confidence")
+    expected = network.predictions(X).log_prob(
+        Y if kind == "regressor" else (TEXT == "low").astype(int)
+    )
+    # Every row is predicted worse without it.
+    assert (check.loo.by_row < np.log(np.exp(expected.astype(np.float64)).mean((0, 1)))).all()
+
+
+def test_a_label_that_was_not_fitted_cannot_be_checked():
+    with pytest.raises(ValueError, match="check: y has the label 'other'"):
+        with_many_draws("classifier").check(X[:2], np.array(["high", "other"]))
 
 
 def test_intervals_hold_what_they_say():
@@ -357,3 +394,23 @@ def test_a_run_until_predictions_are_known():
 def test_wrong_arguments_are_refused(call, kind, text):
     with pytest.raises(kind, match=text):
         call()
+
+
+def test_a_target_of_two_columns():
+    """The convention of scikit-learn: predictions (N, targets), in the units of each column."""
+    x, y = few_outputs.data(40)
+    network = bnn.BNNRegressor(**SETTINGS | {"hidden": (), "random_state": 1}).fit(x, y)
+    mean, sd = network.predict(x, return_std=True)
+    assert mean.shape == sd.shape == y.shape
+    assert mean.dtype == np.float64
+    assert network.score(x, y) > 0.5
+    # Its noise is that of each column; the second has a hundred times the units of the first.
+    assert 20 < sd[:, 1].mean() / sd[:, 0].mean() < 400
+    ends = network.predict_quantiles(x, (0.1, 0.9))
+    assert ends.shape == (40, 2, 2)
+    low, high = network.predict_interval(x, 0.8)
+    np.testing.assert_allclose(np.stack([low, high], -1), ends, rtol=1e-6)
+    assert (low < mean).all()
+    assert (mean < high).all()
+    assert network.sample(x[:3]).shape == (20, 3, 2)
+    assert get_tags(network).target_tags.multi_output

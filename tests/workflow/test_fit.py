@@ -1,5 +1,6 @@
 """From data to a judged posterior in one call, on a model whose posterior is known."""
 
+import dataclasses
 import functools
 
 import jax
@@ -53,6 +54,19 @@ def test_the_whole_way():
     predictions = result.predict(X[:3])
     assert predictions.mean.shape == (2, 60, 3)
     assert repr(result).startswith(f"Fit(MCLMC, {result.report.verdict}; optimise ")
+
+
+def test_a_fit_checks_its_run_and_not_a_mixture_of_chains():
+    check = fitted().check(names=range(len(Y)))
+    assert (check.num_chains, check.num_draws, len(check.names)) == (2, 60, len(Y))
+    assert check.notes[0].startswith("MCLMC accepts every step")
+    np.testing.assert_array_equal(check.loo.by_row, bnn.check_fit(fitted(), X, Y).loo.by_row)
+    stacked = dataclasses.replace(
+        fitted(), draws=bnn.Draws(dict(fitted().draws), info={"weights": [1.0]})
+    )
+    assert len(stacked.check().names) == len(Y)
+    with pytest.raises(ValueError, match="stacked mixture"):
+        bnn.check_fit(stacked, model=linear_gaussian.model)
 
 
 def test_what_takes_a_run_takes_what_fit_returned(tmp_path):

@@ -104,9 +104,9 @@ def rhat(x: ArrayLike, *, method: str = "rank") -> np.ndarray:
 
     def block_rhat(block: np.ndarray) -> list[np.ndarray]:
         split, bad = finite_split(block)
-        given = rhat_of(_TRANSFORMS[method](split))
-        given[bad] = np.nan
-        return [given]
+        result = rhat_of(_TRANSFORMS[method](split))
+        result[bad] = np.nan
+        return [result]
 
     return by_block(x, block_rhat, 1)[0]
 
@@ -150,11 +150,11 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         split = split.astype(np.float64)
         constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
         means = centre(split)
-        given = ess_of(split, means, constant)
-        given[bad] = np.nan
+        result = ess_of(split, means, constant)
+        result[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
             mean = block.mean(axis=(0, 1), dtype=np.float64)
-            return [given, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
+            return [result, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
 
     return by_block(x, block_moments, 3)
 
@@ -228,16 +228,16 @@ def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "ra
     def block_nested(block: np.ndarray) -> list[np.ndarray]:
         if method == "identity":
             values = block.astype(np.float64).transpose(2, 0, 1)
-            given = _nested(values, labels)
-            given[~np.isfinite(values).all(axis=(1, 2))] = np.nan
-            return [given]
+            result = _nested(values, labels)
+            result[~np.isfinite(values).all(axis=(1, 2))] = np.nan
+            return [result]
         split, bad = finite_split(block)
         halves = np.repeat(labels, 2)
-        given = np.fmax(
+        result = np.fmax(
             _nested(rank_scores(split), halves), _nested(rank_scores(fold(split)), halves)
         )
-        given[bad] = np.nan
-        return [given]
+        result[bad] = np.nan
+        return [result]
 
     return by_block(x, block_nested, 1)[0]
 

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from numpyro_bnn.diagnostics.fit_check import words
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
 from numpyro_bnn.diagnostics.fit_check.quantities import Quantity
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 _WIDTH = 88
 _WORST = 10
@@ -25,14 +29,13 @@ class FitCheck:
     """Whether a model fits its data, and how well it would predict other rows like them.
 
     :param loo: leave-one-out log predictive densities, with their Pareto k̂ and Monte Carlo errors.
-    :param calibration: whether rows are where the posterior without them expects them; None where the target
-        has no distribution function, or several values a row.
+    :param calibration: whether rows are where the posterior without them expects them; None of
+        several targets a row.
     :param quantities: quantities of the data beside those of data that the model makes.
     :param doubts: why `loo` is not to be believed, sentence by sentence; empty where it may be.
     :param notes: what else is to be known about the numbers.
     :param names: names of the rows.
     :param targets: observed targets, (row, …).
-    :param untested: why there is no `calibration`; empty where there is one.
     :param num_chains: chains.
     :param num_draws: draws a chain.
     """
@@ -44,7 +47,6 @@ class FitCheck:
     notes: tuple[str, ...]
     names: tuple[str, ...]
     targets: np.ndarray
-    untested: str
     num_chains: int
     num_draws: int
 
@@ -65,7 +67,7 @@ class FitCheck:
     def sentences(self) -> tuple[str, ...]:
         """What was found, in words: the estimate first, then calibration and quantities."""
         calibration = (
-            words.NO_PIT.format(why=self.untested)
+            words.NO_CALIBRATION
             if self.calibration is None
             else words.on_calibration(self.calibration)
         )
@@ -162,7 +164,7 @@ class FitCheck:
             Path(path).write_text(made, encoding="utf-8")
         return made
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """One line a row of the data, as a pandas data frame indexed by the names of the rows.
 
         :return: columns `elpd`, `error` (its Monte Carlo error), `pareto_k` and, where there is one, `pit`.
@@ -175,7 +177,7 @@ class FitCheck:
             columns["pit"] = self.calibration.pit
         return pd.DataFrame(columns, index=list(self.names))
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
         """LOO-PIT beside the uniform law (:func:`~numpyro_bnn.plots.plot_pit`), or reliability of classes.
 
         :param ax: Matplotlib axes; default: a new figure.
@@ -183,7 +185,7 @@ class FitCheck:
         :raises ValueError: where there is no test of calibration.
         """
         if self.calibration is None:
-            raise ValueError(f"FitCheck.plot: nothing to draw, because {self.untested}.")
+            raise ValueError(f"FitCheck.plot: nothing to draw. {words.NO_CALIBRATION}")
         from numpyro_bnn import plots
 
         if self.calibration.pit is not None:

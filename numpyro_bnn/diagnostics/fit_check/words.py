@@ -7,7 +7,7 @@ from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut
 from numpyro_bnn.diagnostics.fit_check.quantities import Quantity
 
 _MOST_ROWS = 8
-NO_PIT = "There is no test of calibration: {why}."
+NO_CALIBRATION = "The test of calibration is made for one target a row, and here are several."
 
 
 def on_weights(loo: LeaveOneOut, names: tuple[str, ...]) -> list[str]:

@@ -58,6 +58,8 @@ class Agreement(NamedTuple):
     - **left_out** - by name, scalars too slow for the batches
     - **halves** - whether the halves of a single chain stood for chains
     - **needed** - factor by which to lengthen the run for four batches a chain; at most 1 if tested
+    - **differs** - by name, which scalars differ on their own (at 5 % for all of them together); empty
+      without a test
     - **tested** - whether there were four batches a chain; without them all p are NaN
     - **p** - p-value: probability of such a difference for chains that agree, from both statistics
     - **p_max** - p-value of the largest F over scalars, which sees a few scalars that differ
@@ -68,7 +70,6 @@ class Agreement(NamedTuple):
       without class probabilities
     - **relative**, **relative_99** - for other predictions, mean and 99 % quantile over rows of the
       distance of these averages in standard deviations
-    - **differs** - by name, whether each scalar differs on its own (at 5 % for all of them together)
     - **correlation** - lag-one correlation of batch averages, for which F is divided by 1 + 2 r
     - **nested_rhat**, **nested_rhat_limit** - the largest nested R-hat of superchains, and the limit that
       it stays below if chains have forgotten their starts; None without superchains
@@ -80,6 +81,7 @@ class Agreement(NamedTuple):
     left_out: Mapping[str, np.ndarray]
     halves: bool
     needed: float
+    differs: Mapping[str, np.ndarray]
     tested: bool = False
     p: float = float("nan")
     p_max: float = float("nan")
@@ -89,9 +91,6 @@ class Agreement(NamedTuple):
     total_variation_99: float | None = None
     relative: float | None = None
     relative_99: float | None = None
-    # A plain dict that is never changed: pickle, which stores the report of an estimator, takes no read-only
-    # mapping.
-    differs: Mapping[str, np.ndarray] = {}
     correlation: float = 0.0
     nested_rhat: float | None = None
     nested_rhat_limit: float | None = None
@@ -157,6 +156,7 @@ def agreement(
         num_batches=draws // length,
         halves=halves,
         needed=LEAST_BATCHES * length / draws,
+        differs={},
         **_farthest(arrays, errors),
     )
     if draws // length < LEAST_BATCHES or not any(mask.any() for mask in judged.values()):

@@ -45,9 +45,9 @@ def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
     if next(iter(predictions.values())).shape[1] < 2 * _STEPS:
         return False
     halves = {name: _as_two(x) for name, x in predictions.items()}
-    found = agreement(halves, tolerance=tolerance, num_permutations=_PERMUTATIONS)
+    result = agreement(halves, tolerance=tolerance, num_permutations=_PERMUTATIONS)
     # Drifting draws look strongly dependent, so that a short run of them cannot be tested.
-    return found.disagree(tolerance) or (not found.tested and found.beyond(tolerance))
+    return result.disagree(tolerance) or (not result.tested and result.beyond(tolerance))
 
 
 def _as_two(x: np.ndarray) -> np.ndarray:

@@ -256,7 +256,8 @@ class UnitRefresh(Told):
         )
 
         def log_prior(own: Values) -> jax.Array:
-            return sum(jnp.sum(priors[name].log_prob(own[name])) for name in names)
+            logs = (jnp.sum(priors[name].log_prob(own[name])) for name in names)
+            return sum(logs, start=jnp.zeros(()))
 
         def one(unit: jax.Array, state: tuple[Values, jax.Array]) -> tuple[Values, jax.Array]:
             now, before = state

@@ -213,8 +213,8 @@ class NealGibbs(Gibbs):
     def __repr__(self) -> str:
         kind = type(self.weights)
         # The `repr` of NumPyro's kernels does not show their settings.
-        told = self.weights if kind.__repr__ is not object.__repr__ else kind
-        return call_of("neal", {}, (told,))
+        shown = self.weights if kind.__repr__ is not object.__repr__ else kind
+        return call_of("neal", {}, (shown,))
 
 
 def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **options: Any) -> Gibbs:

@@ -109,7 +109,7 @@ def _windowed(rule: WindowedMetropolis, begin: ProposalInputs) -> Decision:
     stay = rejected._replace(state=_reversed(rejected.state))
     chosen: _Window = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, stay)
     after = chosen.state._replace(work=jnp.zeros_like(state.work))
-    # The gradient is recomputed at the new position, whichever window was chosen.
+    # The gradient in the chosen state is always that of the new position.
     known = jnp.ones((), bool)
     return Decision(
         after, estimator, chosen.energy, after.gradient, jnp.exp(log_accept), known, length

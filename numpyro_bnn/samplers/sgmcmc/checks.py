@@ -201,9 +201,9 @@ def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | Non
     """
     if batch_size is None and getattr(gradient, "batch_size", None) is None:
         return
-    given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
+    shown = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
     raise ValueError(
-        f"{owner}: {given}, but it uses all rows. For minibatches with an exact correction use "
+        f"{owner}: {shown}, but it uses all rows. For minibatches with an exact correction use "
         "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
     )
 

@@ -5,9 +5,10 @@ that was stored and loaded.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import Values
 
@@ -111,7 +112,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
     return value, float(batches.std(ddof=1) / np.sqrt(_BATCHES))
 
 
-def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
+def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
     """The statistics of parallel tempering from the fields that the sampler recorded.
 
     :param stats: arrays (chain, draw, …) by name, such as

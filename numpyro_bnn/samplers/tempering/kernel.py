@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
@@ -38,6 +39,7 @@ from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
 from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
     finite_or_before,
+    prior_draw,
     refuse_improper,
 )
 from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
@@ -150,15 +152,18 @@ class ParallelTempering(Told, MCMCKernel):
 
     @property
     def model(self) -> Callable:
+        """The model that is tempered."""
         return self._model
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
         ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
         return (*fields, *ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
+        """Rungs, round trips and acceptance in words, for the progress bar."""
         barrier = float(jnp.sum(1 - state.swap_probs))
         return (
             f"{state.likelihood_powers.size} rungs, {int(state.round_trips)} round trips, last sweep's "
@@ -166,7 +171,7 @@ class ParallelTempering(Told, MCMCKernel):
         )
 
     def with_pilot(
-        self, key: jax.Array, args: tuple, kwargs: dict[str, Any]
+        self, key: jax.Array, args: tuple, kwargs: dict[str, object]
     ) -> "ParallelTempering":
         """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
 
@@ -184,7 +189,7 @@ class ParallelTempering(Told, MCMCKernel):
                 return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
             rungs *= 2
 
-    def evidence_of(self, fields: Mapping[str, Any]) -> Tempering | None:
+    def evidence_of(self, fields: Mapping[str, ArrayLike]) -> Tempering | None:
         """Statistics of the ladder and the log evidence of a run; None for a run without draws.
 
         :param fields: arrays (chain, draw, …) by name that the run recorded.
@@ -205,6 +210,7 @@ class ParallelTempering(Told, MCMCKernel):
         model_args: tuple = (),
         model_kwargs: dict | None = None,
     ) -> TemperingState:
+        """The first state of all rungs of a chain, or of all chains for an array of keys."""
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
@@ -293,7 +299,7 @@ class ParallelTempering(Told, MCMCKernel):
         if self.moves:
             keys = jax.random.split(key_moves[1], powers.size - 1)
             positions = jax.vmap(with_moves(potential, self.moves))(keys, powers[1:], positions)
-        first = potential.unconstrain(potential.prior_draw(key_prior))
+        first = prior_draw(potential, key_prior)
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
         before = rung_energies(potential, powers, state.rungs)
@@ -346,6 +352,7 @@ class ParallelTempering(Told, MCMCKernel):
         return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of all sites."""
         potential = Potential(self._model, model_args, model_kwargs)
         return partial(potential.constrain, deterministic=True)
 

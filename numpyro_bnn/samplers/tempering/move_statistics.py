@@ -15,13 +15,13 @@ import jax.numpy as jnp
 class MoveMoments(NamedTuple):
     """Running moments of pairs of numbers, of each rung that moves (rung - 1,).
 
-    - **count** - pairs so far
+    - **pairs** - number of pairs so far
     - **mean_before**, **mean_after** - means
     - **squares_before**, **squares_after** - summed squared deviations from them
     - **products** - summed products of the deviations
     """
 
-    count: jax.Array
+    pairs: jax.Array
     mean_before: jax.Array
     mean_after: jax.Array
     squares_before: jax.Array
@@ -39,8 +39,8 @@ class MoveMoments(NamedTuple):
         Source: B. P. Welford, *Technometrics* 4 (1962), 419.
         """
         finite = jnp.isfinite(before) & jnp.isfinite(after)
-        count = self.count + finite
-        weight = finite / jnp.maximum(count, 1)
+        pairs = self.pairs + finite
+        weight = finite / jnp.maximum(pairs, 1)
         from_before, from_after = (
             jnp.where(finite, value - mean, 0.0)
             for value, mean in ((before, self.mean_before), (after, self.mean_after))
@@ -48,7 +48,7 @@ class MoveMoments(NamedTuple):
         # Of what a pair adds to the sums, a deviation from the old mean and one from the new.
         left = finite * (1 - weight)
         return MoveMoments(
-            count,
+            pairs,
             self.mean_before + weight * from_before,
             self.mean_after + weight * from_after,
             self.squares_before + left * from_before**2,

@@ -18,13 +18,13 @@ class TemperingState(NamedTuple):
     - **accept_prob**, **diverging**, **num_steps** - mean acceptance probability, whether any trajectory
       diverged, and gradients, of the last sweep on that rung
     - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
-    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,); with integrated weights its
-      mean over them, between the power of the rung and of the next
+    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,); with integrated weights
+      its mean over them, between the power of the rung and of the next
     - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
     - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
     - **round_trips** - round trips from the prior to the posterior and back, since warm-up
-    - **move_correlations** - correlation of the log likelihood before and after a move, since warm-up, of each
-      rung but the first (rung - 1,)
+    - **move_correlations** - correlation of the log likelihood before and after a move, since warm-up, of
+      each rung but the first (rung - 1,)
     - **move_moments** - the running moments that it is computed from
     - **heading** - which end of the ladder the state on each rung visited last, see
       :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`

@@ -107,7 +107,7 @@ def test_a_step_along_the_ridge_keeps_the_law():
 def test_new_weights_into_a_unit_keep_the_law(power):
     values, moved = joint_draws(model_with(jnp.tanh), REFRESH, power)
     # Some proposals are refused, and hotter rungs refuse fewer.
-    assert 0.1 < moved < 0.7 if power == 1 else 0.4 < moved < 0.95
+    assert 0.6 < moved < 0.85 if power == 1 else 0.85 < moved < 0.95
     assert_law_is_kept(values)
 
 

@@ -1,4 +1,4 @@
-"""The output layer integrated out on every rung: the path of the model itself, its evidence and its posterior."""
+"""The output layer integrated out at every power of the likelihood: the path of the model itself."""
 
 from functools import partial
 
@@ -165,7 +165,7 @@ def test_planted_errors_of_the_density_are_seen(error, monkeypatch, double_preci
             return PLANTED[error](self, value, power)
 
     monkeypatch.setattr("numpyro_bnn.models.integrated_output.LinearGaussian", Wrong)
-    assert np.abs(differences("noise by row")[1:3]).max() > 1e-3
+    assert np.abs(differences("noise by row")[1:3]).max() > 0.1
 
 
 def test_the_power_of_t_noise_is_that_of_the_joint_with_case_precisions(double_precision):
@@ -186,8 +186,3 @@ def test_the_power_of_t_noise_is_that_of_the_joint_with_case_precisions(double_p
     prior, by_power, whole = found(z)
     assert by_power[0] == 0
     np.testing.assert_allclose(prior + by_power[-1], whole, rtol=1e-12)
-
-
-def hierarchical(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), bnn.priors.Hierarchical(2.0, 1.0), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)

@@ -32,9 +32,10 @@ def test_swaps_of_states_whose_likelihood_is_no_power():
     """Densities f_k(θ) that are any function of the power: the acceptance is that of both orders."""
     rng = np.random.default_rng(0)
     powers, energies = np.array([0.0, 0.2, 1.0]), rng.normal(size=(3, 3))  # (state, rung)
-    rise = lambda k, low, high: (
-        (energies[k, high] - energies[k, low]) / (powers[high] - powers[low])
-    )
+
+    def rise(k, low, high):
+        return (energies[k, high] - energies[k, low]) / (powers[high] - powers[low])
+
     up, down = [rise(0, 0, 1), rise(1, 1, 2), np.nan], [np.nan, rise(1, 0, 1), rise(2, 1, 2)]
     probs = jax.jit(ladder.swap_probabilities)(powers, jnp.array(up), jnp.array(down))
     for k in (0, 1):
@@ -58,7 +59,7 @@ def test_running_moments_of_moves_are_those_of_all_pairs():
     pairs = (jnp.array(before), jnp.array(after))
     moments, _ = jax.jit(lambda p: jax.lax.scan(add, MoveMoments.empty(3), p))(pairs)
     fine = np.isfinite(before) & np.isfinite(after)
-    assert moments.count.tolist() == fine.sum(0).tolist() == [59, 59, 7]
+    assert moments.pairs.tolist() == fine.sum(0).tolist() == [59, 59, 7]
     for k in range(3):
         kept = before[fine[:, k], k], after[fine[:, k], k]
         np.testing.assert_allclose(moments.correlation[k], np.corrcoef(*kept)[0, 1], atol=1e-3)

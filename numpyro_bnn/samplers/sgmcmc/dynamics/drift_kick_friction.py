@@ -73,13 +73,13 @@ def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
     :raises ValueError: if ``value`` is neither; ``name`` says in the message what it is.
     """
     structure: Any = jax.tree.structure(tree)
-    given: Any = jax.tree.structure(value)
-    if given == structure:
+    own: Any = jax.tree.structure(value)
+    if own == structure:
         return value
-    if jax.tree_util.treedef_is_leaf(given) and jnp.ndim(value) == 0:
+    if jax.tree_util.treedef_is_leaf(own) and jnp.ndim(value) == 0:
         return jax.tree.unflatten(structure, [value] * structure.num_leaves)
     raise ValueError(
-        f"{name} has the structure {given}, the position has {structure}. "
+        f"{name} has the structure {own}, the position has {structure}. "
         f"Give {name} as a scalar or as a pytree like the position."
     )
 

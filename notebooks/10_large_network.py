@@ -1,0 +1,186 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10. A network of more than a hundred thousand weights
+#
+# The covariance of P weights has P² entries: 25 million for 5000 weights, and 13 billion for the
+# network below, which has 112,810. Nothing of that size can be stored, and no chain will explore so
+# many weights in minutes. Three things can still be done, each in a line, and this notebook does them
+# one after another on scikit-learn's images of digits (8 × 8 pixels):
+#
+# 1. the most probable weights (MAP), a single network;
+# 2. a Gaussian over the last layer, whose 3010 weights have a full covariance, all others fixed;
+# 3. a Gaussian over **all** weights, whose precision is that of the prior plus the few directions in
+#    which the data say most.
+#
+# The third is a *low-rank* Laplace approximation. Its directions come from the Lanczos iteration of
+# [matfree](https://github.com/pnkraemer/matfree), which needs products of the curvature with vectors
+# and never the curvature itself; it is in the extra `low_rank`.
+
+# %%
+import time
+
+import jax
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import numpyro_bnn as bnn
+
+table = load_digits()
+x, x_test, y, y_test = train_test_split(
+    table.data.astype("float32") / 16, table.target, train_size=300, random_state=0
+)
+print(x.shape, x_test.shape)
+
+# %% [markdown]
+# ## The model
+#
+# Two hidden layers of 300 units. The prior of a weight is normal with a variance of one over the number
+# of inputs of its layer, so that wide layers give no larger sums than narrow ones.
+
+
+# %%
+def model(images, labels=None):
+    net = bnn.random_module("net", bnn.MLP((300, 300), 10), bnn.priors.FanIn(), images[:1])
+    bnn.likelihoods.categorical(net, labels, x=images)
+
+
+print(bnn.describe(model, x, y))
+
+# %% [markdown]
+# ## One network
+#
+# `map_estimate` takes Adam's steps first, then L-BFGS's. The seconds of everything below are on two
+# cores that other programs used at the same time.
+
+# %%
+seconds, found = {}, {}
+
+
+def timed(name, make):
+    begin = time.perf_counter()
+    found[name] = make()
+    seconds[name] = time.perf_counter() - begin
+    return found[name]
+
+
+mode = timed(
+    "MAP",
+    lambda: bnn.map_estimate(model, jax.random.key(0), x, y, num_steps=600, progress_bar=False),
+)
+print(f"{seconds['MAP']:.0f} s")
+
+# %% [markdown]
+# ## The last layer
+#
+# `subset="last_layer"` looks for the layer whose bias is added to the outputs, and keeps all others at
+# the mode. Its 3010 weights are few enough for the exact matrix, which gives something to compare with:
+# how far are the variances of the outputs, at images that were not fitted, from those of the full
+# covariance, when only so many directions are kept?
+
+# %%
+settings = {"mode": mode, "num_samples": 400, "progress_bar": False}
+full = timed(
+    "last layer",
+    lambda: bnn.laplace(
+        model, jax.random.key(1), x, y, subset="last_layer", covariance="full", **settings
+    ),
+)
+
+
+def variances(draws):
+    """Variance over draws of the last layer's outputs at new images: (image, digit)."""
+    kernel, bias = (np.asarray(draws[f"net/Dense_2.{part}"][0]) for part in ("kernel", "bias"))
+    inputs = x_test[:200]
+    for layer in ("net/Dense_0", "net/Dense_1"):
+        at = [np.asarray(mode[f"{layer}.{part}"])[0, 0] for part in ("kernel", "bias")]
+        inputs = np.tanh(inputs @ at[0] + at[1])
+    return (np.einsum("ri,sio->sro", inputs, kernel) + bias[:, None]).var(0)
+
+
+exact = variances(full)
+# The same covariance with other random numbers: what 400 draws leave open.
+again = variances(
+    bnn.laplace(model, jax.random.key(2), x, y, subset="last_layer", covariance="full", **settings)
+)
+print(f"full, other draws: ratio of variances {np.median(again / exact):.3f}")
+for rank in (10, 50, 200, 800):
+    draws = bnn.laplace(
+        model,
+        jax.random.key(1),
+        x,
+        y,
+        subset="last_layer",
+        covariance="low_rank",
+        rank=rank,
+        **settings,
+    )
+    ratio = variances(draws) / exact
+    print(
+        f"rank {rank:3d}: {draws.info['left_out']:6.1%} of the information left out, ratio of variances "
+        f"{np.median(ratio):.3f} (90 % of them up to {np.quantile(ratio, 0.9):.3f})"
+    )
+
+# %% [markdown]
+# What is left out is information, so that variances come out too large and not too small: with few
+# directions the model is more careful than it need be. `info["left_out"]` says how much is missing
+# without the exact covariance, which is not there for larger networks.
+#
+# ## All weights
+#
+# The same call without `subset`. With `linearized=True` predictions are made with the network's
+# expansion around the mode, for which this Gaussian is meant; weights drawn from it in the network itself
+# would leave the region in which the expansion holds.
+
+# %%
+for rank in (50, 200):
+    draws = timed(
+        f"all weights, rank {rank}",
+        lambda rank=rank: bnn.laplace(
+            model,
+            jax.random.key(1),
+            x,
+            y,
+            covariance="low_rank",
+            rank=rank,
+            linearized=True,
+            **settings | {"num_samples": 50},
+        ),
+    )
+    print(f"rank {rank}: {draws.info['left_out']:.1%} of the information left out")
+
+# %% [markdown]
+# ## What each is worth
+#
+# The log score is the mean log probability of the right digit, in nats an image; the calibration error
+# compares probabilities with how often they are right. The second table is for the same images with
+# noise added to the pixels.
+
+# %%
+noisy = x_test + np.random.default_rng(1).normal(scale=0.3, size=x_test.shape).astype("float32")
+for title, images in {"new images": x_test, "new images with noise": noisy}.items():
+    print(title)
+    rows = {}
+    for name, draws in found.items():
+        predictions = bnn.predict(None, draws, images)
+        rows[name] = bnn.scores.lppd(predictions, y_test, pointwise=True)
+        print(
+            f"  {name:22s} log score {rows[name].mean():.3f} ± "
+            f"{bnn.scores.standard_error(rows[name]):.3f}   errors "
+            f"{1 - bnn.scores.accuracy(predictions, y_test):.1%}   calibration error "
+            f"{bnn.scores.expected_calibration_error(predictions, y_test):.3f}   {seconds[name]:4.0f} s"
+        )
+    for name in list(rows)[1:]:
+        gain = bnn.scores.paired_difference(rows[name], rows["MAP"])
+        print(f"  {name} - MAP: {gain.difference:+.3f} ± {gain.standard_error:.3f} nats an image")

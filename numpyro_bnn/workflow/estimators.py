@@ -115,7 +115,9 @@ class BNNRegressor(RegressorMixin, _BNN):
         ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
         ``priors.Hierarchical()``.
-    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``.
+    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``, which learns a noise for each
+        row: on a table of 1202 rows it gained 0.10 nats a row of log score, and its mean was off by half as
+        much again (``benchmarks/predictions/against_boosting.py``).
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
     :param max_minutes: time limit of a fit with `until`.

@@ -43,9 +43,7 @@ def top_precisions(key: jax.Array, potential: Potential) -> Values:
     """Draws of the precisions at the top of every hierarchy from their priors, in one call."""
     structure = potential.structure
     tops = {
-        name: Gamma(
-            level.concentration, jnp.broadcast_to(level.prior_rate({}), structure.shapes[name])
-        )
+        name: Gamma(level.concentration, jnp.broadcast_to(level.rate, structure.shapes[name]))
         for name, level in structure.levels.items()
         if level.parent is None and level.rate is not None and name in structure.latent
     }

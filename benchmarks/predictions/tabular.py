@@ -18,14 +18,9 @@ splits.
     python -m benchmarks.predictions.tabular [--quick] [--tables NAME …] [--seeds N …] [--methods NAME …]
 """
 
-import json
 import os
-import subprocess
-import tempfile
 import time
-import warnings
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -38,6 +33,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import table
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.study import Study, parser
+from benchmarks.predictions.other_regressors import BDE, bde, gaussian_process
 from benchmarks.predictions.tabular_report import (
     TABLES,
     first_split,
@@ -101,9 +97,8 @@ def split(folder, name, seed, most=None):
     )
 
 
-def scored(draws, x, y):
-    """RMSE, lppd and R-hats of what draws predict."""
-    predictions = bnn.predict(None, draws, x)
+def scored(predictions, y):
+    """RMSE, lppd and R-hats of the predictions of draws."""
     found = {
         "rmse": float(bnn.scores.rmse(predictions, np.asarray(y))),
         "lppd": float(bnn.scores.lppd(predictions, np.asarray(y))),
@@ -241,81 +236,12 @@ def boosting(parts):
 
 
 def process(parts):
-    """An anisotropic RBF kernel and noise, on at most 2000 rows."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-
-    x, y = (np.asarray(part[:2000], np.float64) for part in parts.fit)
-    kernel = ConstantKernel() * RBF(np.ones(x.shape[1])) + WhiteKernel(0.1)
-    with warnings.catch_warnings():
-        # A length scale at its bound is that of a column which does not matter.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        gaussian = GaussianProcessRegressor(kernel, random_state=0).fit(x, y)
-    mean, scale = gaussian.predict(np.asarray(parts.test[0], np.float64), return_std=True)
+    """Scores of a Gaussian process."""
+    mean, scale = gaussian_process(*parts.fit, parts.test[0])
     return by_density(mean, scale, np.asarray(parts.test[1]))
 
 
 OTHERS = {"gradient boosting": boosting, "Gaussian process": process}
-
-
-_BDE = """
-import json, sys, numpy as np
-from bde import BdeRegressor
-from bde.loss import GaussianNLL
-parts = np.load(sys.argv[1])
-model = BdeRegressor(loss=GaussianNLL(), **json.loads(sys.argv[2]))
-model.fit(parts["x"], parts["y"])
-np.save(sys.argv[3], np.asarray(model.predict(parts["x_test"], raw=True)))
-"""
-# Of two layers as its README has it, of four as its published figures have it.
-BDE = {
-    "bde": {
-        "hidden_layers": [16, 16],
-        "n_members": 8,
-        "epochs": 200,
-        "patience": 10,
-        "warmup_steps": 5000,
-        "n_samples": 2000,
-        "n_thinning": 2,
-    },
-    "four layers, bde": {
-        "hidden_layers": [16] * 4,
-        "n_members": 10,
-        "epochs": 1200,
-        "patience": 20,
-        "warmup_steps": 50_000,
-        "n_samples": 1000,
-        "n_thinning": 10,
-    },
-}
-
-
-def bde(python, settings, parts):
-    """`bde` in its own process, from the rows that samplers get; some of them stop its optimisation."""
-    with tempfile.TemporaryDirectory() as folder:
-        data, raw = Path(folder) / "data.npz", Path(folder) / "raw.npy"
-        np.savez(data, x=parts.fit[0], y=parts.fit[1], x_test=parts.test[0])
-        command = [python, "-c", _BDE, data, json.dumps(settings), raw]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"bde failed:\n{done.stderr[-2000:]}")
-        return np.load(raw)
-
-
-def scored_bde(values, y):
-    """Members × draws × rows × (mean, transformed scale), as its own documentation has them."""
-    y = np.asarray(y)
-    mean, scale = values[..., 0], np.logaddexp(values[..., 1], 0) + 1e-6
-    density = norm(mean, scale).logpdf(y).reshape(-1, len(y))
-    found = by_density(mean.reshape(-1, len(y)).mean(0), 1.0, y)
-    values = rhat(mean)
-    return found | {
-        "lppd": float((np.logaddexp.reduce(density) - np.log(len(density))).mean()),
-        "worst rhat": float(values.max()),
-        "median rhat": float(np.median(values)),
-        "draws": len(density),
-    }
 
 
 def cpu_seconds():
@@ -333,31 +259,43 @@ def compute(given, budget, most):
         named = approximations(num_rows, quiet) | samplers(budget, num_rows, quiet)
         begin = cpu_seconds()
         if method in BDE:
-            raw = bde(given.bde_python, BDE[method] | {"seed": seed}, parts)
-            found = scored_bde(raw, parts.test[1])
+            settings = BDE[method] | {"seed": seed}
+            predictions = bde(given.bde_python, settings, *parts.fit, parts.test[0])
+            found = scored(predictions, parts.test[1])
         elif method in OTHERS:
             found = OTHERS[method](parts)
         else:
-            found = scored(named[method](jax.random.key(seed), parts), *parts.test)
+            draws = named[method](jax.random.key(seed), parts)
+            found = scored(bnn.predict(None, draws, parts.test[0]), parts.test[1])
         spent = cpu_seconds() - begin
         yield {"table": table, "seed": seed, "method": method} | found | {"CPU seconds": spent}
 
     return one
 
 
-def main(argv=None):
-    options = parser(__doc__)
-    options.add_argument("--tables", nargs="+", choices=TABLES)
+def selecting(options, tables):
+    """Options with a choice of tables, splits and methods, and where `bde` is."""
+    options.add_argument("--tables", nargs="+", choices=tables)
     options.add_argument("--seeds", nargs="+", type=int)
     options.add_argument("--methods", nargs="*", help="default: all; no name: only the tables")
-    options.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
     options.add_argument("--bde-python", help="an interpreter with sklearn-contrib-bde")
-    given = options.parse_args(argv)
-    either = samplers(1.0, 0, {}) | samplers(1.0, MANY + 1, {})
-    known = [*approximations(0, {}), *either, *OTHERS, *(BDE if given.bde_python else ())]
+    return options
+
+
+def refuse_unknown(options, given, known):
+    """End the program where a method is none of those that are known."""
     unknown = [method for method in given.methods or () if method not in known]
     if unknown:
         options.error(f"--methods: {unknown} are not among {known}; bde needs --bde-python.")
+
+
+def main(argv=None):
+    options = selecting(parser(__doc__), TABLES)
+    options.add_argument("--budget", type=float, default=1.0, help="draws of samplers, relative")
+    given = options.parse_args(argv)
+    either = samplers(1.0, 0, {}) | samplers(1.0, MANY + 1, {})
+    known = [*approximations(0, {}), *either, *OTHERS, *(BDE if given.bde_python else ())]
+    refuse_unknown(options, given, known)
     full = given.size == "full"
     tables = given.tables or (TABLES if full else ["yacht"])
     seeds = given.seeds or ([1, 2, 3, 4, 5] if full else [1])

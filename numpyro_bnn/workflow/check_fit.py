@@ -214,8 +214,8 @@ def _notes(draws: Draws) -> Iterator[str]:
     if draws.info.get("kernel") in _UNADJUSTED and "accept_prob" not in draws.stats:
         yield (
             f"{draws.info['kernel']} accepts every step: the bias of its step size, and of minibatches where "
-            "it takes them, is in all of these numbers, and neither k̂ nor a Monte Carlo error shows it. Measure it by "
-            "`bnn.second_opinion`."
+            "it takes them, is in all of these numbers, and neither k̂ nor a Monte Carlo error shows it. "
+            "Measure it by `bnn.second_opinion`."
         )
 
 

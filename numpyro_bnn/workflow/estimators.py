@@ -40,8 +40,10 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
         for ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
         ``priors.Hierarchical()``.
-    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``; the first for several
-        targets, each of which has a noise of its own.
+    :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``, which learns a noise for each
+        row: on a table of 1202 rows it gained 0.10 nats a row of log score, and its mean was off by half as
+        much again (``benchmarks/predictions/against_boosting.py``). Several targets take the first, with a
+        noise for each of them.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
     :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.

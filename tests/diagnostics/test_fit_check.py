@@ -133,7 +133,7 @@ def test_loo_pit_of_a_right_model_is_as_uniform_as_it_says():
 
 def test_loo_pit_sees_noise_that_is_twice_too_large():
     rng = np.random.default_rng(5)
-    found = [p_of_pit(Linear(rng, rows=150), noise=2.0) for _ in range(20)]
+    found = [p_of_pit(Linear(rng, rows=150), noise=2.0) for _ in range(10)]
     assert np.mean(np.array(found) < 0.01) > 0.9
 
 
@@ -141,7 +141,7 @@ def test_the_monte_carlo_error_of_few_draws_is_no_evidence_against_a_model():
     """All rows are off together, because few draws put the average elsewhere."""
     rng = np.random.default_rng(6)
     alarms, naive = 0, 0
-    for _ in range(20):
+    for _ in range(16):
         u = rng.uniform(size=40_000)
         shift = rng.normal(0.0, 0.15, (2, 20, 1))
         found = of_distribution(known(40_000, 2, 20), norm.cdf(norm.ppf(u) + shift))

@@ -81,6 +81,7 @@ CONVERGED = {
         for row in rows_of("predictions/tabular")
         if row["worst rhat"] > 0 and row["method"] != "SWAG"
     ],
+    "predictions/against_boosting": lambda: by_limits("predictions/against_boosting", "worst rhat"),
     "predictions/calibration": lambda: [
         row["verdict"] == "within_tolerance"
         for row in last_of_each(rows_of("predictions/calibration"), "table", "split")

@@ -10,9 +10,10 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, SCALE
-from scipy.stats import nbinom, norm, poisson
+from scipy.stats import geom, norm, poisson
 
 import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import diagnose_draws
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 X, Y = linear_gaussian.data(rows=40)
@@ -102,7 +103,8 @@ def test_shown_as_page_table_and_picture(tmp_path):
 
 
 def test_beside_the_report_of_a_run():
-    report = bnn.diagnose(exact_draws()[0], X)
+    mean = np.random.default_rng(0).normal(size=(4, 200, 3))
+    report = diagnose_draws({"w": mean}, {"mean": mean})
     page = report.to_html(check=checked())
     assert page.index("Convergence, site by site") < page.index("Does the model fit?")
 
@@ -186,18 +188,18 @@ def test_counts_have_their_own_distribution_function():
     assert not check.calibration.is_rare
 
 
-def overdispersed(x, y=None):
+def geometric(x, y=None):
     """A law of which NumPyro has no distribution function."""
-    mean = numpyro.sample("mean", dist.Gamma(2.0, 1.0))
+    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
     with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.NegativeBinomial2(mean, 4.0), obs=y)
+        numpyro.sample("y", dist.Geometric(probs=p), obs=y)
 
 
 def test_a_law_without_a_distribution_function_is_judged_by_what_it_makes():
-    y = np.random.default_rng(3).negative_binomial(4, 4 / (4 + 1.3), 50)
-    mean = np.random.default_rng(4).normal(y.mean(), 0.2, (4, 500)).clip(0.3)
-    check = bnn.check_fit(sampled(overdispersed, mean=mean), ROWS, y)
-    low, high = (nbinom.cdf(value, 4, 4 / (4 + y.mean())) for value in (y - 1, y))
+    y = np.random.default_rng(3).geometric(0.4, 50) - 1
+    p = RNG.beta(51, 1 + y.sum(), (4, 500))
+    check = bnn.check_fit(sampled(geometric, p=p), ROWS, y)
+    low, high = (geom.cdf(value, 51 / (52 + y.sum())) for value in (y, y + 1))
     assert ((low - 0.1 < check.calibration.pit) & (check.calibration.pit < high + 0.1)).all()
     assert not check.calibration.is_rare
 

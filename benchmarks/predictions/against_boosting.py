@@ -1,0 +1,221 @@
+"""On the splits of `bde`: the estimator as it is shipped, its variants, boosted trees and a Gaussian process.
+
+Two tables as the published figures of `bde` have them: ``train_test_split(test_size=0.2,
+random_state=seed)`` of scikit-learn, rows shuffled, inputs and target standardised by the training rows,
+the record number of bikesharing left out. Published are five fits of the split of seed 0; here are seeds
+0 to 9. All methods get the same training rows; validation rows, where a method has them, come out of
+these. Scores are of the standardised test targets.
+
+Cells with `held` above 0 leave so large a share of the training rows out of the fit, and calibrate the 90 %
+interval on it (split conformal; the score of conformalised quantile regression, for all methods).
+
+    python -m benchmarks.predictions.against_boosting [--quick] [--tables NAME …] [--seeds N …]
+        [--methods NAME …] [--held SHARE]
+"""
+
+from functools import partial
+
+import jax
+import numpy as np
+from scipy.stats import norm
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.study import Study, parser
+from benchmarks.predictions.against_boosting_report import TABLES, findings, picture, summary
+from benchmarks.predictions.other_regressors import (
+    BDE,
+    ENDS,
+    OTHERS,
+    Forecast,
+    bde,
+    held_out,
+)
+from benchmarks.predictions.tabular import (
+    BATCH,
+    cpu_seconds,
+    network,
+    refuse_unknown,
+    scored,
+    selecting,
+)
+from numpyro_bnn.scores.conformal import interval_scores, threshold
+
+COVERAGE = ENDS[1] - ENDS[0]
+
+
+def rough(network, prior, likelihood):
+    """Options with the error of a step that `bde` accepts, 10,000 times that of the estimator."""
+    options = {"network": network, "prior": prior, "likelihood": likelihood}
+    return options | {"energy_variance": 0.1}
+
+
+# Network and prior of `bde`.
+DEEP = bnn.MLP((16,) * 4, 2, jax.nn.relu), bnn.priors.Normal(1.0), "heteroscedastic"
+# The estimator as it is shipped, what differs from that in one thing, and the network of `bde`;
+# `energy_variance` is a setting of `bnn.fit`.
+OURS = {
+    "as shipped": {},
+    # Two thirds of the draws take what `bde` of two layers takes on airfoil.
+    "as shipped, time of bde": {"num_warmup": 200, "num_samples": 200},
+    "noise by row": {"likelihood": "heteroscedastic"},
+    "rough": rough(bnn.MLP((16, 16), 1), bnn.priors.Hierarchical(), "gaussian"),
+    "N(0, 1)": {"prior": bnn.priors.Normal(1.0)},
+    "fan-in": {"prior": bnn.priors.FanIn()},
+    "32-32": {"hidden": (32, 32)},
+    "four layers": {"hidden": (16,) * 4},
+    # At the cost of the estimator as it is shipped.
+    "four layers, half the draws": {"hidden": (16,) * 4, "num_warmup": 150, "num_samples": 150},
+    "baoab": {"kernel": "baoab"},
+    "nuts": {"kernel": "nuts"},
+    "minibatches": {"batch_size": BATCH},
+    "four layers, relu, rough": rough(*DEEP),
+}
+ENSEMBLE = "deep ensemble, four layers"
+MEMBERS = 8
+# What short forms run, and how long chains are there.
+SHORT = {
+    "quick": ("as shipped", "four layers, relu, rough", ENSEMBLE, "bde", *OTHERS),
+    "toy": ("as shipped", "four layers, relu, rough", "histogram boosting", "Gaussian process"),
+}
+FEW = {
+    "quick": {"num_warmup": 100, "num_samples": 100, "thinning": 10},
+    "toy": {"num_warmup": 20, "num_samples": 20, "thinning": 2, "num_chains": 2},
+}
+MOST = {"full": None, "quick": 400, "toy": 80}
+
+
+def standardised(folder, name, seed, most=None):
+    """Rows to learn from and rows to test, (x, y) each, as the script of the published figures has them."""
+    x, y = stored_table(folder, name)
+    if name == "bikesharing":
+        x = x[:, 1:]
+    x, x_test, y, y_test = train_test_split(x[:most], y[:most], test_size=0.2, random_state=seed)
+    inputs, target = StandardScaler().fit(x), StandardScaler().fit(y[:, None])
+    return [
+        (inputs.transform(rows), target.transform(values[:, None])[:, 0])
+        for rows, values in ((x, y), (x_test, y_test))
+    ]
+
+
+def estimator(x, y, x_new, seed, *, options, few):
+    """Predictions of the estimator with some options, or of `bnn.fit` where one is not the estimator's."""
+    options = options | few
+    if "energy_variance" not in options:
+        made = bnn.BNNRegressor(random_state=seed, **options).fit(x, y)
+        return Forecast(made.predictions(x_new))
+    module, prior, likelihood = (options.pop(k) for k in ("network", "prior", "likelihood"))
+    model = bnn.regression(module, prior, likelihood=likelihood)
+    fitted = bnn.fit(model, x, y, key=jax.random.key(seed), progress_bar=False, **options)
+    return Forecast(fitted.predict(x_new))
+
+
+def ensemble(x, y, x_new, seed):
+    """Eight networks of four layers, stopped by validation rows."""
+    fitted, validation = held_out(np.float32(x), np.float32(y), seed)
+    draws = bnn.deep_ensemble(
+        network(bnn.priors.Normal(1.0), 4),
+        jax.random.key(seed),
+        *fitted,
+        validation=validation,
+        num_members=MEMBERS,
+        progress_bar=False,
+    )
+    return Forecast(bnn.predict(None, draws, np.float32(x_new)))
+
+
+def methods(bde_python=None, few=None):
+    """Name to a function of training rows, new rows and a seed."""
+    found = {
+        name: partial(estimator, options=options, few=few or {}) for name, options in OURS.items()
+    }
+    found |= {ENSEMBLE: ensemble} | OTHERS
+    if bde_python:
+
+        def rival(x, y, x_new, seed, *, settings):
+            return Forecast(bde(bde_python, settings | {"seed": seed}, x, y, x_new))
+
+        found |= {name: partial(rival, settings=settings) for name, settings in BDE.items()}
+    return found
+
+
+def ends_of(forecast):
+    """The central 90 % interval of each row, (row, 2)."""
+    return forecast.predictions.quantiles(ENDS).T if forecast.ends is None else forecast.ends
+
+
+def of_intervals(ends, y, when):
+    """Coverage and mean width."""
+    low, high = ends.T
+    inside = (low <= y) & (y <= high)
+    return {f"coverage {when}": float(inside.mean()), f"width {when}": float((high - low).mean())}
+
+
+def calibrated(ends, ends_held, y_held):
+    """Ends moved by one number, so that the held-out rows are covered as asked; crossed ones meet."""
+    by = threshold(interval_scores(y_held, *ends_held.T), COVERAGE)
+    low, high = ends.T
+    by = np.maximum(by, (low - high) / 2)
+    return np.stack([low - by, high + by], 1)
+
+
+def judged(forecast, y_test, y_held):
+    """Scores of the first rows, the test; the interval calibrated by the others, where there are any."""
+    count = len(y_test)
+    predictions = forecast.predictions.first_rows(count)
+    found = scored(predictions, y_test)
+    # Published figures are of one Gaussian a row, with the mean and the variance of the mixture.
+    found["lppd of moments"] = float(norm(*bnn.average(predictions)).logpdf(y_test).mean())
+    ends = ends_of(forecast)
+    found |= of_intervals(ends[:count], y_test, "before")
+    after = {"coverage after": "", "width after": ""}
+    if len(y_held):
+        after = of_intervals(calibrated(ends[:count], ends[count:], y_held), y_test, "after")
+    # What is no chain has no R-hat.
+    return {k: "" if np.isnan(value) else value for k, value in found.items()} | after
+
+
+def compute(given, most):
+    """The function that a study calls for a cell."""
+    known = methods(given.bde_python, FEW.get(given.size))
+
+    def one(table, seed, method, held):
+        (x, y), (x_test, y_test) = standardised(given.data, table, seed, most)
+        x_held, y_held = x[:0], y[:0]
+        if held:
+            x, x_held, y, y_held = train_test_split(x, y, test_size=held, random_state=seed)
+        begin = cpu_seconds()
+        forecast = known[method](x, y, np.concatenate([x_test, x_held]), seed)
+        found = judged(forecast, y_test, y_held)
+        yield found | {"rows": len(y), "CPU seconds": cpu_seconds() - begin}
+
+    return one
+
+
+def main(argv=None):
+    options = selecting(parser(__doc__), TABLES)
+    options.add_argument(
+        "--held", type=float, default=0.0, help="share of the training rows that calibrates"
+    )
+    given = options.parse_args(argv)
+    known = list(methods(given.bde_python))
+    refuse_unknown(options, given, known)
+    full = given.size == "full"
+    names = known if full else [name for name in SHORT[given.size] if name in known]
+    names = names if given.methods is None else given.methods
+    held = given.held or (0.0 if full else 0.25)
+    study = Study(__file__, ("table", "seed", "method", "held"), given)
+    cells = (
+        {"table": table, "seed": seed, "method": method, "held": held}
+        for table in given.tables or (TABLES if full else TABLES[:1])
+        for seed in given.seeds or (range(10) if full else (0, 1))
+        for method in names
+    )
+    study.run(cells, compute(given, MOST[given.size]))
+    study.publish(summary(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

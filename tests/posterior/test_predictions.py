@@ -198,3 +198,14 @@ def test_a_run_becomes_draws_that_carry_their_model():
         assert list(draws) == ["w"]
     with pytest.raises(ValueError, match=r"two leading axes .*\{'w': \(5,\)\}"):
         Draws({"w": np.ones(5)})
+
+
+def test_a_law_that_a_plate_expands_has_its_own_distribution_function():
+    def heavy(x, y=None):
+        df = numpyro.sample("df", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.StudentT(df, 0.0, 1.0), obs=y)
+
+    df, y = np.array([[2.5, 4.0]], np.float32), np.array([-1.0, 0.0, 2.5])
+    found = bnn.predict(heavy, {"df": df}, np.zeros((3, 1))).cdf(y)
+    np.testing.assert_allclose(found[0], stats.t.cdf(y, df[0][:, None]), atol=1e-6)

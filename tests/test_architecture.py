@@ -173,6 +173,7 @@ ROWS = {
         default_kernels describe estimator_inputs estimator_warning method_table relevance training_rows
         calibration check_fit compare second_opinion
         fit
+        estimator_base
         estimators
     """,
 }

@@ -106,8 +106,8 @@ def _lanczos(num_steps: int) -> Any:
         from matfree import decomp
     except ImportError as error:
         raise ImportError(
-            "laplace: covariance='low_rank' needs matfree. Install it with `pip install "
-            "'numpyro-bnn[low_rank]'`."
+            "laplace: covariance='low_rank' needs matfree. Install it with the extra "
+            "`low_rank`, in a checkout `pip install '.[low_rank]'`."
         ) from error
     iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
 

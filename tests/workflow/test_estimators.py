@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import check_estimator, estimator_checks_gen
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics.verdict_names import Verdict
-from numpyro_bnn.workflow import estimators
+from numpyro_bnn.workflow import estimator_base
 from numpyro_bnn.workflow.estimator_inputs import BLOCK, hidden_sizes, weights_of
 from numpyro_bnn.workflow.estimator_warning import warn_of_verdict
 
@@ -308,7 +308,7 @@ def test_every_setting_reaches_the_fit(monkeypatch):
         given.update(options)
         raise Stop("seen")
 
-    monkeypatch.setattr(estimators, "fit_model", seen)
+    monkeypatch.setattr(estimator_base, "fit_model", seen)
     own = {
         "until": bnn.Tolerance(relative=0.5),
         "max_minutes": 1.5,

@@ -42,7 +42,7 @@ class LowRank(NamedTuple):
 
     @property
     def variance_factor(self) -> float:
-        """How many times too large a variance can be: what is left out has no more information than the last."""
+        """How many times too large a variance can be: no direction left out has more information."""
         everything = self.information.size == self.prior.size
         return 1.0 if everything else 1.0 + float(self.information[0])
 

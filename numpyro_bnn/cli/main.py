@@ -76,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="M",
         help="a fit ends when predictions are known within tolerance, or after so many minutes of "
         "optimising, compiling, warm-up and sampling; default: 3. What comes before the first draw, and "
-        "half of --samples, are never cut short; the report is written afterwards. So a small limit is "
-        "passed by a minute or two",
+        "half of --samples, are never cut short, so that a fit with a limit below a minute may take one "
+        "or two minutes more; the report is written afterwards",
     )
     add(
         "--max-tree-depth",

@@ -56,14 +56,16 @@ def prepared(
     return args, kwargs
 
 
-def refuse_network(model: object) -> None:
+def refuse_network(model: Callable | None) -> None:
     """Refuse a Flax module where a model is expected: it has no prior and no likelihood.
 
+    :param model: the model, with or without handlers around it.
     :raises TypeError: naming the network.
     """
     # Flax is recognised by name, because only `models` imports it.
-    if any(base.__module__.startswith("flax.") for base in type(model).__mro__):
-        name = type(model).__name__
+    given = innermost(model)
+    if any(base.__module__.startswith("flax.") for base in type(given).__mro__):
+        name = type(given).__name__
         raise TypeError(
             f"Expected a NumPyro model, got the network {name}, which has no prior and no "
             f"likelihood. Give `bnn.regression({name}(…), prior)` or `bnn.classification(…)`, or a "

@@ -73,6 +73,11 @@ BAD = {
         TypeError,
         "Expected a NumPyro model, got the network MLP",
     ),
+    "a network for Neal's scheme": (
+        lambda: bnn.neal(nets.MLP()),
+        TypeError,
+        "Expected a NumPyro model, got the network MLP",
+    ),
     "a network to temper": (
         lambda: bnn.MCMC(bnn.ParallelTempering(nets.MLP()), num_warmup=1, num_samples=1),
         TypeError,

@@ -19,6 +19,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
 
 from numpyro_bnn._text import Told, call_of
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.priors.coordinates import parameterize
@@ -77,6 +78,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def __init__(self, model: Callable) -> None:
         if isinstance(model, MCMCKernel) or not callable(model):
             raise TypeError(f"PrecisionGibbs: expected a model, got {model!r}.")
+        refuse_network(model)
         self._model: Callable = centered_model(model)
         self._levels: dict[str, Level] = {}
 

@@ -16,7 +16,7 @@
 # A run that takes a night has to survive the night. It must not lose its draws when the process
 # dies, keep them in memory, hold all rows of the data on the device, or use one device of eight.
 # This notebook shows each of these on a problem that takes seconds, and each time checks that the
-# draws are the same. All of it needs the extra `pip install "numpyro-bnn[storage]"` (zarr and
+# draws are the same. All of it needs the extra `python -m pip install ".[storage]"` (zarr and
 # Orbax).
 #
 # The first cell asks JAX for two devices on the CPU, to have some to share work between. It has

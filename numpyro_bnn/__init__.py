@@ -30,6 +30,7 @@ _HOME = {
     "posterior.archive": ["load", "save"],
     "posterior.arviz_export": ["from_inference_data", "to_inference_data"],
     "posterior.draws": ["Draws"],
+    "posterior.exported": ["export"],
     "posterior.predictions": ["predict", "prior_predictive"],
     "posterior.predictive_draws": ["average"],
     "posterior.stacking": ["stack", "stacking_weights"],
@@ -46,6 +47,7 @@ _HOME = {
     "samplers.tempering.kernel": ["ParallelTempering"],
     "storage.compilation_cache": ["cache"],
     "workflow.calibration": ["calibrate"],
+    "workflow.check_fit": ["check_fit"],
     "workflow.compare": ["compare"],
     "workflow.describe": ["describe"],
     "workflow.estimators": ["BNNClassifier", "BNNRegressor"],
@@ -53,7 +55,8 @@ _HOME = {
     "workflow.second_opinion": ["second_opinion"],
 }
 _MODULES = {
-    name: name for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "scores")
+    name: name
+    for name in ("diagnostics", "likelihoods", "moves", "plots", "priors", "references", "scores")
 }
 _MODULES |= {
     name: f"samplers.sgmcmc.{name}" for name in ("gradients", "preconditioners", "schedules")
@@ -63,7 +66,7 @@ _ORIGIN = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted([*_ORIGIN, *_MODULES])
 
 if TYPE_CHECKING:
-    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, scores
+    from numpyro_bnn import diagnostics, likelihoods, moves, plots, priors, references, scores
     from numpyro_bnn.approximations.laplace import laplace
     from numpyro_bnn.approximations.mean_field import mean_field
     from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate, randomized_map
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.posterior.archive import load, save
     from numpyro_bnn.posterior.arviz_export import from_inference_data, to_inference_data
     from numpyro_bnn.posterior.draws import Draws
+    from numpyro_bnn.posterior.exported import export
     from numpyro_bnn.posterior.predictions import predict, prior_predictive
     from numpyro_bnn.posterior.predictive_draws import average
     from numpyro_bnn.posterior.stacking import stack, stacking_weights
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
     from numpyro_bnn.samplers.tempering.kernel import ParallelTempering
     from numpyro_bnn.storage.compilation_cache import cache
     from numpyro_bnn.workflow.calibration import calibrate
+    from numpyro_bnn.workflow.check_fit import check_fit
     from numpyro_bnn.workflow.compare import compare
     from numpyro_bnn.workflow.describe import describe
     from numpyro_bnn.workflow.estimators import BNNClassifier, BNNRegressor

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def check_positive(owner: str, **numbers: Any) -> None:
+def check_positive(owner: str, **numbers: object) -> None:
     """Refuse values that are not positive finite numbers.
 
     :raises TypeError: for values that are not numbers.
@@ -43,7 +43,20 @@ def check_whole(owner: str, label: str, value: Any, least: int = 1) -> int:
     return number
 
 
-def check_key(owner: str, key: Any, batch: int = 1) -> None:
+def check_share(owner: str, label: str, value: Any) -> None:
+    """Refuse anything but a number strictly between 0 and 1.
+
+    :raises ValueError: naming the value.
+    """
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 < value < 1:
+        raise ValueError(
+            f"{owner}: {label} is a share strictly between 0 and 1, got {value!r}. Give 0.9 for "
+            "90 %."
+        )
+
+
+def check_key(owner: str, key: object, batch: int = 1) -> None:
     """Refuse values that are neither a random key nor one key a chain.
 
     :raises TypeError: naming the value.
@@ -61,7 +74,7 @@ def check_key(owner: str, key: Any, batch: int = 1) -> None:
     )
 
 
-def refuse_equal_keys(owner: str, keys: Any) -> None:
+def refuse_equal_keys(owner: str, keys: jax.Array) -> None:
     """Refuse random keys that are equal: their chains would be one and the same chain.
 
     :param keys: one random key a chain.

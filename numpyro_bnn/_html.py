@@ -74,7 +74,7 @@ def paragraph(text: str, kind: str = "") -> str:
     return f"<p{_class(kind)}>{escape(text)}</p>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> str:
     """A table that scrolls by itself where the screen is narrow.
 
     :param head: names of the columns.

@@ -13,7 +13,7 @@ from numpyro.distributions import Distribution
 _FEW = 4
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """A setting in one line: functions by their name, large arrays by their shape."""
     if isinstance(value, type) or inspect.isroutine(value):
         return str(value.__name__)
@@ -46,7 +46,7 @@ def _of_module(module: Any) -> dict[str, Any]:
     return {name: getattr(module, name) for name in names}
 
 
-def call_of(name: str, settings: Mapping[str, Any], first: Sequence[Any] = ()) -> str:
+def call_of(name: str, settings: Mapping[str, object], first: Sequence[object] = ()) -> str:
     """``name(first, …, setting=value, …)``.
 
     :param first: arguments given without a name.
@@ -56,7 +56,7 @@ def call_of(name: str, settings: Mapping[str, Any], first: Sequence[Any] = ()) -
     return f"{name}({', '.join(parts)})"
 
 
-def constructor_of(value: Any, leave_out: Sequence[str] = (), defaults: bool = True) -> str:
+def constructor_of(value: object, leave_out: Sequence[str] = (), defaults: bool = True) -> str:
     """The call of its class that makes an object like this one.
 
     Arguments are read from the attributes of the same name, with or without an underscore before

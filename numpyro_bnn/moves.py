@@ -9,7 +9,16 @@ from numpyro_bnn.samplers.gibbs.moves import (
     Move,
     PrecisionRedraw,
     RidgeScaling,
+    UnitRefresh,
     UnitRescaling,
 )
 
-__all__ = ["Bound", "Interleaved", "Move", "PrecisionRedraw", "RidgeScaling", "UnitRescaling"]
+__all__ = [
+    "Bound",
+    "Interleaved",
+    "Move",
+    "PrecisionRedraw",
+    "RidgeScaling",
+    "UnitRefresh",
+    "UnitRescaling",
+]

@@ -119,6 +119,8 @@ def test_text_that_is_no_notebook_is_refused(tmp_path, text, words):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:sklearn")
+# Estimators of few draws say so.
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("path", TOLD, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -9,11 +9,11 @@ NAMES = {
         AMAGOLD BAOAB BNNClassifier BNNRegressor Draws GGMC MALA MAMS MCLMC MCMC MLP OnHost
         PSGLD ParallelTempering
         PrecisionGibbs RandomWalk SGHMC SGLD SGMCMC SGNHT WindowedHMC average cache calibrate
-        classification
-        compare constant_sgd deep_ensemble describe diagnose diagnostics fit from_inference_data
+        check_fit classification
+        compare constant_sgd deep_ensemble describe diagnose diagnostics export fit from_inference_data
         from_params gradients laplace likelihoods load map_estimate mean_field moves neal
         optimize parameterize plots potential_of preconditioners predict prior_predictive
-        priors random_module randomized_map regression save schedules scores second_opinion
+        priors random_module randomized_map references regression save schedules scores second_opinion
         stack stacking_weights swag thin to_inference_data to_params
     """,
     "diagnostics": """
@@ -28,7 +28,7 @@ NAMES = {
     """,
     "plots": """
         PALETTE plot_decision_boundary plot_density_surface plot_interval_calibration
-        plot_layer_temperature plot_predictive_band plot_reliability plot_rhat plot_schedule
+        plot_layer_temperature plot_pit plot_predictive_band plot_reliability plot_rhat plot_schedule
         plot_score_against_time plot_severity plot_temperature plot_trace
     """,
     "priors": """
@@ -41,6 +41,9 @@ NAMES = {
         paired_difference pit reliability rmse standard_error total_variation uncertainty
         wasserstein
     """,
+    "references": """
+        Differences Grade Quantities Reference grade load names
+    """,
     "gradients": """
         control_variate full minibatch svrg
     """,
@@ -51,7 +54,7 @@ NAMES = {
         cyclical polynomial
     """,
     "moves": """
-        Bound Interleaved Move PrecisionRedraw RidgeScaling UnitRescaling
+        Bound Interleaved Move PrecisionRedraw RidgeScaling UnitRefresh UnitRescaling
     """,
 }
 ALL = [(module, name) for module, names in NAMES.items() for name in names.split()]

@@ -6,7 +6,9 @@ another kernel. After every doubling of the budget: the worst and the median R-h
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
 gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
 that are far apart (R-hat above 1.05) and how much of the variance of their prediction lies between
-chains; and how far the two samplers are apart in means, in joint Monte Carlo errors.
+chains; and how far the two samplers are apart in means, in joint Monte Carlo errors. Of ladders also the
+barrier, round trips, and by rung the correlation of the log likelihood before and after a move; the stored
+rows are older than that, and have none.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.hard_posteriors
         [--minutes 20] [--problems NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
@@ -35,11 +37,13 @@ from benchmarks._shared.sampled_runs import (
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
+    LADDER,
     METHODS,
     Posterior,
     functions,
     gradients_of,
     kernel_of,
+    ladder_columns,
     log_precisions,
     posterior,
 )
@@ -85,9 +89,9 @@ class Found(NamedTuple):
 
 
 def pieces(
-    kernel: Any, given: Posterior, size: Size, thinning: int
-) -> Iterator[tuple[Found, float, float]]:
-    """One piece after the other of the same chains, with its gradients a chain and the seconds so far."""
+    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any = None
+) -> Iterator[tuple[Found, bnn.MCMC, float]]:
+    """One piece after the other of the same chains, with the run that made it and the seconds so far."""
     begin = time.perf_counter()
     x, y = given.split.x, given.split.y
     x_test, y_test = given.split.x_test[:TEST_ROWS], given.split.y_test[:TEST_ROWS]
@@ -99,7 +103,8 @@ def pieces(
         num_chains=CHAINS,
         progress_bar=False,
     )
-    init_params: Any = starts(given.model, given.split, 0, CHAINS, 200)
+    if init_params is None:
+        init_params = starts(given.model, given.split, 0, CHAINS, 200)
     key = jax.random.key(0)
     while True:
         mcmc.run(key, x, y, init_params=init_params)
@@ -111,9 +116,7 @@ def pieces(
             log_precisions(mcmc.get_samples(group_by_chain=True)),
             np.asarray(predictions.log_prob(y_test), np.float64),
         )
-        extra = mcmc.get_extra_fields()
-        steps = size.draws * gradients_of(mcmc) if "num_steps" in extra else math.nan
-        yield found, steps, time.perf_counter() - begin
+        yield found, mcmc, time.perf_counter() - begin
 
 
 def joined(parts: list[Found]) -> Found:
@@ -167,14 +170,19 @@ def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list
     thinning = 1 if which.fixed != 0 else APART * size.steps
     known = size.draws * thinning * max(1.0, (which.fixed or 0) * size.steps)
     parts, rows, gradients = [], [], 0.0
-    for number, (part, steps, seconds) in enumerate(pieces(kernel, given, size, thinning), 1):
+    for number, (part, mcmc, seconds) in enumerate(pieces(kernel, given, size, thinning), 1):
         parts.append(part)
-        gradients += known if math.isnan(steps) else steps
+        counted = "num_steps" in mcmc.get_extra_fields()
+        gradients += size.draws * gradients_of(mcmc) if counted else known
         done = seconds > 60 * minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)
-            row = {"gradients": gradients, "run_seconds": seconds, "draws": number * size.draws}
-            rows.append(row | judged(everything, gradients) | EMPTY)
+            draws = number * size.draws
+            row = {"gradients": gradients, "run_seconds": seconds, "draws": draws}
+            row |= judged(everything, gradients) | dict.fromkeys(LADDER, "")
+            if isinstance(mcmc.sampler, bnn.ParallelTempering):
+                row |= ladder_columns(mcmc.tempering, draws)
+            rows.append(row | EMPTY)
         if done:
             rows[-1] |= disagreement(everything)
             return rows, everything

@@ -140,6 +140,27 @@ def gradients_of(mcmc: bnn.MCMC) -> float:
     return float(np.mean(mcmc.get_extra_fields()["num_steps"]))
 
 
+LADDER = ("barrier", "round_trips", "round_trips_at_best", "move_correlations")
+
+
+def numbers(values: Any) -> str:
+    """Several numbers in one cell of a table."""
+    return " ".join(f"{v:.4g}" for v in values)
+
+
+def ladder_columns(found: Any, sweeps: int) -> dict[str, Any]:
+    """What moves and swaps of all replicas of a ladder did in so many sweeps.
+
+    :param found: their :class:`~numpyro_bnn.samplers.tempering.evidence.Tempering`.
+    """
+    return {
+        "barrier": float(found.barrier.mean()),
+        "round_trips": int(found.round_trips.sum()),
+        "round_trips_at_best": float(found.round_trips_at_best.sum() * sweeps),
+        "move_correlations": numbers(found.move_correlations.mean(0)),
+    }
+
+
 def functions(values: Any) -> np.ndarray:
     """Log probabilities or means, (chain, draw, scalar)."""
     if "probs" in values:

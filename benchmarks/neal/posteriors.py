@@ -282,10 +282,10 @@ def show(rows):
         print(*(row.get(name, "") for name in COLUMNS), sep="  ", flush=True)
 
 
-def store(rows, options):
+def store(rows, options, part=""):
     """Replace what is stored of the same problems and routes, by this study or by `tempering`."""
     done = {(row["problem"], row["route"]) for row in rows}
-    results = Results(__file__, options)
+    results = Results(__file__, options, part)
     kept = []
     if results.path("csv").exists():
         with results.path("csv").open() as file:

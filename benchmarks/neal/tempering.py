@@ -10,7 +10,7 @@ a run that ends early goes on from there when called again, and one that is inte
 SIGTERM) reports the draws so far, which `sweeps_kept` counts.
 
     python -m benchmarks.neal.tempering rdata [--coordinates centered] [--sweeps 9000] [--length 1]
-        [--checkpoint FOLDER] [--quick]
+        [--integrated] [--checkpoint FOLDER] [--quick]
 """
 
 import platform
@@ -33,6 +33,8 @@ CHAINS = 4
 
 def sampler(problem, options):
     model = bnn.parameterize(posteriors.model_of(problem, MLPByFeatures), options.coordinates)
+    if options.integrated:
+        model = bnn.integrate_output(model)
     length = None if options.steps else options.length
     kernel = HMC(model, num_steps=options.steps, trajectory_length=length)
     if options.inner == "nuts":
@@ -104,6 +106,8 @@ def ladder_rows(mcmc, options, seconds):
         "round_trips_fewest": int(found.round_trips.min()),
         "sweeps_kept": kept,
         "steps_on_last_rung": f"{steps[:, -1].mean():.4g}",
+        "move_correlation_median": f"{np.median(found.move_correlations):.4g}",
+        "move_correlation_highest": f"{found.move_correlations.max():.4g}",
         "cpu_seconds": f"{seconds[0]:.1f}",
         "cpu_seconds_kept": f"{seconds[1]:.1f}",
     }
@@ -120,7 +124,7 @@ def ladder_rows(mcmc, options, seconds):
 
 def rows_of(problem, mcmc, seconds, test, options):
     inner = "" if options.inner == "hmc" else f" {options.inner.upper()}"
-    route = f"tempering {options.coordinates}{inner}"
+    route = f"tempering {options.coordinates}{inner}{' integrated' * options.integrated}"
     draws = {n: np.asarray(v) for n, v in mcmc.get_samples(group_by_chain=True).items()}
     densities, predictions = posteriors.test_densities(problem, draws, *test, options.thin)
     scalars = posteriors.scalars_of(problem, draws)
@@ -146,6 +150,9 @@ def options_of(argv=None):
     )
     made.add_argument("--rungs", type=int, help="default: by a pilot run")
     made.add_argument("--coordinates", choices=("noncentered", "centered"), default="noncentered")
+    made.add_argument(
+        "--integrated", action="store_true", help="integrate the output layer out on every rung"
+    )
     made.add_argument("--thin", type=int, default=5, help="of draws that predictions are made of")
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--checkpoint", type=Path, help="folder to go on from")
@@ -165,7 +172,8 @@ def main(argv=None):
     mcmc, *seconds = sampled(options.problem, options, x, y)
     rows = rows_of(options.problem, mcmc, seconds, test, options)
     posteriors.show(rows)
-    posteriors.store(rows, options)
+    # Of another model, whose rows the story of the routes does not compare.
+    posteriors.store(rows, options, "integrated" if options.integrated else "")
 
 
 if __name__ == "__main__":

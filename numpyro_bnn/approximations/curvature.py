@@ -104,6 +104,23 @@ def products(
     if kind == "hessian":
         slope = jax.grad(lambda v: marginal(moved(v)))
         return at, lambda v: jax.jvp(slope, (at,), (v,))[1]
+    at, of_data, of_prior = gauss_newton_parts(marginal, z, sites)
+    return at, lambda v: of_data(v) + of_prior(v)
+
+
+def gauss_newton_parts(
+    marginal: Marginal, z: Values, sites: Sequence[str]
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
+    """The two parts of the Gauss-Newton matrix, Σ JᵀFJ of the data and ∇²(-log prior), as products.
+
+    :return: the values of the sites as one vector, and the products of the parts with a vector like it.
+    :raises ValueError: for a distribution whose Fisher information is not known here.
+    """
+    at, unravel = ravel_pytree({name: z[name] for name in sites})
+
+    def moved(v: jax.Array) -> Values:
+        return z | unravel(v)
+
     groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
     prior_slope = jax.grad(lambda v: marginal.prior_energy(moved(v), groups))
 
@@ -112,11 +129,16 @@ def products(
 
     _, pull = jax.vjp(standardized, at)
 
-    def multiply(v: jax.Array) -> jax.Array:
+    def of_data(v: jax.Array) -> jax.Array:
         along = jax.jvp(standardized, (at,), (v,))[1]
-        return pull(along)[0] + jax.jvp(prior_slope, (at,), (v,))[1]
+        product: jax.Array = pull(along)[0]
+        return product
 
-    return at, multiply
+    def of_prior(v: jax.Array) -> jax.Array:
+        product: jax.Array = jax.jvp(prior_slope, (at,), (v,))[1]
+        return product
+
+    return at, of_data, of_prior
 
 
 def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:

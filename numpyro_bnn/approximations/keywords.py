@@ -3,13 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from numpyro_bnn.data.arguments import innermost
 
 
 def check_keywords(
-    owner: str, options: Iterable[str], model: Callable, given: Mapping[str, Any]
+    owner: str, options: Iterable[str], model: Callable, given: Mapping[str, object]
 ) -> None:
     """Refuse keywords that the model does not take; a model with ``**kwargs`` takes any.
 

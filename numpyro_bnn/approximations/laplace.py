@@ -15,6 +15,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.finish import REACHED, fit_modes
+from numpyro_bnn.approximations.low_rank import low_rank
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import finite_members, keep_finite
@@ -26,15 +27,18 @@ from numpyro_bnn.storage.axis_names import layer_of
 
 # Parameters up to which the covariance is a full one by default.
 _MOST_FULL = 5000
+# Directions of a covariance of low rank by default.
+_RANK = 100
 
 
 def laplace(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     num_samples: int = 1000,
     subset: Literal["all", "last_layer"] | Sequence[str] = "all",
-    covariance: Literal["auto", "full", "diagonal"] = "auto",
+    covariance: Literal["auto", "full", "diagonal", "low_rank"] = "auto",
+    rank: int | None = None,
     linearized: bool = False,
     mode: Draws | None = None,
     optimizer: optax.GradientTransformation | None = None,
@@ -45,7 +49,7 @@ def laplace(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """Draws from N(w*, H⁻¹) at a mode w* of the posterior, in unconstrained coordinates.
 
@@ -63,8 +67,14 @@ def laplace(
     :param num_samples: draws.
     :param subset: the sites that are random: ``"all"``, ``"last_layer"`` (the layer whose bias is added to
         the outputs), or names of sites; the rest stays at the mode.
-    :param covariance: ``"full"``, ``"diagonal"`` (1 over the diagonal of H), or ``"auto"``: full
+    :param covariance: ``"full"``, ``"diagonal"`` (1 over the diagonal of H), ``"low_rank"`` (the prior and
+        the `rank` directions in which the data say most, by the Gauss-Newton matrix; what they leave out
+        makes variances too large rather than too small; needs the extra ``low_rank``), or ``"auto"``: full
         up to 5000 parameters.
+    :param rank: directions of ``"low_rank"``, each of which costs four products with a vector and twice the
+        memory of the parameters; None for 100, or as many as there are parameters.
+        ``info["variance_factor"]`` bounds the error: no variance is too large by more than this factor, as
+        far as the iteration has found the strongest directions.
     :param linearized: predict with networks linearised at the mode: the model of the draws is
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
@@ -85,14 +95,12 @@ def laplace(
     :return: one chain. ``info["newton_decrement"]`` is ½ gᵀG⁻¹g at the centre in the coordinates
         that are random: by how many nats a quadratic energy with the Gauss-Newton matrix G would
         still fall. More than 10⁻³ is said in a warning: the centre is then no mode.
+    :raises ImportError: for ``"low_rank"`` without matfree.
     :raises ValueError: if a number is out of range, a site is unknown, the last layer cannot be
-        found, or no curvature is positive definite.
+        found, no curvature is positive definite, or the prior is not one that ``"low_rank"`` can take.
     """
     num_samples = check_whole("laplace", "num_samples", num_samples)
-    if covariance not in ("auto", "full", "diagonal"):
-        raise ValueError(
-            f"laplace: covariance must be 'auto', 'full' or 'diagonal', got {covariance!r}."
-        )
+    _check_covariance(covariance, rank)
     check_key("laplace", key)
     options = TrainingOptions(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
@@ -104,25 +112,30 @@ def laplace(
         members, _, _ = fit_modes(member_optimizer, key_fit, 1, options)
     else:
         members = {n: v[None] for n, v in _values_of(mode, member_optimizer.whole).items()}
-    keep_finite("laplace", finite_members(members))
+    keep_finite("laplace", finite_members(members), member_optimizer.about_data)
     z = {name: value[0] for name, value in members.items()}
     sites = known or _last_layer(member_optimizer.whole, z)
     flat, unravel = ravel_pytree({name: z[name] for name in sites})
     if covariance == "auto":
         covariance = "full" if flat.size <= _MOST_FULL else "diagonal"
-    root, kind = _root(member_optimizer, z, sites, covariance)
-    noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
-    steps = _solve(root, noise, transposed=True)
+    about: dict[str, Any] = {"covariance": covariance, "random": list(sites)}
+    if covariance == "low_rank":
+        found = low_rank(member_optimizer, z, sites, _rank_of(rank, flat.size))
+        about |= {"rank": found.information.size, "variance_factor": found.variance_factor}
+        about["curvature"] = "gauss_newton"
+        steps = found.steps(jax.random.normal(key_noise, (num_samples, flat.size)))
+    else:
+        root, about["curvature"] = _root(member_optimizer, z, sites, covariance)
+        noise = np.asarray(jax.random.normal(key_noise, (flat.size, num_samples)), np.float64)
+        steps = jnp.asarray(_solve(root, noise, transposed=True).T, flat.dtype)
     decrement = float(Newton(member_optimizer, members, sites).decrements(members)[0])
-    drawn = jax.vmap(unravel)(flat + jnp.asarray(steps.T, flat.dtype))
+    drawn = jax.vmap(unravel)(flat + steps)
     everywhere = {n: jnp.broadcast_to(v, (num_samples, *v.shape)) for n, v in z.items()} | drawn
     draws = member_optimizer.draws(
         {name: value[None] for name, value in everywhere.items()},
         key_precisions,
-        curvature=kind,
-        covariance=covariance,
-        random=list(sites),
         newton_decrement=decrement,
+        **about,
     )
     _say_if_off(decrement)
     if not linearized:
@@ -130,6 +143,27 @@ def laplace(
     at = member_optimizer.whole.centered.constrain(member_optimizer.whole.with_precisions(z))
     weights = {name: at[name] for name in member_optimizer.whole.sites if "/" in name}
     return Draws(draws, linearize(model, weights), draws.stats, draws.info)
+
+
+def _check_covariance(covariance: Any, rank: int | None) -> None:
+    kinds = ("auto", "full", "diagonal", "low_rank")
+    if covariance not in kinds:
+        raise ValueError(f"laplace: covariance must be one of {kinds}, got {covariance!r}.")
+    if rank is None:
+        return
+    check_whole("laplace", "rank", rank)
+    if covariance != "low_rank":
+        raise ValueError(
+            f"laplace: rank={rank} is of covariance='low_rank', and covariance={covariance!r}. Leave one out."
+        )
+
+
+def _rank_of(rank: int | None, size: int) -> int:
+    if rank is not None and rank > size:
+        raise ValueError(
+            f"laplace: rank={rank} is more than the {size} parameters that are random. Give at most that."
+        )
+    return min(_RANK, size) if rank is None else rank
 
 
 def _say_if_off(decrement: float) -> None:
@@ -185,7 +219,11 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
         return {n: out[0].reshape(-1) for n, out in handler.seen.items() if hasattr(out, "shape")}
 
     found = set()
-    by_network = jax.jit(jax.jacobian(first_rows))(biases) if biases else {}
+    try:
+        by_network = jax.jit(jax.jacobian(first_rows))(biases) if biases else {}
+    except jax.errors.UnexpectedTracerError:
+        # The model itself maps a network over its rows, which then has no outputs of all rows.
+        by_network = {}
     for slopes in by_network.values():
         for site, slope in slopes.items():
             rows, columns = slope.shape
@@ -193,8 +231,8 @@ def _last_layer(marginal: Marginal, z: Values) -> list[str]:
                 found.add(layer_of(site))
     if not found:
         raise ValueError(
-            "laplace: no bias is added to the outputs of the network, so which layer is the last "
-            f"cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
+            "laplace: no bias is added to the outputs of the network for all rows, so which layer is the "
+            f"last cannot be told. Name its sites with `subset=[…]`; there are {marginal.sites}."
         )
     return [name for name in marginal.sites if layer_of(name) in found]
 

@@ -1,4 +1,7 @@
-"""Mean-field variational inference: NumPyro's ``AutoNormal``, on minibatches of the same models."""
+"""Variational inference: NumPyro's automatic guides, on minibatches of the same models.
+
+The default guide is ``AutoNormal``, the independent Gaussians of mean-field inference.
+"""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -9,11 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
-from numpyro.infer import SVI, Trace_ELBO, init_to_value
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoGuide, AutoNormal
 from tqdm.auto import tqdm
 
 from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn.approximations.guides import (
+    GuideLike,
+    guide_for,
+    refuse_minibatches,
+    sampled,
+)
 from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.posterior.draws import Draws
@@ -36,6 +45,7 @@ def mean_field(
     model: Callable,
     key: jax.Array,
     *args: Any,
+    guide: GuideLike = None,
     num_samples: int = 1000,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 10_000,
@@ -48,9 +58,15 @@ def mean_field(
     progress_bar: bool = True,
     **kwargs: Any,
 ) -> Draws:
-    """Draws from the independent Gaussians nearest to the posterior, in unconstrained coordinates.
+    """Draws from the independent Gaussians nearest to the posterior, or from another family of laws.
 
-    Nearest in KL(q ‖ p), estimated with reparameterised draws. Around a Gaussian posterior
+    Nearest in KL(q ‖ p), in unconstrained coordinates, estimated with reparameterised draws. The family is
+    that of `guide`: with ``AutoMultivariateNormal`` all correlations are kept (P² numbers for P
+    parameters), with ``AutoLowRankMultivariateNormal`` the strongest ones, and flows
+    (``AutoBNAFNormal``, ``AutoIAFNormal``) are not Gaussian; ``AutoDelta`` is a point, the mode of the
+    density of constrained values.
+
+    The default has no correlations. Around a Gaussian posterior
     of precision P the variances come out as 1 / diag(P): too small by the factor
     (P⁻¹)_kk P_kk for the k-th parameter, as large as the correlations are strong. Hierarchical
     precisions are parameters like the others, in the model's own coordinates; the
@@ -61,25 +77,36 @@ def mean_field(
     :param model: a NumPyro model.
     :param key: random key.
     :param args: its arguments.
-    :param num_samples: draws from the fitted Gaussians.
+    :param guide: the family: an automatic guide of NumPyro as a class; as an object that was made for
+        `model`; or as a function from a model to a guide, such as
+        ``functools.partial(AutoLowRankMultivariateNormal, rank=5)``. None for ``AutoNormal``. The name of
+        another guide is the ``info["kernel"]`` of the draws.
+    :param num_samples: draws from the fitted guide.
     :param optimizer: an optax optimiser of the negative ELBO in nats; default Adam whose step
         falls from 0.01 to 0 over `num_steps` along a cosine, because the noise of the gradient
         does not vanish by itself.
     :param num_steps: steps to take; all of them.
-    :param batch_size: rows in a minibatch, drawn without replacement; all rows where None.
+    :param batch_size: rows in a minibatch, drawn without replacement; all rows where None, which
+        ``AutoLaplaceApproximation`` and ``AutoDAIS`` need.
     :param num_particles: draws that estimate the gradient of a step.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, with
         precisions at their conditional means; or unconstrained values of all latent sites. Prior
-        draws where None, with kernels shrunk to variance 1/fan-in.
-    :param init_scale: standard deviations at the start.
+        draws where None, with kernels shrunk to variance 1/fan-in, unless a guide has an `init_loc_fn`.
+    :param init_scale: standard deviations at the start, of guides that are given as a class that has them.
     :param checkpoint: a folder that keeps the fit: the same call after the process was ended goes
         on with it, to the very same draws. Needs orbax.
     :param checkpoint_every: steps between checkpoints, in whole blocks of 500.
     :param progress_bar: show the ELBO while it rises.
     :param kwargs: keyword arguments of the model.
-    :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats.
+    :return: one chain; ``info["elbo"]`` is the mean ELBO of the last steps, nats (of ``AutoDelta`` and
+        ``AutoLaplaceApproximation``, whose law is a point while it is fitted, the log joint density).
+    :raises TypeError: for a `guide` that is none.
     :raises ValueError: if a number is out of range, `init_params` name other sites than the model
-        has or lack some, the checkpoint is of another fit, or the fit does not stay finite.
+        has or lack some, the guide is of another model or cannot take minibatches, the checkpoint is of
+        another fit, or the fit does not stay finite.
+
+    >>> from numpyro.infer.autoguide import AutoMultivariateNormal
+    >>> draws = bnn.mean_field(model, key, x, y, guide=AutoMultivariateNormal)      # doctest: +SKIP
     """
     check_keywords("mean_field", keyword_options(mean_field), model, kwargs)
     num_samples = check_whole("mean_field", "num_samples", num_samples)
@@ -93,17 +120,27 @@ def mean_field(
         optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, num_steps))
     decides = [model, args, kwargs, num_steps, optimizer, init_params, init_scale, batch_size]
     decides += [num_particles, jax.random.key_data(key)]
+    if guide is not None:
+        decides.append(guide)
     watched = None if checkpoint is None else ChangesByModel({"fit": decides})
     member_optimizer = MemberOptimizer("mean_field", model, args, kwargs, batch_size)
     key_start, key_rows, key_svi, key_draws = jax.random.split(key, 4)
 
     fit = _Programs(model, member_optimizer, batch_size)
     start = fit.start(key_start, init_params)
-    guide = AutoNormal(fit.on_rows, init_loc_fn=init_to_value(values=start), init_scale=init_scale)
-    svi = fit.svi = SVI(fit.on_rows, guide, optimizer, Trace_ELBO(num_particles))
+    fit.guide = guide_for(guide, model, fit.on_rows, start, init_scale, init_params is not None)
+    refuse_minibatches(fit.guide, batch_size)
+    svi = fit.svi = SVI(fit.on_rows, fit.guide, optimizer, Trace_ELBO(num_particles))
     all_rows = Rows(member_optimizer.whole, member_optimizer.plate, member_optimizer.size)
     batches = member_optimizer.estimator.init(all_rows, {}, key_rows)
-    carry: tuple = (svi.init(key_svi, fit.next_batch(batches)[0], member_optimizer.arrays), batches)
+    first_rows = fit.next_batch(batches)[0]
+    try:
+        carry: tuple = (svi.init(key_svi, first_rows, member_optimizer.arrays), batches)
+    except ValueError as error:
+        # NumPyro checks the parameters of distributions here, and says nothing of the data.
+        if about_data := member_optimizer.about_data():
+            raise ValueError(f"mean_field: {about_data}The model says: {error}") from error
+        raise
     disk = _Disk(checkpoint, checkpoint_every, watched)
     carry, loss, first_step = disk.begin(carry, key)
     member_optimizer.count(first_step * num_particles)
@@ -119,13 +156,15 @@ def mean_field(
             bar.update(count)
     disk.close()
     params = svi.get_params(carry[0])
-    if not all(bool(jnp.isfinite(leaf).all()) for leaf in [loss, *params.values()]):
+    if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves([loss, params])):
         raise ValueError(
-            "mean_field: the fit is not finite. Check the data for NaN or infinite values, or use "
-            "a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+            f"mean_field: the fit is not finite. {member_optimizer.about_data()}Use a smaller learning "
+            "rate: `optimizer=optax.adam(1e-3)`."
         )
     values = fit.draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
-    info = {"kernel": "mean_field", "elbo": -float(loss), "gradients": member_optimizer.gradients}
+    family = type(fit.guide)
+    info: dict[str, Any] = {"kernel": "mean_field" if family is AutoNormal else family.__name__}
+    info |= {"elbo": -float(loss), "gradients": member_optimizer.gradients}
     info |= member_optimizer.about
     return Draws({name: value[None] for name, value in values.items()}, model, info=info)
 
@@ -139,6 +178,7 @@ class _Programs:
     """
 
     svi: SVI
+    guide: AutoGuide
 
     def __init__(
         self, model: Callable, member_optimizer: MemberOptimizer, batch_size: int | None
@@ -178,16 +218,11 @@ class _Programs:
 
     def _draw(self, params: Values, keys: jax.Array, arrays: list[Any]) -> Values:
         potential = Potential(self.model, *Arguments.join(arrays, self.static))
-        sites = potential.structure.sites
 
         def one(key: jax.Array) -> Values:
-            z = {
-                name: params[f"{name}_auto_loc"]
-                + params[f"{name}_auto_scale"]
-                * jax.random.normal(jax.random.fold_in(key, i), sites[name].shape)
-                for i, name in enumerate(potential.structure.latent)
-            }
-            return potential.constrain(z, deterministic=True)
+            found = sampled(self.guide, key, params, None, arrays)
+            values = {name: found[name] for name in potential.structure.latent}
+            return potential.constrain(potential.unconstrain(values), deterministic=True)
 
         return lax.map(one, keys)
 

@@ -8,7 +8,7 @@ for the *mean* loss U/N is N times as large as one for U.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +30,15 @@ from numpyro_bnn.approximations.members import (
     where_members,
 )
 from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
-from numpyro_bnn.data.columns import column_names
+from numpyro_bnn.data.columns import about_inputs
+from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.own_subsampling import own_batch_size
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.starts import check_mapping
 from numpyro_bnn.potential.structure import begin_fit, explain_tracing
+from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc.gradients import Order, full, minibatch
 from numpyro_bnn.storage.shared_programs import is_compiled
 
@@ -72,7 +73,7 @@ class TrainingOptions(NamedTuple):
     progress_bar: bool = True
 
     def checked(
-        self, function: Callable, model: Callable, kwargs: Mapping[str, Any]
+        self, function: Callable, model: Callable, kwargs: Mapping[str, object]
     ) -> "TrainingOptions":
         """Check these options, and convert numbers to Python's own integers.
 
@@ -127,19 +128,18 @@ class MemberOptimizer:
         owner: str,
         model: Callable,
         args: tuple,
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         batch_size: int | None = None,
         order: Order = "permutation",
         perturb: Callable[[Callable, PyTree], Callable] | None = None,
     ) -> None:
-        columns = column_names(args[0]) if args else []
-        self.about = {"columns": columns} if columns else {}
+        self.about = about_inputs(args)
         args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
         self.owner = owner
         self.model = model
-        self.kwargs = kwargs
+        self.args, self.kwargs = args, kwargs
         self.whole = Marginal(model, args, kwargs)
         self.plate, self.size = ("", 0) if batch_size is None else self.whole.centered.data_plate()
         if batch_size is not None:
@@ -282,6 +282,10 @@ class MemberOptimizer:
         sizes = [math.prod(structure.sites[name].shape) for name in self.whole.sites]
         return allowed_excess(structure, sum(sizes))
 
+    def about_data(self) -> str:
+        """A sentence on data that are not finite, for errors; empty where all are."""
+        return advice_on_data(self.model, self.args, self.kwargs)
+
     def name_far(self, energy: np.ndarray, training: TrainingOptions) -> None:
         """Warn of members that ended far above the others, where all were to reach a mode."""
         if training.num_steps and training.validation is None:
@@ -297,7 +301,7 @@ class MemberOptimizer:
         z: Values,
         key: jax.Array | None,
         energy: np.ndarray | None = None,
-        **info: Any,
+        **info: object,
     ) -> Draws:
         """Members and their samples as draws, failed members left out.
 
@@ -307,7 +311,7 @@ class MemberOptimizer:
         :param info: facts about the run.
         :raises ValueError: if no member is left.
         """
-        good, left_out = keep_finite(self.owner, finite_members(z))
+        good, left_out = keep_finite(self.owner, finite_members(z), self.about_data)
         kept = {name: value[good] for name, value in z.items()}
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)

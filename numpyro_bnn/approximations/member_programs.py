@@ -5,7 +5,7 @@ The programs hold the model and no data, which are arguments, so that an equal m
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ class MemberPrograms:
         self.plate, self.size = plate, size
         self.estimator, self.perturb = estimator, perturb
 
-    def compiled(self, function: Callable, **parts: Any) -> Callable:
+    def compiled(self, function: Callable, **parts: object) -> Callable:
         """A function of this object, compiled, or what an equal model had compiled.
 
         :param function: a method, or a function that refers to this object and to `parts` alone.

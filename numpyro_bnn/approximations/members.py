@@ -2,12 +2,13 @@
 
 import math
 import warnings
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._types import Array
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.sites import Structure
 
@@ -68,7 +69,7 @@ def name_far(owner: str, energy: np.ndarray, allowed: float) -> None:
     )
 
 
-def where_members(take: Any, new: jax.Array, old: jax.Array) -> jax.Array:
+def where_members(take: Array, new: jax.Array, old: jax.Array) -> jax.Array:
     """Values of some members from one array, of the others from another."""
     return jnp.where(jnp.reshape(take, (-1, *(1,) * (new.ndim - 1))), new, old)
 
@@ -79,22 +80,27 @@ def finite_members(z: Values) -> np.ndarray:
     return np.asarray(jnp.stack(flags).all(0))
 
 
-def keep_finite(owner: str, finite: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+def keep_finite(
+    owner: str, finite: np.ndarray, about_data: Callable[[], str]
+) -> tuple[np.ndarray, dict[int, str]]:
     """Numbers of the members to keep, and the reason by number for the others, which are left out.
 
+    :param owner: the function that was called, for messages.
+    :param finite: whether all values of each member are finite.
+    :param about_data: gives a sentence on data that are not finite, which goes before other advice.
     :raises ValueError: if none is left.
     """
     left_out = {int(i): "its values are not finite" for i in np.flatnonzero(~finite)}
+    if not left_out:
+        return np.flatnonzero(finite), left_out
     advice = (
-        "Check the data for NaN or infinite values, or use a smaller learning rate or step size: "
-        "`optimizer=optax.adam(1e-3)`."
+        f"{about_data()}Use a smaller learning rate or step size: `optimizer=optax.adam(1e-3)`."
     )
     if len(left_out) == len(finite):
         raise ValueError(f"{owner}: no member stayed finite. {advice}")
-    if left_out:
-        warnings.warn(
-            f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values are "
-            f"not finite. {advice}",
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"{owner}: left out the members {list(left_out)} of {len(finite)}, whose values are "
+        f"not finite. {advice}",
+        stacklevel=3,
+    )
     return np.flatnonzero(finite), left_out

@@ -20,7 +20,6 @@ fewer than 200 steps, or a given optimiser that takes every step, members stay w
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -42,7 +41,7 @@ from numpyro_bnn.potential.potential import Values
 def map_estimate(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     num_starts: int = 1,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 5000,
@@ -52,7 +51,7 @@ def map_estimate(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """The weights of highest posterior density: plain training with the prior as regulariser.
 
@@ -112,7 +111,7 @@ def map_estimate(
 def deep_ensemble(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     num_members: int = 5,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 5000,
@@ -122,7 +121,7 @@ def deep_ensemble(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """Modes found from independent prior draws, averaged as if they were posterior draws.
 
@@ -163,7 +162,7 @@ def deep_ensemble(
 def randomized_map(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     num_members: int = 5,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 5000,
@@ -173,7 +172,7 @@ def randomized_map(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """Modes of randomised problems: targets and prior means are drawn anew for each member.
 
@@ -254,7 +253,7 @@ def _train(
     model: Callable,
     key: jax.Array,
     args: tuple,
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     num_members: int,
     options: TrainingOptions,
 ) -> tuple[MemberOptimizer, Values, np.ndarray, np.ndarray]:

@@ -1,7 +1,6 @@
 """Optimised starts: a chain over the weights of a network never begins at a raw prior draw."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from numpyro_bnn.potential.potential import Values
 def optimize(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     num_chains: int = 1,
     optimizer: optax.GradientTransformation | None = None,
     num_steps: int = 5000,
@@ -23,7 +22,7 @@ def optimize(
     tolerance: float = 1e-3,
     init_params: dict[str, jax.Array] | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Values:
     """Minimise the potential energy from several starts, one a chain.
 
@@ -72,8 +71,8 @@ def optimize(
     bad = [int(chain) for chain in jnp.flatnonzero(~jnp.isfinite(energy))]
     if bad:
         raise ValueError(
-            f"optimize: the potential energy of start(s) {bad} is not finite. Check the data for "
-            "NaN or infinite values, or use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
+            f"optimize: the potential energy of start(s) {bad} is not finite. "
+            f"{member_optimizer.about_data()}Use a smaller learning rate: `optimizer=optax.adam(1e-3)`."
         )
     member_optimizer.name_far(energy, options)
     programs = member_optimizer.programs

@@ -41,6 +41,7 @@ class perturbed(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Perturb a site by the noise of this member: a prior mean, a target or a weight of rows."""
         if msg["type"] != "sample" or msg["name"] not in self.noise:
             return
         name, noise, fn = msg["name"], self.noise[msg["name"]], msg["fn"]
@@ -58,6 +59,7 @@ class perturbed(Messenger):
             msg["scale"] = noise if msg["scale"] is None else msg["scale"] * noise
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
+        """Note the rows that each plate selected, whose noise the sites inside it take."""
         # The rows of a minibatch are decided outside, and known once the plate was entered.
         if msg["type"] == "plate":
             self.rows[msg["name"]] = msg["value"]

@@ -43,7 +43,7 @@ _POWER = 30
 def constant_sgd(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     batch_size: int,
     num_samples: int = 1000,
     num_members: int = 1,
@@ -58,7 +58,7 @@ def constant_sgd(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """Iterates of stochastic gradient descent at a constant rate, as posterior draws.
 
@@ -113,7 +113,7 @@ def constant_sgd(
 def swag(
     model: Callable,
     key: jax.Array,
-    *args: Any,
+    *args: object,
     batch_size: int,
     num_samples: int = 100,
     num_members: int = 1,
@@ -130,7 +130,7 @@ def swag(
     patience: int = 5,
     init_params: Values | None = None,
     progress_bar: bool = True,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Draws:
     """Gaussians around averaged weights: SWAG, and with several members multi-SWAG.
 
@@ -271,7 +271,7 @@ def _iterate(
     model: Callable,
     key: jax.Array,
     args: tuple,
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     plan: _Plan,
     options: TrainingOptions,
 ) -> tuple[jax.Array, MemberOptimizer, Values, list[float]]:

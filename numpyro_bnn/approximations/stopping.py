@@ -67,7 +67,7 @@ class Settling:
 class HeldOut:
     """Keeps for each member the parameters with the highest likelihood of held-out rows so far."""
 
-    def __init__(self, model: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+    def __init__(self, model: Callable, args: tuple, kwargs: dict[str, object]) -> None:
         check_arguments(args, kwargs)
         arguments = Arguments.split(*prepared(model, args, kwargs))
         self.arrays = [jnp.asarray(a) for a in arguments.arrays]

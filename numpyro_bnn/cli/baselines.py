@@ -1,4 +1,4 @@
-"""What guessing without any input scores, and the warnings that follow from it."""
+"""The scores of a guess that ignores all inputs, and warnings that follow from them."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from numpyro_bnn import scores
 from numpyro_bnn.cli.tables import Table
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
-# Above this share of rows in one class, the error of a classifier says little by itself.
+# If one class has more than this share of the rows, the error of a classifier alone says little.
 _UNEQUAL = 0.7
-# Scores that differ by no more are the same.
+# Scores that differ by at most this count as equal.
 _ROUNDING = 1e-9
 
 
@@ -18,7 +18,7 @@ class Guess:
     def __init__(self, table: Table, train: np.ndarray) -> None:
         y = table.y[train]
         if table.task == "classification":
-            # One row more of each class, so that no class is held impossible.
+            # One row is added to each class, so that none has probability zero.
             counts = np.bincount(y, minlength=len(table.classes)) + 1
             self.name = "majority class"
             self.values = {"probs": counts / counts.sum()}
@@ -48,45 +48,45 @@ class Guess:
 
 
 def warnings_of(guess: Guess, predictions: Predictions, y: np.ndarray, table: Table) -> list[str]:
-    """What a reader of the scores must know before they impress: sentences, most often none.
+    """Sentences that warn a reader of misleading scores; in most cases there are none.
 
     :param guess: the guess without inputs.
     :param predictions: those of the posterior average for the test rows.
     :param y: test targets.
     :param table: the data.
     """
-    said = []
-    found = scores.paired_difference(
+    sentences = []
+    difference = scores.paired_difference(
         scores.lppd(predictions, y, pointwise=True), guess.log_score(y)
     )
-    if found.difference <= 2 * found.standard_error + _ROUNDING:
-        said.append(
-            f"The inputs help little or not at all: the log score is {found.difference:+.3f} ± "
-            f"{found.standard_error:.3f} nats a row from that of guessing without them ({guess.name})."
+    if difference.difference <= 2 * difference.standard_error + _ROUNDING:
+        sentences.append(
+            f"The inputs help little or not at all: the log score is {difference.difference:+.3f} ± "
+            f"{difference.standard_error:.3f} nats a row from that of guessing without them ({guess.name})."
         )
     if table.task != "classification":
-        return said
+        return sentences
     counts = np.bincount(y)
     share = float(np.max(counts) / len(y))
     error, guessed = float(1 - scores.accuracy(predictions, y)), guess.error(y)
     if error >= guessed - _ROUNDING:
-        said.append(
+        sentences.append(
             f"Always answering the majority class is wrong on {guessed:.1%} of the test rows, the "
             f"posterior average on {error:.1%}. Judge it by its probabilities (log score), not by its error."
         )
     if share > _UNEQUAL:
         name = table.classes[int(np.argmax(counts))]
-        said.append(
+        sentences.append(
             f"Classes are unequal: {share:.1%} of the test rows are {name!r}, so that an error of "
             f"{guessed:.1%} is what guessing gives. Look at the recall of each class."
         )
-    return said
+    return sentences
 
 
 def recalls(
     predictions: Predictions, y: np.ndarray, table: Table
 ) -> list[tuple[str, int, float, float]]:
-    """By class: its name, its test rows, the share of them that is found, and their mean probability of it.
+    """For each class its name, test rows, share of them classified correctly, and mean probability of it.
 
     :param predictions: class probabilities of the test rows.
     :param y: their classes.

@@ -1,7 +1,7 @@
-"""The figures of a report, drawn on figures that the pages give."""
+"""The figures of a report, as functions that draw on an empty Matplotlib figure."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -9,13 +9,16 @@ from numpyro_bnn import plots
 from numpyro_bnn.cli.job import Outcome
 from numpyro_bnn.posterior.predictive_draws import average
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 class Drawing(NamedTuple):
     """One figure.
 
     - **title** - its title
     - **name** - name of its file
-    - **caption** - what to read off it
+    - **caption** - how to read it
     - **size** - inches
     - **draw** - draws on an empty Matplotlib figure
     """
@@ -24,11 +27,11 @@ class Drawing(NamedTuple):
     name: str
     caption: str
     size: tuple[float, float]
-    draw: Callable[[Any], Any]
+    draw: "Callable[[Figure], object]"
 
 
 def drawings(outcome: Outcome) -> list[Drawing]:
-    """The figures of a report, the most telling first.
+    """The figures of a report, the most important first.
 
     :param outcome: results of the job.
     """

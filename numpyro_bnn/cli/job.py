@@ -2,9 +2,10 @@
 
 Ensemble starts are optimised, a sampler runs from each, and the test rows score three things:
 the best of the starts (MAP), their average (a deep ensemble with as many members as chains),
-and the posterior average. Beside them stands what guessing without any input scores.
+and the posterior average. The scores of a guess without inputs are shown for comparison.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpyro_bnn import scores
 from numpyro_bnn.cli.baselines import Guess, warnings_of
 from numpyro_bnn.cli.tables import Table
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.models.random_module import MLP
 from numpyro_bnn.models.ready import ReadyModel, classification, regression
@@ -27,8 +29,8 @@ from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
-from numpyro_bnn.workflow.fit import fit
-from numpyro_bnn.workflow.kernels_by_name import kernel_named
+from numpyro_bnn.workflow.default_kernels import kernel_named
+from numpyro_bnn.workflow.fit import Fit, fit
 from numpyro_bnn.workflow.method_table import Comparison
 
 POSTERIOR = "posterior average"
@@ -49,11 +51,11 @@ class Options(NamedTuple):
 
     - **hidden** - units of each hidden layer
     - **prior** - a key of :data:`PRIORS`
-    - **kernel** - a key of :data:`numpyro_bnn.workflow.kernels_by_name.KERNELS`; where None what
-      :func:`~numpyro_bnn.workflow.fit.fit` takes, and for a comparison NUTS
+    - **kernel** - a key of :data:`numpyro_bnn.workflow.default_kernels.KERNELS`; None for the default of
+      :func:`~numpyro_bnn.workflow.fit.fit`, and for NUTS in a comparison
     - **num_chains**, **num_warmup**, **num_samples** - number of chains, and their lengths in draws; a fit
       is judged for the first time after `num_samples`
-    - **max_minutes** - time limit of a fit
+    - **max_minutes** - time limit of a fit, see :func:`numpyro_bnn.fit`
     - **settings** - settings of the kernel, such as its `max_tree_depth`
     - **test_fraction** - share of rows kept for testing
     - **calibration** - share of the other rows kept for calibration; None for no calibration
@@ -102,6 +104,8 @@ class Outcome(NamedTuple):
     - **predictions** - predictions of the test rows, by method
     - **report** - diagnosis of weights and predictions
     - **guess** - the guess without inputs
+    - **check** - leave-one-out and posterior predictive checks on the training rows; why, where they cannot
+      be made
     - **evaluation** - coverage and width of intervals or sets on the test rows, before and after calibration;
       None where no rows were held out for it
     """
@@ -116,6 +120,7 @@ class Outcome(NamedTuple):
     predictions: dict[str, Predictions]
     report: Any
     guess: Guess
+    check: FitCheck | str
     evaluation: Evaluation | None = None
 
     @property
@@ -125,16 +130,22 @@ class Outcome(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader of the scores must know first."""
+        """Warnings for readers of the scores."""
         return warnings_of(self.guess, self.posterior, self.table.y[self.test], self.table)
 
 
-def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
+def run(
+    table: Table,
+    options: Options,
+    progress_bar: bool = True,
+    on_scores: Callable[[list[Score]], None] | None = None,
+) -> Outcome:
     """Fit, predict, score and diagnose.
 
     :param table: the data.
     :param options: settings.
     :param progress_bar: show progress.
+    :param on_scores: called before sampling begins, with the scores of all methods but the posterior average.
     :return: everything that the report needs.
     """
     train, test = split(table, options)
@@ -143,6 +154,24 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
     model = model_of(table, options)
     x, y = table.x[train], table.y[train]
     x_test, y_test = table.x[test], table.y[test]
+    guess = Guess(table, train)
+    rows = [_score_of_guess(guess, y_test)]
+    predictions: dict[str, Predictions] = {}
+    began = time.perf_counter()
+
+    def add(name: str, draws: Draws, seconds: float) -> None:
+        predictions[name] = predict(None, draws, x_test)
+        rows.append(score(name, predictions[name], y_test, table.task, seconds))
+
+    def score_ensemble(members: Draws) -> None:
+        spent = time.perf_counter() - began
+        best = int(np.argmin(members.stats["potential_energy"]))
+        mode = Draws({name: value[best : best + 1] for name, value in members.items()}, model)
+        add("MAP", mode, spent / options.num_chains)
+        add(f"deep ensemble of {options.num_chains}", members, spent)
+        if on_scores is not None:
+            on_scores(rows)
+
     fitted = fit(
         model,
         x,
@@ -156,26 +185,11 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         y_test=y_test,
         until=Tolerance(),
         max_minutes=options.max_minutes,
+        on_ensemble=score_ensemble,
         progress_bar=progress_bar,
         **options.settings,
     )
-    members, spent = fitted.ensemble, fitted.seconds
-    best = int(np.argmin(members.stats["potential_energy"]))
-    methods = {
-        "MAP": (
-            Draws({name: value[best : best + 1] for name, value in members.items()}, model),
-            spent["optimise"] / options.num_chains,
-        ),
-        f"deep ensemble of {options.num_chains}": (members, spent["optimise"]),
-        POSTERIOR: (fitted.draws, spent["optimise"] + spent["sample"]),
-    }
-    predictions = {name: predict(None, draws, x_test) for name, (draws, _) in methods.items()}
-    rows = [
-        score(name, predictions[name], y_test, table.task, seconds)
-        for name, (_, seconds) in methods.items()
-    ]
-    guess = Guess(table, train)
-    rows.insert(0, _score_of_guess(guess, y_test))
+    add(POSTERIOR, fitted.draws, fitted.seconds["optimise"] + fitted.seconds["sample"])
     evaluation = None
     if held.size:
         calibrated = calibrate(fitted, table.x[held], table.y[held], _COVERAGE)
@@ -191,8 +205,17 @@ def run(table: Table, options: Options, progress_bar: bool = True) -> Outcome:
         predictions,
         fitted.report,
         guess,
+        _checked(fitted, [table.row_names[i] for i in train]),
         evaluation,
     )
+
+
+def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
+    """The check of the fit; hours of sampling end in a report even where there is none."""
+    try:
+        return fitted.check(names=names)
+    except ValueError as error:
+        return str(error)
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
@@ -209,7 +232,7 @@ def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """Training rows without those that are held out for calibration, and these.
+    """The training rows to fit to, and those that are held out for calibration.
 
     :raises ValueError: where too few would be held out.
     """
@@ -226,7 +249,7 @@ def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndar
 
 
 def model_of(table: Table, options: Options) -> ReadyModel:
-    """The network and prior that the options ask for."""
+    """The model with the network and prior of the options."""
     make = classification if table.task == "classification" else regression
     return make(MLP(options.hidden, len(table.classes) or 1), PRIORS[options.prior]())
 
@@ -234,7 +257,7 @@ def model_of(table: Table, options: Options) -> ReadyModel:
 def compare_methods(
     table: Table, options: Options, methods: list[str] | None = None, progress_bar: bool = True
 ) -> Comparison:
-    """Several methods on a table, against the sampler that the options name.
+    """Compare several methods on a table with the sampler that the options name.
 
     :param table: the data.
     :param options: settings.

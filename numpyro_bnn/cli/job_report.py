@@ -15,7 +15,7 @@ from numpyro_bnn.posterior.arviz_export import to_inference_data
 from numpyro_bnn.storage.folders import require_writable
 from numpyro_bnn.storage.locks import OWN_PREFIX
 
-# Everything that a report consists of, and the file that tells that its folder is ours.
+# All files of a report, and the file by which a folder is recognised as one of a report.
 _FIGURES = ("rhat.png", "reliability.png", "band.png", "trace.png")
 _FILES = ("report.html", "report.md", "predictions.csv", "posterior.nc", saved_fit.FILE, *_FIGURES)
 _MARK = f"{OWN_PREFIX}report"
@@ -115,10 +115,16 @@ def _markdown(outcome: Outcome, figures: dict[str, Path]) -> str:
         "",
         "## Can the posterior be believed?",
         "",
-        f"**Verdict: {outcome.report.verdict}.** {outcome.report.explanation}",
+        f"**Verdict: {outcome.report.verdict.words}.** {outcome.report.explanation}",
         "",
         "```",
         str(outcome.report),
+        "```",
+        "",
+        "## Does the model fit?",
+        "",
+        "```",
+        str(outcome.check),
         "```",
         "",
     ]

@@ -17,9 +17,11 @@ examples:
   python -m numpyro_bnn wine.csv --target quality        your own table
   python -m numpyro_bnn predict numpyro_bnn_report new.csv   rows whose target is not known
   python -m numpyro_bnn compare diabetes                 how far is each method from the posterior?
+  python -m numpyro_bnn grade rdata draws.npz            draws of any sampler against a reference posterior
 
 Text columns become one input a level, dates (2026-01-31) days and places in year and week. Missing values
 are an error that says where they are, unless --missing impute is given.
+Rows are named by their line in the file: the header is row 1, the first row of data row 2.
 Ctrl-C after the warm-up keeps the draws so far and reports on them.
 """
 
@@ -72,7 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         type=_minutes,
         default=3.0,
         metavar="M",
-        help="a fit ends when predictions are known within tolerance, or after so many; default: 3",
+        help="a fit ends when predictions are known within tolerance, or after so many minutes of "
+        "optimising, compiling, warm-up and sampling; default: 3. What comes before the first draw, and "
+        "half of --samples, are never cut short, so that a fit with a limit below a minute may take one "
+        "or two minutes more; the report is written afterwards",
     )
     add(
         "--max-tree-depth",
@@ -146,6 +151,22 @@ def _predict_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _grade_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m numpyro_bnn grade",
+        description="Grade draws of any sampler against a reference posterior that ships with the package. "
+        "Exit status 1 where they differ by more than chance allows.",
+    )
+    parser.add_argument("reference", help="rdata or cdata")
+    parser.add_argument(
+        "draws",
+        type=Path,
+        help="an .npz file with the array 'functions' (chain, draw, row, ...) at the reference's test rows, "
+        "and log scales by name (chain, draw)",
+    )
+    return parser
+
+
 def _separator(text: str) -> str:
     named = {"tab": "\t", "\\t": "\t", "semicolon": ";", "comma": ",", "space": " "}
     value = named.get(text, text)
@@ -187,13 +208,14 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     :param argv: arguments; those of the process where None.
-    :return: exit status: 0, 2 for bad input or output that cannot be written, 130 when
-        interrupted before there are draws.
+    :return: exit status: 0, 1 from `grade` for draws that differ, 2 for bad input or output that cannot be
+        written, 130 when interrupted before there are draws.
     """
-    given = sys.argv[1:] if argv is None else list(argv)
-    command = {"compare": _compare, "predict": _predict}.get(given[0] if given else "", _fit)
-    parser = _predict_parser() if command is _predict else _parser()
-    parsed = parser.parse_args(given[command is not _fit :])
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    commands = {"compare": _compare, "predict": _predict, "grade": _grade}
+    command = commands.get(arguments[0] if arguments else "", _fit)
+    parser = {_predict: _predict_parser, _grade: _grade_parser}.get(command, _parser)()
+    parsed = parser.parse_args(arguments[command is not _fit :])
     _use_all_cores()
     try:
         return command(parsed, Console())
@@ -257,8 +279,8 @@ def _compare(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.calibration is not None:
         raise ValueError("--calibration belongs to a fit, not to `compare`. Leave it out.")
     table = _table(parsed, console)
-    found = job.compare_methods(table, _options(parsed), parsed.methods, not parsed.quiet)
-    console.print(str(found), markup=False, highlight=False, soft_wrap=True)
+    comparison = job.compare_methods(table, _options(parsed), parsed.methods, not parsed.quiet)
+    console.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -269,14 +291,22 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.methods:
         raise ValueError("--methods belongs to `compare`: python -m numpyro_bnn compare …")
     job_report.require_folder(parsed.output)
-    outcome = job.run(table, _options(parsed), progress_bar=not parsed.quiet)
 
-    rich_table = RichTable(title=f"Scores on {len(outcome.test)} test rows")
-    for i, heading in enumerate(job_tables.headings(table.task)):
-        rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
-    for row in outcome.scores:
-        rich_table.add_row(*job_tables.cells(row))
-    console.print(rich_table)
+    def show(scores: list[Any], title: str) -> None:
+        rich_table = RichTable(title=title)
+        for i, heading in enumerate(job_tables.headings(table.task)):
+            rich_table.add_column(heading, justify="left" if i == 0 else "right", no_wrap=i == 0)
+        for row in scores:
+            rich_table.add_row(*job_tables.cells(row))
+        console.print(rich_table)
+
+    outcome = job.run(
+        table,
+        _options(parsed),
+        progress_bar=not parsed.quiet,
+        on_scores=lambda rows: show(rows, "Scores on the test rows, before sampling"),
+    )
+    show(outcome.scores, f"Scores on {len(outcome.test)} test rows")
     for said in outcome.warnings:
         console.print(f"Beware: {said}", style="yellow", markup=False, highlight=False)
     if outcome.evaluation is not None:
@@ -291,8 +321,8 @@ def _fit(parsed: argparse.Namespace, console: Console) -> int:
         page, *files = job_report.write(outcome, parsed.output)
     except OSError as error:
         raise OSError(f"the report could not be written: {error}") from error
-    told = ", ".join(str(file) for file in files)
-    console.print(f"Written: {told}", markup=False, soft_wrap=True)
+    names = ", ".join(str(file) for file in files)
+    console.print(f"Written: {names}", markup=False, soft_wrap=True)
     console.print(f"Open {page} in a browser.", markup=False, soft_wrap=True)
     return 0
 
@@ -309,6 +339,23 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
     frame.to_csv(output, index=False, float_format="%.6g")
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0
+
+
+def _grade(parsed: argparse.Namespace, console: Console) -> int:
+    import numpy as np
+
+    from numpyro_bnn import references
+
+    reference = references.load(parsed.reference)
+    with np.load(parsed.draws) as file:
+        draws = {name: file[name] for name in file.files}
+    if "functions" not in draws:
+        raise ValueError(
+            f"{parsed.draws} holds {sorted(draws)}, expected an array 'functions' (chain, draw, row, ...)."
+        )
+    grade = references.grade(draws, reference)
+    console.print(f"{reference}\n{grade}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if grade.agrees else 1
 
 
 if __name__ == "__main__":

@@ -44,10 +44,11 @@ def html_of(outcome: Outcome) -> str:
             _calibration(outcome),
             _relevance(outcome),
             _worst_rows(outcome, rows),
+            _check(outcome),
             parts["rows"],
             parts["temperatures"],
             parts["convergence"],
-            # The report has a picture of R-hat already.
+            # The diagnosis has a picture of R-hat of its own.
             *(_shown(drawing) for drawing in others if drawing.name != "rhat.png"),
             _settings(outcome),
         ),
@@ -99,8 +100,8 @@ def _classes(outcome: Outcome) -> str:
         for name, count, found, probability in recalls(outcome.posterior, y, outcome.table)
     ]
     head = ("class", "test rows", "recall", "", "mean probability")
-    told = "Recall: the share of the rows of a class that is predicted to be of it."
-    return section("Class by class", table(head, rows, told))
+    caption = "Recall: the share of the rows of a class that is predicted to be of it."
+    return section("Class by class", table(head, rows, caption))
 
 
 def _calibration(outcome: Outcome) -> str:
@@ -124,6 +125,12 @@ def _calibration(outcome: Outcome) -> str:
             "faint",
         ),
     )
+
+
+def _check(outcome: Outcome) -> str:
+    if isinstance(outcome.check, str):
+        return section("Does the model fit?", paragraph(outcome.check, "warning"))
+    return outcome.check.html_section()
 
 
 def _relevance(outcome: Outcome) -> str:
@@ -154,8 +161,8 @@ def _worst_rows(outcome: Outcome, names: list[str]) -> str:
     y = outcome.table.y[outcome.test]
     by_row = np.asarray(scores.lppd(outcome.posterior, y, pointwise=True))
     order = np.argsort(by_row, kind="stable")[:_MOST_ROWS]
-    told = list(_predicted(outcome))
-    rows = [(names[i], *told[i], f"{by_row[i]:.3f}") for i in order]
+    columns = list(_predicted(outcome))
+    rows = [(names[i], *columns[i], f"{by_row[i]:.3f}") for i in order]
     return section(
         "Rows that are predicted worst", table(("row", "observed", "predicted", "log score"), rows)
     )

@@ -1,15 +1,16 @@
-"""A fit of the command line on disk: what is needed to predict new rows with it."""
+"""Writes a fit of the command line to disk, and reads it to predict new rows."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import columns_of, read_text
+from numpyro_bnn.cli.columns_to_inputs import Source, inputs_of
+from numpyro_bnn.cli.csv_reading import columns_of, read_text
 from numpyro_bnn.cli.job import Options, Outcome, model_of
-from numpyro_bnn.cli.table_inputs import Source, inputs_of
 from numpyro_bnn.cli.tables import Table, row_names
 from numpyro_bnn.posterior.arviz_export import from_inference_data
 from numpyro_bnn.posterior.draws import Draws
@@ -44,8 +45,8 @@ def write(outcome: Outcome, folder: Path) -> Path:
     options = {"hidden": outcome.options.hidden, "prior": outcome.options.prior}
     table = {name: getattr(outcome.table, name) for name in _KEPT}
     path = folder / FILE
-    told = {"format": _FORMAT, "options": options, "table": table}
-    path.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
+    content = {"format": _FORMAT, "options": options, "table": table}
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     return path
 
 
@@ -63,11 +64,13 @@ def read(folder: Path) -> SavedFit:
                 "`python -m numpyro_bnn` wrote (--output)."
             )
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["format"] != _FORMAT:
-            raise ValueError(f"its format is {told['format']!r}")
-        table = _table_of(told["table"])
-        options = Options(hidden=tuple(told["options"]["hidden"]), prior=told["options"]["prior"])
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']!r}")
+        table = _table_of(content["table"])
+        options = Options(
+            hidden=tuple(content["options"]["hidden"]), prior=content["options"]["prior"]
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged, or of another version ({error}); expected {_FORMAT!r}. Fit again."
@@ -122,7 +125,7 @@ def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame
     text = read_text(path, separator, [name for name in every.names if name not in needed])
     if not text.rows:
         raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
-    # No column must be complete: whether a value may be missing is decided column by column.
+    # Missing values are read here; whether they are allowed is checked for each column later.
     inputs = inputs_of(path, columns_of(path, text, ""), fit.table.sources)
     x = inputs[list(fit.table.columns)].to_numpy(np.float64)
     x = np.where(np.isnan(x), fit.table.fill, x)
@@ -130,7 +133,9 @@ def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame
     return frame_of(fit.table, names, predict(None, fit.draws, x, batch_size=_BATCH))
 
 
-def frame_of(table: Table, names: Any, predictions: Predictions, y: Any = None) -> pd.DataFrame:
+def frame_of(
+    table: Table, names: Sequence[str], predictions: Predictions, y: np.ndarray | None = None
+) -> pd.DataFrame:
     """Predictions as a table.
 
     Of a regression: mean, standard deviation and the central 90 % interval of a new target. Of classes: the

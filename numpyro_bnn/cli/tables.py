@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from numpyro_bnn.cli.csv_columns import Text, columns_of, read_text
-from numpyro_bnn.cli.table_inputs import Source, filled, input_names, inputs_of, sources_of
+from numpyro_bnn.cli.columns_to_inputs import Source, filled, input_names, inputs_of, sources_of
+from numpyro_bnn.cli.csv_reading import Text, columns_of, read_text
 from numpyro_bnn.data.units import Column, moments
 
 Task = Literal["classification", "regression"]
 
-# An integer target with at most this many values is taken for classes.
+# An integer target with at most this many different values is taken for classes.
 _MAX_CLASSES = 20
 
 
@@ -44,10 +44,10 @@ class Table(NamedTuple):
     fill: tuple[float, ...] = ()
 
     def imputed(self, train: np.ndarray) -> "Table":
-        """The table with medians of the training rows in place of missing numbers and dates.
+        """This table with medians of the training rows in place of missing numbers and dates.
 
-        :param train: numbers of the training rows, which alone the medians are taken over.
-        :raises ValueError: for a column that no training row has a value of.
+        :param train: numbers of the training rows; medians are taken over these only.
+        :raises ValueError: for a column that is missing in all training rows.
         """
         x, fill = filled(self.x, self.columns, train)
         return self._replace(x=x, fill=fill)
@@ -148,7 +148,7 @@ def read_csv(
             f"{path} has {len(text.rows)} rows and {len(text.names)} columns; at least 20 rows and one "
             "column beside the target are needed."
         )
-    frame = columns_of(path, text, None if not impute else target)
+    frame = columns_of(path, text, target if impute else None, target)
     y, classes, task = _target(frame[target], task)
     sources = sources_of(frame.drop(columns=target))
     inputs = inputs_of(path, frame, sources)
@@ -194,7 +194,7 @@ def _target(column: pd.Series, task: Task | None) -> tuple[np.ndarray, tuple[str
             )
         return column.to_numpy(np.float64), (), task
     if whole and column.abs().max() < 2**53:
-        column = column.astype(np.int64)  # so that classes are called 3 rather than 3.0
+        column = column.astype(np.int64)  # a class is then called 3 and not 3.0
     codes, labels = pd.factorize(column, sort=True)
     rare = column.value_counts().min()
     if rare < 2:

@@ -1,4 +1,4 @@
-"""Prepares the data that users pass in, before they reach a device: tables, lists, units, large files.
+"""Prepares data for the device: tables and lists become arrays, and units and large files are taken care of.
 
 ``arguments.py`` converts tables and lists to arrays, and lets a ready model standardise its data;
 ``units.py`` standardises on the host in double precision, and refuses values that the device's number type

@@ -1,31 +1,36 @@
 """Converts the arguments of a model for the device: tables and lists to arrays, data to a model's units.
 
-Runs, fits, predictions and scores all call these functions, so that they accept and refuse the same
-things. A ready model gets its data standardised on the host and marked as such
+Runs, fits, predictions and scores all call these functions, so that they accept and refuse the same kinds of
+data. A ready model gets its data standardised on the host and marked as such
 (:class:`~numpyro_bnn.data.units.Prepared`); any other model gets arrays whose values are unchanged.
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, overload
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
+from numpyro_bnn._types import Array
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.units import check_fits
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
 
 
-def innermost(model: Any) -> Any:
+def innermost(model: Callable | None) -> Any:
     """The model without the handlers that wrap it."""
-    while getattr(model, "fn", None) is not None:
-        model = model.fn
-    return model
+    inner: Any = model
+    while getattr(inner, "fn", None) is not None:
+        inner = inner.fn
+    return inner
 
 
-def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def prepared(
+    model: Callable, args: tuple, kwargs: Mapping[str, object]
+) -> tuple[tuple, dict[str, object]]:
     """The arguments to call a model with, ready for the device.
 
     Concrete data of a ready model are standardised with its units, which are learned from them if it has
@@ -40,22 +45,27 @@ def prepared(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple,
     :raises ValueError: for numbers that the device's number types cannot hold or tell apart.
     """
     ready = innermost(model)
-    _refuse_network(ready)
+    refuse_network(ready)
     if hasattr(ready, "prepare"):
         return ready.prepare(args, kwargs)
     args, kwargs = as_arrays(model, args, kwargs)
     owner = _owner(model)
-    for label, leaf in _named(model, args, kwargs):
+    for label, leaf in named_leaves(model, args, kwargs):
         if isinstance(leaf, np.ndarray):
             check_fits(owner, label, leaf)
     return args, kwargs
 
 
-def _refuse_network(model: Any) -> None:
-    """Refuse a Flax module where a model is expected: it has no prior and no likelihood."""
-    # By name: Flax itself is imported in `models` only.
-    if any(base.__module__.startswith("flax.") for base in type(model).__mro__):
-        name = type(model).__name__
+def refuse_network(model: Callable | None) -> None:
+    """Refuse a Flax module where a model is expected: it has no prior and no likelihood.
+
+    :param model: the model, with or without handlers around it.
+    :raises TypeError: naming the network.
+    """
+    # Flax is recognised by name, because only `models` imports it.
+    given = innermost(model)
+    if any(base.__module__.startswith("flax.") for base in type(given).__mro__):
+        name = type(given).__name__
         raise TypeError(
             f"Expected a NumPyro model, got the network {name}, which has no prior and no "
             f"likelihood. Give `bnn.regression({name}(…), prior)` or `bnn.classification(…)`, or a "
@@ -63,7 +73,9 @@ def _refuse_network(model: Any) -> None:
         )
 
 
-def as_arrays(model: Any, args: tuple, kwargs: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
+def as_arrays(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, object]
+) -> tuple[tuple, dict[str, object]]:
     """Tables, series, tensors and lists among the arguments of a model, as arrays.
 
     A list is data where it is the first argument or has an entry for every row of the first
@@ -94,12 +106,16 @@ def _leaf(owner: str, label: str, leaf: Any) -> Any:
     return as_array(owner, label, leaf)
 
 
-def as_array(owner: str, label: str, values: Any) -> Any:
+@overload
+def as_array(owner: str, label: str, values: None) -> None: ...
+@overload
+def as_array(owner: str, label: str, values: ArrayLike) -> Array: ...
+def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
     """One argument as an array of numbers: arrays as they are, tables and lists converted.
 
     :param owner: the function that was called, for the error.
     :param label: name of the argument.
-    :param values: an array, a table or series, a tensor, a list of numbers, or None.
+    :param values: an array, a table or series, a tensor, a list of numbers, or None, which stays None.
     :raises TypeError: for anything else, naming the columns of a table that hold no numbers.
     """
     if values is None or isinstance(values, jax.Array):
@@ -118,7 +134,7 @@ def as_array(owner: str, label: str, values: Any) -> Any:
     try:
         array = np.asarray(values)
         if array.dtype == object and not isinstance(values, np.ndarray):
-            # Columns of several types, or pandas' nullable ones.
+            # A table with columns of several types, or of the nullable types of pandas.
             array = np.array(array.tolist())
     except (TypeError, ValueError):  # rows of different lengths
         array = np.empty(0, object)
@@ -156,19 +172,50 @@ def _check_table(owner: str, label: str, values: Any) -> None:
             raise ValueError(
                 f"{owner}: {label} has {missing} missing values. Fill them in, or drop those rows."
             )
-    if not hasattr(values, "columns") or kinds is None or not hasattr(kinds, "items"):
+    refuse_text_columns(owner, label, values)
+
+
+def refuse_text_columns(owner: str, label: str, table: Any, convertible: bool = False) -> None:
+    """Refuse a table, of pandas or polars, with columns that hold texts, categories or dates.
+
+    :param owner: the function that was called, for the error.
+    :param label: name of the argument.
+    :param table: the table; anything else passes.
+    :param convertible: whether columns of Python objects pass if all of them are numbers.
+    :raises TypeError: naming the columns and their types.
+    """
+    kinds = getattr(table, "dtypes", None)
+    if not hasattr(table, "columns") or kinds is None or np.ndim(kinds) != 1:
         return
-    bad = [f"{name!r} ({kind})" for name, kind in kinds.items() if not _is_number(kind)]
+    bad = [
+        f"{name!r} ({kind})"
+        for k, (name, kind) in enumerate(zip(table.columns, kinds))
+        if not (_is_number(kind) or (convertible and _is_object(kind) and _holds_numbers(table, k)))
+    ]
     if bad:
+        more = f" and {len(bad) - 8} more" if len(bad) > 8 else ""
         raise TypeError(
-            f"{owner}: {label} is a {type(values).__name__} whose columns {', '.join(bad[:8])} hold no "
-            "numbers. Make them numeric, or give `pandas.get_dummies` of them."
+            f"{owner}: {label} is a {type(table).__name__} whose columns {', '.join(bad[:8])}{more} "
+            "hold no numbers. Make them numeric: `pandas.get_dummies` does so for texts, and the page "
+            '"Mixed tables" has a pipeline for texts, dates and missing values.'
         )
 
 
 def _is_number(kind: Any) -> bool:
-    # NumPy's types and pandas' own ("Int64", "boolean") both say so by their letter.
+    if hasattr(kind, "is_numeric"):  # polars
+        return bool(kind.is_numeric()) or str(kind) == "Boolean"
+    # Types of NumPy and of pandas ("Int64", "boolean") both have a letter for their kind.
     return getattr(kind, "kind", "O") in "biuf"
+
+
+def _is_object(kind: Any) -> bool:
+    return isinstance(kind, np.dtype) and kind.kind == "O"
+
+
+def _holds_numbers(table: Any, column: int) -> bool:
+    """Whether all objects in one column of a pandas table are numbers or missing."""
+    values = table.iloc[:, column]
+    return all(value is None or isinstance(value, _NUMBERS) for value in values)
 
 
 def _is_of_numbers(values: Any) -> bool:
@@ -178,12 +225,14 @@ def _is_of_numbers(values: Any) -> bool:
     return isinstance(values, _NUMBERS)
 
 
-def _owner(model: Any) -> str:
+def _owner(model: Callable | None) -> str:
     inside = innermost(model)
     return str(getattr(inside, "kind", getattr(inside, "__name__", type(inside).__name__)))
 
 
-def _parameters(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, object]
+) -> dict[str, Any]:
     """All arguments by name, the positional ones first."""
     try:
         known = list(inspect.signature(innermost(model)).parameters)
@@ -193,14 +242,22 @@ def _parameters(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict
         known[i] if i < len(known) and known[i] not in kwargs else f"argument {i + 1}"
         for i in range(len(args))
     ]
-    # `*args` of a signature names one parameter for several arguments.
+    # Several arguments belong to one parameter `*args` of the signature, and need names of their own.
     names = [
         name if names.count(name) == 1 else f"argument {i + 1}" for i, name in enumerate(names)
     ]
     return dict(zip(names, args)) | dict(kwargs)
 
 
-def _named(model: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named_leaves(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, object]
+) -> Iterator[tuple[str, Any]]:
+    """All arrays and constants among the arguments of a model, with the names that its signature gives them.
+
+    :param model: the model, with or without handlers around it.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
     for name, value in _parameters(model, args, kwargs).items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             yield name + jax.tree_util.keystr(path), leaf

@@ -1,20 +1,25 @@
-"""Compares the columns of a table by name with those of the training data, and refuses others.
+"""Compares inputs with those of the training data, and refuses other columns.
 
-An array has no names, so only tables are compared: columns in another order would be taken for one
-another without any error.
+Columns of a table in another order would otherwise be mistaken for each other without any error; they are
+compared by name. Arrays have no names, and their number of columns is compared.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import jax
+import numpy as np
+
+from numpyro_bnn._types import PyTree
 
 
-def column_names(values: Any) -> list[str]:
+def column_names(values: object) -> list[str]:
     """Names of the columns of a table (of pandas, polars, …), in its order; empty for anything else."""
     names = getattr(values, "columns", None)
     return [] if names is None or not hasattr(values, "shape") else [str(name) for name in names]
 
 
-def check_columns(owner: str, label: str, trained: Sequence[str], values: Any) -> None:
+def check_columns(owner: str, label: str, trained: Sequence[str], values: object) -> None:
     """Refuse a table whose columns are not those of the training data, in their order.
 
     :param owner: the function that was called, for the error.
@@ -30,14 +35,88 @@ def check_columns(owner: str, label: str, trained: Sequence[str], values: Any) -
     unknown = [name for name in given if name not in trained]
     if missing or unknown:
         parts = [("lacks", missing), ("has the unknown", unknown)]
-        found = " and ".join(f"{what} column(s) {_some(names)}" for what, names in parts if names)
+        difference = " and ".join(
+            f"{what} column(s) {_some(names)}" for what, names in parts if names
+        )
     else:
         at = next(i for i, pair in enumerate(zip(given, trained)) if len(set(pair)) > 1)
-        found = f"has {given[at]!r} where the training data had {trained[at]!r}"
+        difference = f"has {given[at]!r} where the training data had {trained[at]!r}"
     raise ValueError(
-        f"{owner}: {label} {found}. Expected the columns of the training data, in their order: "
+        f"{owner}: {label} {difference}. Expected the columns of the training data, in their order: "
         f"`{label}[{_some(trained)}]`."
     )
+
+
+def about_inputs(args: Sequence[PyTree]) -> dict[str, list]:
+    """What is kept of the training inputs with the draws: ``columns``, where they were a table, and
+    ``row_shapes``, the shape of one row of each array.
+
+    :param args: arguments of the model, the inputs first.
+    """
+    if not args:
+        return {}
+    names = column_names(args[0])
+    shapes = [list(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(args[0]) if np.shape(leaf)]
+    return ({"columns": names} if names else {}) | ({"row_shapes": shapes} if shapes else {})
+
+
+def check_row_shapes(owner: str, label: str, about: Mapping[str, list], values: PyTree) -> None:
+    """Refuse arrays with another number of columns, or of axes, than the training inputs had.
+
+    Images of another size pass, because they may be meant; inputs of another structure are left to the model.
+
+    :param owner: the function that was called, for the error.
+    :param label: name of the argument.
+    :param about: what :func:`about_inputs` kept; nothing is compared where it has no ``row_shapes``.
+    :param values: the inputs that are given now, arrays.
+    :raises ValueError: naming both numbers.
+    """
+    rows = [tuple(shape) for shape in about.get("row_shapes", [])]
+    leaves = jax.tree_util.tree_flatten_with_path(values)[0]
+    given = [(jax.tree_util.keystr(path), np.shape(leaf)) for path, leaf in leaves]
+    given = [(path, shape) for path, shape in given if shape]
+    if len(given) != len(rows):
+        return
+    for (path, shape), row in zip(given, rows):
+        if len(shape) != len(row) + 1 or (len(row) == 1 and shape[1:] != row):
+            refuse_row_shape(owner, f"{label}{path}", shape, row)
+
+
+def refuse_row_shape(
+    owner: str, label: str, shape: tuple[int, ...], row: tuple[int, ...]
+) -> NoReturn:
+    """Say that an array does not have rows of the shape that the training inputs had.
+
+    :param owner: the function that was called.
+    :param label: name of the array.
+    :param shape: shape of the array.
+    :param row: shape of a row of the training inputs.
+    :raises ValueError: always.
+    """
+    raise ValueError(
+        f"{owner}: {label} has {_told(shape)}, and the fit had {_told((None, *row))}. "
+        f"{_advice(label, shape, row)}"
+    )
+
+
+def _told(shape: tuple[int | None, ...]) -> str:
+    """A shape in words: the columns where there is an axis of them."""
+    if len(shape) == 2:
+        return f"{shape[1]} column{'s' * (shape[1] != 1)}"
+    if len(shape) == 1:
+        return "one number a row" if shape[0] is None else f"a single axis, of {shape[0]} numbers"
+    return f"rows of shape {shape[1:]}"
+
+
+def _advice(label: str, shape: tuple[int, ...], row: tuple[int, ...]) -> str:
+    """How to make rows of the shape that was expected."""
+    if shape == row:
+        return f"If it is a single row, write `{label}[None]`, or of a table `table.iloc[[0]]`."
+    if len(shape) == 2 and shape[1] == 1 and not row:
+        return f"Write `{label}[:, 0]`."
+    if len(shape) == 1 and row == (1,):
+        return f"Write `{label}[:, None]`."
+    return "Give the columns of the training data, in their order."
 
 
 def _some(names: Sequence[str]) -> str:

@@ -1,30 +1,47 @@
 """Data that stay in host memory or on disk; the device gets one minibatch at a time.
 
 :class:`OnHost` wraps anything with rows that can be indexed: a memory map, a zarr or HDF5 array, an
-array too large for the device. Which rows a step takes is decided by the compiled program itself,
-from the random key in the chain state, as for data on the device. The program gets them from the host
-by a callback, and passes the rows of the next step too: a thread reads these while the device computes.
-So the draws equal those with data in memory (up to rounding: the two programs are fused differently), and
-a run continues from its checkpoint without any state of a data loader.
+array too large for the device. The compiled program itself chooses the rows of a step, from the random key in
+the chain state, as for data on the device. It gets them from the host by a callback, to which it also passes
+the row numbers of the next step: a thread reads those rows while the device computes. So the draws equal
+those with data in memory (up to rounding: the compiler fuses the two programs differently), and a checkpoint
+needs no state of a data loader.
 
-Inside the compiled program a placeholder of the right shape and type, which takes no memory, goes
-through the model in place of the data, until ``numpyro.subsample`` exchanges it for the rows.
+Inside the compiled program the model gets a placeholder of the right shape and type in place of the data,
+which takes no memory; ``numpyro.subsample`` replaces it by the rows.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.primitives import Messenger
 
-# Minibatches that are read ahead, at most: one for each chain, up to this number of chains.
+from numpyro_bnn._types import PyTree
+
+# The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
 # Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
+
+
+class RowsOfNumbers(Protocol):
+    """An array of numbers in memory or in a file: ``numpy.memmap``, a zarr or h5py array."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of its axes, rows first."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of its numbers."""
+
+    def __getitem__(self, rows: Any, /) -> Any:
+        """Rows by a slice, or by a sorted array of row numbers."""
 
 
 class OnHost:
@@ -45,7 +62,7 @@ class OnHost:
     OnHost(shape=(1000, 3), float32)
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: RowsOfNumbers) -> None:
         shape, kind = getattr(array, "shape", ()), getattr(array, "dtype", None)
         if not shape or kind is None or np.dtype(kind).kind not in "biuf":
             raise TypeError(
@@ -57,6 +74,10 @@ class OnHost:
         self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(np.dtype(kind)))
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
+
+    def __reduce__(self) -> tuple[type["OnHost"], tuple]:
+        # The thread that reads ahead stays here. How the array is kept is its own affair.
+        return OnHost, (self.array,)
 
     def __repr__(self) -> str:
         return f"OnHost(shape={self.shape}, {self.dtype})"
@@ -80,8 +101,8 @@ class OnHost:
         :param ahead: row numbers of the next step, to be read meanwhile.
         """
         kind = jax.ShapeDtypeStruct((*rows.shape, *self.shape[1:]), self.dtype)
-        wanted = (rows,) if ahead is None else (rows, ahead)
-        return jax.pure_callback(self._serve, kind, *wanted, vmap_method="broadcast_all")
+        numbers = (rows,) if ahead is None else (rows, ahead)
+        return jax.pure_callback(self._serve, kind, *numbers, vmap_method="broadcast_all")
 
     def _serve(self, rows: Any, ahead: Any = None) -> np.ndarray:
         rows = np.asarray(rows)
@@ -104,7 +125,7 @@ class OnHost:
         if np.array_equal(rows, np.arange(first, first + count)):
             values = self.array[first : first + count]
         else:
-            # HDF5 requires increasing order, and disks read fastest in it.
+            # HDF5 requires row numbers in increasing order, in which disks also read fastest.
             ordered, back = np.unique(rows, return_inverse=True)
             values = np.asarray(self.array[ordered])[back]
         return np.asarray(values, self.dtype)
@@ -116,7 +137,7 @@ class OnHost:
         return max(1, min(self.shape[0], _PASS_BYTES // max(1, row)))
 
 
-def sources_in(tree: Any) -> list[OnHost]:
+def sources_in(tree: PyTree) -> list[OnHost]:
     """The data on the host among the arguments of a model."""
     return [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, OnHost)]
 
@@ -157,7 +178,7 @@ class _HostRows(Messenger):
             return
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
-                # A message of another type is not subsampled again by the plate.
+                # With another type of message the plate does not take a subsample of the rows again.
                 msg["type"] = "taken"
                 msg["value"] = source.take(self.indices, self.ahead)
                 self._taken.add(id(source))

@@ -1,8 +1,8 @@
 """Standardises data on the host in double precision, and refuses data that float32 cannot represent.
 
-JAX computes in float32 unless told otherwise. Neighbouring float32 numbers are 128 s apart at today's
-unix time, and a sum of 10⁶ years in it is wrong in the first digits. So data are centred and scaled here,
-before they reach the device, and a column whose values would become equal is refused by name.
+JAX computes in float32 by default. Near today's unix time neighbouring float32 numbers are 128 s apart, and a
+sum of 10⁶ years (numbers like 2025) is wrong in its first digits. So data are centred and scaled here, before
+they reach the device, and a column whose values would become equal is refused by name.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from numpyro_bnn._types import Array, PyTree
 
 # Numbers in one block of rows: 32 MiB in double precision.
 _BLOCK = 1 << 22
-# Rows whose distinct values are counted before and after standardisation.
+# Number of rows whose distinct values are counted before and after standardisation.
 _COUNTED = 1000
-# A standard deviation must be at least so many times the spacing of neighbouring numbers.
+# The least standard deviation of a column, in spacings of neighbouring numbers of its dtype.
 _STEPS = 20
 # Range of standard deviations whose squares neither underflow nor overflow in float32.
 _SMALLEST, _LARGEST = 1e-15, 1e15
@@ -26,19 +29,20 @@ _SMALLEST, _LARGEST = 1e-15, 1e15
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Prepared:
-    """Rows that are in a ready model's own units already: never standardised again.
+    """Rows in the units of a ready model, which are never standardised again.
 
     - **rows** - standardised inputs, or the target with its mean taken off
-    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes. It comes
-      with the data, so that a compiled program serves data in other units too
+    - **y_scale** - standard deviation of the training targets in the user's units, 1 for classes; a tuple of
+      them for several targets, since an array would be taken for one with rows. It is passed with the data,
+      so that a compiled program works for data in other units too
     """
 
-    rows: Any
-    y_scale: Any = 1.0
+    rows: Array
+    y_scale: ArrayLike = 1.0
 
 
-def taken(data: Any, rows: Any) -> Any:
-    """Some rows of the inputs, an array or a pytree of arrays; what has no rows stays as it is.
+def taken(data: PyTree, rows: slice | Array) -> PyTree:
+    """Some rows of the inputs, an array or a pytree of arrays; scalars stay as they are.
 
     :param rows: a slice, or row numbers.
     """
@@ -52,19 +56,24 @@ class Column:
     :param given: the object it was made from: a table has names and dtypes of its columns.
     """
 
-    def __init__(self, label: str, given: Any = None) -> None:
+    def __init__(self, label: str, given: object = None) -> None:
         self.label = label
-        columns = getattr(given, "columns", None)
+        table: Any = given
+        columns = getattr(table, "columns", None)
         self.names = None if columns is None else list(columns)
-        self._kinds = None if columns is None else list(given.dtypes)
+        self._kinds = None if columns is None else list(table.dtypes)
 
-    def epsilon(self, dtype: Any) -> Any:
+    def epsilon(self, dtype: DTypeLike) -> float | np.ndarray:
         """Relative spacing of the numbers as they were given, by column where dtypes differ."""
         if self._kinds is None or not all(isinstance(kind, np.dtype) for kind in self._kinds):
             return _epsilon(dtype)
         return np.array([_epsilon(kind) for kind in self._kinds])
 
     def at(self, index: tuple[int, ...]) -> str:
+        """The name of one column of the array, for an error message.
+
+        :param index: its index in one row; empty for an array with one number a row.
+        """
         if not index:
             return self.label
         if len(index) > 1:
@@ -74,7 +83,7 @@ class Column:
         return f"column {index[0]} of {self.label}"
 
 
-def blocks(values: Any) -> Iterator[slice]:
+def blocks(values: np.ndarray) -> Iterator[slice]:
     """Slices over rows that hold about `_BLOCK` numbers each."""
     step = max(1, _BLOCK // max(1, int(np.prod(values.shape[1:]))))
     for begin in range(0, len(values), step):
@@ -94,7 +103,7 @@ def moments(
     :raises ValueError: naming a column whose values its dtype, or float32, cannot tell apart.
     """
     if weights is not None:
-        # Rows that do not count may hold anything.
+        # Rows of weight 0 may hold any values.
         values, weights = values[weights > 0], weights[weights > 0]
     mean, scale, constant = _spread(values, weights)
     scale = np.where(constant, 1.0, scale)
@@ -147,7 +156,9 @@ def _epsilon(dtype: Any) -> float:
     return float(jnp.finfo(dtype if jnp.issubdtype(dtype, jnp.floating) else np.float64).eps)
 
 
-def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: Any) -> None:
+def check_resolution(
+    owner: str, column: Column, dtype: DTypeLike, mean: np.ndarray, scale: np.ndarray
+) -> None:
     """Refuse values whose dtype has a spacing as large as the variation of the values.
 
     :param dtype: dtype of the values as they were given.
@@ -157,7 +168,7 @@ def check_resolution(owner: str, column: Column, dtype: Any, mean: Any, scale: A
     """
     epsilon = column.epsilon(dtype) + np.zeros_like(mean)
     step = epsilon * np.abs(mean)
-    # A constant has no spread to lose, but float32 calls 1e9 and 1e9 + 1 the same constant.
+    # A constant column has no variation to lose, but in float32 1e9 and 1e9 + 1 are the same number.
     lost = step > np.where(scale == 1, 1.0, scale / _STEPS)
     if not lost.any():
         return
@@ -201,7 +212,7 @@ def standardized(
 ) -> np.ndarray:
     """(values - mean) / scale in float64, then in the float type of the device.
 
-    :raises ValueError: for a finite value that is not finite any more, naming its column.
+    :raises ValueError: for a finite value that becomes infinite, naming its column.
     """
     made = np.empty(values.shape, jax.dtypes.canonicalize_dtype(np.float64))
     with np.errstate(over="ignore", invalid="ignore"):

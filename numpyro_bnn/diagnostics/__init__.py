@@ -1,7 +1,7 @@
-"""Can a run be believed? Monte Carlo errors of averages, agreement of chains, and a verdict in words.
+"""Whether a run can be believed: Monte Carlo errors of averages, agreement of chains, and a verdict.
 
-The weights of a Bayesian neural network do not mix and its predictions may. So what is asked of a
-run is that the averages of its *predictions* are known and that its chains agree about them;
+Weights of a Bayesian neural network do not mix, but its predictions may. So a run is judged by its
+predictions: their averages must be known, and its chains must agree about them.
 :func:`diagnose` reports on a run, :func:`diagnose_draws` on arrays. The measures behind them:
 
 - :func:`monte_carlo_error`, :func:`mean_errors`: how far averages are from those of an infinite run;
@@ -48,7 +48,7 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, mean_err
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 
 __all__ = [

@@ -1,18 +1,24 @@
-"""The draws that :func:`diagnose_draws` is given, checked and sorted by what they are of."""
+"""Checks the draws given to :func:`diagnose_draws`, and sorts them: weights, precisions, predictions, …."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 Arrays = dict[str, np.ndarray]
 
 
 def is_precision(name: str) -> bool:
-    """Whether a site is reported among the precisions and not among the weights."""
+    """Whether a site is reported as a precision and not as a weight."""
     return name.endswith("precision")
+
+
+# Draws of predictions, (chain, draw, input, …): an object, a mapping of arrays by name, or one array.
+PredictionDraws: TypeAlias = Predictions | Mapping[str, ArrayLike] | ArrayLike
 
 
 class CheckedDraws(NamedTuple):
@@ -49,24 +55,28 @@ class CheckedDraws(NamedTuple):
 
     @property
     def scored(self) -> np.ndarray | None:
-        """The log likelihood as an array, where it was given."""
+        """The log likelihood as an array; None where it was not given."""
         return next(iter(self.log_likelihood.values()), None)
 
     def of_chains(self, kept: Callable[[Arrays], Arrays]) -> "CheckedDraws":
-        """All arrays of draws, with some of the chains only.
+        """These arrays with some of the chains only.
 
         :param kept: takes the arrays by name and returns them with the chains that are kept.
         """
         return CheckedDraws(*(kept(arrays) for arrays in self))
 
-    def without(self, chains: Mapping[int, Any]) -> "CheckedDraws":
-        """All arrays of draws, without the chains whose numbers are the keys of `chains`."""
+    def without(self, chains: Collection[int]) -> "CheckedDraws":
+        """These arrays without the chains of these numbers."""
         kept = [chain for chain in range(self.shape[0]) if chain not in chains]
         return self.of_chains(lambda arrays: {name: x[kept] for name, x in arrays.items()})
 
 
 def check_draws(
-    weights: Any, predictions: Any, log_joint: Any, log_likelihood: Any, aligned: Any
+    weights: Mapping[str, ArrayLike] | ArrayLike | None,
+    predictions: PredictionDraws | None,
+    log_joint: Mapping[str, ArrayLike] | ArrayLike | None,
+    log_likelihood: ArrayLike | None,
+    aligned: Mapping[str, ArrayLike] | None,
 ) -> CheckedDraws:
     """Check the arrays that :func:`diagnose_draws` was given, and sort them; see its arguments.
 
@@ -75,7 +85,7 @@ def check_draws(
     """
     sites = named_arrays("weights", weights, "weights")
     plain = {name: array for name, array in sites.items() if not is_precision(name)}
-    given = CheckedDraws(
+    checked_draws = CheckedDraws(
         weights=plain,
         precisions={name: array for name, array in sites.items() if name not in plain},
         log_joint=named_arrays("log_joint", log_joint, "log joint"),
@@ -83,29 +93,36 @@ def check_draws(
         log_likelihood=_checked_log_likelihood(log_likelihood),
         aligned=_checked_aligned(aligned, plain),
     )
-    if not any((given.weights, given.precisions, given.log_joint, given.predictions)):
+    if not any(
+        (
+            checked_draws.weights,
+            checked_draws.precisions,
+            checked_draws.log_joint,
+            checked_draws.predictions,
+        )
+    ):
         raise ValueError(
             "diagnose_draws: got neither weights nor predictions nor a log joint. Pass weights "
             "as a dict of (chain, draw, ...), or predictions as (chain, draw, input, ...)."
         )
-    _refuse_other_shapes(given.by_label)
-    return given
+    _refuse_other_shapes(checked_draws.by_label)
+    return checked_draws
 
 
-def named_arrays(what: str, given: Any, default: str) -> Arrays:
+def named_arrays(what: str, value: PredictionDraws | None, default: str) -> Arrays:
     """A mapping, predictions or a single array, as checked arrays by name; empty for None.
 
     :param what: the argument, for errors.
-    :param given: the value of the argument.
+    :param value: the value of the argument.
     :param default: the name of a single array.
     """
-    values = getattr(given, "values", None)
-    given = values if isinstance(values, Mapping) else given
-    if given is None:
+    values = getattr(value, "values", None)
+    value = values if isinstance(values, Mapping) else value
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
-        given = {default: given}
-    arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in given.items()}
+    if not isinstance(value, Mapping):
+        value = {default: value}
+    arrays = {str(k): checked(f"diagnose_draws: {what} {k!r}", v) for k, v in value.items()}
     return {name: array for name, array in arrays.items() if array.size}
 
 
@@ -141,13 +158,13 @@ def _with_inputs(functions: Arrays) -> Arrays:
 def _checked_log_likelihood(log_likelihood: Any) -> Arrays:
     if log_likelihood is None:
         return {}
-    given = checked("diagnose_draws: log_likelihood", log_likelihood)
-    if given.ndim != 3:
+    array = checked("diagnose_draws: log_likelihood", log_likelihood)
+    if array.ndim != 3:
         raise ValueError(
-            f"diagnose_draws: log_likelihood needs axes (chain, draw, input), got shape {given.shape}. "
+            f"diagnose_draws: log_likelihood needs axes (chain, draw, input), got shape {array.shape}. "
             f"Pass what predictions.log_prob(y) returns."
         )
-    return {"log likelihood": given}
+    return {"log likelihood": array}
 
 
 def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
@@ -164,13 +181,14 @@ def _checked_aligned(aligned: Any, plain: Arrays) -> Arrays:
     return matched
 
 
-def bad_chains(given: CheckedDraws) -> dict[int, tuple[int, str]]:
+def bad_chains(checked_draws: CheckedDraws) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities in each chain that has any.
 
-    A draw may give a target no probability at all: a log likelihood of -inf is no broken draw.
+    A log likelihood of minus infinity does not make a draw bad: it gives a target no probability.
     """
-    arrays = given.by_label | {
-        name: np.maximum(x, np.finfo(x.dtype).min) for name, x in given.log_likelihood.items()
+    arrays = checked_draws.by_label | {
+        name: np.maximum(x, np.finfo(x.dtype).min)
+        for name, x in checked_draws.log_likelihood.items()
     }
     found: dict[int, tuple[int, str]] = {}
     for site, array in arrays.items():

@@ -1,13 +1,14 @@
-"""Where chains, or two runs, differ by more than their Monte Carlo errors.
+"""Finds where chains, or two runs, differ by more than their Monte Carlo errors.
 
-R-hat says that something is wrong; this file says what: which chains predict alike, at how many inputs
+R-hat shows that chains differ. The functions here show where: which chains predict alike, at how many inputs
 they do not, which chain does not move, and in which quantities a second run differs.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import norm
@@ -15,7 +16,7 @@ from scipy.stats import norm
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
-# A difference counts from so many Monte Carlo errors on: chance reaches that once in 16,000.
+# A difference is significant from so many Monte Carlo errors on: chance reaches that once in 16,000.
 _ERRORS = 4.0
 # A difference matters from so many standard deviations on: two halves of the chains that are 0.2 sd
 # apart have an R-hat of about 1.01.
@@ -35,7 +36,7 @@ class ChainMoments(NamedTuple):
     error: np.ndarray
 
 
-def chain_moments(x: Any) -> ChainMoments:
+def chain_moments(x: ArrayLike) -> ChainMoments:
     """Moments of each chain on its own.
 
     :param x: draws `(chain, draw, ...)`.
@@ -54,7 +55,7 @@ def _moments_of_all(x: np.ndarray) -> ChainMoments:
 
 
 def differ(a: ChainMoments, b: ChainMoments, sd: np.ndarray, floor: float) -> np.ndarray:
-    """At which inputs two chains differ, by more than their errors and by enough to matter; `(input,)`.
+    """Whether two chains differ at each input, by more than their errors and by enough to matter, `(input,)`.
 
     :param a: moments of one chain, without an axis of chains, `(input, ...)`.
     :param b: moments of the other chain.
@@ -138,9 +139,9 @@ def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) ->
         share[c, d] = share[d, c] = found.mean()
     groups = np.zeros(chains, int)
     if chains > 1:
-        # A hair above the cut: a share that equals it is alike.
+        # Slightly above the cut, so that a share equal to the cut counts as alike.
         labels = fcluster(linkage(squareform(share), "average"), cut + 1e-12, "distance")
-        # Numbered in the order of their first chain.
+        # Groups are numbered in the order of their first chain.
         _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
         groups = np.argsort(np.argsort(first))[inverse]
     anywhere = np.any(list(by_pair.values()), axis=0) if by_pair else np.zeros(len(used), bool)
@@ -149,7 +150,7 @@ def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) ->
 
 
 class Parting(NamedTuple):
-    """A quantity that two runs do not agree on.
+    """A quantity in which two runs differ.
 
     - **site** - which scalar.
     - **quantity** - `"mean"`, or `"P(below the 5 % quantile)"`, the quantile of both runs together.
@@ -171,7 +172,7 @@ class SecondOpinion(NamedTuple):
     - **num_compared** - number of means and quantiles compared.
     - **num_parted** - number of those that differ by more than `limit` joint Monte Carlo errors.
     - **limit** - errors allowed, by Bonferroni at 1 % for all comparisons together, at least 4.
-    - **worst** - up to five partings, the largest first.
+    - **worst** - up to five of these quantities, the largest difference first.
     """
 
     num_compared: int
@@ -185,7 +186,7 @@ class SecondOpinion(NamedTuple):
         return self.num_parted == 0
 
 
-def label_of(name: str, index: tuple[Any, ...]) -> str:
+def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
     """`name[i, j]`, or the name alone for a scalar."""
     return f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
 
@@ -193,33 +194,33 @@ def label_of(name: str, index: tuple[Any, ...]) -> str:
 def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
     """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
     if q is not None:
-        # The share of each run below the pooled quantile: a quantile's own error needs its
-        # density, that of a share only the effective size.
+        # A quantile is compared by the share of each run below the pooled quantile: the error of a quantile
+        # needs the density there, the error of a share only the effective sample size.
         pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
         level = np.quantile(pooled, q, axis=0)
         a, b = a <= level, b <= level
     size_a, mean_a, sd_a = moments("diagnostics", a)
     size_b, mean_b, sd_b = moments("diagnostics", b)
     if q is not None:
-        # A run that never crosses the level has no spread of its own; the pooled share has.
+        # A run with all draws on one side of the level has no variance: that of the pooled share is used.
         p = 0.5 * (mean_a + mean_b)
         sd_a = sd_b = np.sqrt(p * (1 - p))
     error = np.hypot(sd_a / np.sqrt(size_a), sd_b / np.sqrt(size_b))
     gap = np.abs(mean_a - mean_b)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Rounding of a constant is no difference.
+        # Constants that differ by rounding do not differ.
         apart = np.where(gap <= 1e-6 * (np.abs(mean_a) + np.abs(mean_b)), 0.0, gap / error)
     return mean_a, mean_b, apart
 
 
-def compare_draws(first: Mapping[str, Any], second: Mapping[str, Any]) -> SecondOpinion:
+def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike]) -> SecondOpinion:
     """Compare means and 5, 50 and 95 % quantiles of two runs in joint Monte Carlo errors.
 
     R-hat cannot see a region that every chain of a run misses; another sampler may find it. Each error
     comes from the run's own effective sample size.
 
     :param first: name to array `(chain, draw, ...)`.
-    :param second: the same names and scalars; chains and draws may differ.
+    :param second: the other run, with the same names and scalars; its numbers of chains and draws may differ.
     :return: how many quantities differ, and the worst.
     :raises ValueError: for other names, other shapes beyond chains and draws, NaN or infinities.
     """

@@ -1,4 +1,4 @@
-"""Chains that are copies of each other: they are one piece of evidence, not several."""
+"""Finds chains that are copies of each other: together they count as one chain."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,14 +12,14 @@ def copies_of(arrays: Iterable[np.ndarray]) -> dict[int, int]:
     :param arrays: all arrays of draws of the run, each (chain, draw, …).
     :return: for each copy the number of the first chain that it equals; empty where all chains differ.
     """
-    given = list(arrays)
-    # The first draws nearly always tell chains apart, and comparing them costs next to nothing.
-    first = [_bits(array[:, :1]) for array in given]
+    all_draws = list(arrays)
+    # First draws are compared first: that takes no time, and they nearly always differ.
+    first = [_bits(array[:, :1]) for array in all_draws]
     originals: dict[tuple[bytes, ...], list[int]] = {}
     copies: dict[int, int] = {}
     for chain, key in enumerate(zip(*first)):
         for other in originals.setdefault(key, []):
-            if all(np.array_equal(a[chain], a[other]) for a in given):
+            if all(np.array_equal(a[chain], a[other]) for a in all_draws):
                 copies[chain] = other
                 break
         else:
@@ -32,7 +32,9 @@ def _bits(draws: np.ndarray) -> list[bytes]:
     return [np.ascontiguousarray(own).tobytes() for own in draws]
 
 
-def without_copies(values: Any, copies: Mapping[int, int], num_chains: int) -> Any:
+def without_copies(
+    values: Mapping[str, Any] | None, copies: Mapping[int, int], num_chains: int
+) -> Any:
     """Arrays by name without the chains that are copies.
 
     :param values: arrays whose first axis is of chains, by name; others stay as they are. None stays None.

@@ -6,16 +6,20 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
+from numpyro_bnn._calls import shows_call
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import is_finished, targets_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -27,17 +31,22 @@ from numpyro_bnn.storage.stored_array import StoredArray, read_by_scalar
 _MOST_MATCHED = 20_000
 # Rows at which predictions are compared before and after hidden units are exchanged.
 _ROWS_TRIED = 50
+_CALL = (
+    "`diagnose(run, x)`: the run or its draws come first, then the inputs to predict at; give the model as "
+    "`model=` where the draws do not know theirs."
+)
 
 
+@shows_call(_CALL)
 def diagnose(
-    run: Any,
-    x: Any,
-    y: Any = None,
+    run: Run,
+    x: PyTree,
+    y: ArrayLike | None = None,
     *,
     tolerance: Tolerance | None = None,
     model: Callable | None = None,
-    second: Any = None,
-    superchains: Any = None,
+    second: Run | None = None,
+    superchains: int | ArrayLike | None = None,
     align_units: bool | None = None,
     batch_size: int = 1000,
     site: str | None = None,
@@ -47,8 +56,8 @@ def diagnose(
     A run with suspect chains (``mcmc.suspect``) gets the verdict ``"chains_disagree"``; a run whose
     chains are all suspect gets ``"invalid"``.
 
-    :param run: an ``MCMC`` after `run`, :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with
-        leading axes (chain, draw).
+    :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator,
+        :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with leading axes (chain, draw).
     :param x: inputs at which to predict, such as test rows.
     :param y: their targets; with them the Monte Carlo error of the log score enters the verdict.
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
@@ -62,12 +71,18 @@ def diagnose(
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
-    :raises ValueError: without draws or a model, or where it is not clear which site is the target.
+    :raises ValueError: without draws or a model, for other columns than the fit had, or where it is not
+        clear which site is the target.
+    :raises TypeError: for arguments in another order.
 
     >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
     >>> report.verdict                                                      # doctest: +SKIP
     'within_tolerance'
     """
+    if not is_finished(run):
+        raise TypeError(
+            f"diagnose: got {type(run).__name__} and {type(x).__name__} as run and x. Write {_CALL}"
+        )
     draws = draws_of(run, model, "diagnose")
     if not draws.num_chains * draws.num_draws:
         raise ValueError(
@@ -76,6 +91,7 @@ def diagnose(
         )
     check_columns("diagnose", "x", draws.info.get("columns", []), x)
     (x,), _ = as_arrays(draws.model, (x,), {})
+    check_row_shapes("diagnose", "x", draws.info, x)
     weights, predictions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
@@ -94,10 +110,10 @@ def diagnose(
     report = diagnose_draws(
         weights,
         predictions.values,
-        log_likelihood=None if y is None else predictions.log_prob(y),
+        log_likelihood=None if y is None else predictions.log_prob(targets_of(run, y, "diagnose")),
         tolerance=tolerance,
         aligned=aligned,
-        # Under minibatches the energy is an estimate, whose noise would look like mixing.
+        # With minibatches the energy is an estimate, whose noise would look like mixing.
         log_joint=-np.asarray(energy) if exact and energy is not None else None,
         sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
         second=other,
@@ -124,7 +140,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
     if structure and any(
         structure.sites[name].plates for name in structure.latent if name in draws
     ):
-        return None  # latent values of single rows: predictions of some rows need all of them
+        return None  # a site with a value for each row: predictions at some rows would need all of them
     layers = find_hidden_layers(draws, jax.tree.map(lambda leaf: leaf[:_ROWS_TRIED], x), site=site)
     return align(weights, layers) if layers else None
 
@@ -132,7 +148,7 @@ def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays 
 def _spaces_of(
     draws: Draws, x: Any, batch_size: int, site: str | None
 ) -> tuple[Arrays, Predictions]:
-    """Weights and precisions of a run (without sites that only parameterise them), and its predictions."""
+    """Weights and precisions of a run, and its predictions; auxiliary sites of the prior are left out."""
     weights = {
         name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()

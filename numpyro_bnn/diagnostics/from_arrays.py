@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
 
 from numpyro_bnn.diagnostics.checked_draws import (
     Arrays,
     CheckedDraws,
+    PredictionDraws,
     bad_chains,
     check_draws,
     is_precision,
@@ -33,35 +35,37 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     distinct_functions,
     variance_parts,
 )
-from numpyro_bnn.diagnostics.evidence import (
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.report import Relabelling, Report
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
+from numpyro_bnn.diagnostics.sampler_stats import read
+from numpyro_bnn.diagnostics.verdict_evidence import (
     ErrorsAndAgreement,
     Evidence,
     measure,
     weights_to_judge,
 )
-from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Relabelling, Report
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
-from numpyro_bnn.diagnostics.sampler_stats import read
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.diagnostics.verdict_rules import judge, with_copies
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
-# Fewer draws than these give no Monte Carlo error at all: each half of a chain needs four.
+# With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
 
 
 def diagnose_draws(
-    weights: Any = None,
-    predictions: Any = None,
+    weights: Mapping[str, ArrayLike] | None = None,
+    predictions: PredictionDraws | None = None,
     *,
-    log_likelihood: Any = None,
+    log_likelihood: ArrayLike | None = None,
     tolerance: Tolerance | None = None,
-    aligned: Any = None,
-    log_joint: Any = None,
-    sample_stats: Mapping[str, Any] | None = None,
-    second: Any = None,
-    superchains: Any = None,
+    aligned: Mapping[str, ArrayLike] | None = None,
+    log_joint: ArrayLike | None = None,
+    sample_stats: Mapping[str, ArrayLike | None] | None = None,
+    second: tuple[Mapping[str, ArrayLike] | None, PredictionDraws | None]
+    | Mapping[str, object]
+    | None = None,
+    superchains: int | ArrayLike | None = None,
     min_draws: int = 100,
     rhat_limit: float | None = None,
     ess_limit: float | None = None,
@@ -106,20 +110,20 @@ def diagnose_draws(
     'within_tolerance'
     """
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
-    given = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
+    checked_draws = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
     settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, superchains)
-    copies = copies_of(given.by_label.values())
+    copies = copies_of(checked_draws.by_label.values())
     if not copies:
-        return _report_on(given, settings)
-    chains = given.shape[0]
-    kept = given.of_chains(lambda arrays: without_copies(arrays, copies, chains))
+        return _report_on(checked_draws, settings)
+    chains = checked_draws.shape[0]
+    kept = checked_draws.of_chains(lambda arrays: without_copies(arrays, copies, chains))
     stats = without_copies(sample_stats, copies, chains)
     report = _report_on(kept, settings._replace(sample_stats=stats))
     return with_copies(report, copies_in_words(copies, chains))
 
 
 class _Settings(NamedTuple):
-    """The arguments of `diagnose_draws` beside the draws."""
+    """The arguments of `diagnose_draws` other than draws."""
 
     tolerance: Tolerance
     min_draws: int
@@ -128,10 +132,10 @@ class _Settings(NamedTuple):
     superchains: Any = None
 
 
-def _report_on(given: CheckedDraws, settings: _Settings) -> Report:
+def _report_on(checked_draws: CheckedDraws, settings: _Settings) -> Report:
     """The report on chains that are no copies of each other."""
-    evidence = _evidence(given, settings)
-    spaces, found = evidence.spaces, evidence.measured
+    evidence = _evidence(checked_draws, settings)
+    spaces, measured = evidence.spaces, evidence.measured
     return Report(
         weights=spaces["weights"],
         predictions=spaces["predictions"],
@@ -139,34 +143,34 @@ def _report_on(given: CheckedDraws, settings: _Settings) -> Report:
         log_joint=spaces["log joint"],
         num_chains=evidence.num_chains,
         num_draws=evidence.num_draws,
-        rhat_limit=float("nan") if found is None else found.rhat_limit,
+        rhat_limit=float("nan") if measured is None else measured.rhat_limit,
         sampler=evidence.sampler,
         chains=evidence.chains,
         distinct=evidence.distinct,
         second=evidence.second,
         relabelling=evidence.relabelling,
-        monte_carlo_error=None if found is None else found.error,
-        agreement=None if found is None else found.agreement,
+        monte_carlo_error=None if measured is None else measured.error,
+        agreement=None if measured is None else measured.agreement,
         tolerance=settings.tolerance,
         **judge(evidence)._asdict(),
     )
 
 
-def _evidence(given: CheckedDraws, settings: _Settings) -> Evidence:
+def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
     """Everything that is measured before the verdict."""
-    chains, draws = given.shape
-    functions = {name: _without_repeats(array) for name, array in given.predictions.items()}
+    chains, draws = checked_draws.shape
+    functions = {name: _without_repeats(array) for name, array in checked_draws.predictions.items()}
     spaces = {
-        "weights": Space.from_draws("weights", given.weights),
-        "precisions": Space.from_draws("precisions", given.precisions),
-        "log joint": Space.from_draws("log joint", given.log_joint),
+        "weights": Space.from_draws("weights", checked_draws.weights),
+        "precisions": Space.from_draws("precisions", checked_draws.precisions),
+        "log joint": Space.from_draws("log joint", checked_draws.log_joint),
         "predictions": Space.from_draws("predictions", functions),
     }
-    bad = _broken(given, spaces)
+    bad = _broken(checked_draws, spaces)
     judgeable = not bad and draws >= settings.min_draws
-    opinion, theirs = _second(given, settings.second) if judgeable else (None, {})
-    found = _measure(given, functions, spaces, settings, theirs) if judgeable else None
-    groups, stuck = _single_chains(given, found)
+    opinion, theirs = _second(checked_draws, settings.second) if judgeable else (None, {})
+    measured = _measure(checked_draws, functions, spaces, settings, theirs) if judgeable else None
+    groups, stuck = _single_chains(checked_draws, measured)
     return Evidence(
         spaces=spaces,
         num_chains=chains,
@@ -174,22 +178,22 @@ def _evidence(given: CheckedDraws, settings: _Settings) -> Evidence:
         min_draws=settings.min_draws,
         sampler=read(settings.sample_stats, (chains, draws)),
         bad_chains=bad,
-        verdict_without=_verdict_without(bad, given, settings),
-        measured=found,
-        what="predictions" if given.predictions else "weights",
+        verdict_without=_verdict_without(bad, checked_draws, settings),
+        measured=measured,
+        what="predictions" if checked_draws.predictions else "weights",
         stuck=stuck,
         chains=groups,
-        distinct=_distinct(given.predictions) if judgeable else None,
+        distinct=_distinct(checked_draws.predictions) if judgeable else None,
         second=opinion,
-        relabelling=_relabelling(given) if judgeable and given.aligned else None,
+        relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
         second_tempering=_second_tempering(settings.second),
     )
 
 
-def _tolerance(given: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
+def _tolerance(tolerance: Tolerance | None, old: Mapping[str, float | None]) -> Tolerance:
     """The tolerance to judge by, after a warning about the two limits that no longer exist.
 
-    :param given: the argument `tolerance`.
+    :param tolerance: the argument `tolerance`.
     :param old: values of the limits that no longer exist, by name; None where not given.
     """
     gone = [name for name, value in old.items() if value is not None]
@@ -200,12 +204,12 @@ def _tolerance(given: Tolerance | None, old: Mapping[str, float | None]) -> Tole
             DeprecationWarning,
             stacklevel=find_stack_level(),
         )
-    if given is not None and not isinstance(given, Tolerance):
+    if tolerance is not None and not isinstance(tolerance, Tolerance):
         raise TypeError(
-            f"diagnose: tolerance must be a bnn.Tolerance, got {type(given).__name__}. Write "
+            f"diagnose: tolerance must be a bnn.Tolerance, got {type(tolerance).__name__}. Write "
             f"bnn.Tolerance(total_variation=0.01, relative=0.1, log_score=0.005)."
         )
-    return Tolerance() if given is None else given
+    return Tolerance() if tolerance is None else tolerance
 
 
 def _without_repeats(functions: np.ndarray) -> np.ndarray:
@@ -214,37 +218,37 @@ def _without_repeats(functions: np.ndarray) -> np.ndarray:
     A noise scale that does not depend on the input is one scalar, not one an input.
     """
     first = functions[:, :, :1]
-    # Comparing a single draw first settles most cases.
+    # A single draw is compared first, which shows a difference in most cases.
     if functions.ndim == 3 and (functions[:, :1] == first[:, :1]).all():
         return first if (functions == first).all() else functions
     return functions
 
 
-def _broken(given: CheckedDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
+def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[int, tuple[int, str]]:
     """First draw and site of NaN or infinities, by chain.
 
     All draws are searched only where R-hat, ESS or a minimum shows that there are any.
     """
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
     doubtful = any(space.num_bad for space in spaces.values())
-    scored = given.scored
+    scored = checked_draws.scored
     if doubtful or (scored is not None and np.isnan(scored.min())):
-        return bad_chains(given)
+        return bad_chains(checked_draws)
     return {}
 
 
 def _verdict_without(
-    bad: Mapping[int, Any], given: CheckedDraws, settings: _Settings
+    bad: Mapping[int, Any], checked_draws: CheckedDraws, settings: _Settings
 ) -> Verdict | None:
     """The verdict on the chains that are finite, where only some are."""
-    if not 0 < len(bad) < given.shape[0]:
+    if not 0 < len(bad) < checked_draws.shape[0]:
         return None
     alone = settings._replace(sample_stats=None, second=None)
-    return _report_on(given.without(bad), alone).verdict
+    return _report_on(checked_draws.without(bad), alone).verdict
 
 
 def _measure(
-    given: CheckedDraws,
+    checked_draws: CheckedDraws,
     functions: Arrays,
     spaces: Mapping[str, Space],
     settings: _Settings,
@@ -255,11 +259,13 @@ def _measure(
         space: Space | None = spaces["predictions"]
         other = theirs or None
     else:
-        functions = weights_to_judge(given.weights | given.precisions | given.log_joint)
+        functions = weights_to_judge(
+            checked_draws.weights | checked_draws.precisions | checked_draws.log_joint
+        )
         space, other = None, None
     return measure(
         functions,
-        given.scored,
+        checked_draws.scored,
         settings.tolerance,
         space=space,
         second=other,
@@ -268,15 +274,15 @@ def _measure(
 
 
 def _single_chains(
-    given: CheckedDraws, found: ErrorsAndAgreement | None
+    checked_draws: CheckedDraws, measured: ErrorsAndAgreement | None
 ) -> tuple[Disagreement | None, tuple[int, ...]]:
-    """Which chains predict alike, and which do not move; asked only of a run that is not within tolerance."""
-    if found is None or found.verdict.startswith("within"):
+    """Groups of chains that predict alike, and chains that do not move; None for a run within tolerance."""
+    if measured is None or measured.verdict.startswith("within"):
         return None, ()
-    if given.predictions:
-        groups = disagreement(given.predictions)
+    if checked_draws.predictions:
+        groups = disagreement(checked_draws.predictions)
         return groups, groups.stuck
-    weights = given.weights | given.precisions
+    weights = checked_draws.weights | checked_draws.precisions
     return None, _stuck(weights) if weights else ()
 
 
@@ -290,17 +296,17 @@ def _stuck(weights: Arrays) -> tuple[int, ...]:
     return stuck_chains(sds)
 
 
-def _second(given: CheckedDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
+def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | None, Arrays]:
     """The comparison with another run of the model, and the predictions of that run."""
     if second is None:
         return None, {}
-    if not (given.precisions or given.predictions):
+    if not (checked_draws.precisions or checked_draws.predictions):
         raise ValueError(
             "diagnose_draws: second has nothing to be compared with: got weights alone, whose "
             "labelling is arbitrary. Pass the predictions of both runs at the same inputs."
         )
     precisions, predictions = _theirs(second)
-    ours = {**given.precisions, **given.predictions}
+    ours = {**checked_draws.precisions, **checked_draws.predictions}
     return compare_draws(ours, precisions | predictions), predictions
 
 
@@ -321,12 +327,12 @@ def _theirs(second: Any) -> tuple[Arrays, Arrays]:
             f"those keys, got {type(second).__name__}. Either of the two may be None."
         )
     arrays = named_arrays("second weights", second[0], "weights")
-    # Single weights of two runs cannot be compared, for want of a common labelling.
+    # Single weights of two runs cannot be compared: their hidden units are numbered differently.
     precise = {name: array for name, array in arrays.items() if is_precision(name)}
     return precise, named_arrays("second predictions", second[1], "predictions")
 
 
-def _relabelling(given: CheckedDraws) -> Relabelling:
+def _relabelling(checked_draws: CheckedDraws) -> Relabelling:
     """The weights after alignment, and the variance between chains before and after."""
 
     def share(arrays: Arrays) -> float:
@@ -335,9 +341,9 @@ def _relabelling(given: CheckedDraws) -> Relabelling:
         return between / max(sum(float(part.within.sum()) for part in parts) + between, 1e-300)
 
     return Relabelling(
-        Space.from_draws("weights, aligned", given.aligned),
-        share(given.weights),
-        share(given.aligned),
+        Space.from_draws("weights, aligned", checked_draws.aligned),
+        share(checked_draws.weights),
+        share(checked_draws.aligned),
     )
 
 

@@ -1,32 +1,34 @@
 """Matches the hidden units of every draw to those of one draw, to tell relabelling from real differences.
 
-Exchanging two hidden units with all their weights changes no prediction; nor does flipping the
-signs around an odd activation, or scaling what enters a relu and unscaling what leaves it. Chains
-that sit in such copies of one mode have a large R-hat in weight space for no reason that matters.
-:func:`find_hidden_layers` finds which of these a network has, by trying them on its predictions;
-:func:`align` undoes them, draw by draw, by optimal assignment of hidden units to those of a
-reference draw (as Ainsworth et al. 2023, *Git Re-Basin*, section 3.2, match two networks). What
-is left between the chains is genuine.
+Exchanging two hidden units with all their weights changes no prediction. Flipping the signs before and after
+an odd activation changes none either, nor does scaling the weights into a relu and dividing those out of it
+by the same number. Chains in such copies of one mode have a large R-hat in weight space although they agree.
+:func:`find_hidden_layers` tries which of these symmetries leave the predictions of a network as they are;
+:func:`align` undoes them, draw by draw, by optimal assignment of hidden units to those of a reference draw
+(as Ainsworth et al. 2023, *Git Re-Basin*, section 3.2, match two networks). The differences between chains
+that remain are real.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictions import predict
 
 Values = dict[str, np.ndarray]
 _BLOCK = 256  # draws at a time, for bounded memory
 _SWEEPS = 10
-# What float32 leaves of an exact symmetry, relative to the spread of the predictions.
+# Rounding error of an exact symmetry in float32, relative to the spread of the predictions.
 _ROUNDING = 1e-3
 
 
 class HiddenLayer(NamedTuple):
-    """Units that can be exchanged, and the weights that move with them.
+    """Hidden units that can be exchanged, and the weights that belong to them.
 
     - **incoming** - kernel whose last axis counts the units.
     - **vectors** - sites of one value a unit, such as the bias and the scale of a norm layer.
@@ -98,15 +100,14 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
 
 
 def find_hidden_layers(
-    draws: Draws, x: Any, model: Callable | None = None, site: str | None = None
+    draws: Draws, x: PyTree, model: Callable | None = None, site: str | None = None
 ) -> tuple[HiddenLayer, ...]:
     """The layers of a network whose hidden units can be exchanged.
 
-    Every pair of kernels whose sizes fit is tried: one draw, shaken so that nothing in it is
-    special, is predicted before and after its units are exchanged, flipped or scaled, and only
-    what leaves all predictions alone is a symmetry. So activations, norm layers, convolutions
-    and skip connections need not be declared; units tied across several layers (the channels of
-    a residual stage) are not found.
+    Every pair of kernels whose sizes fit is tried. One draw, with noise added so that none of its values is
+    special, predicts before and after its units are exchanged, flipped or scaled; a change that leaves all
+    predictions as they are is a symmetry. So activations, norm layers, convolutions and skip connections need
+    not be declared; units tied across several layers (the channels of a residual stage) are not found.
 
     :param draws: draws of the weights, with their model.
     :param x: inputs at which predictions are compared; some rows are enough.
@@ -116,7 +117,7 @@ def find_hidden_layers(
     """
     rng = np.random.default_rng(0)
     base = {name: np.asarray(value[:1, -1]) for name, value in draws.items()}
-    # Sites that belong to a weight (its precision, its standardised value) do not affect predictions.
+    # Sites beside a weight (its precision, its standardised value) do not affect predictions.
     weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
     shapes = {name: base[name].shape[1:] for name in weights}
     candidates = _candidates(shapes)
@@ -144,7 +145,7 @@ def find_hidden_layers(
     for layer, kernel, exchanged, flipped, scaled in zip(
         candidates, *(unchanged[1 + k :: 4] for k in range(4))
     ):
-        # Where the kernel alone can be reordered, nothing depends on it.
+        # If the kernel alone can be reordered, predictions do not depend on it.
         if exchanged and not kernel:
             found.setdefault(
                 layer.incoming, layer._replace(flips=bool(flipped), scales=bool(scaled))
@@ -182,9 +183,9 @@ def _match(values: Values, layer: HiddenLayer, target: np.ndarray) -> bool:
 
 
 def align(
-    weights: Mapping[str, Any],
+    weights: Mapping[str, ArrayLike],
     layers: tuple[HiddenLayer, ...],
-    reference: Mapping[str, Any] | None = None,
+    reference: Mapping[str, ArrayLike] | None = None,
 ) -> Values:
     """Exchange, flip and scale hidden units so that every draw resembles a reference draw most.
 

@@ -1,31 +1,36 @@
-"""A report on a run: the numbers of each space, the verdict, and how it is shown."""
+"""The report on a run: its verdict, the numbers behind it, and their display as text, table and page."""
 
 import html
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from numpyro_bnn._html import page, picture, section
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
 from numpyro_bnn.diagnostics.distinct_functions import DistinctFunctions
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report_numbers import ReportNumbers, numbers_of
-from numpyro_bnn.diagnostics.report_page import (
+from numpyro_bnn.diagnostics.report_sections import (
     convergence_table,
     evidence_section,
     rows_section,
     temperature_section,
     verdict_section,
 )
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 _WIDTH = 88
 _MOST_GROUPS = 12
@@ -57,16 +62,17 @@ class Report:
     :param predictions: R-hat and ESS of the predictions at the given inputs.
     :param precisions: R-hat and ESS of sites whose names end in "precision".
     :param log_joint: R-hat and ESS of the log joint density.
-    :param verdict: `"within_tolerance"`: chains agree and averages are known as well as was asked;
-        `"within_tolerance_on_average"`: all but the worst rows are; `"run_longer"`; `"chains_disagree"`;
-        `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN or infinities.
+    :param verdict: `"within_tolerance"`: chains agree and averages are within the tolerance;
+        `"within_tolerance_on_average"`: the same for means over rows, but not for the worst rows;
+        `"run_longer"`; `"chains_disagree"`; `"too_short"`: too few draws a chain to judge; `"invalid"`: NaN
+        or infinities.
     :param sentences: the explanation, sentence by sentence.
     :param num_chains: chains.
     :param num_draws: draws a chain.
     :param rhat_limit: the limit that the largest R-hat of so many predictions stays below where chains
         agree, at their median effective sample size; NaN where nothing was judged.
     :param sampler: divergences, acceptance, temperatures, … that the sampler recorded.
-    :param chains: which chains predict alike, where the predictions do not keep the limits.
+    :param chains: which chains predict alike; only where predictions are not within the tolerance.
     :param distinct: effective number of distinct functions, where the noise is known.
     :param second: comparison with another run, where one was given.
     :param relabelling: the weights after matching hidden units, where that was done.
@@ -76,8 +82,8 @@ class Report:
         invalid or too few.
     :param agreement: the test of whether chains differ by more than their own errors; None likewise.
     :param tolerance: the Monte Carlo error that was accepted.
-    :param needed: how many times as many draws bring all within tolerance: at most 1 where all is,
-        infinite where nothing moves, NaN where more draws would not help. Where chains disagree it
+    :param needed: factor by which to lengthen the run so that all is within tolerance: at most 1 where it is
+        already, infinite where nothing moves, NaN where more draws would not help. Where chains disagree it
         assumes that they cross between modes.
     :param needed_by: the quantity that asks for the most draws.
     """
@@ -176,7 +182,7 @@ class Report:
         for label, whole, numbers in rows:
             label = label if whole else "  " + label
             if len(label) > name_width:
-                # The end of a site's name says more than its beginning.
+                # Long names are cut at their beginning: the end of a site's name is more telling.
                 label = "  …" + label[-(name_width - 3) :]
             cells = "".join(f"{text:>{_CELL}}" for text in _texts(numbers))
             lines.append(f"{label:<{name_width}}{cells}".rstrip())
@@ -225,22 +231,30 @@ class Report:
             "convergence": section("Convergence, site by site", self._html_table(), pictures),
         }
 
-    def to_html(self, path: str | Path | None = None, *, rows: Sequence[str] | None = None) -> str:
+    def to_html(
+        self,
+        path: str | Path | None = None,
+        *,
+        rows: Sequence[str] | None = None,
+        check: FitCheck | None = None,
+    ) -> str:
         """This report as one page of HTML, which needs neither a network nor a script.
 
         :param path: the file to write; none where None.
         :param rows: names of the rows that were judged; their numbers where None.
+        :param check: the check of the fit, from :func:`numpyro_bnn.check_fit`, to show beside it.
         :return: the page.
         :raises ValueError: for another number of names than rows.
         :raises OSError: if the file cannot be written.
         """
         title = "Can this posterior be believed?"
-        made = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values()))
+        fit = "" if check is None else check.html_section()
+        text = page(title, (f"<h1>{title}</h1>", *self.html_sections(rows).values(), fit))
         if path is not None:
-            Path(path).write_text(made, encoding="utf-8")
-        return made
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """The table as a pandas data frame, one row for each site and no summaries.
 
         :return: columns `space`, `site`, `num_scalars`, `max_rhat`, `median_rhat`, `min_ess`,
@@ -261,7 +275,7 @@ class Report:
 
     def numbers(self) -> ReportNumbers:
         """Verdict, errors and agreement as plain numbers and arrays, which files can hold."""
-        said: dict[str, str | float | int] = {
+        texts: dict[str, str | float | int] = {
             "verdict": str(self.verdict),
             "headline": self.headline,
             "explanation": self.explanation,
@@ -270,9 +284,11 @@ class Report:
             "num_chains": self.num_chains,
             "num_draws": self.num_draws,
         }
-        return numbers_of(said, self.tolerance, self.monte_carlo_error, self.agreement)
+        return numbers_of(texts, self.tolerance, self.monte_carlo_error, self.agreement)
 
-    def plot(self, axes: Any = None) -> Any:
+    def plot(
+        self, axes: "Sequence[Axes] | np.ndarray | None" = None
+    ) -> "Sequence[Axes] | np.ndarray":
         """Histograms of R-hat, weights beside predictions, with the limit of so many predictions.
 
         :param axes: two Matplotlib axes; default: a new figure.

@@ -35,19 +35,19 @@ class ReportNumbers(NamedTuple):
 
 
 def numbers_of(
-    said: Mapping[str, str | float | int],
+    texts: Mapping[str, str | float | int],
     tolerance: Tolerance,
     error: MonteCarloError | None,
     agreement: Agreement | None,
 ) -> ReportNumbers:
     """Gather the numbers of a report.
 
-    :param said: verdict, headline and further texts by name, which come first.
+    :param texts: verdict, headline and further texts by name, which come first.
     :param tolerance: the Monte Carlo error that was accepted.
     :param error: Monte Carlo errors; None for draws that were not judged.
     :param agreement: the test of agreement of the chains; None for draws that were not judged.
     """
-    attributes = dict(said) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
+    attributes = dict(texts) | {f"tolerance_{name}": v for name, v in asdict(tolerance).items()}
     for lead, names, found in (
         ("monte_carlo_error", _ERRORS, error),
         ("agreement", _AGREEMENT, agreement),

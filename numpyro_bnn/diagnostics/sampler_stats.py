@@ -1,16 +1,17 @@
 """Divergences, acceptance, E-BFMI and temperatures that a sampler recorded, and warnings about them.
 
-Divergences, trees that hit their limit, low acceptance and a low E-BFMI each mean that the
-draws may miss a region that no comparison of the chains can show.
+Divergences, trees that reach their largest size, low acceptance and a low E-BFMI each mean that all chains
+may miss a region; a comparison of the chains cannot show that.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.rhat import ebfmi
-from numpyro_bnn.diagnostics.temperatures import Measured, Temperatures, temperatures_of
+from numpyro_bnn.diagnostics.temperatures import MeasuredTemperature, Temperatures, temperatures_of
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # Each name that NumPyro or ArviZ gives to a quantity.
@@ -21,11 +22,11 @@ _NAMES = {
     "accept_prob": ("accept_prob", "acceptance_rate"),
     "energy": ("energy",),
 }
-# A hundredth of the transitions: Stan warns from the first, and one in a thousand is common
-# where the posterior of a network has a corner.
+# Divergences are reported from a hundredth of the transitions on. Stan warns from the first on, but one in a
+# thousand is common where the posterior of a network has a sharp corner.
 _DIVERGENT_SHARE = 0.01
 _SATURATED_SHARE = 0.05
-# NUTS aims at 0.8, MALA at 0.57, a random walk at 0.23.
+# Acceptance below this is low: NUTS is tuned to 0.8, MALA to 0.57, a random walk to 0.23.
 _LOW_ACCEPTANCE = 0.15
 # Betancourt 2016, as in Stan and ArviZ.
 _LOW_EBFMI = 0.3
@@ -57,13 +58,14 @@ class SamplerStats(NamedTuple):
         return self.heat.target
 
     @property
-    def temperatures(self) -> Mapping[str, Mapping[str, Measured]]:
-        """Temperatures of momenta (``"kinetic"``) and positions (``"configurational"``), of each site
-        and of ``"all"``, as :func:`~numpyro_bnn.plots.plot_layer_temperature` takes them."""
+    def temperatures(self) -> Mapping[str, Mapping[str, MeasuredTemperature]]:
+        """Temperatures by kind, ``"kinetic"`` or ``"configurational"``, and by site or ``"all"``."""
         return self.heat.measured
 
 
-def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> SamplerStats:
+def read(
+    sample_stats: Mapping[str, ArrayLike | None] | None, shape: tuple[int, int]
+) -> SamplerStats:
     """Read the statistics of a sampler under NumPyro's or ArviZ's names.
 
     :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` (a number) says which
@@ -86,7 +88,7 @@ def read(sample_stats: Mapping[str, Any] | None, shape: tuple[int, int]) -> Samp
                     f"mcmc.get_extra_fields(group_by_chain=True)."
                 )
             found[meaning] = array
-    limit = given.get("max_num_steps")
+    limit: Any = given.get("max_num_steps")
     if "saturated" not in found and "num_steps" in found and limit is not None:
         found["saturated"] = found["num_steps"] >= int(limit)
     counts = [int(found[k].sum()) if k in found else None for k in ("diverging", "saturated")]
@@ -114,37 +116,37 @@ def warnings_of(stats: SamplerStats) -> list[str]:
     :param stats: statistics of the sampler.
     :return: sentences, the worst first; empty when all is well.
     """
-    said = []
+    sentences = []
     if stats.divergences:
         share = stats.divergences / stats.num_transitions
         lead = f"{stats.divergences} transitions diverged ({percent(share)})"
         if share > _DIVERGENT_SHARE:
-            said.append(
+            sentences.append(
                 f"{lead}: the draws miss where the posterior bends most, and no R-hat can show "
                 f"that; raise target_accept_prob or reparameterise."
             )
         else:
-            said.append(f"{lead}: few, but look where they lie.")
+            sentences.append(f"{lead}: few, but look where they lie.")
     if stats.saturated_trees:
         share = stats.saturated_trees / stats.num_transitions
         lead = f"{stats.saturated_trees} trajectories ended at the largest tree ({percent(share)})"
         if share > _SATURATED_SHARE:
-            said.append(
+            sentences.append(
                 f"{lead}: the sampler turns back before it has crossed the posterior; raise "
-                f"max_tree_depth, or start from optimised weights."
+                f"max_tree_depth, and begin at `bnn.optimize` if the chains did not."
             )
         else:
-            said.append(f"{lead}.")
+            sentences.append(f"{lead}.")
     if stats.acceptance is not None and not stats.acceptance.min() >= _LOW_ACCEPTANCE:
         worst = int(np.argmin(np.nan_to_num(stats.acceptance, nan=-1.0)))
-        said.append(
+        sentences.append(
             f"Chain {worst} accepts {percent(float(stats.acceptance[worst]))} of its proposals: "
             f"it hardly moves; lower the step size."
         )
     if stats.ebfmi is not None and (stats.ebfmi < _LOW_EBFMI).any():
         worst = int(np.nanargmin(stats.ebfmi))
-        said.append(
+        sentences.append(
             f"E-BFMI of chain {worst} is {stats.ebfmi[worst]:.2f} (below {_LOW_EBFMI}): its "
             f"momentum hardly changes the energy, so the tails are not reached; reparameterise."
         )
-    return said + stats.heat.comments()
+    return sentences + stats.heat.comments()

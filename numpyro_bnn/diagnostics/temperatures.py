@@ -1,30 +1,30 @@
 """Diagnoses a stochastic-gradient run by its temperatures, with advice on what to do.
 
-Two temperatures are measured, of the whole chain and of each site, and both should equal the one
-that was asked for. The *kinetic* one, pᵀM⁻¹p / D, is that of the momenta, which forget within a few
-steps: where it is off, something is wrong with the step, the noise or the friction. The
-*configurational* one, θᵀ∇U / D, is that of the positions, and is right only once the chain has
-arrived: it is negative while the weights still grow. So the pair tells a step that is too large from
-a chain that has not arrived, for which the advice is the opposite. :data:`TABLE` has it for every
-combination.
+Two temperatures are measured, for the whole chain and for each site, and both should equal the temperature of
+the kernel. The *kinetic* temperature, pᵀM⁻¹p / D, is that of the momenta, which lose their memory within a
+few steps: if it is wrong, then step size, noise or friction is wrong. The *configurational* temperature, θᵀ∇U
+/ D, is that of the positions, and is right only when the chain is stationary: it is negative while the
+weights still grow. So the two together distinguish a step size that is too large from a chain that is not yet
+stationary, which need opposite advice. :data:`TABLE` holds the advice for every combination.
 """
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
 Level = Literal["absent", "negative", "low", "normal", "high"]
 
-# A temperature is wrong when it is off by more than this share and by this many errors.
+# A temperature is wrong if it differs from the target by more than this share and this many errors.
 _WRONG = 0.1
 _ERRORS = 4.0
-# Off by more than this share it is wrong as soon as the scatter of independent draws cannot explain it.
-# The error by effective draws is not used then: a chain that has not arrived has few of them.
+# A difference of more than this share is wrong if the scatter of independent draws cannot explain it. The
+# error from effective draws is not used then: a chain that is not stationary has few of them.
 _FAR = 0.5
-# Sites that are named in one sentence.
+# The largest number of sites named in one sentence.
 _MOST_NAMED = 5
 
 _NOT_STATIONARY = (
@@ -64,7 +64,7 @@ TABLE: dict[tuple[Level, Level], str | None] = {
 }
 
 
-class Measured(NamedTuple):
+class MeasuredTemperature(NamedTuple):
     """A mean over all chains and draws, and its Monte Carlo error."""
 
     value: float
@@ -83,18 +83,18 @@ class Temperatures(NamedTuple):
     """
 
     target: float = float("nan")
-    measured: Mapping[str, Mapping[str, Measured]] = {}
+    measured: Mapping[str, Mapping[str, MeasuredTemperature]] = {}
     scatter: Mapping[str, Mapping[str, float]] = {}
     step_is_zero: bool = False
     corrected: bool = False
 
     @property
     def asked(self) -> float:
-        """The target; where nothing was recorded the posterior's, which is 1."""
+        """The target temperature; where it was not recorded 1, that of the posterior."""
         return 1.0 if np.isnan(self.target) else self.target
 
     def level(self, kind: str, site: str) -> Level:
-        """How a temperature compares with what was asked for."""
+        """The level of a measured temperature beside the target, as in :data:`TABLE`."""
         if site not in self.measured.get(kind, {}):
             return "absent"
         # At temperature 0 a run optimises, and there is nothing to compare.
@@ -112,15 +112,15 @@ class Temperatures(NamedTuple):
         return "low" if value < target else "high"
 
     def advice(self, site: str) -> str | None:
-        """What is wrong with one site, or with ``"all"``, and what to do; None if nothing is."""
+        """What is wrong with one site, or with ``"all"``, and what to do about it; None if all is well."""
         kinetic, configurational = (self.level(k, site) for k in ("kinetic", "configurational"))
-        said = TABLE["low" if kinetic == "negative" else kinetic, configurational]
-        # No step biases a chain that accepts and rejects.
-        return _NOT_STATIONARY if said is not None and self.corrected else said
+        sentence = TABLE["low" if kinetic == "negative" else kinetic, configurational]
+        # In a chain that accepts or rejects its steps, no step size causes a bias.
+        return _NOT_STATIONARY if sentence is not None and self.corrected else sentence
 
     @property
     def far_off(self) -> bool:
-        """Whether the whole chain is wrong by more than half of what was asked for."""
+        """Whether a temperature of the whole chain is wrong by more than half of the target."""
         return any(
             self.level(kind, "all") not in ("absent", "normal")
             and abs(sites["all"].value - self.asked) > _FAR * self.asked
@@ -134,21 +134,23 @@ class Temperatures(NamedTuple):
         sites = dict.fromkeys(site for found in self.measured.values() for site in found)
         wrong: dict[str, list[str]] = {}
         for site in sites:
-            said = self.advice(site)
-            if said is not None:
-                wrong.setdefault(said, []).append(site)
+            advice = self.advice(site)
+            if advice is not None:
+                wrong.setdefault(advice, []).append(site)
         worst_first = {
-            said: sorted(found, key=self._off, reverse=True) for said, found in wrong.items()
+            advice: sorted(found, key=self._off, reverse=True) for advice, found in wrong.items()
         }
-        order = sorted(worst_first, key=lambda said: self._off(worst_first[said][0]), reverse=True)
-        return [self._comment(worst_first[said], said) for said in order]
+        order = sorted(
+            worst_first, key=lambda advice: self._off(worst_first[advice][0]), reverse=True
+        )
+        return [self._comment(worst_first[advice], advice) for advice in order]
 
     def _off(self, site: str) -> float:
-        """By how much the worse of the two temperatures of a site is off."""
-        found = [sites[site].value for sites in self.measured.values() if site in sites]
-        return max(abs(value - self.asked) for value in found)
+        """The larger one of the two deviations of a site from the target."""
+        values = [sites[site].value for sites in self.measured.values() if site in sites]
+        return max(abs(value - self.asked) for value in values)
 
-    def _comment(self, sites: list[str], said: str) -> str:
+    def _comment(self, sites: list[str], advice: str) -> str:
         worst, *others = sites
         where = "the chain" if worst == "all" else worst
         off = [k for k in self.measured if self.level(k, worst) not in ("absent", "normal")]
@@ -159,7 +161,7 @@ class Temperatures(NamedTuple):
             for kind in off
         )
         beside = "".join(f" ({kind}: {self.measured[kind][worst].value:.2f})" for kind in right)
-        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {said}"
+        lead = f"The {values}{beside} where {self.asked:.3g} was asked for: {advice}"
         if not others:
             return lead
         named = ["the whole chain" if site == "all" else site for site in others[:_MOST_NAMED]]
@@ -167,30 +169,30 @@ class Temperatures(NamedTuple):
         return f"{lead} So it is of {', '.join(named)}{f' and {more} more' if more else ''}."
 
 
-def temperatures_of(stats: Mapping[str, Any], corrected: bool) -> Temperatures:
+def temperatures_of(stats: Mapping[str, ArrayLike], corrected: bool) -> Temperatures:
     """Read the temperatures that a run recorded.
 
     :param stats: name to array `(chain, draw)`.
     :param corrected: whether its steps were accepted or rejected.
     """
-    asked = stats.get("temperature")
-    target = float("nan") if asked is None else float(np.mean(np.asarray(asked)))
-    measured: dict[str, dict[str, Measured]] = {}
+    targets = stats.get("temperature")
+    target = float("nan") if targets is None else float(np.mean(np.asarray(targets)))
+    measured: dict[str, dict[str, MeasuredTemperature]] = {}
     scatter: dict[str, dict[str, float]] = {}
     for kind in ("kinetic", "configurational"):
         sites = {"all": stats[f"{kind}_temperature"]} if f"{kind}_temperature" in stats else {}
         lead = f"{kind}_temperatures["
         sites |= {n[len(lead) : -1]: v for n, v in stats.items() if n.startswith(lead)}
         for site, draws in sites.items():
-            found = _measure(np.asarray(draws), target)
-            if found is not None:
-                measured.setdefault(kind, {})[site] = found[0]
-                scatter.setdefault(kind, {})[site] = found[1]
+            mean = _measure(np.asarray(draws), target)
+            if mean is not None:
+                measured.setdefault(kind, {})[site] = mean[0]
+                scatter.setdefault(kind, {})[site] = mean[1]
     return Temperatures(target, measured, scatter, _is_zero(stats), corrected)
 
 
-def _measure(draws: np.ndarray, target: float) -> tuple[Measured, float] | None:
-    """Mean with its error, and the error of as many independent draws; None for none."""
+def _measure(draws: np.ndarray, target: float) -> tuple[MeasuredTemperature, float] | None:
+    """Mean with its error, and the error of as many independent draws; None without finite draws."""
     mean = float(draws.mean(dtype=np.float64)) if draws.size else float("nan")
     if not np.isfinite(mean):
         return None
@@ -200,10 +202,10 @@ def _measure(draws: np.ndarray, target: float) -> tuple[Measured, float] | None:
         # The scatter of the temperature of a single momentum, the largest possible.
         scatter = 2**0.5 * (1.0 if np.isnan(target) else target)
     if draws.shape[1] < 4:
-        # Too few for effective draws.
-        return Measured(mean, scatter), scatter
+        # There are too few draws to estimate an effective sample size.
+        return MeasuredTemperature(mean, scatter), scatter
     size, _, sd = (float(v) for v in moments("diagnose_draws", draws))
-    return Measured(mean, sd / size**0.5), scatter
+    return MeasuredTemperature(mean, sd / size**0.5), scatter
 
 
 def _is_zero(stats: Mapping[str, Any]) -> bool:

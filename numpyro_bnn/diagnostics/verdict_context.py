@@ -1,20 +1,20 @@
-"""Sentences that stand beside the verdict: on what is reported and does not decide it.
+"""Sentences of a report on what does not decide the verdict.
 
-Why a run could not be judged, what the weights, precisions and log joint look like, how much of the
-weights' disagreement is relabelling, what single chains do, and what a second run says. The sentences that
-carry the verdict are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
+They tell why a run could not be judged, how weights, precisions and log joint mix, how much of the weights'
+disagreement is relabelling, what single chains do, and whether a second run agrees. The sentences on the
+verdict itself are in :mod:`numpyro_bnn.diagnostics.verdict_words`.
 """
 
 from numpyro_bnn.diagnostics.compare_runs import SecondOpinion
-from numpyro_bnn.diagnostics.evidence import Evidence
 from numpyro_bnn.diagnostics.sampler_stats import percent
+from numpyro_bnn.diagnostics.verdict_evidence import Evidence
 from numpyro_bnn.diagnostics.verdict_words import listed
 
 # Chains "drift" where their two halves predict differently at more than this share of the inputs.
 _DRIFT = 0.05
-# Distinct functions are a continuous count; below this it is sampling of finitely many draws.
+# The number of distinct functions is not whole; up to this it may come from finitely many draws alone.
 _DISTINCT = 1.2
-# Matching hidden units explains nothing where more than this share of the variance between chains is left.
+# If more than this share of the variance between chains remains, matching hidden units explains nothing.
 _HARDLY_LESS = 0.9
 UNCORRECTED = (
     "No step was accepted or rejected: the bias of the step size is in all chains alike, and no R-hat "
@@ -36,23 +36,23 @@ ONE_CHAIN = (
 
 
 def on_invalid_draws(evidence: Evidence) -> list[str]:
-    """Which chains hold NaN or infinities, from which draw on, and what the other chains are worth."""
+    """Chains with NaN or infinities, the draw where these begin, and the verdict on the other chains."""
     bad = evidence.bad_chains
-    said = []
+    lines = []
     for number, (draw, site) in sorted(bad.items()):
-        said.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
+        lines.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
     if len(bad) == evidence.num_chains:
-        return [*said, "No chain is left: lower the step size, or start from optimised weights."]
+        return [*lines, "No chain is left: lower the step size, or start from optimised weights."]
     names = listed(sorted(bad))
     if evidence.verdict_without is not None:
         verdict = evidence.verdict_without.words
         chain = "chains" if len(bad) > 1 else "chain"
-        said.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
-    return said
+        lines.append(f"Leave out {chain} {names}; the others alone get the verdict: {verdict}.")
+    return lines
 
 
 def on_too_few_draws(evidence: Evidence) -> list[str]:
-    """That the chains are too short to judge."""
+    """A sentence that the chains are too short to judge."""
     return [
         f"{evidence.num_draws} draws a chain are too few to judge (at least {evidence.min_draws}): "
         f"their errors are themselves too uncertain; run longer, 1000 draws are usual."
@@ -82,44 +82,44 @@ def _rhat(value: float) -> str:
 
 def on_relabelling(evidence: Evidence) -> list[str]:
     """How much of the weights' variance between chains is mere relabelling of hidden units."""
-    found = evidence.relabelling
-    if found is None:
+    matched = evidence.relabelling
+    if matched is None:
         return []
-    lead = f"Of the weights' variance {percent(found.before)} lies between chains"
-    worst = f"worst R-hat {_rhat(found.space.max_rhat)}"
-    if found.after > _HARDLY_LESS * found.before:
+    lead = f"Of the weights' variance {percent(matched.before)} lies between chains"
+    worst = f"worst R-hat {_rhat(matched.space.max_rhat)}"
+    if matched.after > _HARDLY_LESS * matched.before:
         return [f"{lead}, and matching hidden units changes little ({worst}): not relabelling."]
     return [
-        f"{lead}, and {percent(found.after)} once hidden units are matched ({worst}): the "
-        "difference is relabelling, the rest is not."
+        f"{lead}, and {percent(matched.after)} once hidden units are matched ({worst}): the "
+        "difference is relabelling of hidden units, and what is left is not."
     ]
 
 
 def on_single_chains(evidence: Evidence) -> list[str]:
-    """Which chains do not move, how many distinct ones there are, and whether they drift."""
+    """Chains that do not move, the number of distinct chains, and whether they drift."""
     found, stuck = evidence.chains, evidence.stuck
-    said = []
+    lines = []
     if stuck and len(stuck) < evidence.num_chains:
         many = len(stuck) > 1
-        said.append(
+        lines.append(
             f"Chain{'s' * many} {listed(stuck)} {'do' if many else 'does'} not move: leave "
             f"{'them' if many else 'it'} out, or start again from optimised weights with a "
             f"smaller step."
         )
     if found is None:
-        return said
+        return lines
     distinct = evidence.distinct
     if distinct is not None and evidence.num_chains > 1 and distinct.between > _DISTINCT:
-        said.append(
+        lines.append(
             f"By what they predict, the {evidence.num_chains} chains count as "
             f"{distinct.between:.1f} distinct ones."
         )
     if found.drift > _DRIFT:
-        said.append(
+        lines.append(
             f"The chains drift: their first and second halves predict differently at "
             f"{percent(found.drift)} of inputs; discard the beginning and run longer."
         )
-    return said
+    return lines
 
 
 def on_second_run(second: SecondOpinion) -> str:

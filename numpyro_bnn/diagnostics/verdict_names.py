@@ -4,7 +4,7 @@ import warnings
 
 from numpyro.util import find_stack_level
 
-# The deprecated names, which stood for limits on R-hat and effective draws, by the verdicts they mean.
+# Verdicts by the deprecated names that mean them, which stood for limits on R-hat and effective draws.
 _WITHIN = frozenset({"within_tolerance"})
 _OLD = {
     "converged": _WITHIN,
@@ -14,16 +14,27 @@ _OLD = {
 
 
 class Verdict(str):
-    """A verdict: a string that still understands comparisons with deprecated names.
+    """A verdict: a string that can still be compared with deprecated names.
 
     One of `"within_tolerance"`, `"within_tolerance_on_average"`, `"run_longer"`, `"chains_disagree"`,
-    `"too_short"` and `"invalid"`. Compared by `==`, `!=` or `in` a tuple or list with `"converged"`,
-    `"predictions_converged"` or `"not_converged"` it answers what comes nearest and warns, for one more
-    release: the first two mean within tolerance, the third everything else that could be judged.
-    Sets and keys of dicts know the new names alone.
+    `"too_short"` and `"invalid"`. For one more release it can be compared by `==`, `!=` or `in` a tuple or
+    list with `"converged"`, `"predictions_converged"` or `"not_converged"`, with a warning: the first two
+    mean within tolerance, the third means every other verdict on a run that could be judged. In sets and as
+    keys of dicts only the new names work.
+
+    :param name: one of the six.
+    :param one_chain: whether there was one chain alone, which the words then say: it cannot be compared with
+        others, and knows of no mode that it has not visited.
     """
 
-    __slots__ = ()
+    __slots__ = ("one_chain",)
+
+    one_chain: bool
+
+    def __new__(cls, name: str, one_chain: bool = False) -> "Verdict":
+        made = super().__new__(cls, name)
+        made.one_chain = one_chain
+        return made
 
     def __eq__(self, other: object) -> bool:
         meant = _OLD.get(other) if type(other) is str else None
@@ -40,14 +51,16 @@ class Verdict(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    # Defining == takes the hash away.
+    # A class that defines == loses its hash.
     __hash__ = str.__hash__
 
     @property
     def words(self) -> str:
         """The verdict as it is written in a sentence, with spaces."""
-        return self.replace("_", " ")
+        words = self.replace("_", " ")
+        alone = self.one_chain and self.startswith("within_tolerance")
+        return f"{words}, by one chain alone" if alone else words
 
     def at_best(self, worst: str) -> "Verdict":
         """This verdict, replaced by `worst` where it is within tolerance."""
-        return Verdict(worst) if self.startswith("within_tolerance") else self
+        return Verdict(worst, self.one_chain) if self.startswith("within_tolerance") else self

@@ -1,20 +1,20 @@
-"""Where the verdict on a run is decided, from everything that was measured.
+"""Decides the verdict on a run, from everything that was measured.
 
 Precedence: invalid (any NaN or infinity) > too short (fewer draws a chain than `min_draws`) > chains
 that disagree > the tolerance (the last two in
-:attr:`numpyro_bnn.diagnostics.evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and weights
-are reported apart: they can be relabelled without changing a prediction. Weights are judged only where
-nothing else was given.
+:attr:`numpyro_bnn.diagnostics.verdict_evidence.ErrorsAndAgreement.verdict`). Predictions are judged, and
+weights are reported apart: they can be relabelled without changing a prediction. Weights are judged only
+if there is nothing else.
+
 Parallel tempering that made no round trip, or whose log evidence differs between replicas or between
-two runs, is "run longer" at best, and so is a run at a temperature far from what was asked for. A run
-with suspect chains disagrees, however few its draws; one of suspect chains alone is invalid.
+two runs, is "run longer" at best, and so is a run whose temperature is far from its target. A run with
+suspect chains disagrees, even with few draws; a run of suspect chains alone is invalid.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement, Evidence
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import warnings_of
 from numpyro_bnn.diagnostics.verdict_context import (
@@ -29,17 +29,18 @@ from numpyro_bnn.diagnostics.verdict_context import (
     on_too_few_draws,
     on_weights_and_precisions,
 )
+from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement, Evidence
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.diagnostics.verdict_words import headline, sentences
 from numpyro_bnn.samplers.suspects import named
 from numpyro_bnn.samplers.tempering.evidence import doubts
 
-# How many more draws are needed, where more draws are not what is missing.
+# The number of draws needed where more draws would not help.
 _UNKNOWN = float("nan")
 
 
 class Judgement(NamedTuple):
-    """The verdict with its explanation: those fields of a report that say what its numbers mean."""
+    """The verdict with its explanation: the fields of a report that are not measured but decided."""
 
     verdict: Verdict
     headline: str
@@ -52,51 +53,52 @@ def judge(evidence: Evidence) -> Judgement:
     """Decide the verdict on a run, and explain it sentence by sentence.
 
     :param evidence: everything that was measured.
-    :return: one of the six verdicts; the sentences on the sampler's own troubles come first.
+    :return: one of the six verdicts; sentences on faults of the sampler come first.
     """
     if evidence.bad_chains:
-        found = _not_judged("invalid", on_invalid_draws(evidence), evidence)
+        judgement = _not_judged("invalid", on_invalid_draws(evidence), evidence)
     elif evidence.measured is None:
-        found = _not_judged("too_short", on_too_few_draws(evidence), evidence)
+        judgement = _not_judged("too_short", on_too_few_draws(evidence), evidence)
     else:
-        found = _limited_by_sampler(_by_tolerance(evidence, evidence.measured), evidence)
-    said = [*found.sentences]
+        judgement = _limited_by_sampler(_by_tolerance(evidence, evidence.measured), evidence)
+    lines = [*judgement.sentences]
     if evidence.second is not None:
-        said.append(on_second_run(evidence.second))
+        lines.append(on_second_run(evidence.second))
     if evidence.num_chains == 1:
-        said.insert(0, ONE_CHAIN)
-    return found._replace(sentences=tuple(said))
+        lines.insert(0, ONE_CHAIN)
+        judgement = judgement._replace(verdict=Verdict(judgement.verdict, one_chain=True))
+    return judgement._replace(sentences=tuple(lines))
 
 
-def _not_judged(verdict: str, said: list[str], evidence: Evidence) -> Judgement:
+def _not_judged(verdict: str, reasons: list[str], evidence: Evidence) -> Judgement:
     """The judgement `"invalid"` or `"too_short"`: no Monte Carlo error was computed."""
-    said = warnings_of(evidence.sampler) + said
+    reasons = warnings_of(evidence.sampler) + reasons
     if verdict == "too_short":
         needed = evidence.min_draws / max(1, evidence.num_draws)
         line = f"{evidence.num_draws} draws a chain, {evidence.min_draws} are the least"
-        return Judgement(Verdict(verdict), line, needed, "draws a chain", tuple(said))
+        return Judgement(Verdict(verdict), line, needed, "draws a chain", tuple(reasons))
     bad = evidence.bad_chains
     line = f"NaN or infinite draws in {len(bad)} of {evidence.num_chains} chains"
-    return Judgement(Verdict(verdict), line, _UNKNOWN, "finite draws", tuple(said))
+    return Judgement(Verdict(verdict), line, _UNKNOWN, "finite draws", tuple(reasons))
 
 
 def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:
-    """The judgement that Monte Carlo errors and the agreement of chains ask for."""
-    said = warnings_of(evidence.sampler) + sentences(measured, evidence.what)
+    """The judgement by Monte Carlo errors and agreement of chains."""
+    lines = warnings_of(evidence.sampler) + sentences(measured, evidence.what)
     if evidence.what == "weights":
-        said.append(NO_PREDICTIONS)
-    said += on_weights_and_precisions(evidence)
-    said += on_relabelling(evidence)
-    said += on_single_chains(evidence)
-    # Only kernels that take steps by a discretisation keep temperatures.
+        lines.append(NO_PREDICTIONS)
+    lines += on_weights_and_precisions(evidence)
+    lines += on_relabelling(evidence)
+    lines += on_single_chains(evidence)
+    # Only kernels that discretise a dynamics record temperatures.
     if evidence.sampler.temperatures and evidence.sampler.acceptance is None:
-        said.append(UNCORRECTED if evidence.second is None else UNCORRECTED_SECOND)
+        lines.append(UNCORRECTED if evidence.second is None else UNCORRECTED_SECOND)
     line = headline(measured, evidence.what)
-    return Judgement(measured.verdict, line, *measured.needed, tuple(said))
+    return Judgement(measured.verdict, line, *measured.needed, tuple(lines))
 
 
-def _limited_by_sampler(found: Judgement, evidence: Evidence) -> Judgement:
-    """Make the verdict `"run_longer"` at best where the sampler's own record shows a fault.
+def _limited_by_sampler(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Make the verdict `"run_longer"` at best where the statistics of the sampler show a fault.
 
     Parallel tempering without round trips, or a temperature far from the one asked for, is a fault that
     draws which look stationary do not show.
@@ -105,18 +107,20 @@ def _limited_by_sampler(found: Judgement, evidence: Evidence) -> Judgement:
     unproved = [] if ladder is None else doubts(ladder, evidence.second_tempering)
     if unproved:
         lead = (*unproved, "What follows is what the draws alone would say.")
-        found = found._replace(sentences=(*lead, *found.sentences))
+        judgement = judgement._replace(sentences=(*lead, *judgement.sentences))
         why = "round trips and evidence of the ladder"
     elif heat.step_is_zero or heat.far_off:
         why = "the temperature of the sampler"
     else:
-        return found
-    verdict = found.verdict.at_best("run_longer")
+        return judgement
+    verdict = judgement.verdict.at_best("run_longer")
     if verdict.startswith("run"):
-        # Nobody knows how many draws mend that.
-        line = f"by {why}; {found.headline}"
-        found = found._replace(verdict=verdict, needed=_UNKNOWN, needed_by=why, headline=line)
-    return found
+        # It is not known how many draws would mend that.
+        line = f"by {why}; {judgement.headline}"
+        judgement = judgement._replace(
+            verdict=verdict, needed=_UNKNOWN, needed_by=why, headline=line
+        )
+    return judgement
 
 
 def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -> Report:
@@ -128,14 +132,14 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
     """
     if len(suspect) < num_chains:
         verdict = "invalid" if report.verdict.startswith("invalid") else "chains_disagree"
-        said = (
+        advice = (
             "They count as disagreeing with the others: leave them out, or run again from optimised "
             "weights or with another step size."
         )
     else:
         verdict = "invalid"
-        said = "No chain is left to judge: change the step size, or start from optimised weights."
-    lead = f"Suspect: {named(suspect)}. {said} What follows is what the draws alone would say."
+        advice = "No chain is left to judge: change the step size, or start from optimised weights."
+    lead = f"Suspect: {named(suspect)}. {advice} What follows is what the draws alone would say."
     return replace(
         report,
         verdict=Verdict(verdict),
@@ -147,22 +151,22 @@ def with_suspects(report: Report, suspect: Mapping[int, str], num_chains: int) -
     )
 
 
-def with_copies(report: Report, said: str) -> Report:
+def with_copies(report: Report, sentence: str) -> Report:
     """Add to a report that some chains were copies of others, and lower its verdict.
 
     :param report: the report on the chains that differ, each copy left out.
-    :param said: a sentence that names the copies.
+    :param sentence: a sentence that names the copies.
     """
     verdict = report.verdict.at_best("run_longer")
     if report.num_chains > 1 or verdict is report.verdict:
-        return replace(report, sentences=(said, *report.sentences))
-    # Several were asked for, and there is nothing to compare the one with.
-    said += " One chain is nothing to compare. What follows is what it alone would say."
+        return replace(report, sentences=(sentence, *report.sentences))
+    # Several chains were run, and the only distinct one has none to be compared with.
+    sentence += " One chain is nothing to compare. What follows is what it alone would say."
     return replace(
         report,
         verdict=verdict,
         headline=f"all chains are copies of one; {report.headline}",
         needed=_UNKNOWN,
         needed_by="chains that differ",
-        sentences=(said, *report.sentences),
+        sentences=(sentence, *report.sentences),
     )

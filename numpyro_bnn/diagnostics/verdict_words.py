@@ -3,15 +3,15 @@
 import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import label_of
-from numpyro_bnn.diagnostics.evidence import ErrorsAndAgreement
 from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import percent
+from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement
 
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-# Rows that are named one by one in a sentence.
+# The largest number of rows named one by one in a sentence.
 _NAMED = 5
-# Chains that are worth grouping by their starts where they are too short to be compared one by one.
+# From this number of chains on, superchains are suggested for chains too short to be compared singly.
 _MANY = 16
 # The unit of a distance between averages, in words.
 _UNIT_WORDS = {
@@ -20,58 +20,60 @@ _UNIT_WORDS = {
 }
 
 
-def headline(found: ErrorsAndAgreement, what: str) -> str:
-    """The verdict's line: the largest error beside its limit, and whether the chains agree.
+def headline(measured: ErrorsAndAgreement, what: str) -> str:
+    """The headline of the verdict: the largest error beside its limit, and whether the chains agree.
 
-    :param found: Monte Carlo errors and agreement of the chains.
+    :param measured: Monte Carlo errors and agreement of the chains.
     :param what: the quantities that are judged, `"predictions"` or `"weights"`.
     """
-    verdict = found.verdict
+    verdict = measured.verdict
     if verdict.startswith("chains"):
-        return f"{_farthest(found, what)}; {_p_value(found)}"
-    if found.nothing_moves:
+        return f"{_farthest(measured, what)}; {_p_value(measured)}"
+    if measured.nothing_moves:
         return "every draw of every chain is the same"
-    checks = found.error.checks(found.tolerance)
+    checks = measured.error.checks(measured.tolerance)
     carried = _beside_its_limit(max(checks, key=lambda check: check.needed), what)
     if verdict.startswith("within"):
-        return f"{carried}; {_compared(found)} agree ({_p_value(found)})"
-    said = "not compared yet" if not found.agreement.tested else f"agree ({_p_value(found)})"
-    if found.agreement.remember_starts:
-        return f"{carried}; {_compared(found)} remember where they started"
-    return f"{carried}; {_compared(found)} {said}; {draws_needed(found.needed[0])}"
+        return f"{carried}; {_compared(measured)} agree ({_p_value(measured)})"
+    agreed = (
+        "not compared yet" if not measured.agreement.tested else f"agree ({_p_value(measured)})"
+    )
+    if measured.agreement.remember_starts:
+        return f"{carried}; {_compared(measured)} remember where they started"
+    return f"{carried}; {_compared(measured)} {agreed}; {draws_needed(measured.needed[0])}"
 
 
-def sentences(found: ErrorsAndAgreement, what: str) -> list[str]:
+def sentences(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """The verdict explained: agreement of chains, Monte Carlo errors, draws still needed, R-hat.
 
-    :param found: Monte Carlo errors and agreement of the chains.
+    :param measured: Monte Carlo errors and agreement of the chains.
     :param what: the quantities that are judged, `"predictions"` or `"weights"`.
     """
-    if found.nothing_moves:
+    if measured.nothing_moves:
         return ["Nothing is known from them: every draw of every chain is the same."]
-    said = _chains(found, what) + _errors(found, what)
-    verdict = found.verdict
+    lines = _chains(measured, what) + _errors(measured, what)
+    verdict = measured.verdict
     if verdict.startswith("within_tolerance_on"):
-        said.append(_worst_rows(found))
-    needed, by = found.needed
+        lines.append(_worst_rows(measured))
+    needed, by = measured.needed
     if needed > 1 and not verdict.startswith("chains"):
-        said.append(f"To bring all within tolerance takes {draws_needed(needed)} (set by {by}).")
-    if found.num_above is not None and np.isfinite(found.rhat_limit):
-        said.append(
-            f"R-hat of {found.num_above:,} of {found.num_scalars:,} {what} is above the limit that "
-            f"belongs to so many (about {found.rhat_limit:.3f})"
+        lines.append(f"To bring all within tolerance takes {draws_needed(needed)} (set by {by}).")
+    if measured.num_above is not None and np.isfinite(measured.rhat_limit):
+        lines.append(
+            f"R-hat of {measured.num_above:,} of {measured.num_scalars:,} {what} is above about "
+            f"{measured.rhat_limit:.3f}, which so many {what} of converged chains seldom exceed"
             + (
-                "; where averages agree, spreads may not."
-                if found.num_above and verdict.startswith("within")
+                ": their averages are known, but how far the draws spread there may not be."
+                if measured.num_above and verdict.startswith("within")
                 else "."
             )
         )
-    for unit, (mean, worst) in found.apart.items():
-        said.append(
+    for unit, (mean, worst) in measured.apart.items():
+        lines.append(
             f"Averages of a second run are {mean:.2g} {_UNIT_WORDS[unit]} away (mean of rows; {worst:.2g} in "
             f"the worst): what the bias of either comes to, and both Monte Carlo errors."
         )
-    return said
+    return lines
 
 
 def draws_needed(needed: float) -> str:
@@ -89,59 +91,62 @@ def listed(names: object) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _compared(found: ErrorsAndAgreement) -> str:
-    """What the test of agreement compared: chains, or the halves of a single one."""
-    return "halves of the one chain" if found.agreement.halves else "chains"
+def _compared(measured: ErrorsAndAgreement) -> str:
+    """What the test of agreement compared, in words: chains, or the halves of a single chain."""
+    return "halves of the one chain" if measured.agreement.halves else "chains"
 
 
-def _p_value(found: ErrorsAndAgreement) -> str:
-    return f"p = {found.agreement.p:.2g}"
+def _p_value(measured: ErrorsAndAgreement) -> str:
+    return f"p = {measured.agreement.p:.2g}"
 
 
 def _beside_its_limit(check: Check, what: str) -> str:
-    """An error beside the limit of the tolerance that it is compared with."""
+    """An error and the limit that it is compared with, in words."""
     value = f"{check.value:.2g}" if np.isfinite(check.value) else "not known yet"
     name = check.what.removesuffix(" (unknown)")
-    # Weights, judged for want of predictions, are measured in standard deviations of their draws.
+    # Weights are judged where there are no predictions, in standard deviations of their draws.
     name = name if what == "predictions" else name.replace("predictive sd", "sd")
     return f"{name} {value} ({check.limit:.2g} accepted)"
 
 
-def _errors(found: ErrorsAndAgreement, what: str) -> list[str]:
+def _errors(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """Monte Carlo errors beside what is accepted, each in its own unit."""
-    error, tolerance = found.error, found.tolerance
-    said = []
+    error, tolerance = measured.error, measured.tolerance
+    lines = []
     if error.total_variation is not None:
-        said.append(
+        lines.append(
             f"Averaged class probabilities err by {_size(error.total_variation, 'of total variation')} "
             f"({tolerance.total_variation:g} accepted), in the worst rows by "
             f"{_size(error.total_variation_99)} ({tolerance.total_variation_99:g}); at "
-            f"{percent(error.decisions_open or 0.0)} of rows the decision is open."
+            f"{percent(error.decisions_open or 0.0)} of rows more draws could change which class is the "
+            "likeliest."
         )
     if error.relative is not None:
-        said.append(
+        lines.append(
             f"Averaged {what} err by {_size(error.relative, _unit('relative', what))} "
             f"({tolerance.relative_mean:g} accepted), in the worst rows by "
             f"{_size(error.relative_99)} ({tolerance.relative:g})."
         )
     if error.log_score is not None:
         rows = error.log_score_rows or 0.0
-        said.append(
-            f"The log score errs by {_size(error.log_score, 'nats')} "
-            f"({tolerance.log_score_limit(rows):.2g} accepted), beside {rows:.2g} from the number of "
-            f"rows; finite draws lower it by {-(error.log_score_bias or 0.0):.2g}."
+        limit = tolerance.log_score_limit(rows)
+        share = "" if limit == tolerance.log_score else ", a fifth of that"
+        lines.append(
+            f"The log score errs by {_size(error.log_score, 'nats')}, beside {rows:.2g} from the number "
+            f"of rows ({limit:.2g} accepted{share}); finite draws lower it by "
+            f"{-(error.log_score_bias or 0.0):.2g}."
         )
-    if found.num_impossible:
-        said.append(
-            f"The log score was left out: no draw gives the targets of {found.num_impossible:,} of "
+    if measured.num_impossible:
+        lines.append(
+            f"The log score was left out: no draw gives the targets of {measured.num_impossible:,} of "
             f"{len(next(iter(error.by_row.values()))):,} rows any probability."
         )
     if error.num_unknown and not error.within(tolerance):
-        said.append(
-            f"{error.num_unknown:,} of {found.num_scalars:,} {what} have fewer than 50 effective draws, "
+        lines.append(
+            f"{error.num_unknown:,} of {measured.num_scalars:,} {what} have fewer than 50 effective draws, "
             f"or five batches a chain: their errors are not known."
         )
-    return said
+    return lines
 
 
 def _size(value: float | None, unit: str = "") -> str:
@@ -161,55 +166,55 @@ def _superchains(agrees: Agreement) -> list[str]:
             "Of so many chains groups can start at one point each, and then be compared however short they "
             "are: diagnose(run, x, superchains=number of groups)."
         ]
-    said = f"Nested R-hat of the superchains is at most {agrees.nested_rhat:.3f}"
+    sentence = f"Nested R-hat of the superchains is at most {agrees.nested_rhat:.3f}"
     limit = f"the limit that belongs to so many scalars ({agrees.nested_rhat_limit:.3f})"
     if agrees.remember_starts:
-        return [f"{said}, above {limit}: chains remember where they started. Run longer."]
-    return [f"{said}, below {limit}: chains have forgotten their starts."]
+        return [f"{sentence}, above {limit}: chains remember where they started. Run longer."]
+    return [f"{sentence}, below {limit}: chains have forgotten their starts."]
 
 
-def _chains(found: ErrorsAndAgreement, what: str) -> list[str]:
+def _chains(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """Whether the chains agree, or why that cannot be tested yet."""
-    agrees = found.agreement
+    agrees = measured.agreement
     if not agrees.tested:
-        said = [
-            f"Whether {_compared(found)} agree cannot be tested yet: it takes four batches of "
+        lines = [
+            f"Whether {_compared(measured)} agree cannot be tested yet: it takes four batches of "
             f"{agrees.batch_length} draws a chain."
         ]
         if len(agrees.members) >= _MANY:
-            said += _superchains(agrees)
-        return said
-    said = _superchains(agrees) if agrees.nested_rhat is not None else []
-    if agrees.disagree(found.tolerance):
-        said += _groups(found, what)
+            lines += _superchains(agrees)
+        return lines
+    lines = _superchains(agrees) if agrees.nested_rhat is not None else []
+    if agrees.disagree(measured.tolerance):
+        lines += _groups(measured, what)
     elif agrees.p < 0.01:
-        said.append(
-            f"The {_compared(found)} differ by more than chance explains ({_p_value(found)}) but by less "
-            f"than what is accepted."
+        lines.append(
+            f"The {_compared(measured)} differ by more than chance explains ({_p_value(measured)}) but by "
+            f"less than what is accepted."
         )
     else:
-        said.append(f"The {_compared(found)} agree ({_p_value(found)} over all {what}).")
+        lines.append(f"The {_compared(measured)} agree ({_p_value(measured)} over all {what}).")
     slow = {name: int(flags.sum()) for name, flags in agrees.left_out.items() if flags.any()}
     if slow:
         first = next(iter(slow))
         index = np.argwhere(agrees.left_out[first])[0]
         count = sum(slow.values())
-        said.append(
-            f"{count:,} of {found.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that "
+        lines.append(
+            f"{count:,} of {measured.num_scalars:,} {what} move{'s' * (count == 1)} too slowly for that "
             f"test (such as {label_of(first, tuple(index))})."
         )
-    return said
+    return lines
 
 
-def _groups(found: ErrorsAndAgreement, what: str) -> list[str]:
+def _groups(measured: ErrorsAndAgreement, what: str) -> list[str]:
     """Which groups of chains disagree, at how many inputs, and which group predicts best."""
-    agrees = found.agreement
+    agrees = measured.agreement
     if agrees.halves:
         return [
-            f"The halves of the chain differ ({_p_value(found)}; {_farthest(found, what)}): it drifts, or "
-            f"has crossed into another mode; discard the beginning and run longer."
+            f"The halves of the chain differ ({_p_value(measured)}; {_farthest(measured, what)}): it drifts, "
+            f"or has crossed into another mode; discard the beginning and run longer."
         ]
-    where, share = "", _share_of_rows(found)
+    where, share = "", _share_of_rows(measured)
     if share:
         name = next(name for name, flags in agrees.differs.items() if flags.any())
         label = label_of(name, tuple(np.argwhere(agrees.differs[name])[0]))
@@ -221,24 +226,25 @@ def _groups(found: ErrorsAndAgreement, what: str) -> list[str]:
         count = _NUMBERS[len(groups)] if len(groups) < len(_NUMBERS) else str(len(groups))
         names = " | ".join(", ".join(map(str, group)) for group in groups)
         lead = f"{count} groups of chains ({names}) differ{where}"
-    said = [f"{lead} ({_p_value(found)}; {_farthest(found, what)})."]
-    if found.scores:
-        best = int(np.argmax(found.scores))
-        scores = ", ".join(f"{score:.4g}" for score in found.scores)
-        said.append(
+    lines = [f"{lead} ({_p_value(measured)}; {_farthest(measured, what)})."]
+    if measured.scores:
+        best = int(np.argmax(measured.scores))
+        scores = ", ".join(f"{score:.4g}" for score in measured.scores)
+        lines.append(
             f"By log score group {best + 1} ({', '.join(map(str, groups[best]))}) predicts best: {scores} "
             f"nats in the order of the groups."
         )
-    said.append(
-        "This is not one posterior yet. More draws help only chains that cross: temper "
+    lines.append(
+        "The chains found different solutions: do not average them as one posterior. More draws help only "
+        "chains that cross from one to another: temper "
         "(ParallelTempering), or weight chains by rows held out (stack)."
     )
-    return said
+    return lines
 
 
-def _share_of_rows(found: ErrorsAndAgreement) -> float:
+def _share_of_rows(measured: ErrorsAndAgreement) -> float:
     """Share of rows at which any scalar differs by itself."""
-    differs = [f.reshape(len(f), -1).any(axis=1) for f in found.agreement.differs.values()]
+    differs = [f.reshape(len(f), -1).any(axis=1) for f in measured.agreement.differs.values()]
     if not differs:
         return 0.0
     rows = np.zeros(max(map(len, differs)), bool)
@@ -247,9 +253,9 @@ def _share_of_rows(found: ErrorsAndAgreement) -> float:
     return float(rows.mean())
 
 
-def _farthest(found: ErrorsAndAgreement, what: str) -> str:
+def _farthest(measured: ErrorsAndAgreement, what: str) -> str:
     """How far the averages of the two most different chains are apart, and what is accepted."""
-    agrees, tolerance = found.agreement, found.tolerance
+    agrees, tolerance = measured.agreement, measured.tolerance
     unit, limit, worst = "total_variation", tolerance.total_variation, tolerance.total_variation_99
     if agrees.total_variation is None:
         unit, limit, worst = "relative", tolerance.relative_mean, tolerance.relative
@@ -259,14 +265,14 @@ def _farthest(found: ErrorsAndAgreement, what: str) -> str:
     return f"averages up to {extreme:.2g} {_unit(unit, what)} apart in the worst rows ({worst:.2g} accepted)"
 
 
-def _worst_rows(found: ErrorsAndAgreement) -> str:
+def _worst_rows(measured: ErrorsAndAgreement) -> str:
     """The rows whose error is above the limit that is set for the worst rows."""
     limits = {
-        "total_variation": found.tolerance.total_variation_99,
-        "relative": found.tolerance.relative,
+        "total_variation": measured.tolerance.total_variation_99,
+        "relative": measured.tolerance.relative,
     }
     parts = []
-    for unit, rows in found.error.by_row.items():
+    for unit, rows in measured.error.by_row.items():
         beyond = np.flatnonzero(rows > limits[unit])
         if beyond.size:
             worst = beyond[np.argsort(-rows[beyond], kind="stable")][:_NAMED]

@@ -5,13 +5,14 @@ longer to compile wherever it is used.
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import erfinv
+from jax.typing import ArrayLike
 
 # For |t| below it, log(1 + t) is taken from its power series to t⁶ (see `series`), because the exact
 # form subtracts numbers that are nearly equal; above it, rounding of the exact form is as small.
@@ -20,7 +21,7 @@ _SMALL = 0.03
 _State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
-def standard_gamma(key: jax.Array, concentration: Any, shape: tuple[int, ...]) -> jax.Array:
+def standard_gamma(key: jax.Array, concentration: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
     """Exact draws from Gamma(concentration, 1).
 
     All entries propose together until each has been accepted: a few rounds, of which the first

@@ -13,11 +13,13 @@ exact wherever the two points are; with points near log p = maximum - 1 more tha
 accepted. All draws of a batch are proposed together, until each has one.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from numpyro_bnn._types import Array
 
 # Bisections that find a tangent point; they affect the acceptance rate only.
 _HALVINGS = 16
@@ -55,7 +57,7 @@ def _both_expm1(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return right, -right * jnp.exp(-jnp.clip(x, -80.0, 80.0))
 
 
-def mode_of_log(shape: Any, up: Any, down: Any) -> jax.Array:
+def mode_of_log(shape: Array | float, up: Array | float, down: Array | float) -> jax.Array:
     """The most probable value of log τ.
 
     :param shape: any real number, positive where `down` is 0.
@@ -70,7 +72,9 @@ def mode_of_log(shape: Any, up: Any, down: Any) -> jax.Array:
     return jnp.log(jnp.where(positive, large, small))
 
 
-def sample_log(key: jax.Array, shape: Any, up: Any, down: Any) -> jax.Array:
+def sample_log(
+    key: jax.Array, shape: Array | float, up: Array | float, down: Array | float
+) -> jax.Array:
     """Independent exact draws of log τ.
 
     :param key: random key.

@@ -15,13 +15,12 @@ Source: C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine L
 *Matrix Computations* (2013), §5.3.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.linalg import solve_triangular
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 
@@ -40,7 +39,12 @@ class LinearGaussian(dist.Distribution):
     pytree_data_fields = ("_mean", "features", "scale")
 
     def __init__(
-        self, mean: Any, features: Any, scale: Any, *, validate_args: bool | None = None
+        self,
+        mean: ArrayLike,
+        features: ArrayLike,
+        scale: ArrayLike,
+        *,
+        validate_args: bool | None = None,
     ) -> None:
         self._mean = jnp.asarray(mean)
         self.features = jnp.asarray(features)
@@ -48,30 +52,47 @@ class LinearGaussian(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=self._mean.shape, validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
+        """All real arrays of the shape of the mean."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     @property
     def mean(self) -> jax.Array:
+        """The mean of y, of the shape of y."""
         return self._mean
 
     @property
     def variance(self) -> jax.Array:
+        """The variance of each entry of y: that of its features, and of the noise."""
         return jnp.sum(self.features**2, -1) + self.scale**2
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Independent draws of y, (*sample_shape, *shape of y)."""
         key_weights, key_noise = jax.random.split(key)
         weights = jax.random.normal(key_weights, (*sample_shape, self.features.shape[-1]))
         noise = jax.random.normal(key_noise, (*sample_shape, *self.event_shape))
         return self._mean + jnp.tensordot(weights, self.features, (-1, -1)) + self.scale * noise
 
     def log_prob(self, value: jax.Array) -> jax.Array:
-        residuals, features = self._in_units_of_noise(value)
+        """The joint log density of all entries of y, in nats, with the weights integrated out."""
+        return self.tempered_log_prob(value, 1.0)
+
+    def tempered_log_prob(self, value: jax.Array, power: jax.Array | float) -> jax.Array:
+        """log ∫ Normal(u | 0, I) p(y | u)^b du, in nats: the likelihood is tempered, u is integrated out.
+
+        With s the noise's standard deviations p(y | u)^b is a Gaussian of standard deviations s / √b times
+        Π (2π s²)^((1-b)/2) b^(-1/2). In units of s / √b the factors b^(-1/2) cancel, which leaves
+        Π (2π s²)^(-b/2) times the integral of two squares: 0 at b = 0, without a special case.
+
+        :param value: y.
+        :param power: b, from 0 to 1; at 1 this is the log density.
+        """
+        residuals, features = (jnp.sqrt(power) * v for v in self._in_units_of_noise(value))
         log_determinant, factor = _factorised(features)
         weights = _most_likely(factor, features, residuals)
         squares = jnp.sum((residuals - features @ weights) ** 2) + jnp.sum(weights**2)
         log_scale = jnp.sum(jnp.log(self.scale)) + residuals.size / 2 * jnp.log(2 * jnp.pi)
-        return -squares / 2 - log_determinant - log_scale
+        return -squares / 2 - log_determinant - power * log_scale
 
     def weights_given(self, key: jax.Array, value: jax.Array) -> jax.Array:
         """An exact draw of u, (p,), given y."""

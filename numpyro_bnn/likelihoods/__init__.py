@@ -34,7 +34,7 @@ __all__ = [
     "survival",
 ]
 
-# Ready models are built on likelihoods, so that they are found only when somebody asks for them.
+# Ready models import the likelihoods, so that they can only be imported when they are used.
 _READY = ("ReadyModel", "Standardization", "classification", "regression")
 
 

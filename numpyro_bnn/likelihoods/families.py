@@ -1,9 +1,9 @@
 """Likelihoods that check shapes and values of predictions and targets.
 
 A likelihood opens the data plate, takes the rows of a minibatch where there is one, and samples
-the target. Mistakes that would silently give a wrong posterior are errors here: a prediction (N, 1)
-against a target (N,), labels out of range, one-hot labels, NaN. Shapes are checked always,
-values whenever the data are concrete (``MCMC.run`` and ``optimize`` see to it that they are).
+the target. Mistakes that would silently give a wrong posterior raise errors: a prediction (N, 1) against a
+target (N,), labels out of range, one-hot labels, NaN. Shapes are always checked. Values are checked when the
+data are concrete, as they are in ``MCMC.run`` and ``optimize``.
 
 Every likelihood takes predictions ``f`` of all N rows, or the network itself with ``x=``, which is
 then evaluated on the rows of a minibatch only.
@@ -30,10 +30,10 @@ from numpyro_bnn.likelihoods.observe import (
     check_vector,
     observe,
 )
-from numpyro_bnn.priors.precision_levels import Array, Child, Level
+from numpyro_bnn.priors.precision_conditionals import Array, Child, Level
 
 Link = Literal["softplus", "exp"]
-Units = tuple[Any, Any]
+Units = tuple[Values, Values]
 STANDARD: Units = (0.0, 1.0)
 _LINKS = {"softplus": jax.nn.softplus, "exp": jnp.exp}
 
@@ -72,26 +72,33 @@ class Precision(NamedTuple):
 Noise: TypeAlias = float | dist.Distribution | Precision
 
 
-def positive(owner: str, label: str, value: Any) -> Any:
-    """A positive number, or a distribution over positive numbers, as it was given."""
+def positive(owner: str, label: str, value: Any, outputs: int | None = None) -> Any:
+    """A positive number, or a distribution over positive numbers, as it was given.
+
+    :param outputs: number of outputs, each of which may have a number of its own; None for one in all.
+    """
+    shapes = [(), (outputs,)]
+    each = "" if outputs is None else f", or {outputs} of them, one an output"
     if isinstance(value, dist.Distribution):
         support = value.support
+        while isinstance(support, constraints.independent):
+            support = support.base_constraint
         lower = 0.0 if support is constraints.positive else getattr(support, "lower_bound", -1.0)
-        if value.shape() == () and not_jax_tracer(lower) and lower >= 0:
+        if value.shape() in shapes and not_jax_tracer(lower) and lower >= 0:
             return value
         raise ValueError(
             f"{owner}: the prior on {label} has shape {value.shape()} and support {support}, "
-            f"expected one positive value. Use for example `dist.HalfNormal(1.)`."
+            f"expected one positive value{each}. Use for example `dist.HalfNormal(1.)`."
         )
     number = isinstance(value, (float, int, np.number, np.ndarray, jax.Array))
-    if number and not isinstance(value, bool) and jnp.ndim(value) == 0:
+    if number and not isinstance(value, bool) and jnp.shape(value) in shapes:
         # A value that the model sampled itself is traced, and positive if its prior is.
         if not not_jax_tracer(value):
             return value
-        if 0 < value < float("inf"):
-            return float(value)
+        if np.all((np.asarray(value) > 0) & np.isfinite(value)):
+            return float(value) if jnp.ndim(value) == 0 else jnp.asarray(value, float)
     raise ValueError(
-        f"{owner}: {label} must be one positive number or a distribution over it, got {value!r}."
+        f"{owner}: {label} must be one positive number{each} or a distribution over it, got {value!r}."
     )
 
 
@@ -100,13 +107,17 @@ def _scale(
 ) -> Any:
     """A noise scale from a number, a prior on it, or Gamma precisions.
 
-    :param residuals: what precisions govern; None where the law of the noise is not known.
+    :param residuals: the residuals that precisions govern; None where the distribution of the noise is not
+        known.
     :param outputs: number of outputs of a target (N, D); None for a target (N,).
     """
     if isinstance(noise, Precision):
         return 1 / jnp.sqrt(_noise_precision(owner, noise, name, residuals, outputs))
-    noise = positive(owner, "noise", noise)
-    return numpyro.sample(f"{name}.scale", noise) if isinstance(noise, dist.Distribution) else noise
+    noise = positive(owner, "noise", noise, outputs)
+    if not isinstance(noise, dist.Distribution):
+        return noise
+    noise = noise.to_event(len(noise.batch_shape))
+    return numpyro.sample(f"{name}.scale", noise)
 
 
 def _noise_precision(
@@ -138,13 +149,40 @@ def _noise_precision(
 
 def _outputs(noise: Noise, f: Any, y: Any, x: Any) -> int | None:
     """Number of outputs of a row, where the noise depends on it; None otherwise."""
-    if not isinstance(noise, Precision) or noise.output is None:
+    if isinstance(noise, Precision):
+        depends = noise.output is not None
+    else:
+        depends = (
+            noise.shape() if isinstance(noise, dist.Distribution) else jnp.shape(noise)
+        ) != ()
+    if not depends:
         return None
+    return num_outputs(f, y, x)
+
+
+def num_outputs(f: Any, y: Any, x: Any) -> int | None:
+    """Number of outputs of a row; None for a target (N,)."""
     shaped = f if y is None else y
     if callable(shaped):
         with block():
             shaped = jax.eval_shape(seed(f, 0), jnp.asarray(x)[:1])
     return jnp.shape(shaped)[1] if jnp.ndim(shaped) == 2 else None
+
+
+def _correlation(noise: Noise, name: str, concentration: float, outputs: int | None) -> jax.Array:
+    """The Cholesky factor of the correlations of the noise of one row."""
+    check_positive("gaussian", correlation=concentration)
+    if outputs is None or outputs < 2:
+        raise ValueError(
+            f"gaussian: correlation={concentration!r} is of the noise of several outputs, and the target has "
+            "one a row. Leave it out."
+        )
+    if isinstance(noise, Precision) and noise.case is not None:
+        raise ValueError(
+            f"gaussian: correlation={concentration!r} beside a noise with a level of cases, case="
+            f"{noise.case}: t-distributed noise has no correlations here. Leave one of them out."
+        )
+    return numpyro.sample(f"{name}.correlation", dist.LKJCholesky(outputs, concentration))
 
 
 def gaussian(
@@ -157,34 +195,49 @@ def gaussian(
     plate: str = "data",
     units: Units = STANDARD,
     weights: Values | None = None,
+    correlation: float | None = None,
 ) -> jax.Array:
-    """y ~ Normal(f, σ²), one σ for all rows, or one for each output.
+    """y ~ Normal(f, σ²), one σ for all rows, or one for each output, whose noise may be correlated.
 
     :param f: predictions of the shape of `y`, or the network, with `x`.
     :param y: targets (N,) or (N, D); None to predict.
     :param noise: σ itself, a prior on σ (site ``"{name}.scale"``), or :class:`Precision`, which may
-        have a level of outputs (σ_d) and a level of cases (t-distributed noise).
+        have a level of outputs (σ_d) and a level of cases (t-distributed noise). D numbers, or a prior over
+        D numbers such as ``dist.HalfNormal(1.).expand([D])``, give every output a σ_d of its own.
     :param x: inputs (N, …).
     :param name: site name of the target.
     :param plate: name of the data plate.
-    :param units: shift and scale from the units of `f` and `noise` to those of `y`.
+    :param units: shift and scale from the units of `f` and `noise` to those of `y`; one of each, or one of
+        each for every output.
     :param weights: (N,), how often each row counts; None for once.
+    :param correlation: concentration η of an LKJ prior on the correlations of the noise of a row between its
+        outputs, p(R) ∝ det(R)^(η - 1): 1 is uniform over correlation matrices, more is nearer to
+        independence. Site ``"{name}.correlation"``, the Cholesky factor of R. None for independent noise.
     :return: the target.
-    :raises ValueError: for shapes that do not agree, NaN, or a noise that is not positive.
+    :raises ValueError: for shapes that do not agree, NaN, a noise that is not positive, or a correlation of
+        one output or of t-distributed noise.
     """
     check_array("gaussian", "y", y)
     case = noise.case if isinstance(noise, Precision) else None
-    residuals = Array(name, df=case)
+    factor = None
+    if correlation is not None:
+        factor = _correlation(noise, name, correlation, num_outputs(f, y, x))
+    # Correlated residuals do not govern their precisions in the way that Gibbs draws need.
+    residuals = Array(name, df=case) if factor is None else None
     scale = _scale("gaussian", noise, name, residuals, _outputs(noise, f, y, x))
     shift, unit = units
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_shape("gaussian", f, y)
         at, spread = shift + unit * f, unit * scale
+        if factor is not None:
+            rows = jnp.broadcast_to(spread, jnp.shape(f)[-1:])[:, None] * factor
+            return dist.MultivariateNormal(at, scale_tril=rows)
         each = dist.Normal(at, spread) if case is None else dist.StudentT(case, at, spread)
         return each.to_event(jnp.ndim(f) - 1)
 
-    event_dim = 0 if y is None else jnp.ndim(y) - 1
+    shaped = f if y is None else y
+    event_dim = 0 if callable(shaped) else max(0, jnp.ndim(shaped) - 1)
     return observe("gaussian", f, y, x, name, plate, likelihood, event_dim, weights)
 
 
@@ -236,7 +289,7 @@ def student_t(
     units: Units = STANDARD,
     weights: Values | None = None,
 ) -> jax.Array:
-    """y = f + σ t with `df` degrees of freedom: regression that outliers do not pull.
+    """y = f + σ t with `df` degrees of freedom: regression that is robust against outliers.
 
     :param f: predictions of the shape of `y`, or the network, with `x`.
     :param y: targets (N,); None to predict.
@@ -294,7 +347,7 @@ def categorical(
 
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         _check_outputs("categorical", f, None)
-        # The rows of a minibatch may be traced; the whole target is concrete more often.
+        # The whole target is checked too: it may be concrete where the rows of a minibatch are traced.
         check_labels("categorical", y, jnp.shape(f)[-1])
         check_labels("categorical", target, jnp.shape(f)[-1])
         check_shape("categorical", f, y, jnp.shape(f)[-1:])

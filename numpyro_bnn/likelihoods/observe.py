@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from numpyro.primitives import Messenger
 from numpyro.util import not_jax_tracer
 
-from numpyro_bnn._types import PyTree, Values
+from numpyro_bnn._types import Array, PyTree, Values
 from numpyro_bnn.distributions.unwrap import unwrapped
 
 
@@ -37,7 +37,7 @@ def check_array(owner: str, label: str, values: Any) -> None:
         )
 
 
-def check_vector(owner: str, f: Any) -> None:
+def check_vector(owner: str, f: Values) -> None:
     """Refuse predictions that are not one number a row.
 
     :raises ValueError: naming the shape.
@@ -49,7 +49,7 @@ def check_vector(owner: str, f: Any) -> None:
         )
 
 
-def check_finite(owner: str, label: str, values: Any) -> None:
+def check_finite(owner: str, label: str, values: PyTree) -> None:
     """Refuse NaN and infinite values in concrete data.
 
     :raises ValueError: naming how many there are and where the first is.
@@ -93,7 +93,7 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             "continuous target use `gaussian` or `regression`."
         )
     if not_jax_tracer(y) and np.size(y):
-        # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+        # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
         labels = np.asarray(y)
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= num_classes:
@@ -104,13 +104,13 @@ def check_labels(owner: str, y: Any, num_classes: int) -> None:
             )
 
 
-def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
+def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
     """Refuse an observed site of a user's model whose values cannot be classes of its distribution.
 
     JAX would return NaN for a class out of range, and raise an error of its own for a fraction.
 
     :param site: name of the site.
-    :param law: its distribution, of any kind; only categorical and Bernoulli ones are looked at.
+    :param law: its distribution, of any kind; only categorical and Bernoulli ones are checked.
     :param values: the observed values; checked one by one where they are concrete.
     :raises TypeError: for labels that are not whole numbers.
     :raises ValueError: for labels out of range.
@@ -121,7 +121,8 @@ def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
         return
     shown = "Bernoulli" if two else "Categorical"
     kind = jnp.result_type(values)
-    # A Bernoulli law is linear in its value, of whatever type; a categorical one looks up a row.
+    # The log density of a Bernoulli distribution is linear in its value, of any type; a categorical one uses
+    # it as an index.
     if not two and not jnp.issubdtype(kind, jnp.integer):
         raise TypeError(
             f"The observed site '{site}' is {shown} and its values have dtype {kind}, expected whole "
@@ -130,7 +131,7 @@ def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
         )
     if not (not_jax_tracer(values) and np.size(values)):
         return
-    # NumPy's own copy: inside a trace JAX would make the minimum of known values unknown.
+    # Checked in NumPy: inside a trace JAX would not know the minimum of known values.
     labels = np.asarray(values)
     count = 2 if two else base.probs.shape[-1]
     low, high = labels.min(), labels.max()
@@ -143,7 +144,7 @@ def check_classes(site: str, law: dist.Distribution, values: Any) -> None:
         )
 
 
-def check_shape(owner: str, f: Any, y: Any, trailing: tuple[int, ...] = ()) -> None:
+def check_shape(owner: str, f: Values, y: Values | None, trailing: tuple[int, ...] = ()) -> None:
     """Refuse predictions and targets that would broadcast against each other.
 
     :param trailing: axes that f has beyond those of the target.
@@ -168,11 +169,11 @@ def check_shape(owner: str, f: Any, y: Any, trailing: tuple[int, ...] = ()) -> N
 def observe(
     owner: str,
     f: Any,
-    y: Any,
+    y: Values | None,
     x: PyTree,
     name: str,
     plate: str,
-    likelihood: Callable[[jax.Array, Any], Any],
+    likelihood: Callable[[jax.Array, jax.Array | None], dist.Distribution],
     event_dim: int,
     weights: Values | None = None,
 ) -> jax.Array:
@@ -212,7 +213,7 @@ def observe(
         return numpyro.sample(name, likelihood(predictions, rows), obs=rows)
 
 
-def check_weights(owner: str, weights: Any, size: int) -> None:
+def check_weights(owner: str, weights: Values | None, size: int) -> None:
     """Refuse weights of rows that are not one finite number of at least 0 a row.
 
     :param size: number of rows.

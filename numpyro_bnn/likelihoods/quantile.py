@@ -1,4 +1,4 @@
-"""A likelihood whose mode in f is a quantile of the target."""
+"""A likelihood that fits f to a quantile of the target."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ def quantile(
     plate: str = "data",
     weights: Values | None = None,
 ) -> jax.Array:
-    """y from an asymmetric Laplace law around f: f is fitted to a quantile of the target.
+    """y has an asymmetric Laplace distribution around f, which fits f to a quantile of the target.
 
     Its negative logarithm is the pinball loss over `scale` (Yu and Moyeed 2001, *Bayesian quantile
-    regression*). Targets hardly ever have this law: means of f estimate the quantile, and the spread of f is
-    no error of it. Calibrate intervals that are made of such quantiles.
+    regression*). Targets hardly ever have this distribution. The mean of f estimates the quantile, but the
+    standard deviation of f is not the error of that estimate. Calibrate intervals between such quantiles.
 
     :param f: predictions (N,), or the network, with `x`.
     :param y: targets (N,); None to predict.
@@ -51,7 +51,7 @@ def quantile(
     def likelihood(f: jax.Array, y: Any) -> dist.Distribution:
         check_vector("quantile", f)
         check_shape("quantile", f, y)
-        # NumPyro's law has the pinball loss over scale, with the scale of both sides together.
+        # NumPyro's distribution has the pinball loss over a scale that both sides share.
         return dist.AsymmetricLaplaceQuantile(f, spread, level)
 
     return observe("quantile", f, y, x, name, plate, likelihood, 0, weights)

@@ -1,4 +1,4 @@
-"""Times until an event, some of them censored, from a hazard that is constant in pieces.
+"""A likelihood of times until an event, some of them censored, with a hazard that is constant in pieces.
 
 With hazard h_k in the piece from b_{k-1} to b_k (b_0 = 0, the last piece is endless),
 
@@ -26,7 +26,7 @@ class PiecewiseHazard(dist.Distribution):
     """Pairs (time, event) under a hazard that is constant in pieces.
 
     :param log_hazard: (…, pieces), the logarithm of events per unit of time in each piece.
-    :param breaks: (pieces - 1,) increasing positive times where pieces end; nothing for one piece.
+    :param breaks: (pieces - 1,) increasing positive times where pieces end; empty for one piece.
     """
 
     arg_constraints = {"log_hazard": constraints.real_vector}  # noqa: RUF012
@@ -51,6 +51,10 @@ class PiecewiseHazard(dist.Distribution):
         return jnp.concatenate([jnp.zeros(1, self.breaks.dtype), self.breaks])
 
     def log_prob(self, value: jax.Array) -> jax.Array:
+        """Log density of an event, or log probability of surviving a censored time, in nats.
+
+        :param value: (…, 2), time and whether the event was seen.
+        """
         time, event = value[..., 0, None], value[..., 1]
         lengths = jnp.append(jnp.diff(self._begins), jnp.inf)
         spent = jnp.clip(time - self._begins, 0.0, lengths)

@@ -12,6 +12,7 @@ import jax
 from jax.extend import core
 from numpyro.handlers import block, seed
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.priors.paths import CallOrder, layer_of
 
 # What a value is made of: paths of parameters, and `_DATA` where it depends on the inputs.
@@ -21,7 +22,10 @@ _NOTHING: Sources = frozenset()
 
 
 def call_order(
-    apply: Callable, leaves: Mapping[str, jax.ShapeDtypeStruct], args: tuple, kwargs: dict[str, Any]
+    apply: Callable,
+    leaves: Mapping[str, jax.ShapeDtypeStruct],
+    args: tuple,
+    kwargs: dict[str, PyTree],
 ) -> CallOrder:
     """Layers with parameters, in the order of their first call.
 

@@ -13,7 +13,7 @@ Noise of Student's t is Gaussian given a precision for each value, λ ~ Gamma(ν
 sampled beside the rest.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,13 +27,14 @@ from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
 from numpyro_bnn.priors.base import is_parameter, parameter
 from numpyro_bnn.priors.integrated_weights import key_of
-from numpyro_bnn.priors.precision_levels import UNITS, Level
+from numpyro_bnn.priors.precision_conditionals import UNITS, Level
 
 Values = dict[str, Any]
 _FAMILIES = (dist.Normal, dist.StudentT)
@@ -46,6 +47,8 @@ class integrate_output(Messenger):
     one output a row or several. The posterior over everything else is that of the model itself; the
     integrated weights are in the draws, drawn exactly, so that `predict`, `diagnose`, checkpoints and
     ArviZ work as before. The likelihood is no longer a product over rows: there are no minibatches.
+    :class:`~numpyro_bnn.ParallelTempering` tempers the likelihood of the rows before the weights are
+    integrated out, so that its path and its evidence are those of the model itself.
     A gradient costs that of the model and about 10 n p² operations more, for n targets and p weights.
 
     Without a target it does nothing.
@@ -64,7 +67,7 @@ class integrate_output(Messenger):
     ['net/Dense_0.bias', 'net/Dense_0.kernel', 'y.scale', 'y']
     """
 
-    def __init__(self, fn: Callable | None = None, sites: Any = None) -> None:
+    def __init__(self, fn: Callable | None = None, sites: Sequence[str] | None = None) -> None:
         if isinstance(sites, str):
             sites = (sites,)
         self.sites = None if sites is None else tuple(sites)
@@ -82,7 +85,7 @@ class integrate_output(Messenger):
     def __hash__(self) -> int:
         return hash((self.fn, self.sites))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         model = partial(self.fn, *args, **kwargs)
         parts = _parts_of(model)
         if not parts.observed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.priors.paths import site_name
@@ -28,11 +29,14 @@ class linearize(Messenger):
     :param at: the weights w* by site.
     """
 
-    def __init__(self, fn: Callable | None = None, at: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, fn: Callable | None = None, at: Mapping[str, ArrayLike] | None = None
+    ) -> None:
         self.at = dict(at or {})
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Replace the call of a network by its expansion in the weights."""
         if msg["type"] == "network":
             msg["apply"] = partial(self._expanded, msg["name"], msg["apply"])
 
@@ -59,6 +63,7 @@ class outputs(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Keep the outputs of a network in each call."""
         if msg["type"] == "network":
             msg["apply"] = partial(self._kept, msg["name"], msg["apply"])
 

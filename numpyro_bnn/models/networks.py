@@ -1,4 +1,7 @@
-"""Linen and NNX modules through one interface: parameters by path, and a function of them and the inputs."""
+"""Linen and NNX modules through one interface: parameters by path, and a function of them and the inputs.
+
+Other pytrees come through the same interface in :mod:`numpyro_bnn.models.pytrees`.
+"""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -11,6 +14,7 @@ import numpyro
 from flax import errors as flax_errors
 from flax import linen, nnx
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.paths import NetworkShapes, Shapes, flatten_params
@@ -24,7 +28,7 @@ _NO_STATISTICS = (
 
 
 class Network:
-    """The interface of linen and NNX modules: parameters by path, and a pure function of them.
+    """The interface of linen, NNX and other modules: parameters by path, and a pure function of them.
 
     - **shapes** - shapes of all parameters
     - **random_shapes** - shapes of the parameters that can be random (floating point)
@@ -34,7 +38,7 @@ class Network:
 
     shapes: Shapes
     random_shapes: Shapes
-    own_values: dict[str, Any]
+    own_values: dict[str, Array]
     leaves: dict[str, jax.ShapeDtypeStruct]
 
     def _describe(self, leaves: Mapping[str, Any]) -> None:
@@ -48,7 +52,7 @@ class Network:
             if jnp.issubdtype(leaves[path].dtype, jnp.floating)
         }
 
-    def shapes_for_prior(self, inputs: tuple[tuple, dict[str, Any]] | None) -> NetworkShapes:
+    def shapes_for_prior(self, inputs: tuple[tuple, dict[str, PyTree]] | None) -> NetworkShapes:
         """The parameters that can be random, and the order of calls for priors that ask for it.
 
         :param inputs: example inputs; None where none were given.
@@ -59,7 +63,17 @@ class Network:
             self.random_shapes, partial(call_order, self.apply, self.leaves, *inputs)
         )
 
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def over_rows(self) -> "Network":
+        """This network as a function of all rows: itself, unless it takes one row at a time."""
+        return self
+
+    def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Call the network with these values of its random parameters.
+
+        :param values: values by path.
+        :param args: arguments of the network.
+        :param kwargs: its keyword arguments.
+        """
         raise NotImplementedError
 
 
@@ -83,10 +97,10 @@ class Linen(Network):
     def __init__(
         self,
         module: linen.Module,
-        batch_stats: Any,
+        batch_stats: PyTree,
         apply_rng: tuple[str, ...],
         init_args: tuple,
-        init_kwargs: dict[str, Any],
+        init_kwargs: dict[str, PyTree],
     ) -> None:
         self.module = module
         self.apply_rng = apply_rng
@@ -112,7 +126,7 @@ class Linen(Network):
                     "and whole numbers have a meaning in site names; use another name."
                 )
 
-    def _eval_shape(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _eval_shape(self, args: tuple, kwargs: PyTree) -> dict[str, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 
@@ -156,7 +170,8 @@ class Linen(Network):
         active = not self.apply_rng
         return linen.intercept_methods(skip if active else lambda call, a, k, _: call(*a, **k))
 
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Call the linen module with these values of its parameters."""
         variables = {"params": nest(values)}
         if self.batch_stats is not None:
             variables["batch_stats"] = self.batch_stats
@@ -180,7 +195,7 @@ def _keys(params: Any) -> set[str]:
 class NNX(Network):
     """A Flax NNX module, split into its graph, its parameters and its running statistics."""
 
-    def __init__(self, module: nnx.Module, batch_stats: Any, apply_rng: tuple[str, ...]) -> None:
+    def __init__(self, module: nnx.Module, batch_stats: PyTree, apply_rng: tuple[str, ...]) -> None:
         self.name = type(module).__name__
         self.apply_rng = apply_rng
         parts: Any = nnx.split(module, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
@@ -207,7 +222,8 @@ class NNX(Network):
             if not isinstance(leaf, jax.ShapeDtypeStruct)
         }
 
-    def apply(self, values: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """Call the NNX module with these values of its parameters, in evaluation mode."""
         # New variables for every call, so that changes the module makes to them are not kept.
         statistics = _replace(self.statistics, self.own_statistics)
         module = nnx.merge(self.graph, _replace(self.params, values), statistics, self._seeded())
@@ -272,7 +288,7 @@ def _updates_statistics(name: str) -> ValueError:
     )
 
 
-def _replace(state: Any, values: dict[str, Any]) -> Any:
+def _replace(state: Any, values: dict[str, Array]) -> Any:
     """An NNX state of this structure with other values, given by dotted path."""
 
     def new(path: tuple, variable: Any) -> Any:

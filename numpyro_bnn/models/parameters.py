@@ -1,4 +1,4 @@
-"""From draws of sample sites to parameters of Flax, and back."""
+"""From draws of sample sites to parameters of Flax or Equinox, and back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.priors.paths import flatten_params, site_name
+from numpyro_bnn.priors.pytree_paths import is_module, with_arrays
 
 
-def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
+def nest(values: Mapping[str, PyTree]) -> dict:
     """Nested dicts from dotted paths; numbered parts (NNX lists) become integers."""
     tree: dict[Any, Any] = {}
     for path, value in values.items():
@@ -22,16 +24,19 @@ def nest(values: Mapping[str, Any]) -> dict[Any, Any]:
     return tree
 
 
-def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any = None) -> dict:
-    """Turn draws into Flax parameters.
+def to_params(
+    samples: Mapping[str, Array], name: str | None = None, params: PyTree = None
+) -> PyTree:
+    """Turn draws into parameters of Flax, or into Equinox modules.
 
     :param samples: draws by site name, such as ``mcmc.get_samples()``; leading axes of the
         arrays stay in front, so that ``jax.vmap`` over the result runs every draw.
     :param name: the network's name, with the prefixes of any ``scope`` around it; not needed
         where the draws hold one network.
-    :param params: values of the parameters that are not random, repeated over the draws.
+    :param params: values of the parameters that are not random, repeated over the draws; an Equinox module
+        (or another pytree with a call) to get such a module back.
     :return: nested dicts: ``variables["params"]`` of a linen module, or a pure dict of an NNX
-        state.
+        state; or, with a module as `params`, that module with the draws in place of its arrays.
     :raises ValueError: if no network or several are found.
     """
     # Sites that belong to a weight (its precision, its standardised value) are no parameters.
@@ -64,11 +69,13 @@ def to_params(samples: Mapping[str, Any], name: str | None = None, params: Any =
             for path, v in trained.items()
             if path not in found
         }
+        if not isinstance(params, Mapping) and is_module(params):
+            return with_arrays(params, found)
     return nest(found)
 
 
 def from_params(
-    params: Any,
+    params: PyTree,
     name: str = "net",
     *,
     num_chains: int | None = None,
@@ -76,14 +83,14 @@ def from_params(
     key: jax.Array | None = None,
     fixed: Sequence[str] = (),
 ) -> dict[str, jax.Array]:
-    """Turn Flax parameters into values of sample sites.
+    """Turn parameters of Flax or Equinox into values of sample sites.
 
     Weights are real, so the values serve as `init_params` as they are where the prior has no
     scales of its own; :func:`numpyro_bnn.optimize` and :class:`numpyro_bnn.MCMC` also take
     them for hierarchical priors and start the precisions at their conditional means.
 
-    :param params: ``variables["params"]`` of a linen module, or an ``nnx.State``; leading axes
-        (one start a chain) are kept.
+    :param params: ``variables["params"]`` of a linen module, an ``nnx.State``, or an Equinox module; leading
+        axes (one start a chain) are kept, and arrays of whole numbers left out.
     :param name: the network's name in the model.
     :param num_chains: starts to make of these parameters, as a leading axis; None for none, where `params`
         have such an axis or the run has one chain.
@@ -104,6 +111,7 @@ def from_params(
                 f"from_params: fixed={left_out!r} is no path of these parameters; there are {list(found)}."
             )
         found = {path: value for path, value in found.items() if path not in inside}
+    found = {path: v for path, v in found.items() if jnp.issubdtype(v.dtype, jnp.floating)}
     if not (isinstance(jitter, (int, float)) and 0 <= jitter < float("inf")):
         raise ValueError(f"from_params: jitter must be 0 or a positive number, got {jitter!r}.")
     if num_chains is not None:

@@ -1,16 +1,20 @@
-"""Pickles Flax modules whose fields hold compiled functions, such as ``activation=jnp.tanh``.
+"""Pickles modules whose fields hold functions that pickle refuses, such as ``activation=jnp.tanh``.
 
 A function that JAX has compiled stands in its module under the name of the function inside it, and pickle
-finds that the two are not the same. Here it is kept by that name.
+finds that the two are not the same. Here it is kept by that name. A nameless function that is the default of
+an argument, as in ``equinox.nn.MLP``, is kept as that default.
 """
 
+import inspect
 import io
 import pickle
 import sys
+from types import FunctionType
 from typing import Any
 
 
-def _by_name(module: str, name: str) -> Any:
+def by_name(module: str, name: str) -> Any:
+    """The object of a name inside a module."""
     __import__(module)
     found: Any = sys.modules[module]
     for part in name.split("."):
@@ -18,20 +22,42 @@ def _by_name(module: str, name: str) -> Any:
     return found
 
 
+def name_of(value: object) -> tuple[str, str] | None:
+    """Module and name of a function that JAX has compiled; None of anything else."""
+    wrapped = getattr(value, "__wrapped__", None)
+    module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
+    if module not in sys.modules or name is None or "<" in name:
+        return None
+    try:
+        return (module, name) if by_name(module, name) is value else None
+    except AttributeError:
+        return None
+
+
+def _default(module: str, owner: str, argument: str) -> Any:
+    return inspect.signature(by_name(module, owner)).parameters[argument].default
+
+
+def _where_default(value: FunctionType) -> tuple[str, str, str] | None:
+    """Module, class and argument of which a function is the default; None where there is none."""
+    for name, owner in vars(sys.modules.get(value.__module__)).items():
+        if isinstance(owner, type) and owner.__module__ == value.__module__:
+            for argument in inspect.signature(owner).parameters.values():
+                if argument.default is value:
+                    return value.__module__, name, argument.name
+    return None
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        wrapped = getattr(value, "__wrapped__", None)
-        module, name = (getattr(wrapped, key, None) for key in ("__module__", "__qualname__"))
-        if module in sys.modules and name is not None and "<" not in name:
-            try:
-                if _by_name(module, name) is value:
-                    return _by_name, (module, name)
-            except AttributeError:
-                pass
-        return NotImplemented
+        if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
+            default = _where_default(value)
+            return NotImplemented if default is None else (_default, default)
+        named = name_of(value)
+        return NotImplemented if named is None else (by_name, named)
 
 
-def dumped(module: Any) -> bytes:
+def dumped(module: object) -> bytes:
     """A module as bytes, which ``pickle.loads`` reads.
 
     :raises pickle.PicklingError: for modules of classes that cannot be imported by name.

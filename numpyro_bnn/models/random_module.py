@@ -1,23 +1,34 @@
-"""Flax modules as parts of a NumPyro model: every parameter becomes a sample site.
+"""Networks as parts of a NumPyro model: every parameter becomes a sample site.
 
-This is the only file that imports Flax. Linen and NNX modules are used through one small
-interface, :class:`Network`: the shapes of the parameters, and a function from their values
-and the inputs to the output.
+Flax's linen and NNX modules, Equinox modules and other pytrees with a call are used through one small
+interface, :class:`Network`: the shapes of the parameters, and a function from their values and the inputs
+to the output.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
-from numpyro.primitives import apply_stack
+from numpyro.primitives import Messenger, apply_stack
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import NNX, Linen, Network
 from numpyro_bnn.models.parameters import nest
-from numpyro_bnn.priors.base import as_prior
-from numpyro_bnn.priors.paths import flatten_params, parameter_tree, site_name
+from numpyro_bnn.models.pickled_modules import by_name, name_of
+from numpyro_bnn.models.pytrees import PyTreeNetwork
+from numpyro_bnn.priors.base import PriorLike, as_prior
+from numpyro_bnn.priors.paths import (
+    NetworkShapes,
+    fan_in,
+    flatten_params,
+    parameter_tree,
+    site_name,
+)
+from numpyro_bnn.priors.pytree_paths import LaidOut, is_module
 
 
 class MLP(linen.Module):
@@ -38,14 +49,30 @@ class MLP(linen.Module):
             x = self.activation(linen.Dense(units)(x))
         return linen.Dense(self.outputs)(x)
 
+    @linen.nowrap
+    def __reduce__(self) -> tuple[Callable, tuple]:
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parent"}
+        if (named := name_of(self.activation)) is not None:
+            del settings["activation"]
+        return _remade, (type(self), settings, named)
+
+
+def _remade(kind: type[MLP], settings: dict[str, Any], activation: tuple[str, str] | None) -> MLP:
+    """A perceptron from what pickle keeps of it: an activation that JAX has compiled by its name."""
+    return (
+        kind(**settings)
+        if activation is None
+        else kind(**settings, activation=by_name(*activation))
+    )
+
 
 class BoundModule:
-    """A Flax module with sampled weights: call it like the module itself.
+    """A network with sampled weights: call it like the module itself.
 
     - **params** - the weights as nested dicts, the way the module's own ``params`` look
     """
 
-    def __init__(self, apply: Callable, values: dict[str, Any]) -> None:
+    def __init__(self, apply: Callable, values: dict[str, Array]) -> None:
         self._apply = apply
         self._values = values
 
@@ -53,63 +80,108 @@ class BoundModule:
         return call_of(type(self).__name__, {}, (self._values,))
 
     @property
-    def params(self) -> dict[Any, Any]:
+    def params(self) -> dict:
+        """The sampled weights as nested dicts, as Flax has them."""
         return nest(self._values)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return self._apply(self._values, *args, **kwargs)
 
 
 def random_module(
     name: str,
-    module: Any,
-    prior: Any,
-    *init_args: Any,
-    params: Any = None,
-    batch_stats: Any = None,
+    module: Callable,
+    prior: PriorLike,
+    *init_args: PyTree,
+    params: PyTree = None,
+    batch_stats: PyTree = None,
     apply_rng: str | Sequence[str] | None = None,
-    **init_kwargs: Any,
+    **init_kwargs: PyTree,
 ) -> BoundModule:
-    """Sample every parameter of a Flax module inside a NumPyro model.
+    """Sample every parameter of a network inside a NumPyro model.
 
-    Sites are named ``"{name}/{path}"``, for example ``"net/Dense_0.kernel"``. Shapes are found
-    without a forward pass. Call it outside the data plate.
+    Sites are named ``"{name}/{path}"``, for example ``"net/Dense_0.kernel"`` of a linen module or
+    ``"net/layers.0.weight"`` of an Equinox module. Shapes are found without a forward pass. Call it
+    outside the data plate.
+
+    An Equinox module takes one row, and so does the network that is returned: ``jax.vmap(net)(x)`` for all
+    rows (ready models do so themselves). Its weights are (out, in), which priors by fan-in and by source
+    unit know. A class of your own says over which axis its arrays are summed in
+    ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for. Arrays of whole numbers, and
+    everything else that is no array, stay as they are in the module.
 
     :param name: prefix of the site names.
-    :param module: a linen module, or an instance of an NNX module.
+    :param module: a linen module, an instance of an NNX or Equinox module, or of any other class that is
+        registered as a pytree with `jax.tree_util` and has a call.
     :param prior: one of :mod:`numpyro_bnn.priors`, a distribution, or a function
         ``(path, shape) -> Distribution``.
-    :param init_args: example inputs of a linen module, such as ``x[:1]``; an NNX module knows
-        its shapes and needs none.
+    :param init_args: example inputs of a linen module, such as ``x[:1]``; other modules know their shapes
+        and need none, but for priors by call order (an Equinox module then takes one row, ``x[0]``).
     :param params: values for the parameters that the prior leaves deterministic, as nested
-        dicts or ``nnx.State`` (values for random ones are not used). An NNX module's own values
-        serve where none are given.
+        dicts, ``nnx.State`` or a trained Equinox module (values for random ones are not used). The own
+        values of an NNX or Equinox module serve where none are given.
     :param batch_stats: frozen running statistics for modules with BatchNorm; the module must
         then be called so that it uses them (linen: ``use_running_average=True``).
     :param apply_rng: names of random streams (``["dropout"]``) that the module draws from in
-        every call; without it dropout layers are the identity.
+        every call; without it dropout layers are the identity. Equinox modules take their keys as an
+        argument, and their dropout layers always are the identity here.
     :param init_kwargs: example keyword arguments of a linen module.
     :return: a callable with the sampled weights.
-    :raises TypeError: if `module` is not a Flax module.
+    :raises TypeError: if `module` is none of these, or an option is not for its kind.
     :raises ValueError: if the module keeps running statistics or other mutable state, if the
         prior does not fit the parameters, or if a deterministic parameter has no value.
     """
+    network = network_of(module, batch_stats, apply_rng, init_args, init_kwargs)
+    return sampled(name, network, prior, init_args, init_kwargs, params)
+
+
+def network_of(
+    module: Callable,
+    batch_stats: PyTree,
+    apply_rng: str | Sequence[str] | None,
+    init_args: tuple,
+    init_kwargs: dict[str, PyTree],
+) -> Network:
+    """A module of any kind through the one interface; the arguments are those of :func:`random_module`."""
     apply_rng = (apply_rng,) if isinstance(apply_rng, str) else tuple(apply_rng or ())
     network: Network
     if isinstance(module, linen.Module):
         network = Linen(module, batch_stats, apply_rng, init_args, init_kwargs)
     elif isinstance(module, nnx.Module):
         network = NNX(module, batch_stats, apply_rng)
+    elif is_module(module):
+        given = {"batch_stats": batch_stats is not None, "apply_rng": bool(apply_rng)}
+        if wrong := [option for option, is_given in given.items() if is_given]:
+            raise TypeError(
+                f"random_module: {wrong} are for Flax modules, and {type(module).__name__} is none. Leave "
+                "them out."
+            )
+        network = PyTreeNetwork(module)
     else:
         hint = " Make one first: `MyModule(…)`." if isinstance(module, type) else ""
         raise TypeError(
-            f"random_module: expected a flax.linen or flax.nnx module, got {module!r}.{hint}"
+            f"random_module: expected a flax.linen or flax.nnx module, an Equinox module or another pytree "
+            f"with a call, got {module!r}.{hint}"
         )
-    shapes = network.shapes
-    if not shapes:
+    if not network.shapes:
         raise ValueError(f"random_module: the module {type(module).__name__} has no parameters.")
+    return network
+
+
+def sampled(
+    name: str,
+    network: Network,
+    prior: PriorLike,
+    init_args: tuple,
+    init_kwargs: dict[str, PyTree],
+    params: PyTree = None,
+) -> BoundModule:
+    """Sample the parameters of a network; the arguments are those of :func:`random_module`."""
+    shapes = network.shapes
     inputs = (init_args, init_kwargs) if init_args or init_kwargs else None
-    values = as_prior(prior).sample(name, network.shapes_for_prior(inputs))
+    asked = network.shapes_for_prior(inputs)
+    with _FanIns(name, asked):
+        values = as_prior(prior).sample(name, asked)
     for path, value in values.items():
         if jnp.shape(value) != shapes[path]:
             raise ValueError(
@@ -121,6 +193,27 @@ def random_module(
     if fixed:
         values |= _fixed_values(fixed, network, params)
     return BoundModule(_handled(name, network.apply), {path: values[path] for path in shapes})
+
+
+class _FanIns(Messenger):
+    """Notes the fan-in of arrays that are laid out in their own way, which starts of chains are scaled by.
+
+    :param name: name of the network.
+    :param shapes: its parameters.
+    """
+
+    def __init__(self, name: str, shapes: NetworkShapes) -> None:
+        self.known = {
+            site_name(name, path): max(shape) if shape.summed is None else fan_in(path, shape)
+            for path, shape in shapes.items()
+            if isinstance(shape, LaidOut) and len(shape) > 1
+        }
+        super().__init__(None)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        site = str(msg.get("name")).removesuffix(".base")
+        if msg["type"] == "sample" and site in self.known:
+            msg["infer"] = {**msg["infer"], "fan_in": self.known[site]}
 
 
 def _handled(name: str, apply: Callable) -> Callable:
@@ -136,7 +229,7 @@ def _handled(name: str, apply: Callable) -> Callable:
     return apply_stack(message)["value"]
 
 
-def _fixed_values(paths: list[str], network: "Network", params: Any) -> dict[str, Any]:
+def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
     given = network.own_values | ({} if params is None else flatten_params(params))
     missing = [path for path in paths if path not in given]
     if missing:

@@ -22,7 +22,7 @@ from flax import linen, nnx
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree, Values
 from numpyro_bnn.data.arguments import as_array
-from numpyro_bnn.data.columns import check_columns, column_names
+from numpyro_bnn.data.columns import check_columns, column_names, refuse_row_shape
 from numpyro_bnn.data.units import Column, Prepared, check_resolution, moments, standardized
 from numpyro_bnn.likelihoods.families import (
     Noise,
@@ -35,12 +35,13 @@ from numpyro_bnn.likelihoods.families import (
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.pickled_modules import dumped
-from numpyro_bnn.models.random_module import random_module
+from numpyro_bnn.models.random_module import network_of, sampled
 from numpyro_bnn.models.standardization import Standardization, checksum_of, is_given, prepared_rows
 from numpyro_bnn.priors.base import Prior
 
 _ARGUMENTS = ("x", "y", "weights")
-Module: TypeAlias = linen.Module | nnx.Module
+# The last kind is an Equinox module, or another pytree with a call.
+Module: TypeAlias = linen.Module | nnx.Module | Callable
 PriorLike: TypeAlias = Prior | dist.Distribution | Callable
 
 
@@ -81,11 +82,11 @@ class ReadyModel:
         return _remade, (self.kind, network, self.prior, self.options, self.standardization)
 
     @property
-    def shift(self) -> float | None:
+    def shift(self) -> float | np.ndarray | None:
         """The mean that a standardised target lacks, added to its predictions; None for classes."""
         if self.kind != "regression" or self.standardization is None:
             return None
-        return float(self.standardization.y_mean)
+        return _number_or_array(self.standardization.y_mean)
 
     def learn(
         self, x: PyTree = None, y: Values | None = None, weights: Values | None = None
@@ -93,7 +94,7 @@ class ReadyModel:
         """Compute means and scales from the training data; called when a fit begins.
 
         :param x: inputs (N, D).
-        :param y: targets (N,).
+        :param y: targets (N,), or (N, outputs) of regression.
         :param weights: (N,), how often each row counts; None for once.
         :return: whether the units are new.
         :raises TypeError: for data that are no numbers.
@@ -204,10 +205,7 @@ class ReadyModel:
 
     def _check_columns(self, shape: tuple[int, ...], units: Standardization) -> None:
         if shape[1:] != units.x_mean.shape:
-            raise ValueError(
-                f"{self.kind}: x has shape {shape}, but the training data had rows of shape "
-                f"{units.x_mean.shape}."
-            )
+            refuse_row_shape(self.kind, "x", shape, units.x_mean.shape)
 
     def __call__(
         self, x: PyTree, y: Values | None = None, weights: Values | None = None
@@ -224,7 +222,7 @@ class ReadyModel:
         is_prepared = isinstance(x if y is None else y, Prepared)
         shift = 0.0 if is_prepared else self._shift_on_device(units)
         # A trace over data that were standardised before depends on no value of `units`, see `Prepared`.
-        y_scale = x.y_scale if isinstance(x, Prepared) else float(units.y_scale)
+        y_scale = _number_or_array(x.y_scale if isinstance(x, Prepared) else units.y_scale)
         if isinstance(y, Prepared):
             y = y.rows
         elif is_given(y):
@@ -234,7 +232,8 @@ class ReadyModel:
     def _sampled(self, rows: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
         """Sample the sites of the model, in standardised units."""
         example = jnp.zeros((1, *jnp.shape(rows)[1:]))
-        net = random_module("net", self.module, self.prior, example)
+        network = network_of(self.module, None, None, (example,), {})
+        net = sampled("net", network.over_rows(), self.prior, (example,), {})
         return self._observe(net, rows, y, units, weights)
 
     def _rows(self, x: Any, units: Standardization) -> Any:
@@ -250,7 +249,7 @@ class ReadyModel:
         check_resolution(self.kind, Column("x"), kind, units.x_mean, units.x_scale)
         return (rows - units.x_mean.astype(kind)) / units.x_scale.astype(kind)
 
-    def _shift_on_device(self, units: Standardization) -> float:
+    def _shift_on_device(self, units: Standardization) -> float | np.ndarray:
         """The target's mean; refused where the device's float type cannot tell targets apart around it."""
         if self.kind == "regression":
             kind = jax.dtypes.canonicalize_dtype(np.float64)
@@ -261,13 +260,24 @@ class ReadyModel:
                 units.y_mean,
                 units.y_scale,
             )
-        return float(units.y_mean)
+        return _number_or_array(units.y_mean)
+
+
+def _number_or_array(values: Any) -> Any:
+    """A number for one target, an array for several, which may come one by one."""
+    if isinstance(values, tuple):
+        return jnp.stack(values)
+    return float(values) if isinstance(values, np.ndarray) and values.ndim == 0 else values
 
 
 def _check_target(y: Any) -> None:
-    if jnp.ndim(y) != 1:
+    shape = jnp.shape(y)
+    if len(shape) == 2 and shape[1] == 1:
+        raise ValueError(f"regression: y has shape {shape}, expected (N,). Use `y.squeeze(-1)`.")
+    if len(shape) not in (1, 2):
         raise ValueError(
-            f"regression: y has shape {jnp.shape(y)}, expected (N,). Use `y.squeeze(-1)`."
+            f"regression: y has shape {shape}, expected (N,), or (N, outputs) for several targets. Put what "
+            "belongs to one row into one axis."
         )
 
 
@@ -282,44 +292,64 @@ def regression(
     df: float | dist.Distribution = 4.0,
     link: Literal["softplus", "exp"] = "softplus",
     integrate_output: bool = False,
+    correlation: float | None = None,
 ) -> ReadyModel:
     """A complete regression model ``model(x, y=None)`` with standardisation inside.
 
-    :param module: a Flax module with one output (two for ``"heteroscedastic"``).
+    :param module: a Flax or Equinox module with an output for every target (two for
+        ``"heteroscedastic"``, which takes one target, as ``"student_t"`` does).
     :param prior: prior over its weights, for standardised inputs and target.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.
-    :param y: training targets (N,).
+    :param y: training targets (N,), or (N, K) for K targets, each of which is standardised by itself.
     :param likelihood: form of the noise.
     :param noise: noise scale in units of the target's standard deviation: a number, a prior
-        (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`.
+        (default HalfNormal(1)) or :class:`numpyro_bnn.likelihoods.families.Precision`. Of several targets
+        each has its own, with this prior.
     :param df: degrees of freedom of ``"student_t"``.
     :param link: from the second output to the scale, for ``"heteroscedastic"``.
     :param integrate_output: integrate the output layer out, see
         :class:`numpyro_bnn.integrate_output`.
+    :param correlation: concentration of an LKJ prior on the correlations of the noise of several targets,
+        see :func:`numpyro_bnn.likelihoods.gaussian`; None for independent noise.
     :return: a model whose target, predictions and log scores are in the units of `y`.
     :raises ValueError: for an unknown likelihood.
     """
     families = ("gaussian", "heteroscedastic", "student_t")
     if likelihood not in families:
         raise ValueError(f"regression: likelihood must be one of {families}, got {likelihood!r}.")
+    if correlation is not None and likelihood != "gaussian":
+        raise ValueError(
+            f"regression: correlation={correlation!r} is of Gaussian noise, and likelihood={likelihood!r}. "
+            "Leave one of them out."
+        )
     noise = dist.HalfNormal(1.0) if noise is None else noise
 
-    def observe(net: Callable, x: Any, y: Any, units: tuple[float, Any], weights: Any) -> Any:
+    def observe(net: Callable, x: Any, y: Any, units: tuple[Any, Any], weights: Any) -> Any:
         if y is not None:
             _check_target(y)
+        # Scales come with the data, and there is one for every target.
+        several = jnp.size(units[1]) if jnp.ndim(units[1]) else None
+        if several and likelihood != "gaussian":
+            raise ValueError(
+                f"regression: likelihood={likelihood!r} takes one target, and y has {several} columns. Use "
+                "'gaussian', with noise=bnn.likelihoods.Precision(case=4.) for t-distributed noise."
+            )
 
         def outputs(rows: Any) -> jax.Array:
             f = net(rows)
-            _check_units("regression", f, rows, 2 if likelihood == "heteroscedastic" else 1)
-            return f if likelihood == "heteroscedastic" else f.squeeze(-1)
+            wanted = 2 if likelihood == "heteroscedastic" else several or 1
+            _check_units("regression", f, rows, wanted)
+            return f if wanted > 1 else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":
             return heteroscedastic(outputs, y, x=x, link=link, units=units, weights=weights)
         shared: dict[str, Any] = {"x": x, "noise": noise, "units": units, "weights": weights}
         if likelihood == "student_t":
             return student_t(outputs, y, df=df, **shared)
-        return gaussian(outputs, y, **shared)
+        if several:
+            shared["noise"] = _for_each(noise, several)
+        return gaussian(outputs, y, **shared, correlation=correlation)
 
     options: dict[str, Any] = {"likelihood": likelihood}
     by_family: dict[str, dict[str, Any]] = {
@@ -330,9 +360,17 @@ def regression(
     options |= by_family[likelihood]
     if integrate_output:
         options["integrate_output"] = True
+    if correlation is not None:
+        options["correlation"] = correlation
     model = ReadyModel(module, prior, "regression", observe, options)
     model.learn(x, y)
     return model
+
+
+def _for_each(noise: Noise, outputs: int) -> Noise:
+    """A prior for the noise of every output, from one for a single output; others as they are."""
+    is_one = isinstance(noise, dist.Distribution) and noise.shape() == ()
+    return noise.expand([outputs]) if is_one else noise  # type: ignore[union-attr]
 
 
 def classification(
@@ -340,7 +378,7 @@ def classification(
 ) -> ReadyModel:
     """A complete classification model ``model(x, y=None)`` with standardised inputs.
 
-    :param module: a Flax module with one output a class, or a single one for two classes.
+    :param module: a Flax or Equinox module with one output a class, or a single one for two classes.
     :param prior: prior over its weights, for standardised inputs.
     :param x: training inputs (N, D), if they are to be fixed now; otherwise those of the first
         fit are.

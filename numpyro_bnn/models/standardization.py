@@ -14,7 +14,8 @@ class Standardization(NamedTuple):
     """Means and scales of the training data, in the user's units, in double precision.
 
     - **x_mean**, **x_scale** - mean and scale by column of the inputs; a constant column has scale 1
-    - **y_mean**, **y_scale** - mean and scale of the target; 0 and 1 for classes
+    - **y_mean**, **y_scale** - mean and scale of the target, of each where there are several; 0 and 1 for
+      classes
     - **checksum** - checksum of the data that they come from
     - **columns** - names of the columns of the inputs, where these were a table
     """
@@ -43,4 +44,5 @@ def checksum_of(arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:
     """Rows that are in the units of the fit already, with the scale of the target beside them."""
-    return Prepared(rows, np.asarray(units.y_scale, rows.dtype))
+    scale = np.asarray(units.y_scale, rows.dtype)
+    return Prepared(rows, tuple(scale) if scale.ndim else scale)

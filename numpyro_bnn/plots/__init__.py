@@ -1,11 +1,11 @@
-"""Plots: each draws on matplotlib axes and returns them, like ArviZ's.
+"""Plots: functions that draw on Matplotlib axes and return them, as in ArviZ.
 
-Each takes ``ax=None`` (a new figure), draws on it, and returns it; none calls ``plt.show``. Colours
-follow the style sheet in force, light or dark, and a palette for the colour-blind.
+Each takes ``ax=``, where None makes a new figure; none calls ``plt.show``. Colours follow the current style
+sheet, light or dark, and a palette for colour-blind readers.
 
 Predictions: :func:`plot_predictive_band`, :func:`plot_decision_boundary`,
-:func:`plot_reliability`, :func:`plot_interval_calibration`, :func:`plot_score_against_time`,
-:func:`plot_severity`. Samplers: :func:`plot_rhat`, :func:`plot_trace`,
+:func:`plot_reliability`, :func:`plot_interval_calibration`, :func:`plot_pit`,
+:func:`plot_score_against_time`, :func:`plot_severity`. Samplers: :func:`plot_rhat`, :func:`plot_trace`,
 :func:`plot_temperature`, :func:`plot_layer_temperature`, :func:`plot_schedule`,
 :func:`plot_density_surface`. Verdicts: :func:`plot_monte_carlo_error` and :func:`plot_agreement`, also
 called `monte_carlo_error` and `agreement`.
@@ -15,6 +15,7 @@ from numpyro_bnn.plots.convergence import plot_agreement, plot_monte_carlo_error
 from numpyro_bnn.plots.predictive import (
     plot_decision_boundary,
     plot_interval_calibration,
+    plot_pit,
     plot_predictive_band,
     plot_reliability,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "plot_interval_calibration",
     "plot_layer_temperature",
     "plot_monte_carlo_error",
+    "plot_pit",
     "plot_predictive_band",
     "plot_reliability",
     "plot_rhat",

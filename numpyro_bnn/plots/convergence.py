@@ -1,25 +1,27 @@
 """Plots of Monte Carlo errors, and of distances between the averages of chains."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
-from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, agreement
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.plots.style import axes_or_new, color_at, foreground, label_axes, legend_above
+from numpyro_bnn.scores.inputs import Scored
 
 _UNITS = {
     "total_variation": "total variation",
     "relative": "predictive sd",
 }
-# Draws a chain of the shortest part that is looked at, and how far ahead the forecast goes.
+# Least number of draws of each chain for which an error is shown, and the largest number in the forecast over
+# all draws.
 _SHORTEST = 25
 _FARTHEST = 100.0
 # With at most so many chains, the numbers are written into the plot.
@@ -27,7 +29,7 @@ _MOST_WRITTEN = 8
 
 
 def plot_monte_carlo_error(
-    predictions: Any,
+    predictions: Scored | Mapping[str, ArrayLike],
     *,
     tolerance: Tolerance | None = None,
     num_points: int = 10,
@@ -35,13 +37,13 @@ def plot_monte_carlo_error(
 ) -> Axes:
     """Monte Carlo error of averaged predictions against the number of draws, and the forecast.
 
-    The error of the first draws of every chain, of more, and of all; on from there it falls with
-    the square root of the number of draws, up to where both limits of the tolerance are met.
+    The error is computed from the first draws of every chain, for several numbers of draws up to all. The
+    forecast falls with the square root of the number of draws, until both limits of the tolerance are met.
 
     :param predictions: the result of :func:`~numpyro_bnn.predict`, or a mapping of names to draws
         `(chain, draw, input, ...)`.
     :param tolerance: the accepted Monte Carlo error, drawn as dashed lines; default ``Tolerance()``.
-    :param num_points: how many numbers of draws are shown.
+    :param num_points: number of points on the curve, each at another number of draws.
     :param ax: axes to draw on.
     :return: the axes; both are logarithmic.
     :raises ValueError: where no error is known, not even of all draws.
@@ -50,15 +52,15 @@ def plot_monte_carlo_error(
     accepted = Tolerance() if tolerance is None else tolerance
     draws = next(iter(values.values())).shape[1]
     sizes = np.unique(np.geomspace(min(_SHORTEST, draws), draws, num_points).round().astype(int))
-    found = [monte_carlo_error({n: x[:, :size] for n, x in values.items()}) for size in sizes]
-    unit = "relative" if found[-1].total_variation is None else "total_variation"
-    needed, _ = found[-1].needed(accepted)
+    measured = [monte_carlo_error({n: x[:, :size] for n, x in values.items()}) for size in sizes]
+    unit = "relative" if measured[-1].total_variation is None else "total_variation"
+    needed, _ = measured[-1].needed(accepted)
     series = {
         "mean of rows": (unit, _limit(accepted, unit)),
         "99 % quantile of rows": (f"{unit}_99", _limit(accepted, f"{unit}_99")),
     }
     known = {
-        label: np.array([getattr(each, field) for each in found])
+        label: np.array([getattr(each, field) for each in measured])
         for label, (field, _) in series.items()
     }
     if not all(np.isfinite(errors[-1]) for errors in known.values()):
@@ -86,7 +88,10 @@ def plot_monte_carlo_error(
 
 
 def plot_agreement(
-    predictions: Any, *, tolerance: Tolerance | None = None, ax: Axes | None = None
+    predictions: Scored | Mapping[str, ArrayLike],
+    *,
+    tolerance: Tolerance | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Distances between the averages of each two chains, with chains that agree next to each other.
 
@@ -96,24 +101,24 @@ def plot_agreement(
         `(chain, draw, input, ...)`; of one chain the halves are compared.
     :param tolerance: the accepted Monte Carlo error; default ``Tolerance()``.
     :param ax: axes to draw on.
-    :return: the axes, whose title says what the test of all predictions together says; the colour bar
-        beside it is another.
+    :return: the axes, whose title gives the result of the test of all predictions together; the colour bar
+        has axes of its own.
     :raises ValueError: for predictions without axes of chains, draws and inputs.
     """
     values = _arrays("plot_agreement", predictions)
     accepted = Tolerance() if tolerance is None else tolerance
     errors = {name: mean_errors(x) for name, x in values.items()}
-    found = agreement(values, errors=errors, tolerance=accepted)
+    result = agreement(values, errors=errors, tolerance=accepted)
     means = {name: each.chain_means for name, each in errors.items()}
     units = units_of(values, errors)
     apart = row_distances({name: mean[:, None] - mean for name, mean in means.items()}, units)
     unit = "total_variation" if "total_variation" in apart else "relative"
-    # A normal difference of two chains' averages, each less certain than that of all by the root of
-    # their number, has the mean absolute value sqrt(2 / pi) of its standard deviation.
-    factor = np.sqrt(2 / np.pi) * np.sqrt(2 * len(found.members))
+    # The average of one chain has an error sqrt(number of chains) times that of all chains. A normal
+    # difference of two such averages has the mean absolute value sqrt(2 / pi) times its standard deviation.
+    factor = np.sqrt(2 / np.pi) * np.sqrt(2 * len(result.members))
     within = row_distances({name: each.within for name, each in errors.items()}, units)[unit]
     chance = float(factor * within.mean())
-    order = np.argsort(found.members, kind="stable")
+    order = np.argsort(result.members, kind="stable")
     distance = apart[unit].mean(axis=-1)[np.ix_(order, order)]
     limit = _limit(accepted, unit)
     ax = axes_or_new(ax, (5.4, 4.4))
@@ -121,7 +126,7 @@ def plot_agreement(
     image = ax.imshow(distance, cmap="cividis", vmin=0, vmax=brightest)
     if len(order) <= _MOST_WRITTEN:
         _written(ax, distance, 0.5 * brightest)
-    for edge in np.flatnonzero(np.diff(found.members[order])) + 0.5:
+    for edge in np.flatnonzero(np.diff(result.members[order])) + 0.5:
         ax.axhline(edge, color="white", linewidth=3)
         ax.axvline(edge, color="white", linewidth=3)
     bar = ax.figure.colorbar(image, ax=ax)
@@ -130,13 +135,13 @@ def plot_agreement(
     bar.ax.axhline(chance, color="white", linewidth=2, linestyle=":")
     ax.set_xticks(range(len(order)), order)
     ax.set_yticks(range(len(order)), order)
-    name = "half of the chain" if found.halves else "chain"
+    name = "half of the chain" if result.halves else "chain"
     label_axes(ax, name, name)
-    ax.set_title(_said(found, accepted), fontsize="medium")
+    ax.set_title(_verdict_in_words(result, accepted), fontsize="medium")
     return ax
 
 
-def _arrays(owner: str, predictions: Any) -> dict[str, np.ndarray]:
+def _arrays(owner: str, predictions: Scored | Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
     values = getattr(predictions, "values", None)
     values = values if isinstance(values, Mapping) else predictions
     arrays = values if isinstance(values, Mapping) else {"values": values}
@@ -182,12 +187,14 @@ def _written(ax: Axes, distance: np.ndarray, dark: float) -> None:
             ax.text(column, row, f"{value:.2g}", ha="center", va="center", color=color)
 
 
-def _said(found: Any, tolerance: Tolerance) -> str:
-    who = "halves" if found.halves else "chains"
-    if not found.tested:
+def _verdict_in_words(result: Agreement, tolerance: Tolerance) -> str:
+    who = "halves" if result.halves else "chains"
+    if not result.tested:
         return f"too few draws to test whether {who} agree"
-    if found.disagree(tolerance):
-        return f"{who} disagree: {found.groups} groups (p = {found.p:.2g})"
+    if result.disagree(tolerance):
+        return f"{who} disagree: {result.groups} groups (p = {result.p:.2g})"
     return (
-        f"{who} agree (p = {found.p:.2g})" if found.p >= 0.01 else f"{who} differ within tolerance"
+        f"{who} agree (p = {result.p:.2g})"
+        if result.p >= 0.01
+        else f"{who} differ within tolerance"
     )

@@ -1,13 +1,15 @@
 """Plots of predictions and of their scores. Reached through :mod:`numpyro_bnn.plots`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
+from matplotlib.typing import ColorType
+from numpy.typing import ArrayLike
+from scipy.stats import kstwo
 
 from numpyro_bnn import scores
 from numpyro_bnn.plots.style import (
@@ -18,17 +20,18 @@ from numpyro_bnn.plots.style import (
     legend_above,
     marker_at,
 )
+from numpyro_bnn.scores.inputs import Scored
 
 
 def plot_predictive_band(
-    x: Any,
-    mean: Any,
-    scale: Any = None,
+    x: ArrayLike,
+    mean: Scored,
+    scale: ArrayLike | None = None,
     *,
-    data: tuple[Any, Any] | None = None,
+    data: tuple[ArrayLike, ArrayLike] | None = None,
     num_draws: int = 0,
     label: str = "posterior average",
-    color: Any = None,
+    color: ColorType | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Mean of the model average, and bands of ± ½ and ± 2 of its standard deviations.
@@ -48,8 +51,10 @@ def plot_predictive_band(
     :return: the axes, whose labels are to be replaced by names and units of the data.
     :raises ValueError: for shapes that do not fit.
     """
-    if hasattr(mean, "mean") and hasattr(mean, "scale"):
-        mean, scale = mean.mean, mean.scale if scale is None else scale
+    # An average holds the standard deviation of the whole mixture, predictions the noise of each draw.
+    for spread in ("sd", "scale"):
+        if hasattr(mean, "mean") and hasattr(mean, spread):
+            mean, scale = mean.mean, getattr(mean, spread) if scale is None else scale
     mean = np.asarray(mean, np.float64)
     x = np.asarray(x)
     x = x[:, 0] if x.ndim == 2 and x.shape[1] == 1 else x
@@ -94,21 +99,21 @@ def plot_predictive_band(
 
 
 def plot_decision_boundary(
-    posterior: Callable[[np.ndarray], Any],
-    x: Any,
-    y: Any,
+    posterior: Callable[[np.ndarray], ArrayLike],
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    point: Callable[[np.ndarray], Any] | None = None,
+    point: Callable[[np.ndarray], ArrayLike] | None = None,
     resolution: int = 120,
     padding: float = 0.25,
     class_names: Sequence[str] | None = None,
-    ax: Any = None,
-) -> Any:
+    ax: Axes | Sequence[Axes] | np.ndarray | None = None,
+) -> Axes | Sequence[Axes] | np.ndarray:
     """Decision regions over two inputs, shaded by how certain the prediction is.
 
-    The deeper the colour of a class, the higher its probability; where all are equally likely,
-    there is none. With `point`, its panel stands to the left of that of the posterior average: a
-    single network is sure of itself far from the data, the average is not.
+    The deeper the colour of a class, the higher its probability; where all classes are equally likely, there
+    is no colour. With `point` there are two panels, on the left the point estimate and on the right the
+    posterior average: far from the data a single network is confident, and the average is not.
 
     :param posterior: from inputs (row, 2) to probabilities (…, row, class), averaged over leading
         axes; for example ``lambda x: bnn.predict(model, mcmc, x).probs``.
@@ -174,7 +179,7 @@ def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
     colors = np.array([to_rgb(color_at(ax, k)) for k in range(count)])
     best = probs.argmax(-1)
     certain = np.clip((probs.max(-1) - 1 / count) / (1 - 1 / count), 0, 1)
-    # Alpha and not white: the background shows through, whatever its colour.
+    # Transparency is used and not white, so that it works on a background of any colour.
     image = np.concatenate([colors[best], 0.75 * certain[..., None]], -1)
     extent = (lines[0][0], lines[0][-1], lines[1][0], lines[1][-1])
     ax.imshow(image, extent=extent, origin="lower", aspect="auto", interpolation="nearest")
@@ -185,8 +190,8 @@ def _draw_regions(ax: Axes, probs: np.ndarray, lines: list[np.ndarray]) -> None:
 
 
 def plot_reliability(
-    probs: Any,
-    y: Any,
+    probs: Scored,
+    y: ArrayLike,
     *,
     num_bins: int = 15,
     adaptive: bool = False,
@@ -196,7 +201,7 @@ def plot_reliability(
     """Accuracy against confidence, with the number of rows of each bin above.
 
     Bins as in :func:`numpyro_bnn.scores.calibration.reliability`: every row is in exactly one, and empty
-    ones have no mark. Below the diagonal the prediction is surer than it may be.
+    ones have no mark. Below the diagonal predictions are overconfident.
 
     :param probs: ``(…, row, class)``, or predictions; averaged over draws first.
     :param y: classes (row,), integers from 0.
@@ -213,7 +218,7 @@ def plot_reliability(
     ax = axes_or_new(ax, (5.0, 4.8))
     ax.plot([0, 1], [0, 1], color=foreground(ax), linewidth=1, linestyle="--", label="calibrated")
     share, count = table.accuracy[full], table.num_rows[full]
-    # Adding one success and one failure keeps the error of a bin that is all right from being 0.
+    # One success and one failure are added, so that the error of a bin without a wrong row is not 0.
     smoothed = (share * count + 1) / (count + 2)
     bars = np.sqrt(smoothed * (1 - smoothed) / count)
     ax.vlines(
@@ -236,7 +241,7 @@ def plot_reliability(
         capsize=2,
         label=label,
     )
-    # The whole range of accuracies: the corner below the diagonal is where a legend fits.
+    # The vertical axis has the whole range of accuracies, so that the legend fits below the diagonal.
     low = max(0.0, min(0.9, float(table.edges[:-1][full][0])) - 0.02)
     ax.set(xlim=(low, 1.02), ylim=(-0.02, 1.05))
     label_axes(ax, "confidence (probability of the predicted class)", "accuracy (share of rows)")
@@ -259,19 +264,19 @@ def plot_reliability(
 
 
 def plot_interval_calibration(
-    predictions: Any,
-    y: Any,
-    scale: Any = None,
+    predictions: Scored,
+    y: ArrayLike,
+    scale: ArrayLike | None = None,
     *,
-    levels: Any = None,
+    levels: ArrayLike | None = None,
     label: str = "observed",
-    color: Any = None,
+    color: ColorType | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Share of targets inside central predictive intervals, against the level that they claim.
 
-    The band is where 95 % of the shares of calibrated, independent rows fall, level by level. Call
-    it again with the axes it returned to compare methods; the band is drawn once.
+    At each level 95 % of the shares lie in the band if rows are calibrated and independent. Call it again
+    with the axes it returned to compare methods; the band is drawn once.
 
     :param predictions: means or samples ``(…, row)``, or predictions with both.
     :param y: targets.
@@ -307,4 +312,58 @@ def plot_interval_calibration(
     ax.set(xlim=(0, 1), ylim=(0, 1.02))
     label_axes(ax, "level of the interval (probability)", "share of targets inside")
     ax.legend(frameon=False, loc="upper left")
+    return ax
+
+
+def plot_pit(
+    pit: ArrayLike,
+    *,
+    level: float = 0.95,
+    label: str = "rows",
+    color: ColorType | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """How the distribution function of probability integral transforms departs from that of the uniform law.
+
+    The curve is the share of rows with a value up to u, less u. It stays within the band in a share `level`
+    of data sets of a right model with independent rows. An arch above zero on the left and below on the
+    right: too many extreme targets, the predictions are too narrow; the other way round, too wide; all on one
+    side, biased.
+
+    :param pit: values between 0 and 1, (row,), such as ``check_fit(run).calibration.pit`` or
+        :func:`numpyro_bnn.scores.pit`.
+    :param level: probability of the band, strictly between 0 and 1.
+    :param label: name of the curve in the legend.
+    :param color: colour of the curve; by default the first of the palette.
+    :param ax: axes to draw on.
+    :return: the axes.
+    :raises ValueError: for values outside 0 to 1, or a level outside (0, 1).
+    """
+    values = np.asarray(pit, np.float64)
+    if values.ndim != 1 or not values.size or not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(
+            f"plot_pit: expected values between 0 and 1, one a row, got shape {values.shape}. Give the "
+            "result of `scores.pit`."
+        )
+    if not 0 < level < 1:
+        raise ValueError(f"plot_pit: level must be strictly between 0 and 1, got {level!r}.")
+    ax = axes_or_new(ax, (6.0, 3.6))
+    color = color_at(ax, 0) if color is None else color
+    count = values.size
+    half = float(kstwo.ppf(level, count))
+    shade = foreground(ax)
+    u = np.linspace(0, 1, 201)
+    low, high = np.maximum(-half, -u), np.minimum(half, 1 - u)
+    name = f"{100 * level:g} % of right models"
+    ax.fill_between(u, low, high, color=shade, alpha=0.15, linewidth=0, label=name)
+    ax.axhline(0, color=shade, linewidth=1, linestyle="--")
+    ordered = np.sort(values)
+    at = np.concatenate([[0.0], np.repeat(ordered, 2), [1.0]])
+    share = np.concatenate([[0.0], np.repeat(np.arange(count + 1), 2)[1:-1] / count, [1.0]])
+    ax.plot(at, share - at, color=color, linewidth=1.4, label=label)
+    ax.set(xlim=(0, 1))
+    label_axes(
+        ax, "probability of a target up to the observed one (u)", "share of rows up to u, less u"
+    )
+    legend_above(ax)
     return ax

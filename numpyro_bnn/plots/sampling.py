@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.plots.style import (
     PALETTE,
@@ -22,12 +23,14 @@ from numpyro_bnn.plots.style import (
     legend_above,
     line_style,
 )
+from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.potential.potential import Potential
 
 
 def plot_rhat(
-    weights: Any,
-    predictions: Any = None,
+    weights: ArrayLike | Mapping[str, ArrayLike],
+    predictions: ArrayLike | Mapping[str, ArrayLike] = None,
     *,
     limit: float = 1.01,
     num_bins: int = 40,
@@ -87,19 +90,22 @@ def plot_rhat(
 
 
 def plot_trace(
-    log_joint: Any,
+    log_joint: ArrayLike,
     *,
     label: str = "log joint density (nats)",
     ax: Axes | None = None,
 ) -> Axes:
     """The log joint density of each draw, one line a chain.
 
-    :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`.
+    :param log_joint: ``(chain, draw)``: the negative of the field `potential_energy`; or a run, what
+        :func:`numpyro_bnn.fit` returned, or an estimator, whose recorded energy is then used.
     :param label: label of the vertical axis, for traces of other quantities.
     :param ax: axes to draw on.
     :return: the axes.
-    :raises ValueError: for another shape.
+    :raises ValueError: for another shape, or a run that did not collect its energy.
     """
+    if is_finished(log_joint):
+        log_joint = _log_joint_of(log_joint)
     values = chains_by_draws("plot_trace", "log_joint", log_joint)
     ax = axes_or_new(ax, (7.0, 3.2))
     for chain, line in enumerate(values):
@@ -111,10 +117,21 @@ def plot_trace(
     return ax
 
 
+def _log_joint_of(run: Any) -> np.ndarray:
+    """The log joint density of each draw of a run, up to the constant that its kernel leaves out."""
+    stats = draws_of(run, owner="plot_trace").stats
+    if "potential_energy" not in stats:
+        raise ValueError(
+            f"plot_trace: this run did not collect its energy, only {sorted(stats)}. Run it with "
+            "extra_fields=('potential_energy',), or give the values to draw."
+        )
+    return -np.asarray(stats["potential_energy"])
+
+
 def plot_temperature(
-    temperatures: Any,
+    temperatures: ArrayLike | Mapping[str, ArrayLike],
     *,
-    target: Any = 1.0,
+    target: ArrayLike = 1.0,
     window: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -137,7 +154,8 @@ def plot_temperature(
         raise ValueError(f"plot_temperature: window must be positive, got {window}.")
     ax = axes_or_new(ax, (7.0, 3.6))
     num_draws, widths = 0, set()
-    middles = [np.asarray(target, np.float64).reshape(-1)]
+    targets = np.asarray(target, np.float64)
+    middles = [np.ravel(targets)]
     for index, (name, value) in enumerate(temperatures.items()):
         values = chains_by_draws("plot_temperature", name, value)
         num_draws = max(num_draws, values.shape[1])
@@ -148,22 +166,21 @@ def plot_temperature(
         smooth = np.convolve(values.mean(0), np.full(width, 1 / width), mode="valid")
         start = np.arange(smooth.size) + (width - 1) / 2
         ax.plot(start, smooth, linewidth=2.2, label=name, **style)
-        # Configurational temperatures have heavy tails: limits for the bulk of them.
+        # The axis shows most of the values only: configurational temperatures have heavy tails.
         middles.append(np.nanquantile(values, [0.01, 0.99]))
-    wanted = np.asarray(target, np.float64)
-    if wanted.shape not in ((), (num_draws,)):
+    if targets.shape not in ((), (num_draws,)):
         raise ValueError(
-            f"plot_temperature: target has shape {wanted.shape} for {num_draws} draws; expected a "
+            f"plot_temperature: target has shape {targets.shape} for {num_draws} draws; expected a "
             "number or one a draw."
         )
     ax.plot(
-        np.broadcast_to(wanted, (num_draws,)),
+        np.broadcast_to(targets, (num_draws,)),
         color=foreground(ax),
         linewidth=1.2,
         linestyle="--",
         label="target",
     )
-    ends = np.concatenate(middles)
+    ends: np.ndarray = np.concatenate(middles)
     margin = 0.15 * max(np.ptp(ends), 0.1)
     ax.set(xlim=(0, max(1, num_draws - 1)), ylim=(ends.min() - margin, ends.max() + margin))
     label_axes(
@@ -176,12 +193,12 @@ def plot_temperature(
 
 
 def plot_layer_temperature(
-    temperatures: Mapping[str, Mapping[str, Any]],
+    temperatures: Mapping[str, Mapping[str, ArrayLike]],
     *,
     target: float = 1.0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Temperature of each layer, with its error: where the steps are too large.
+    """Temperature of each layer with its error, which shows layers where the step size is too large.
 
     :param temperatures: by kind (``"kinetic"``, ``"configurational"``), then by layer, a number or
         a pair of the temperature and its standard error; bars are two of these.
@@ -216,14 +233,14 @@ def plot_layer_temperature(
     return ax
 
 
-def _value_and_error(value: Any) -> tuple[float, float]:
+def _value_and_error(value: ArrayLike) -> tuple[float, float]:
     pair = np.ravel(np.asarray(value, np.float64))
     return float(pair[0]), float(pair[1]) if pair.size > 1 else 0.0
 
 
 def plot_density_surface(
-    log_density: Callable[[jax.Array], Any] | Potential,
-    samples: Sequence[Any],
+    log_density: Callable[[jax.Array], jax.Array] | Potential,
+    samples: Sequence[ArrayLike | Mapping[str, ArrayLike]],
     *,
     resolution: int = 60,
     padding: float = 0.4,
@@ -238,8 +255,8 @@ def plot_density_surface(
 
     Source of the idea: Garipov et al. 2018; Izmailov et al. 2021, fig. 3.
 
-    :param log_density: of a flat vector; or a :class:`~numpyro_bnn.potential.potential.Potential`, whose
-        negative it then is.
+    :param log_density: a function of a flat vector; or a :class:`~numpyro_bnn.potential.potential.Potential`,
+        whose negative is used.
     :param samples: three flat vectors; for a potential, three draws by site name, with a value for
         each latent site of the model (constrained, as ``get_samples`` gives them).
     :param resolution: points of the grid along each axis.
@@ -290,7 +307,7 @@ def plot_density_surface(
     bar.set_ticks(powers.tolist(), labels=[f"{power:,.0f}" for power in powers])
     bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label("log density below the highest (nats)")
-    # The map is the same on every background, and so are the marks on it.
+    # The colours of the map do not depend on the background, and neither do those of the marks on it.
     ax.scatter(
         places[:, 0],
         places[:, 1],

@@ -1,11 +1,10 @@
 """Plots of step sizes and temperatures that change while a chain runs."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.plots.style import (
     axes_or_new,
@@ -22,7 +21,7 @@ def plot_schedule(
     temperature: float | Schedule | None = None,
     *,
     num_steps: int,
-    kept: Any = None,
+    kept: ArrayLike | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Step size, and temperature, against the step, with the draws that are kept marked.
@@ -50,7 +49,7 @@ def plot_schedule(
         )
     ax = axes_or_new(ax, (7.0, 3.4))
     steps = _values(schedule, counts)
-    # Draws next to each other in the order of steps would hide the curve under their marks.
+    # Kept draws are marked by points without a line, which would hide the curve.
     ax.plot(counts, steps, color=color_at(ax, 0), linewidth=1.6, label="step size")
     if kept.size:
         ax.plot(

@@ -1,10 +1,10 @@
 """Plots of scores: against time, and against the severity of a shift."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.plots.style import (
     axes_or_new,
@@ -17,7 +17,7 @@ from numpyro_bnn.plots.style import (
 
 
 def plot_score_against_time(
-    curves: Mapping[str, Sequence[Any]],
+    curves: Mapping[str, Sequence[ArrayLike]],
     *,
     against: str = "wall clock (s)",
     score: str = "test log score (nats a row)",
@@ -25,7 +25,7 @@ def plot_score_against_time(
     log: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Score of several methods against what it cost: seconds, draws or gradients.
+    """Score of several methods against their cost in seconds, draws or gradients.
 
     :param curves: by method ``(cost, score)`` or ``(cost, score, standard error)``; a method that
         ends at once (MAP) may have a single point.
@@ -67,8 +67,8 @@ def plot_score_against_time(
 
 
 def plot_severity(
-    severity: Any,
-    curves: Mapping[str, Any],
+    severity: ArrayLike,
+    curves: Mapping[str, ArrayLike],
     *,
     score: str = "accuracy",
     ax: Axes | None = None,

@@ -6,19 +6,22 @@ stays apart under the common kinds of colour blindness, in an order that keeps c
 and with white.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.typing import ColorType
+from numpy.typing import ArrayLike
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 # The same palette with its brighter half first, for dark backgrounds.
 PALETTE_ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
-# Beyond the colours of the palette, lines differ in their dashes too.
+# When the colours of the palette are used up, lines differ by their dashes.
 _DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
@@ -30,7 +33,7 @@ def axes_or_new(ax: Axes | None, size: tuple[float, float] = (6.4, 4.0)) -> Axes
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def foreground(ax: Axes) -> Any:
+def foreground(ax: Axes) -> ColorType:
     """Colour of text on these axes, which any style sheet makes readable."""
     return ax.xaxis.label.get_color()
 
@@ -61,7 +64,9 @@ def line_style(ax: Axes, index: int) -> dict[str, Any]:
     return {"color": color_at(ax, index), "linestyle": dashes}
 
 
-def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
+def legend_above(
+    ax: Axes, *handles_and_labels: Sequence[Artist] | Sequence[str], columns: int = 3
+) -> None:
     """A legend above what is drawn: the axes, and a twin of them, are made higher by its height.
 
     Call it last. Above the axes it would cover a title that is set later.
@@ -71,7 +76,7 @@ def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
         loc="upper left",
         borderaxespad=0.2,
         ncols=columns,
-        # A vertical line through the whole axes does not cross the words.
+        # The frame is nearly opaque, so that a line through the whole axes does not cross the words.
         framealpha=0.85,
         edgecolor="none",
     )
@@ -80,7 +85,8 @@ def legend_above(ax: Axes, *handles_and_labels: Any, columns: int = 3) -> None:
     share = min(0.5, points / (72 * ax.get_window_extent().height / ax.figure.dpi))
     for each in ax.figure.axes:
         if each.bbox.bounds == ax.bbox.bounds:
-            # The factor in height on the page, which on a logarithmic axis is another factor of the limits.
+            # The height on the page is scaled, which on a logarithmic axis multiplies the limits by another
+            # factor.
             scale = each.yaxis.get_transform()
             low, high = scale.transform(np.array(each.get_ylim(), np.float64))
             top = scale.inverted().transform(np.array([low + (high - low) / (1 - share)]))[0]
@@ -94,7 +100,7 @@ def label_axes(ax: Axes, x: str, y: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def chains_by_draws(owner: str, name: str, value: Any) -> np.ndarray:
+def chains_by_draws(owner: str, name: str, value: ArrayLike) -> np.ndarray:
     """An array (chain, draw) from one like it or from the draws of one chain.
 
     :raises ValueError: for another shape.
@@ -108,7 +114,7 @@ def chains_by_draws(owner: str, name: str, value: Any) -> np.ndarray:
     return array
 
 
-def flat_values(value: Any) -> np.ndarray:
+def flat_values(value: ArrayLike | Mapping[str, ArrayLike]) -> np.ndarray:
     """All numbers of an array or of a mapping of arrays."""
     if isinstance(value, Mapping):
         parts = [np.ravel(np.asarray(part, np.float64)) for part in value.values()]

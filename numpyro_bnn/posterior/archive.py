@@ -9,7 +9,7 @@ from zipfile import is_zipfile
 import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -19,10 +19,10 @@ from numpyro_bnn.storage.folders import require_writable
 _FORMAT = "numpyro_bnn draws 1"
 
 
-def save(run: Any, path: str | Path) -> Path:
+def save(run: Run, path: str | Path) -> Path:
     """Write draws to one file (a NumPy archive).
 
-    :param run: an ``MCMC`` after `run`, or draws.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws.
     :param path: path of the file; the ending ``.npz`` is added where it lacks.
     :return: the path written.
     :raises ValueError: if there are no draws.
@@ -126,7 +126,9 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
     failed = store.failed
     # A run that has not ended, or was killed, has not recorded its suspect chains.
     suspect = store.about.get("suspect") or suspect_chains(values, stats)
-    info: dict[str, Any] = {"left_out": failed} if failed else {}
+    # What is known of the inputs is written when a run ends.
+    info: dict[str, Any] = dict(store.about.get("inputs", {}))
+    info |= {"left_out": failed} if failed else {}
     if suspect := {int(c): why for c, why in suspect.items() if int(c) not in failed}:
         info["suspect"] = suspect
     if failed:

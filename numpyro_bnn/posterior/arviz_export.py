@@ -9,6 +9,7 @@ A site ``"net/Dense_0.kernel"`` becomes the variable ``"net.Dense_0.kernel"``, b
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,15 +17,18 @@ import arviz as az
 import jax
 import numpy as np
 import xarray as xr
+from numpy.typing import ArrayLike
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.own_subsampling import all_rows
 from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
@@ -35,21 +39,23 @@ _DERIVED = ("tree_depth", "reached_max_treedepth")
 
 
 def to_inference_data(
-    run: Any,
-    x: Any = None,
-    y: Any = None,
+    run: Run,
+    x: PyTree = None,
+    y: ArrayLike | None = None,
     *,
     model: Callable | None = None,
-    predict: Mapping[str, Any] | None = None,
+    predict: Mapping[str, PyTree] | None = None,
     log_likelihood: bool = True,
+    log_prior: bool = True,
     posterior_predictive: bool = True,
-    rng_key: jax.Array | None = None,
+    key: jax.Array | None = None,
     batch_size: int = 1000,
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Sequence] | None = None,
     base_sites: bool = False,
     report: Any = None,
-) -> Any:
+    rng_key: jax.Array | None = None,
+) -> "az.InferenceData | xr.DataTree":
     """Everything about a run as one ArviZ object.
 
     Groups:
@@ -60,6 +66,10 @@ def to_inference_data(
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
       ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
     - ``log_likelihood``: of each row, by observed site (nats).
+    - ``log_prior``: of each random site, given those above it (nats), for ``az.psense``: of a weight or a
+      precision its density in the coordinates in which the prior is written, whatever coordinates were
+      sampled. In a hierarchy scale the prior of the top alone:
+      ``az.psense(idata, group_var_names=["net.Dense_0.kernel.precision"])``.
     - ``observed_data``, ``constant_data`` (the inputs, ``x``).
     - ``posterior_predictive``: draws of the target at the training inputs under the target's own
       name, and the predictions of each draw: ``probs``, or ``mean`` and ``scale`` (the
@@ -75,24 +85,26 @@ def to_inference_data(
     likelihood and `(C + 1)` times that for the predictions of C classes (3 for a continuous
     target), and not more than a few hundred MB beside it.
 
-    :param run: an ``MCMC`` after `run`, or draws.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws.
     :param x: training inputs, where `run` does not know them (or other rows to judge it on).
     :param y: training target.
     :param model: the model, where `run` does not carry one.
     :param predict: further inputs by name, such as ``{"test": x_test}``.
     :param log_likelihood: whether to compute it; ``az.loo`` and ``az.compare`` need it.
+    :param log_prior: whether to compute it, where the training data are known.
     :param posterior_predictive: whether to predict at the training inputs, where they are known.
-    :param rng_key: for the draws of the target; by default ``jax.random.key(0)``.
+    :param key: random key for the draws of the target; by default ``jax.random.key(0)``.
     :param batch_size: rows that are predicted at a time.
     :param dims: other names for the axes of a site, by site.
     :param coords: labels along an axis by its name, such as ``{"class": ["cat", "dog"]}``.
     :param base_sites: whether to keep the standardised values (``….base``) of non-centred
         coordinates, which only a sampler needs.
     :param report: the report of :func:`~numpyro_bnn.diagnose` on this run.
+    :param rng_key: the former name of `key`, for one more release.
     :return: ``arviz.InferenceData``, or ``xarray.DataTree`` with ArviZ 1 and later.
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
-    :raises TypeError: if `run`, `predict` or `report` is something else.
+    :raises TypeError: if `run`, `predict` or `report` is something else, or for two keys.
     """
     if report is not None and not callable(getattr(report, "numbers", None)):
         raise TypeError(
@@ -124,8 +136,8 @@ def to_inference_data(
             "to_inference_data: the log likelihood needs the training data, and these draws do not "
             "know them. Pass `x` and `y`, or `log_likelihood=False`."
         )
-    key = jax.random.key(0) if rng_key is None else rng_key
-    groups = ArvizGroups(draws, _chain_labels(run, draws), dict(dims or {}), dict(coords or {}))
+    key = _key(key, rng_key)
+    groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
     groups.add_posterior(known_x, list(training.observed), base_sites)
     groups.add_sample_stats()
@@ -139,6 +151,8 @@ def to_inference_data(
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood:
         groups.add_log_likelihood(training, made, batch_size)
+    if log_prior and training.observed:
+        groups.add_log_prior(training)
     if training.observed:
         groups.add_observed(training)
     for index, (name, inputs) in enumerate(predict.items()):
@@ -151,6 +165,23 @@ def to_inference_data(
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
+
+
+def _key(key: jax.Array | None, rng_key: jax.Array | None) -> jax.Array:
+    """The random key, from `key` or its deprecated name `rng_key`."""
+    if key is not None and rng_key is not None:
+        raise TypeError(
+            "to_inference_data: got both key and its former name rng_key. Give key alone."
+        )
+    if rng_key is not None:
+        warnings.warn(
+            "to_inference_data: rng_key is now called key, and the next release no longer takes it. "
+            "Write `key=…`.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        key = rng_key
+    return jax.random.key(0) if key is None else key
 
 
 def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
@@ -195,9 +226,9 @@ def _names(idata: Any) -> list[str]:
     return list(idata.children) if hasattr(idata, "children") else list(idata.groups())
 
 
-def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
-    """Chains keep their number where others were left out."""
-    left_out = getattr(run, "left_out", {})
+def _chain_labels(draws: Draws) -> np.ndarray:
+    """Chains keep their number where others were left out; a chain that was made of several is the first."""
+    left_out = {} if {"weights", "thinned"} & set(draws.info) else draws.left_out
     labels = np.arange(draws.num_chains + len(left_out))
     return np.setdiff1d(labels, list(left_out))
 
@@ -205,14 +236,15 @@ def _chain_labels(run: Any, draws: Draws) -> np.ndarray:
 def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
-    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    args, kwargs = arguments_of(run)
     if x is not None:
-        args, kwargs = as_arrays(draws.model, (x,) if y is None else (x, y), {})
+        given = (x,) if y is None else (x, targets_of(run, y, "to_inference_data"))
+        args, kwargs = as_arrays(draws.model, given, {})
     if args:
         x = args[0]
     elif kwargs and draws.model is not None:
         first = next(iter(inspect.signature(innermost(draws.model)).parameters), None)
-        x = kwargs.get(first)
+        x = None if first is None else kwargs.get(first)
     if x is None or draws.model is None:
         return TrainingData(x, {})
     args, kwargs = prepared(draws.model, args, kwargs)
@@ -236,5 +268,5 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     shift = getattr(innermost(draws.model), "shift", None)
     found = {name: np.asarray(value) for name, value in values.items()}
     return TrainingData(
-        x, {n: v if shift is None else v + np.float64(shift) for n, v in found.items()}
+        x, {n: v if shift is None else v.astype(np.float64) + shift for n, v in found.items()}
     )

@@ -11,8 +11,10 @@ import numpy as np
 import numpyro
 import xarray as xr
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.log_prior import log_prior
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
@@ -40,7 +42,7 @@ class TrainingData(NamedTuple):
     - **observed** - values of the observed sites
     """
 
-    x: Any
+    x: PyTree
     observed: dict[str, np.ndarray]
 
 
@@ -81,6 +83,10 @@ class ArvizGroups:
     def add(
         self, group: str, name: str, axes: Sequence[str], value: Any, attrs: dict | None = None
     ) -> None:
+        """Add a variable to a group.
+
+        :raises ValueError: if the group has one of that name.
+        """
         variables = self.variables.setdefault(group, {})
         if name in variables:
             raise ValueError(
@@ -93,7 +99,8 @@ class ArvizGroups:
         else:
             variables[name] = xr.Variable(tuple(axes), np.asarray(value), attrs)
 
-    def add_posterior(self, x: Any, targets: list[str], base_sites: bool) -> None:
+    def add_posterior(self, x: PyTree, targets: list[str], base_sites: bool) -> None:
+        """Add every site, with axes named within its layer."""
         draws = self.draws
         kept = {name: v for name, v in draws.items() if base_sites or not name.endswith(".base")}
         classes = None
@@ -122,6 +129,7 @@ class ArvizGroups:
             self.attrs["posterior"]["numpyro_bnn_units"] = json.dumps(listed)
 
     def add_sample_stats(self) -> None:
+        """Add statistics of the sampler under ArviZ's names."""
         for name, value in self.draws.stats.items():
             for suffix, leaf in _leaves(value).items():
                 own = f"{name}.{suffix}" if suffix else name
@@ -141,6 +149,7 @@ class ArvizGroups:
     def add_log_likelihood(
         self, training: TrainingData, made: Mapping[str | None, Predictions], batch_size: int
     ) -> None:
+        """Add the log likelihood of every training row, in nats."""
         # Predictions hold their parameters too: where these are not exported, rows are taken in blocks so
         # small that they need little memory.
         total = self.draws.num_chains * self.draws.num_draws
@@ -159,15 +168,22 @@ class ArvizGroups:
             axes = _row_axes("", value.ndim, 2)
             self.add("log_likelihood", variable_name(target), axes, value)
 
+    def add_log_prior(self, training: TrainingData) -> None:
+        """Add the log density of every latent site under its prior, in nats."""
+        found = log_prior(self.draws, training.x, list(training.observed))
+        for site, value in found.items():
+            self.add("log_prior", variable_name(site), ["chain", "draw"], value, {"site": site})
+
     def add_predictions(
         self,
         group: str,
         prefix: str,
-        x: Any,
+        x: PyTree,
         targets: Sequence[str | None],
         key: jax.Array,
         batch_size: int,
     ) -> dict[str | None, Predictions]:
+        """Add draws of the targets at some inputs, and the predictions of each draw, which are returned."""
         found = {}
         for index, target in enumerate(targets):
             found[target] = predict_draws(None, self.draws, x, batch_size=batch_size, site=target)
@@ -181,7 +197,8 @@ class ArvizGroups:
                 self.add(group, prefix + own, axes, value)
         return found
 
-    def add_inputs(self, group: str, prefix: str, x: Any) -> None:
+    def add_inputs(self, group: str, prefix: str, x: PyTree) -> None:
+        """Add inputs of predictions."""
         for suffix, leaf in _leaves(x).items():
             name = f"{prefix}x.{suffix}" if suffix else f"{prefix}x"
             axes = [f"{name}.axis_{i}" for i in range(1, np.ndim(leaf))]
@@ -189,10 +206,12 @@ class ArvizGroups:
             self.add(group, name, [f"{prefix}row", *axes], leaf)
 
     def add_observed(self, training: TrainingData) -> None:
+        """Add the observed targets."""
         for name, value in training.observed.items():
             self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
 
     def add_report(self, numbers: NumbersOfReport) -> None:
+        """Add the numbers of a report on the run."""
         for name, rows in numbers.by_row.items():
             self.add("report", name, ["judged_row"], rows)
         for name, chains in numbers.by_chain.items():

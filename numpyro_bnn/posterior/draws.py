@@ -1,12 +1,17 @@
 """Posterior draws that carry their model: the one type for draws of samplers, ensembles and files."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
+from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.data.columns import about_inputs
+from numpyro_bnn.posterior.fitted import arguments_of, held_by
 from numpyro_bnn.samplers.suspects import suspects_in
 
 
@@ -22,10 +27,10 @@ class Draws(Mapping[str, Any]):
 
     def __init__(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, ArrayLike],
         model: Callable | None = None,
-        stats: Mapping[str, Any] | None = None,
-        info: Mapping[str, Any] | None = None,
+        stats: Mapping[str, ArrayLike] | None = None,
+        info: Mapping[str, object] | None = None,
     ) -> None:
         shapes = {name: np.shape(value)[:2] for name, value in values.items()}
         if not shapes or len(set(shapes.values())) > 1 or len(next(iter(shapes.values()))) != 2:
@@ -33,10 +38,10 @@ class Draws(Mapping[str, Any]):
                 "Draws need arrays with the same two leading axes (chain, draw) for every site, "
                 f"got leading axes {shapes}."
             )
-        self.values_by_site = dict(values)
+        self.values_by_site: dict[str, Any] = dict(values)
         self.model = model
-        self.stats = dict(stats or {})
-        self.info = dict(info or {})
+        self.stats: dict[str, Any] = dict(stats or {})
+        self.info: dict[str, Any] = dict(info or {})
 
     def __getitem__(self, site: str) -> Any:
         return self.values_by_site[site]
@@ -63,24 +68,44 @@ class Draws(Mapping[str, Any]):
 
     @property
     def num_chains(self) -> int:
+        """Number of chains, or of members of an ensemble."""
         return np.shape(next(iter(self.values())))[0]
 
     @property
     def num_draws(self) -> int:
+        """Number of draws of each chain."""
         return np.shape(next(iter(self.values())))[1]
 
 
-def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -> Draws:
-    """The draws of a run, a fit or a mapping, as :class:`Draws`.
+class HasDraws(Protocol):
+    """The result of an analysis that holds draws, such as :class:`numpyro_bnn.Fit`."""
 
-    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a :class:`Draws`, or
-        a mapping of arrays with leading axes (chain, draw).
+    @property
+    def draws(self) -> Draws:
+        """The draws to predict with."""
+
+
+class FittedDraws(Protocol):
+    """An estimator that was fitted, such as :class:`numpyro_bnn.BNNRegressor`."""
+
+    draws_: Draws
+
+
+# A run: whatever holds draws of a model. A mapping holds arrays (chain, draw, …) by name of the site.
+Run: TypeAlias = NumPyroMCMC | Draws | HasDraws | FittedDraws | Mapping[str, ArrayLike]
+
+
+def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -> Draws:
+    """The draws of a run, a fitted object or a mapping, as :class:`Draws`.
+
+    :param run: an ``MCMC`` after `run`, the result of :func:`numpyro_bnn.fit`, a fitted estimator, a
+        :class:`Draws`, or a mapping of arrays with leading axes (chain, draw).
     :param model: the model, where `run` does not carry one.
     :param owner: the caller, for error messages.
     :raises TypeError: if `run` is something else.
-    :raises ValueError: if `run` has no draws.
+    :raises ValueError: if `run` has no draws, or is an estimator that was not fitted.
     """
-    if isinstance(inside := getattr(run, "draws", None), Draws):
+    if isinstance(inside := held_by(run, "draws"), Draws):
         run = inside
     if isinstance(run, Draws):
         return run if model is None else Draws(run, model, run.stats, run.info)
@@ -98,19 +123,21 @@ def draws_of(run: Any, model: Callable | None = None, owner: str = "draws_of") -
         # An MCMC of NumPyro itself records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
-        if columns := getattr(run, "columns", []):
-            info["columns"] = list(columns)
+        args, _ = arguments_of(run)
+        columns = getattr(run, "columns", [])
+        info |= about_inputs(args) | ({"columns": list(columns)} if columns else {})
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)
     raise TypeError(
-        f"{owner}: expected an MCMC after `run`, or draws by site name, got {type(run).__name__}."
+        f"{owner}: expected an MCMC after `run`, what `fit` returned, a fitted estimator, or draws by "
+        f"site name, got {type(run).__name__}."
     )
 
 
-def stats_by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
+def stats_by_site(stats: Mapping[str, PyTree]) -> dict[str, Array]:
     """Statistics with one array for all sites, split into one array a site: ``"name[site]"``."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, Array] = {}
     for name, value in stats.items():
         if isinstance(value, Mapping):
             flat |= {f"{name}[{site}]": leaf for site, leaf in value.items()}
@@ -119,7 +146,7 @@ def stats_by_site(stats: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def max_num_steps_of(sampler: Any) -> int | None:
+def max_num_steps_of(sampler: MCMCKernel) -> int | None:
     """The most steps that a trajectory of NUTS takes after warm-up; None for other kernels."""
     depth = getattr(sampler, "_max_tree_depth", None)
     if type(sampler).__name__ != "NUTS" or depth is None:
@@ -128,7 +155,7 @@ def max_num_steps_of(sampler: Any) -> int | None:
     return 2**depth - 1
 
 
-def group_by_chain(samples: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict:
+def group_by_chain(samples: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict:
     """Give flat draws (draw, …) a chain axis of one; leave (chain, draw, …) as it is.
 
     :param samples: draws by site name.
@@ -148,6 +175,6 @@ def group_by_chain(samples: Mapping[str, Any], shapes: Mapping[str, tuple[int, .
     return dict(samples)
 
 
-def to_host(values: Any) -> Any:
+def to_host(values: PyTree) -> PyTree:
     """NumPy arrays from device arrays."""
     return jax.tree.map(np.asarray, values)

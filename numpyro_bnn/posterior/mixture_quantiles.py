@@ -1,9 +1,9 @@
 """Quantiles of a mixture of distributions, from their distribution functions."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # Halvings of an interval of many standard deviations: to about 10⁻⁵ of one, beyond what float32 tells.
 _HALVINGS = 25
@@ -12,7 +12,7 @@ _REACH = 4.0
 
 
 def quantiles_of(
-    mean: np.ndarray, scale: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray], levels: Any
+    mean: np.ndarray, scale: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray], levels: ArrayLike
 ) -> np.ndarray:
     """Solve average over draws of F_s(q) = level for each row, by bisection.
 

@@ -5,12 +5,12 @@ deterministic site is always computed again, because it may depend on the inputs
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
 
 import jax
 import numpy as np
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.draws import group_by_chain
 from numpyro_bnn.potential.sites import Structure
@@ -43,7 +43,7 @@ def check_call(model: Callable) -> None:
         )
 
 
-def structure_at(model: Callable, x: Any) -> Structure:
+def structure_at(model: Callable, x: PyTree) -> Structure:
     """Sites and plates of the model at new inputs, without a target.
 
     :raises TypeError: if it needs a target, or other arguments.
@@ -60,7 +60,7 @@ def structure_at(model: Callable, x: Any) -> Structure:
         ) from error
 
 
-def target_of(structure: Structure, samples: Mapping[str, Any], site: str | None) -> str:
+def target_of(structure: Structure, samples: Collection[str], site: str | None) -> str:
     """The site to predict: the one that was asked for, or the only one without draws.
 
     :raises ValueError: if several sites could be the target, or if other sites have no draws.
@@ -98,11 +98,11 @@ def target_of(structure: Structure, samples: Mapping[str, Any], site: str | None
 def draws_for(
     model: Callable,
     structure: Structure,
-    samples: Mapping[str, Any],
+    samples: Mapping[str, Array],
     target: str,
-    x: Any,
+    x: PyTree,
     batch_size: int,
-) -> dict[str, Any]:
+) -> dict[str, Array]:
     """The draws whose values the sites of the model take, with axes (chain, draw).
 
     :param structure: sites and plates of the model at the first `batch_size` rows of x.
@@ -135,7 +135,7 @@ def draws_for(
 
 
 def check_same_rows(
-    structure: Structure, samples: Mapping[str, Any], target: str, x: Any, fitted: Any
+    structure: Structure, samples: Collection[str], target: str, x: PyTree, fitted: PyTree | None
 ) -> None:
     """Refuse to use latent values of single training rows at other rows, though their number is the same.
 

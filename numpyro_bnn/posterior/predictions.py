@@ -13,12 +13,15 @@ from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
 
+from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
-from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of, is_finished
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -27,9 +30,9 @@ from numpyro_bnn.posterior.prediction_sites import (
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.own_subsampling import all_rows
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 from numpyro_bnn.storage.stored_array import StoredArray
 
@@ -39,13 +42,18 @@ _BLOCK = 2**24
 # system, and the next one costs a page fault for each of its pages: a quarter of the time was spent there.
 _BLOCK_IN_MEMORY = 6 * 2**20
 # Draws in one vector.
-_VECTOR = 32
+VECTOR = 32
+_CALL = (
+    "`predict(model, samples, x)`: the model comes first, or None where the draws know theirs, then the "
+    "run or its draws, then the inputs."
+)
 
 
+@shows_call(_CALL)
 def predict(
     model: Callable | None,
-    samples: Any,
-    x: Any,
+    samples: Run,
+    x: PyTree,
     *,
     batch_size: int = 1000,
     site: str | None = None,
@@ -56,18 +64,24 @@ def predict(
     memory beyond the result does not grow with either. Draws on disk are read in blocks.
 
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
-    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, :class:`Draws`, or
-        a mapping of draws by site with leading axes (draw,) or (chain, draw).
+    :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a fitted estimator,
+        :class:`Draws`, or a mapping of draws by site with leading axes (draw,) or (chain, draw).
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
     :return: predictions with leading axes (chain, draw, row).
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
-        of other rows, or inputs have no rows.
-    :raises TypeError: if the model needs more than x.
+        of other rows, or inputs have no rows or other columns than the fit had.
+    :raises TypeError: if the model needs more than x, or for arguments in another order.
     """
-    fitted = (getattr(samples, "_args", None) or (None,))[0]
+    if is_finished(model) or not is_finished(samples):
+        raise TypeError(
+            f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
+            f"model, samples and x. Write {_CALL}"
+        )
+    args, _ = arguments_of(samples)
+    fitted = args[0] if args else None
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
@@ -75,6 +89,7 @@ def predict(
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
     if isinstance(samples, Draws):
         check_columns("predict", "x", samples.info.get("columns", []), x)
+        check_row_shapes("predict", "x", samples.info, as_arrays(model, (x,), {})[0][0])
     return Predictor(model, x, batch_size=batch_size, site=site, fitted=fitted)(samples)
 
 
@@ -94,11 +109,11 @@ class Predictor:
     def __init__(
         self,
         model: Callable,
-        x: Any,
+        x: PyTree,
         *,
         batch_size: int = 1000,
         site: str | None = None,
-        fitted: Any = None,
+        fitted: PyTree | None = None,
     ) -> None:
         self.batch_size = check_whole("predict", "batch_size", batch_size)
         table, ((x,), _) = x, as_arrays(model, (x,), {})
@@ -116,7 +131,7 @@ class Predictor:
         self.structure = structure_at(self.model, head)
         self._programs: dict[str, Callable] = {}
 
-    def __call__(self, samples: Mapping[str, Any], first: int = 0) -> Predictions:
+    def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
         """Predictions of some draws.
 
         :param samples: draws of the model by site, (draw, …) or (chain, draw, …).
@@ -126,14 +141,22 @@ class Predictor:
         target = target_of(self.structure, samples, self._site)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(self.model, self.structure, samples, target, self.x, self.batch_size)
-        if target not in self._programs:
-            self._programs[target] = _program(self.model, target, self.x)
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
         predictions = Predictions(values, evaluate, self.shift, suspect)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def _program_of(self, target: str) -> Callable:
+        """The compiled program for a target, made when it is first needed."""
+        if target not in self._programs:
+            self._programs[target] = _program(self.model, target, self.x)
+        return self._programs[target]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Programs are compiled again where they are needed.
+        return self.__dict__ | {"_programs": {}}
 
     def _computed(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -142,8 +165,8 @@ class Predictor:
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         from_prior = any(self.structure.sites[name].plates for name in latent)
-        for drawn in _blocks_of_draws(grouped):
-            flat = {k: jnp.asarray(_flat(v[:, drawn])) for k, v in grouped.items()}
+        for drawn in blocks_of_draws(grouped):
+            flat = {k: jnp.asarray(flat_draws(v[:, drawn])) for k, v in grouped.items()}
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
                 part = taken(self.x, rows)
@@ -151,12 +174,12 @@ class Predictor:
                 if from_prior:
                     key = jax.random.fold_in(jax.random.key(0), begin)
                     key = jax.random.fold_in(key, first) if first else key
-                    own = _flat(jax.random.split(key, lead)[:, drawn])
+                    own = flat_draws(jax.random.split(key, lead)[:, drawn])
                 more = extra[rows] if what in OF_TARGETS else extra
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
-                    more = _flat(keys[:, drawn])
-                yield drawn, rows, self._programs[target](flat, part, more, own, what)
+                    more = flat_draws(keys[:, drawn])
+                yield drawn, rows, self._program_of(target)(flat, part, more, own, what)
 
     def _evaluate(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -176,7 +199,9 @@ class Predictor:
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
                     made[name] = np.empty((*lead, self.size, *own.shape[3:]), kind)
-                made[name][:, drawn, rows] = own + np.float64(self.shift) if in_units else own
+                made[name][:, drawn, rows] = (
+                    own.astype(np.float64) + np.asarray(self.shift) if in_units else own
+                )
         return made
 
 
@@ -190,7 +215,7 @@ def _one_ahead(results: Iterator[Any]) -> Iterator[Any]:
     yield last
 
 
-def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
+def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     """Blocks of draws: a single one for draws on the device, small ones for draws on host or disk."""
     chains, num_draws = np.shape(next(iter(draws.values())))[:2]
     brought = [v for v in draws.values() if not isinstance(v, jax.Array)]
@@ -200,12 +225,13 @@ def _blocks_of_draws(draws: Mapping[str, Any]) -> list[slice]:
     stored = any(isinstance(v, StoredArray) for v in brought)
     step = max(1, (_BLOCK if stored else _BLOCK_IN_MEMORY) // max(1, of_one))
     # Whole vectors of draws: the rest of a vector would be compiled as a program of its own.
-    vector = _VECTOR // math.gcd(_VECTOR, chains)
+    vector = VECTOR // math.gcd(VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
 
 
-def _flat(draws: Any) -> Any:
+def flat_draws(draws: PyTree) -> PyTree:
+    """Draws of all chains in a row, (draw, …)."""
     return draws.reshape(-1, *draws.shape[2:])
 
 
@@ -242,21 +268,22 @@ def _over_draws(
             return {"cdf": _cdf(fn, extra)}
         if what == "sample":
             return {"sample": fn.sample(key)}
-        return _parameters(fn)
+        return parameters_of(fn)
 
     keys = extra if what == "sample" else None
-    return lax.map(one, (flat, keys, prior_keys), batch_size=_VECTOR)
+    return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
 
 
 def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     """The distribution function of every entry of a target, whose entries may be one event."""
-    base = fn
-    while isinstance(base, dist.Independent):
-        base = base.base_dist
+    base = unwrapped(fn)
+    if isinstance(base, dist.MultivariateNormal):
+        # Of each output by itself.
+        return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
     return base.cdf(y)
 
 
-def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
+def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
     """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
     base = unwrapped(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
@@ -271,7 +298,7 @@ def _parameters(fn: dist.Distribution) -> dict[str, jax.Array]:
 
 
 def prior_predictive(
-    model: Callable, key: jax.Array, x: Any, num_samples: int
+    model: Callable, key: jax.Array, x: PyTree, num_samples: int
 ) -> dict[str, jax.Array]:
     """Draw weights and targets from the prior.
 

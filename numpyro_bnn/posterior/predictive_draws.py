@@ -1,11 +1,14 @@
 """Predictions of each draw, and their average."""
 
+import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
@@ -30,7 +33,7 @@ class Predictions:
         self,
         values: dict[str, np.ndarray],
         evaluate: Callable,
-        shift: float | None = None,
+        shift: float | np.ndarray | None = None,
         suspect: Mapping[int, str] | None = None,
     ) -> None:
         self.values = values
@@ -48,14 +51,26 @@ class Predictions:
 
     @property
     def probs(self) -> np.ndarray:
+        """Probabilities of the classes, (chain, draw, row, class).
+
+        :raises AttributeError: for a target that is not a class.
+        """
         return self._value("probs")
 
     @property
     def mean(self) -> np.ndarray:
+        """Means of the target, (chain, draw, row), in its units.
+
+        :raises AttributeError: for classes.
+        """
         return self._value("mean")
 
     @property
     def scale(self) -> np.ndarray:
+        """Standard deviations of the noise, (chain, draw, row), in the units of the target.
+
+        :raises AttributeError: for classes.
+        """
         return self._value("scale")
 
     def _value(self, name: str) -> np.ndarray:
@@ -66,7 +81,7 @@ class Predictions:
             )
         return self.values[name]
 
-    def log_prob(self, y: Any) -> np.ndarray:
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density or probability of targets under each draw.
 
         :param y: targets, one a row.
@@ -74,7 +89,7 @@ class Predictions:
         """
         return self._at_targets("log_prob", y)
 
-    def cdf(self, y: Any) -> np.ndarray:
+    def cdf(self, y: ArrayLike) -> np.ndarray:
         """Probability of a target up to `y` under each draw, for a continuous target.
 
         :param y: one number a row.
@@ -84,7 +99,7 @@ class Predictions:
         self._value("mean")
         return self._at_targets("cdf", y)
 
-    def quantiles(self, levels: Any) -> np.ndarray:
+    def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles of the predictive distribution, the average over all draws.
 
         :param levels: probabilities strictly between 0 and 1, (levels,).
@@ -100,15 +115,11 @@ class Predictions:
         """
         size = next(iter(self.values.values())).shape[2]
 
-        def evaluate(what: str, extra: Any) -> dict[str, np.ndarray]:
-            if what in OF_TARGETS:
-                extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
-            return {name: made[:, :, :count] for name, made in self._evaluate(what, extra).items()}
-
+        evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect)
 
-    def _at_targets(self, what: str, y: Any) -> np.ndarray:
+    def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
         y = as_array(what, "y", y)
         check_array(what, "y", y)
@@ -143,6 +154,15 @@ class Predictions:
         return f"Predictions({ {name: value.shape for name, value in self.values.items()} })"
 
 
+def _of_first_rows(
+    evaluate: Callable, size: int, count: int, what: str, extra: Any
+) -> dict[str, np.ndarray]:
+    """What predictions of `size` rows give, of the first rows alone."""
+    if what in OF_TARGETS:
+        extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
+    return {name: made[:, :, :count] for name, made in evaluate(what, extra).items()}
+
+
 class Average(NamedTuple):
     """Model average of a continuous target.
 
@@ -155,7 +175,14 @@ class Average(NamedTuple):
 
     @property
     def scale(self) -> np.ndarray:
-        """The older name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        """The former name of `sd`: elsewhere `scale` is that of the noise of a single draw."""
+        warnings.warn(
+            "average(…).scale is the standard deviation of the whole mixture and now called `sd`, since "
+            "elsewhere `scale` is that of the noise of one draw. The former name will go with the next "
+            "release.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return self.sd
 
 

@@ -20,16 +20,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn._checks import check_key, check_whole
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.predictions import predict
 
 _MOST_STEPS = 200_000
 
 
-def stacking_weights(log_scores: Any, tolerance: float = 1e-6) -> np.ndarray:
+def stacking_weights(log_scores: ArrayLike, tolerance: float = 1e-6) -> np.ndarray:
     """The mixture of predictions with the highest mean log score.
 
     :param log_scores: log densities of held-out rows in nats, (component, row), or with draws,
@@ -85,14 +88,20 @@ def _components(log_scores: Any) -> Any:
 
 
 def stack(
-    run: Any, x: Any, y: Any, *, key: jax.Array, num_samples: int | None = None, **options: Any
+    run: Run,
+    x: PyTree,
+    y: ArrayLike,
+    *,
+    key: jax.Array,
+    num_samples: int | None = None,
+    **options: Any,
 ) -> Draws:
     """Draws from the stacked mixture of the chains (or members) of one run.
 
     For a mixture of different models give the log densities of their predictions to
     :func:`stacking_weights`.
 
-    :param run: an ``MCMC`` after `run`, or draws, with a model.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws, with a model.
     :param x: held-out inputs, not trained on.
     :param y: their targets.
     :param key: random key, which draws are taken.
@@ -107,7 +116,9 @@ def stack(
     chains, length = draws.num_chains, draws.num_draws
     count = chains * length if num_samples is None else num_samples
     count = check_whole("stack", "num_samples", count)
-    weights = stacking_weights(predict(None, draws, x, **options).log_prob(y))
+    weights = stacking_weights(
+        predict(None, draws, x, **options).log_prob(targets_of(run, y, "stack"))
+    )
     key_offset, key_order = jax.random.split(key)
     points = (np.arange(count) + float(jax.random.uniform(key_offset))) / count
     ends = np.cumsum(weights)

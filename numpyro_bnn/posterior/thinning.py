@@ -5,7 +5,9 @@ from typing import Any
 import numpy as np
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
@@ -17,7 +19,7 @@ _BINS = 20
 _ROUNDS = 3
 
 
-def thin(run: Any, k: int, x: Any = None) -> Draws:
+def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     """Choose the `k` draws whose average is nearest to the average of all draws, as a single chain.
 
     Draws are taken one by one, each so that the mean of those taken comes nearest to the whole (kernel
@@ -28,7 +30,7 @@ def thin(run: Any, k: int, x: Any = None) -> Draws:
     The chosen draws serve to predict. Their spread in the weights is not that of the posterior, and no R-hat
     can be computed from them.
 
-    :param run: an ``MCMC`` after `run`, a fit, or draws with a model.
+    :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws with a model.
     :param k: how many draws to keep, at most as many as there are.
     :param x: inputs like those that will be predicted; default: the inputs of the run. Of more than 200 rows
         200 are used.
@@ -65,8 +67,7 @@ def thin(run: Any, k: int, x: Any = None) -> Draws:
 
 
 def _inputs(run: Any) -> Any:
-    mcmc = getattr(run, "mcmc", run)
-    args = getattr(mcmc, "arguments", ((), {}))[0]
+    args, _ = arguments_of(run)
     if not args:
         raise ValueError(
             "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."

@@ -1,13 +1,12 @@
-"""Full batches in bounded memory: a model whose likelihood is summed a chunk of rows at a time.
+"""Sums the likelihood of a model a chunk of rows at a time, for full batches in bounded memory.
 
-:class:`Chunked` looks to every sampler like the model that it wraps, with all its observed sites
-replaced by one factor: their log density at the sampled values, summed over chunks of the data
-plate. Value and gradient of a chunk are computed together and only their sums are kept, so that
-memory grows with the chunk and not with the rows, at no extra pass over the data.
+For every sampler :class:`Chunked` is the model that it wraps, with all observed sites replaced by one factor:
+their log density at the sampled values, summed over chunks of the data plate. Value and gradient of a chunk
+are computed together and only their sums are kept, so that memory grows with the chunk and not with the
+number of rows, without another pass over the data.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpyro
@@ -37,7 +36,7 @@ class _LogLikelihood:
         potential = self.potential
         bound = substitute(potential.rows_of(indices, self.plate, contiguous), data=latent)
         hidden = block(seed(bound, jax.random.key(0)), hide=list(potential.structure.latent))
-        # This runs inside a model: its handlers must not see the rows of a chunk.
+        # This code runs inside a model, whose handlers must not see the rows of a chunk.
         with block():
             return log_density(hidden, potential.args, potential.kwargs, {})[0]
 
@@ -60,13 +59,13 @@ class Chunked:
         self.chunk_size = check_whole("MCMC", "chunk_size", chunk_size)
         self.plate = plate
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with block():
             observed = structure_of(self.fn, args, kwargs).observed
         if not observed:
             return self.fn(*args, **kwargs)
-        # All rows pass through the model once more here, for the values of deterministic sites; where
-        # these are not used the compiler removes it.
+        # The model is called on all rows once more, for the values of deterministic sites; the compiler
+        # removes that call where they are not used.
         visited = trace(block(with_stand_ins(self.fn), hide=list(observed)))
         sites = visited.get_trace(*args, **kwargs)
         latent = {

@@ -1,9 +1,12 @@
-"""Arguments of a model, split into arrays (inputs of a compiled program) and constants."""
+"""Splits the arguments of a model into arrays, which are inputs of a compiled program, and constants."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
+
+from numpyro_bnn._types import Array
 
 
 class Arguments(NamedTuple):
@@ -13,11 +16,16 @@ class Arguments(NamedTuple):
     - **static** - hashable description of everything else, including the tree structure
     """
 
-    arrays: list[Any]
+    arrays: list[Array]
     static: tuple
 
     @classmethod
-    def split(cls, args: tuple, kwargs: dict[str, Any]) -> "Arguments":
+    def split(cls, args: tuple, kwargs: dict[str, object]) -> "Arguments":
+        """Split the arguments of a model.
+
+        :param args: positional arguments.
+        :param kwargs: keyword arguments.
+        """
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = tuple(isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves)
         arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
@@ -25,7 +33,13 @@ class Arguments(NamedTuple):
         return cls(arrays, (structure, is_array, rest))
 
     @staticmethod
-    def join(arrays: list[Any], static: tuple) -> tuple[tuple, dict[str, Any]]:
+    def join(arrays: Sequence[object], static: tuple) -> tuple[tuple, dict[str, object]]:
+        """The arguments of the model, from (other) arrays and the description of the rest.
+
+        :param arrays: array leaves, in the order of :meth:`split`.
+        :param static: what :meth:`split` returned as `static`.
+        :return: positional and keyword arguments.
+        """
         structure, is_array, rest = static
         remaining = iter(arrays)
         leaves = [next(remaining) if a else leaf for a, leaf in zip(is_array, rest)]

@@ -1,4 +1,4 @@
-"""From a NumPyro model to its potential energy, on all data or on a minibatch.
+"""The potential energy of a NumPyro model, on all data or on a minibatch.
 
 :class:`Potential` is the interface between models and samplers: samplers, optimisers and
 diagnostics take one and know nothing of models. For unconstrained values z of the latent
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_sample
+from numpyro.infer import init_to_sample, init_to_uniform
 from numpyro.infer.util import (
     _unconstrain_params,
     compute_log_probs,
@@ -31,17 +31,18 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
-from numpyro_bnn.potential.own_subsampling import without_subsampling
 from numpyro_bnn.potential.rows import Rows, summed
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of
 from numpyro_bnn.potential.targets import check_targets
+from numpyro_bnn.potential.tempered_likelihood import TemperedLikelihood, tempered_likelihood
+from numpyro_bnn.potential.without_subsampling import without_subsampling
 
 Values = dict[str, jax.Array]
 
 
 class _DefaultKey(Messenger):
-    """Gives models that ask for a key outside `seed` (dropout) a constant one, as NumPyro does."""
+    """Gives models that need a random key outside of `seed` (for dropout) a constant one, as NumPyro does."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "prng_key" and msg["value"] is None:
@@ -49,7 +50,7 @@ class _DefaultKey(Messenger):
 
 
 class _Taken(Messenger):
-    """Handler that takes the rows of a minibatch out of the data that ``numpyro.subsample`` is given.
+    """Handler that selects the rows of a minibatch in ``numpyro.subsample``.
 
     :param take: ``take(values, axis)`` gives the rows.
     :param axis: axis of the plate.
@@ -68,7 +69,7 @@ class _Taken(Messenger):
         axis = self.axis - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
-            # A message of another type is not subsampled again by the plate.
+            # With another type of message the plate does not take a subsample of the rows again.
             msg["type"] = "taken"
             msg["value"] = self.take(jnp.asarray(msg["value"]), axis)
 
@@ -92,7 +93,7 @@ class Potential:
         self.model = without_subsampling(model, self.structure)
         if self.model is not model:
             self.structure = structure_of(self.model, self.args, self.kwargs)
-        # Checked here too, for kernels of this package that run in NumPyro's own MCMC.
+        # Targets are checked here too, because kernels of this package may run in NumPyro's own MCMC.
         check_targets(self.structure)
         if not self.structure.latent:
             raise ValueError("The model has no latent site: every sample site is observed.")
@@ -107,7 +108,7 @@ class Potential:
 
     @property
     def is_on_host(self) -> bool:
-        """Whether some of the data are, see :class:`~numpyro_bnn.data.host_rows.OnHost`."""
+        """Whether some of the data stay on the host, see :class:`~numpyro_bnn.data.host_rows.OnHost`."""
         return bool(self._sources)
 
     def __call__(self, z: Values) -> jax.Array:
@@ -119,16 +120,25 @@ class Potential:
     def energies(self, z: Values) -> tuple[jax.Array, jax.Array]:
         """The two parts of U(z): the prior's, Jacobians of transforms included, and the likelihood's.
 
-        The likelihood consists of all observed sites and factors; tempering raises it to a power.
-
         :param z: unconstrained values by site.
         :return: -log p(θ(z)) |∂θ/∂z| and -log p(y | θ(z)), in nats.
         """
+        prior, likelihood = self.tempered(z)
+        return prior, likelihood(1.0)
+
+    def tempered(self, z: Values) -> tuple[jax.Array, TemperedLikelihood]:
+        """The energy of the prior, and that of the likelihood as a function of its power.
+
+        The likelihood consists of all observed sites and factors.
+
+        :param z: unconstrained values by site.
+        :return: -log p(θ(z)) |∂θ/∂z| in nats, and the likelihood.
+        """
         unconstrained = _unconstrain_params(self.bound, z)
-        by_site, _ = compute_log_probs(unconstrained, self.args, self.kwargs, {})
-        likelihood = [by_site.pop(name) for name in self.structure.observed]
-        zero = jnp.zeros(())
-        return -sum(by_site.values(), start=zero), -sum(likelihood, start=zero)
+        by_site, sites = compute_log_probs(unconstrained, self.args, self.kwargs, {})
+        observed = {name: -by_site.pop(name) for name in self.structure.observed}
+        prior = -sum(by_site.values(), start=jnp.zeros(()))
+        return prior, tempered_likelihood(observed, sites)
 
     def minibatch(
         self,
@@ -172,7 +182,7 @@ class Potential:
         elif contiguous:
 
             def take(values: jax.Array, axis: int) -> jax.Array:
-                # Faster than a gather of as many rows.
+                # A slice is faster than a gather of as many rows.
                 return lax.dynamic_slice_in_dim(values, indices[0], len(indices), axis)
 
         else:
@@ -214,13 +224,13 @@ class Potential:
         probe = next(b for b in (7, 5, 3, 2, 1) if b < size or b == 1)
         try:
             indices = {plate: jnp.arange(probe)}
-            taken = structure_of(self.model, self.args, self.kwargs, indices)
+            subsampled = structure_of(self.model, self.args, self.kwargs, indices)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The model does not follow a minibatch of {probe} of the {size} rows of plate "
                 f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
             ) from error
-        for name, site in taken.sites.items():
+        for name, site in subsampled.sites.items():
             inside = plate in site.plates
             if not site.observed:
                 if inside:
@@ -269,8 +279,8 @@ class Potential:
         :param key: random key.
         :param given: values of some sites; the other sites are drawn conditionally on them.
         """
-        seeded = substitute(seed(with_stand_ins(self.model), key), substitute_fn=init_to_sample)
-        seeded = substitute(seeded, data=dict(given or {}))
+        seeded = substitute(seed(with_stand_ins(self.model), key), data=dict(given or {}))
+        seeded = substitute(seeded, substitute_fn=_drawn)
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 
@@ -283,6 +293,21 @@ class Potential:
             for name, site in sites.items()
             if site["type"] == "sample"
         }
+
+
+def _drawn(site: dict[str, Any]) -> jax.Array | None:
+    """A value of a latent site from its distribution; around 0, unconstrained, where that has no draws.
+
+    NumPyro's ``init_to_sample`` has the median of one draw, which takes several times as long to compile.
+    """
+    if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
+        return None
+    if site["fn"].support.is_discrete:
+        return None
+    try:
+        return site["fn"](**site["kwargs"])
+    except NotImplementedError:
+        return init_to_uniform(site)
 
 
 _SUBSAMPLE = (
@@ -319,7 +344,7 @@ def transforms_of(model: Callable, args: tuple, kwargs: dict | None) -> dict[str
     }
 
 
-def potential_of(model: Callable, *args: Any, **kwargs: Any) -> Potential:
+def potential_of(model: Callable, *args: object, **kwargs: object) -> Potential:
     """The potential energy of a NumPyro model for given arguments.
 
     :param model: a NumPyro model.

@@ -1,4 +1,4 @@
-"""Energies and gradients on the rows of a minibatch, and sums over all rows, a chunk at a time."""
+"""Energies and gradients on some rows, and on all rows, a chunk at a time."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -11,10 +11,11 @@ from numpyro_bnn._types import PyTree
 
 
 class SummedOverRows(Protocol):
-    """A quantity that is a sum over rows, which :func:`in_chunks` computes a chunk at a time."""
+    """A sum over rows, which :func:`in_chunks` computes a chunk at a time."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Number of rows N."""
 
     def some(
         self, position: PyTree, indices: jax.Array, contiguous: bool
@@ -90,7 +91,7 @@ def summed(rows: SummedOverRows, chunk_size: int) -> Callable[[PyTree], jax.Arra
     def _(primals: tuple, tangents: tuple) -> tuple[jax.Array, jax.Array]:
         value, gradient = in_chunks(rows, primals[0], chunk_size)
         slopes = jax.tree.map(jnp.vdot, gradient, tangents[0])
-        # The value is wider than the slopes where float32 positions meet float64 rows.
+        # With float32 positions and float64 rows the value has a wider type than the gradient.
         return value, jnp.asarray(sum(jax.tree.leaves(slopes)), value.dtype)
 
     return total

@@ -42,7 +42,7 @@ def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
     :param indices: (B,) row numbers.
     :param axis: axis of the rows.
     """
-    # Groups of chains, where there are several, are fixed around this point.
+    # Inside a map over groups of chains, the mesh of that map must be used.
     inside = jax.sharding.get_abstract_mesh()
     mesh = _SHARING.get() if inside.empty else inside
 
@@ -50,6 +50,6 @@ def taken_by_all(values: jax.Array, indices: jax.Array, axis: int) -> jax.Array:
         sharding = NamedSharding(mesh, PartitionSpec(*axes))
         return lax.with_sharding_constraint(array, sharding)
 
-    # Every device gets all row numbers: sharing them out would cost an exchange of its own.
+    # Every device gets all row numbers: distributing them would cost another exchange.
     rows = jnp.take(values, on_devices(indices), axis)
     return on_devices(rows, *[None] * (axis % rows.ndim), DATA)

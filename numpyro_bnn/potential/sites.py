@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from numpyro_bnn.priors.precision_levels import Level
+from numpyro_bnn.priors.precision_conditionals import Level
 
 
 class Plate(NamedTuple):
@@ -28,6 +28,7 @@ class Site(NamedTuple):
     - **factor** - whether it comes from ``numpyro.factor``
     - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
     - **unconstrained** - shape of its unconstrained value; None for a site without one
+    - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
     """
 
     shape: tuple[int, ...]
@@ -39,6 +40,7 @@ class Site(NamedTuple):
     factor: bool
     scale: tuple[int, ...] = ()
     unconstrained: tuple[int, ...] | None = None
+    fan_in: int | None = None
 
 
 class Structure(NamedTuple):
@@ -65,10 +67,12 @@ class Structure(NamedTuple):
 
     @property
     def latent(self) -> list[str]:
+        """Names of the sites that are sampled."""
         return [name for name, site in self.sites.items() if not site.observed]
 
     @property
     def observed(self) -> list[str]:
+        """Names of the sites with observed values."""
         return [name for name, site in self.sites.items() if site.observed]
 
     @property

@@ -1,4 +1,4 @@
-"""Initial positions of chains: values of all latent sites from values of some of them.
+"""Completes initial positions of chains: finds values of all latent sites from values of some.
 
 A trained network gives weights; a hierarchical prior also needs precisions, and in
 non-centred coordinates standardised weights. Precisions start at their conditional means
@@ -17,11 +17,11 @@ from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
 from numpyro_bnn.priors.paths import fan_in
-from numpyro_bnn.priors.precision_levels import prior_means, typical_values
+from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 
 
 def centered(potential: Potential) -> Potential:
-    """The potential energy of the model in centred coordinates: over weights and precisions themselves."""
+    """The potential energy of the model in centred coordinates, over weights and precisions themselves."""
     model = parameterize(potential.model, "centered")
     return Potential(model, potential.args, potential.kwargs)
 
@@ -54,7 +54,7 @@ def check_names(given: Iterable[str], known: Iterable[str], needed: Iterable[str
         )
 
 
-def check_kinds(owner: str, init_params: Any) -> None:
+def check_kinds(owner: str, init_params: object) -> None:
     """Refuse starts that are not made of numbers.
 
     :param owner: the caller, for error messages.
@@ -69,7 +69,7 @@ def check_kinds(owner: str, init_params: Any) -> None:
             )
 
 
-def check_mapping(owner: str, init_params: Any) -> None:
+def check_mapping(owner: str, init_params: object) -> None:
     """Refuse starts of a model that are not arrays by site.
 
     :raises TypeError: naming their type.
@@ -88,19 +88,19 @@ _HOW_TO_START = (
 )
 
 
-def _start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
+def start_shapes(structure: Structure) -> dict[str, tuple[int, ...]]:
     """Shapes of unconstrained values of the latent sites."""
     sites = {name: structure.sites[name] for name in structure.latent}
     return {n: s.shape if s.unconstrained is None else s.unconstrained for n, s in sites.items()}
 
 
-def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
+def check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[int, ...]) -> None:
     """Refuse starts that would change the shape of a site, and so the model.
 
     :param chains: the axis of chains, () where there is none.
     :raises ValueError: naming the site and both shapes.
     """
-    for name, own in _start_shapes(structure).items():
+    for name, own in start_shapes(structure).items():
         if name not in given or jnp.shape(given[name]) == (*chains, *own):
             continue
         shape = jnp.shape(given[name])
@@ -117,7 +117,7 @@ def _check_shapes(given: Mapping[str, Any], structure: Structure, chains: tuple[
         )
 
 
-def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...]) -> Values:
+def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Values:
     """Unconstrained start of all latent sites from the values of weights alone.
 
     :param potential: potential energy of the model.
@@ -131,7 +131,7 @@ def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...
     levels = in_centered_coordinates.structure.levels
     needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
     check_names(given, [*needed, *levels], needed)
-    _check_shapes(given, in_centered_coordinates.structure, chains)
+    check_shapes(given, in_centered_coordinates.structure, chains)
 
     def one(values: Values) -> Values:
         placeholder = {
@@ -144,11 +144,15 @@ def complete(potential: Potential, given: dict[str, Any], chains: tuple[int, ...
     return jax.vmap(one)(given) if chains else one(given)
 
 
-def shrink(name: str, value: jax.Array) -> jax.Array:
-    """Scale a kernel down to variance 1/fan-in, where a draw from a wide prior is larger."""
+def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
+    """Scale a kernel down to variance 1/fan-in, if it is a larger draw from a wide prior.
+
+    :param known: its fan-in, where that does not follow from name and shape.
+    """
     if "/" not in name or jnp.ndim(value) < 2:
         return value
-    limit = 1 / jnp.sqrt(fan_in(name.rsplit("/", 1)[1], jnp.shape(value)))
+    count = fan_in(name.rsplit("/", 1)[1], jnp.shape(value)) if known is None else known
+    limit = 1 / jnp.sqrt(count)
     spread = jnp.sqrt(jnp.mean(value**2))
     return value * jnp.minimum(1.0, limit / spread)
 
@@ -163,7 +167,7 @@ def gentle_draw(potential: Potential, key: jax.Array) -> Values:
     shapes = {name: structure.sites[name].shape for name in structure.latent}
     levels = {name: level for name, level in structure.levels.items() if name in shapes}
     drawn = potential.prior_draw(key, prior_means(levels, shapes))
-    return {name: shrink(name, value) for name, value in drawn.items()}
+    return {n: shrink(n, value, structure.sites[n].fan_in) for n, value in drawn.items()}
 
 
 def gentle_start(potential: Potential, key: jax.Array) -> Values:
@@ -181,19 +185,20 @@ class BoundModel(NamedTuple):
 
     model: Callable
     args: tuple
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     structure: Structure
 
     @property
     def potential(self) -> Potential:
+        """The potential energy of the model for these arguments."""
         return Potential(self.model, self.args, self.kwargs)
 
 
-def _sites_to_start(
+def sites_to_start(
     kernel: MCMCKernel, structure: Structure, given: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Names of the sites that a start of a kernel may contain, and of those that it must contain."""
-    # Discrete sites are summed out under HMC, or drawn by a kernel of their own: no start.
+    # Discrete sites need no start: they are summed out under HMC, or drawn by a kernel of their own.
     own = [name for name in structure.latent if not structure.sites[name].discrete]
     if isinstance(kernel, HMC):
         return own, own

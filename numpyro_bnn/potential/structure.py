@@ -1,7 +1,7 @@
 """Finds sites, plates and hierarchical precisions of a NumPyro model for given arguments.
 
-By an abstract trace, so that nothing is computed; with the checks that every fit makes before it
-begins.
+An abstract trace finds them, so that nothing is computed. The checks at the beginning of every fit are here
+too.
 """
 
 import re
@@ -17,16 +17,17 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.likelihoods.observe import check_classes
 from numpyro_bnn.potential.sites import Plate, Site, Structure
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.priors.base import is_parameter
-from numpyro_bnn.priors.precision_levels import levels_of
+from numpyro_bnn.priors.precision_conditionals import levels_of
 
 
-def as_jax(tree: Any) -> Any:
+def as_jax(tree: PyTree) -> PyTree:
     """NumPy arrays as JAX arrays, which traced row numbers of a minibatch can index."""
 
     def convert(leaf: Any) -> Any:
@@ -131,7 +132,7 @@ def _site(site: dict[str, Any]) -> Site:
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     if site["is_observed"]:
         check_classes(site["name"], distribution, site["value"])
-    # Raises where weights of rows keep the full number of rows in a minibatch.
+    # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     discrete = bool(distribution.support.is_discrete)
     latent = not site["is_observed"] and not discrete
@@ -145,6 +146,7 @@ def _site(site: dict[str, Any]) -> Site:
         factor=type(_innermost_law(distribution)).__name__ == "Unit",
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
+        fan_in=site["infer"].get("fan_in"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Refuses targets that would be broadcast or counted several times, found from shapes alone.
+"""Refuses targets whose values would be broadcast or counted several times, judged by shapes alone.
 
 NumPyro broadcasts whatever can be broadcast. A target (N, 1) against predictions (N,) is an N×N
 table of log densities; a single value, or a likelihood that was summed, counts once for every row
@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
-from typing import Any
 
 import jax
 import numpy as np
@@ -117,7 +116,7 @@ def _check_weights(name: str, site: Site, full: Shape) -> None:
 def check_observed(structure: Structure, model: Callable, args: tuple, kwargs: dict) -> None:
     """Refuse a model without any observed site: the target was forgotten.
 
-    A density without data, ``model()``, is allowed to observe nothing.
+    A model without data, ``model()``, need not observe anything.
 
     :param model: the model without handlers around it.
     :raises ValueError: if an argument of the model is None, naming it.
@@ -156,7 +155,7 @@ def _absent(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], bool
     return [f"{n}=None" for n in none if n not in meant], any(n in meant for n in none)
 
 
-def check_arguments(args: tuple, kwargs: Mapping[str, Any]) -> None:
+def check_arguments(args: tuple, kwargs: Mapping[str, object]) -> None:
     """Refuse data without rows.
 
     :param args: positional arguments of a model.

@@ -7,7 +7,7 @@ prior can share precisions between arrays; priors that treat each array by itsel
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -86,6 +86,10 @@ class FromFunction(Prior):
         return self.rule(path, shape)
 
 
+# What may be given for a prior; see :func:`as_prior`.
+PriorLike: TypeAlias = Prior | dist.Distribution | Callable
+
+
 def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distribution:
     """Expand a distribution to one parameter and make all its axes event axes.
 
@@ -124,7 +128,7 @@ def fit_distribution(distribution: Any, path: str, shape: Shape) -> dist.Distrib
     return distribution.to_event(len(batch)) if batch else distribution
 
 
-def as_prior(prior: Any) -> Prior:
+def as_prior(prior: object) -> Prior:
     """A prior from a :class:`Prior`, a distribution or a function of path and shape.
 
     :raises TypeError: for anything else.
@@ -145,8 +149,8 @@ def as_prior(prior: Any) -> Prior:
     )
 
 
-def positive(owner: str, **values: Any) -> None:
-    """Check numbers that are known now; a scale that is itself sampled cannot be."""
+def positive(owner: str, **values: object) -> None:
+    """Refuse numbers that are not positive; traced values, such as a sampled scale, are not checked."""
     for label, value in values.items():
         if not not_jax_tracer(value):
             continue

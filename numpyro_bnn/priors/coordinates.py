@@ -1,6 +1,6 @@
 """The coordinates of a hierarchical prior (centred, non-centred or collapsed), set from outside the model.
 
-:class:`parameterize` is a handler around a model; :func:`to_own_coordinates` takes values of weights and
+:class:`parameterize` is a handler around a model; :func:`to_own_coordinates` converts values of weights and
 precisions to the coordinates in which the model samples them.
 """
 
@@ -17,8 +17,8 @@ Parameterization = Literal["noncentered", "centered", "collapsed"]
 PARAMETERIZATIONS = ("noncentered", "centered", "collapsed")
 
 
-class _Standardized(NamedTuple):
-    """Mark of a site ``"{site}.base"``: the parameter is ``scale`` times its value."""
+class Standardized(NamedTuple):
+    """A note in the site ``"{site}.base"``: the parameter is ``scale`` times its value."""
 
     scale: jax.Array
 
@@ -67,8 +67,9 @@ class parameterize(Messenger):
         return hash((self.parameterization, self._model()))
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Answer a prior that asks for its coordinates."""
         if msg["type"] == "parameterization":
-            # Handlers process a message from the inside out: the outermost one decides.
+            # Inner handlers process a message first, so that the outermost one decides.
             msg["value"] = self.parameterization
 
 
@@ -81,7 +82,7 @@ def _known(parameterization: str) -> str:
 
 
 def to_own_coordinates(
-    model: Callable, args: Iterable, kwargs: dict[str, Any], centered: dict[str, jax.Array]
+    model: Callable, args: Iterable, kwargs: dict[str, object], centered: dict[str, jax.Array]
 ) -> dict[str, jax.Array]:
     """Translate values of weights and precisions into the latent sites of a model.
 
@@ -96,11 +97,11 @@ def to_own_coordinates(
         if site["type"] != "sample":
             return None
         standardized = site["infer"].get("hierarchy")
-        if isinstance(standardized, _Standardized) and site["name"] not in centered:
+        if isinstance(standardized, Standardized) and site["name"] not in centered:
             return centered[site["name"].removesuffix(".base")] / standardized.scale
         return centered.get(site["name"])
 
-    # The seed only serves sites that no value is given for (discrete or local ones).
+    # The seed is used only for sites without a given value (discrete or local ones).
     own = trace(substitute(seed(model, 0), substitute_fn=value_of)).get_trace(*args, **kwargs)
     return {
         name: site["value"]

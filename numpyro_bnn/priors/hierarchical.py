@@ -24,10 +24,10 @@ from numpyro_bnn._checks import check_positive
 from numpyro_bnn._text import call_of
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
-from numpyro_bnn.priors.coordinates import Parameterization, _known, _Standardized
+from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
-from numpyro_bnn.priors.precision_levels import UNITS, Array, Child, Level
+from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
 GroupRule = Literal["array", "layer"] | Callable[[str], str]
 
@@ -45,12 +45,12 @@ class _TopPrecision(NamedTuple):
     mean: float
 
     def divided(self, divisor: float) -> "_TopPrecision":
-        """The top of a hierarchy of weights whose variance is divided by a number."""
+        """This top level for weights whose variance is divided by a number."""
         return self._replace(rate=self.rate / divisor, mean=self.mean * divisor)
 
 
 def top_of(width: float, shape_number: float | None) -> _TopPrecision:
-    """Gamma(a/2, a W²/2), or the precision 1/W² where there is no shape number."""
+    """The top level Gamma(a/2, a W²/2), or the known precision 1/W² if there is no shape number."""
     if shape_number is None:
         return _TopPrecision(None, 1.0, width**-2)
     return _TopPrecision(shape_number / 2, shape_number * width**2 / 2, width**-2)
@@ -72,7 +72,7 @@ class Hierarchical(Prior):
 
     :param concentration: shape of the Gamma prior of the precisions.
     :param rate: its rate, so that the prior mean of a precision is concentration / rate.
-    :param parameterization: ``"noncentered"`` (default: no funnel where the data say little),
+    :param parameterization: ``"noncentered"`` (default: no funnel where the data determine little),
         ``"centered"`` or ``"collapsed"``; :func:`parameterize` overrides it.
     :param groups: which arrays share a group precision: ``"array"`` (each its own), ``"layer"``
         (kernel and bias together) or a function from a path to the name of its group.
@@ -130,11 +130,11 @@ class Hierarchical(Prior):
             τ_ij | τ_i ~ Gamma(a₂/2, a₂/(2τ_i)) one for a weight, weight=a₂
             w_ij ~ Normal(0, 1/τ_ij)
 
-        A level left out copies the one above; with none, weights are Normal(0, W²). The lower its
-        number, the freer a level is; 0.5 is vague. Source units are rows of a dense kernel and
-        input channels of a convolution (automatic relevance determination of inputs); biases,
-        scales and embeddings come from no unit and have no unit level. The weight level is
-        integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
+        A level that is left out has the precision of the level above; without any level, weights are
+        Normal(0, W²). The lower the shape number of a level, the more its precisions vary; 0.5 is vague.
+        Source units are rows of a dense kernel and input channels of a convolution (automatic relevance
+        determination of inputs); biases, scales and embeddings come from no unit and have no unit level. The
+        weight level is integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
 
         :param width: W, in units of the weights: τ^(-1/2) is about W a priori.
         :param group: shape number of the group level.
@@ -164,6 +164,12 @@ class Hierarchical(Prior):
         return prior
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample all parameters of a network, and the precisions above them.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values by path.
+        """
         message = apply_stack({"type": "parameterization", "value": self.parameterization})
         labels: dict[str, list[str]] = {}
         for path in shapes:
@@ -186,7 +192,7 @@ class Hierarchical(Prior):
         sizes: dict[str, Shape] = {}
         for (path, shape), divisor in zip(shapes.items(), divisors):
             site, factor = site_name(name, path), divisor / common
-            axis = source_axis(path, shape)
+            axis = None if self.unit is None else source_axis(path, shape)
             sizes[site] = shape
             if self.unit is None or axis is None:
                 direct.append(Array(site, None, factor, self.weight))
@@ -272,7 +278,7 @@ def _precisions(
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
-            infer={"hierarchy": _Standardized(above)},
+            infer={"hierarchy": Standardized(above)},
         )
         return parameter(level.site, base * above)
     rate = level.rate if level.parent is None else k / above
@@ -290,15 +296,17 @@ def _integrated(
     values: dict[str, Any] = {} if level.parent is None else {level.parent: above}
     weights = {}
     for i, array in enumerate(level.arrays):
-        given = level._replace(arrays=level.arrays[:i]).conditional(values)
-        law = GammaScaleMixture(given.concentration, given.rate, sizes[array.site], array)
+        conditional = level._replace(arrays=level.arrays[:i]).conditional(values)
+        law = GammaScaleMixture(
+            conditional.concentration, conditional.rate, sizes[array.site], array
+        )
         values[array.site] = weights[array.site] = numpyro.sample(array.site, law)
     drawn = drawn_back(level.site, level.conditional(values), list(weights.values()))
     return weights, parameter(level.site, drawn)
 
 
 def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) -> jax.Array:
-    """Weights given their precisions, in the coordinates asked for."""
+    """Sample weights given their precisions, in some coordinates."""
     scale = 1 / jnp.sqrt(array.factor * array.spread(precision, len(shape)))
 
     def law(scale: Any) -> dist.Distribution:
@@ -307,5 +315,5 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
 
     if parameterization != "noncentered":
         return numpyro.sample(array.site, law(scale))
-    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": _Standardized(scale)})
+    base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
     return parameter(array.site, base * scale)

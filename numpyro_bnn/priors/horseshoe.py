@@ -6,11 +6,12 @@ import numpyro
 import numpyro.distributions as dist
 
 from numpyro_bnn.priors.base import Prior, parameter, positive
+from numpyro_bnn.priors.coordinates import Standardized
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 
 class Horseshoe(Prior):
-    """Regularised horseshoe: most weights near zero, a few free up to a slab.
+    """Regularised horseshoe: most weights are near zero, and a few as large as the slab allows.
 
     For each array, with z standard normal and λ a local scale a weight,
 
@@ -38,6 +39,12 @@ class Horseshoe(Prior):
         self.slab_df = slab_df
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample all parameters of a network, and the scales above them.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values by path.
+        """
         return {path: self._array(site_name(name, path), shape) for path, shape in shapes.items()}
 
     def _array(self, site: str, shape: Shape) -> jax.Array:
@@ -50,6 +57,8 @@ class Horseshoe(Prior):
         slab = numpyro.sample(
             f"{site}.slab_variance", dist.InverseGamma(half_df, half_df * self.slab_scale**2)
         )
-        base = numpyro.sample(f"{site}.base", each(dist.Normal(0.0, 1.0)))
         scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
+        base = numpyro.sample(
+            f"{site}.base", each(dist.Normal(0.0, 1.0)), infer={"hierarchy": Standardized(scale)}
+        )
         return parameter(site, base * scale)

@@ -1,12 +1,14 @@
 """Priors whose weights are independent: fixed, by fan-in, heavy-tailed, around trained values, by path."""
 
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.priors.base import Prior, as_prior, positive
 from numpyro_bnn.priors.layer_patterns import (
     check_no_layers,
@@ -39,22 +41,52 @@ class Normal(Prior):
 
 
 class FanIn(Prior):
-    """Normal weights of variance ``scale / fan_in``, so that layers keep the size of signals.
+    """Normal weights of variance ``variance / fan_in``: wide and narrow layers have outputs of equal size.
 
-    :param scale: variance that a sum of `fan_in` unit inputs gets (1 for tanh, 2 for relu).
+    :param variance: variance of the sum of `fan_in` inputs of size 1 (1 for tanh, 2 for relu).
     :param fan_in: function of path and shape; the default knows dense and convolution kernels,
         attention projections, embeddings and biases (see :func:`numpyro_bnn.priors.paths.fan_in`).
         A ``DenseGeneral`` with several output axes needs its own.
-    :raises ValueError: if `scale` is not positive.
+    :param scale: the former name of `variance`, which works for one more release with a warning: elsewhere a
+        scale is a standard deviation.
+    :raises ValueError: if `variance` is not positive.
     """
 
-    def __init__(self, scale: float = 1.0, fan_in: Callable[[str, Shape], float] = fan_in) -> None:
-        positive("FanIn", scale=scale)
-        self.scale = scale
+    def __init__(
+        self,
+        variance: float = 1.0,
+        fan_in: Callable[[str, Shape], float] = fan_in,
+        *,
+        scale: float | None = None,
+    ) -> None:
+        if scale is not None:
+            _warn_of_scale(f"FanIn: scale={scale}", f"variance={scale}")
+            variance = scale
+        positive("FanIn", variance=variance)
+        self.variance = variance
         self.fan_in = fan_in
 
+    def __repr__(self) -> str:
+        return call_of("FanIn", {"variance": self.variance, "fan_in": self.fan_in})
+
+    @property
+    def scale(self) -> float:
+        """The former name of `variance`."""
+        _warn_of_scale("FanIn.scale", "variance")
+        return self.variance
+
     def __call__(self, path: str, shape: Shape) -> dist.Distribution:
-        return dist.Normal(0.0, (self.scale / self.fan_in(path, shape)) ** 0.5)
+        return dist.Normal(0.0, (self.variance / self.fan_in(path, shape)) ** 0.5)
+
+
+def _warn_of_scale(former: str, name: str) -> None:
+    """Warn that a variance, which was called a scale, has its own name now."""
+    warnings.warn(
+        f"{former} is a variance and now called so, since elsewhere a scale is a standard deviation: write "
+        f"`{name}`. The former name will go with the next release.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 class StudentT(Prior):
@@ -98,7 +130,7 @@ class pretrained(Prior):
         another shape.
     """
 
-    def __init__(self, params: Any, scale: float = 0.1) -> None:
+    def __init__(self, params: PyTree, scale: float = 0.1) -> None:
         positive("pretrained", scale=scale)
         self.params = flatten_params(params)
         self.scale = scale
@@ -139,7 +171,7 @@ class ByPath(Prior):
     >>> prior = bnn.priors.ByPath({"*.bias": bnn.priors.Normal(1.0), "*": bnn.priors.FanIn(2.0)})
     """
 
-    def __init__(self, rules: Mapping[str, Any]) -> None:
+    def __init__(self, rules: Mapping[str, object]) -> None:
         if not isinstance(rules, Mapping) or not rules:
             raise TypeError(
                 f"ByPath takes a mapping of patterns to priors such as {{'*.bias': Normal(1.)}}, "
@@ -185,6 +217,12 @@ class ByPath(Prior):
         return prior(path, shape)
 
     def sample(self, name: str, shapes: Shapes) -> dict[str, jax.Array]:
+        """Sample each parameter by the prior of the first pattern that fits its path.
+
+        :param name: name of the network, the first part of the names of sites.
+        :param shapes: shape of each parameter, by path.
+        :return: values of the random parameters, by path.
+        """
         values: dict[str, jax.Array] = {}
         taken = self._assign(shapes)
         by_unit = {

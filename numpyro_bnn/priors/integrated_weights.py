@@ -1,4 +1,4 @@
-"""Weights with the Gamma precision that they share integrated out.
+"""The distribution of weights whose common Gamma precision is integrated out.
 
 For n weights w ~ Normal(0, 1 / (factor t)) and t ~ Gamma(a, b),
 
@@ -11,17 +11,17 @@ numbers.
 """
 
 import zlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.priors.precision_levels import Array
+from numpyro_bnn.priors.precision_conditionals import Array
 
 
 class GammaScaleMixture(dist.Distribution):
@@ -42,8 +42,8 @@ class GammaScaleMixture(dist.Distribution):
 
     def __init__(
         self,
-        concentration: Any,
-        rate: Any,
+        concentration: ArrayLike,
+        rate: ArrayLike,
         shape: tuple[int, ...],
         array: Array,
         *,
@@ -56,10 +56,12 @@ class GammaScaleMixture(dist.Distribution):
         super().__init__(batch_shape=(), event_shape=shape, validate_args=validate_args)
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
+        """All real arrays of the shape of the weights."""
         return constraints.independent(constraints.real, len(self.event_shape))
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Independent draws of the weights, each with its own precisions."""
         key_precision, key = jax.random.split(key)
         shape = (*sample_shape, *self.event_shape)
         precision = Gamma(self.concentration, self.rate).sample(key_precision, sample_shape)
@@ -72,6 +74,7 @@ class GammaScaleMixture(dist.Distribution):
         return range(len(self.event_shape))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
+        """Log density of the weights in nats, with their precisions integrated out."""
         shared = tuple(a - len(self.event_shape) for a in self._axes if a != self.array.axis)
         count = 1
         for axis in shared:
@@ -112,7 +115,7 @@ def key_of(site: str, values: list[jax.Array]) -> jax.Array:
 
 
 def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two sums of the bits of an array, in 32 bits each, with odd multipliers that look random."""
+    """Two sums of the bits of an array, of 32 bits each, with odd multipliers as in a hash function."""
     words = lax.bitcast_convert_type(array, jnp.uint32).reshape(-1)
     place = jnp.arange(words.size, dtype=jnp.uint32)
     sums = []

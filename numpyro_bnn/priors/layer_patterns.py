@@ -10,7 +10,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn.priors.paths import CallOrder, NetworkShapes, Shapes, layer_of, source_axis
 
 _LAYER = re.compile(r"layer\[(-?\d+)\]\.(.+)")
-# Layers that a warning has named: every trace of a model asks its prior again.
+# Layers that a warning has named already: every trace of a model calls its prior again.
 _TOLD: set[tuple[str, ...]] = set()
 
 
@@ -51,14 +51,14 @@ def check_no_layers(owner: str, patterns: Iterable[str]) -> None:
 
 
 def same_order(paths: Shapes, shapes: Shapes) -> NetworkShapes:
-    """Some parameters of a network, which know the order of its calls."""
+    """Some of the parameters of a network, with the order of its calls."""
     return NetworkShapes(paths, shapes.find if isinstance(shapes, NetworkShapes) else None)
 
 
 def warn_of_hidden_units(name: str, by_unit: Mapping[str, Shapes], shapes: Shapes) -> None:
-    """Warn where precisions by unit, which find relevant inputs, reach no layer that the data enter.
+    """Warn if precisions by unit, which show relevant inputs, are on hidden layers only.
 
-    Patterns by call order are meant as they stand.
+    There is no warning for patterns by call order, which name a layer on purpose.
 
     :param name: name of the network.
     :param by_unit: parameters with such precisions, by the pattern that gives them.

@@ -1,4 +1,4 @@
-"""Paths and shapes of the parameters of a Flax module, as priors read them.
+"""Paths and shapes of the parameters of a network, as priors read them.
 
 A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path.
 """
@@ -8,6 +8,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 import jax
+
+from numpyro_bnn.priors.pytree_paths import LaidOut, arrays_of, is_module
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -75,11 +77,14 @@ def fan_in(path: str, shape: Shape) -> int:
     Dense and convolution kernels end in an output axis, so it is the product of all axes but
     the last (kernel size times input channels of a group); the query, key and value
     projections of an attention layer are (in, heads, head_dim), so it is the first axis. An
-    embedding looks up one row and a bias or scale enters once: 1.
+    embedding looks up one row and a bias or scale enters once: 1. Arrays of Equinox modules and other
+    pytrees have another layout, which their shape knows itself (:class:`LaidOut`).
 
     :param path: dotted path; its last component names the array, the one before the layer.
     :param shape: shape of the array.
     """
+    if isinstance(shape, LaidOut):
+        return shape.fan_in(path)
     axis = source_axis(path, shape)
     if axis is None:
         return 1
@@ -93,8 +98,10 @@ def source_axis(path: str, shape: Shape) -> int | None:
     projections of attention); None for biases, scales and embeddings, which come from no unit.
 
     :param path: dotted path of the array.
-    :param shape: its shape.
+    :param shape: its shape, a :class:`LaidOut` where the network is no Flax module.
     """
+    if isinstance(shape, LaidOut):
+        return shape.source_axis(path)
     *layers, leaf = path.split(".")
     if len(shape) < 2 or leaf in ("bias", "embedding", "scale"):
         return None
@@ -107,14 +114,16 @@ def flatten_params(params: Any) -> dict[str, Any]:
     """Flatten a tree of parameters into ``{dotted path: array}``.
 
     :param params: nested mappings (Flax linen ``params`` or the whole variable dict that
-        holds them under ``"params"``) or an ``nnx.State``.
+        holds them under ``"params"``), an ``nnx.State``, or an Equinox module or another pytree with a call.
     :raises TypeError: if `params` is something else.
     """
     if isinstance(params, Mapping) and isinstance(params.get("params"), Mapping):
         params = params["params"]
+    if not isinstance(params, Mapping) and is_module(params):
+        return arrays_of(params)
     if not isinstance(params, Mapping):
         raise TypeError(
-            f"Parameters must be nested dicts of arrays or an nnx.State, got "
+            f"Parameters must be nested dicts of arrays (or an nnx.State, or a pytree with a call), got "
             f"{type(params).__name__}. Pass `variables['params']` or "
             "`nnx.state(module, nnx.Param)`."
         )

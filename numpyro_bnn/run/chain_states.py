@@ -1,16 +1,17 @@
 """The states of the chains of a run, and the buffers that their draws go to.
 
-Chains run together in one program, or one after another in a program for one chain; callers that advance
-them by a segment of the run do so in the same way.
+Chains run together in one program, or one after another in a program for one chain. Callers need not know
+which: they advance all chains by a segment of the run.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.run.plan import Segment
 from numpyro_bnn.run.programs import Programs
 
@@ -36,8 +37,8 @@ class ChainStates:
         num_chains: int,
         one_by_one: bool,
         keys: jax.Array,
-        starts: Any,
-        arrays: list[Any],
+        starts: PyTree | None,
+        arrays: Sequence[Array],
         sizes: Collection[int] = (),
     ) -> None:
         self.programs = programs
@@ -64,16 +65,16 @@ class ChainStates:
     def initialise_kernel(self) -> None:
         """Let a kernel of NumPyro build the functions that it makes in `init`, if no trace has done it.
 
-        A shared program was traced with an equal kernel of an earlier run.
+        A program that is shared with an earlier run was traced with the kernel of that run, which is equal.
         """
         if getattr(self.programs.kernel, "_sample_fn", None) is None:
             jax.eval_shape(self.programs.initial, self._keys[0], self._starts[0], self.arrays)
 
-    def continue_from(self, states: Any) -> None:
+    def continue_from(self, states: PyTree) -> None:
         """Continue from complete states, stacked over chains."""
         self.states = self._split(states)
 
-    def abstract(self) -> Any:
+    def abstract(self) -> PyTree:
         """Shapes and types of the states that `start` gives, stacked over chains."""
         arguments = (self._keys[0], self._starts[0], self.arrays)
         one = jax.eval_shape(self.programs.start, *arguments)
@@ -83,7 +84,7 @@ class ChainStates:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((more, *x.shape), x.dtype), one)
 
     @property
-    def stacked(self) -> Any:
+    def stacked(self) -> PyTree:
         """Complete states of all chains, stacked, gathered on this process."""
         return _stack(self.states) if self.one_by_one else self.placement.gathered(self.states[0])
 
@@ -95,7 +96,7 @@ class ChainStates:
         empty = self.programs.empty
         self._draws = [empty(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
 
-    def abstract_draws(self) -> Any:
+    def abstract_draws(self) -> PyTree:
         """Shapes and types of a buffer, (chain, draw, …)."""
         zeros = jax.eval_shape(self.programs.zeros, self.states[0], self._starts[0], self.arrays)
         lead = () if not self.one_by_one and self.num_chains > 1 else (self.num_chains,)
@@ -117,11 +118,11 @@ class ChainStates:
             chains = range(i, i + 1) if self.one_by_one else range(self.num_chains)
             update(chains, segment.total, self.states[i])
 
-    def draws(self, count: int) -> Any:
+    def draws(self, count: int) -> PyTree:
         """The first `count` draws of the buffer, (chain, draw, …)."""
         return self._joined(self.placement.gathered(self._draws), count, jnp.stack)
 
-    def take(self, count: int) -> Callable[[], Any]:
+    def take(self, count: int) -> Callable[[], PyTree]:
         """A function that copies the first `count` draws to the host, (chain, draw, …).
 
         Call it before :meth:`fresh_buffers` is called a second time, which reuses the buffer.
@@ -137,7 +138,7 @@ class ChainStates:
         return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], buffers[0])
 
 
-def chain_of(tree: Any, chain: int) -> Any:
+def chain_of(tree: PyTree, chain: int) -> PyTree:
     """One chain of arrays with a leading axis of chains."""
     return jax.tree.map(lambda leaf: leaf[chain], tree)
 

@@ -1,4 +1,4 @@
-"""How ``MCMC`` carries out a run: see the model on its data, compile once, sample, say what failed.
+"""The private half of ``MCMC``: trace the model with its data, compile once, sample, warn of what failed.
 
 The public class with its arguments and promises is in :mod:`numpyro_bnn.run.mcmc`.
 """
@@ -16,7 +16,9 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._checks import check_key, refuse_equal_keys
-from numpyro_bnn.data.columns import column_names
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.columns import about_inputs, column_names
+from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class CompiledRuns(LadderResults, NumPyroMCMC):
-    """NumPyro's ``MCMC`` with runs of our own in place of its compiled loop.
+    """NumPyro's ``MCMC`` with the compiled programs of this package in place of NumPyro's loop.
 
     The class that users see, :class:`numpyro_bnn.MCMC`, checks its arguments and sets the attributes
     that are declared here.
@@ -65,7 +67,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     _disk: Disk | None
     _kernel: MCMCKernel
     _args: tuple
-    _kwargs: dict[str, Any]
+    _kwargs: dict[str, PyTree]
 
     @property
     def model(self) -> Callable | None:
@@ -81,7 +83,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         init_params: Any,
         judged: Callable[[], "UntilKnown"] | None = None,
     ) -> None:
-        """Run from the start, for a fixed number of draws or until a judge says enough."""
+        """Start a run of a fixed number of draws, or a run that a stopping rule ends."""
         check_key("MCMC.run", rng_key, self.num_chains)
         if not is_prng_key(rng_key) and not is_cold(self.sampler, self.num_samples):
             refuse_equal_keys("MCMC.run", rng_key)
@@ -105,7 +107,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             self._sample(start, fit, False, judge)
 
     def _on_disk(self, resumed: bool) -> AbstractContextManager[None]:
-        """Keep others out of the folders of this run for as long as it takes."""
+        """Lock the folders of this run, so that no other run writes to them meanwhile."""
         return nullcontext() if self._disk is None else self._disk.held(resumed)
 
     @property
@@ -114,14 +116,14 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         return _is_under_jax_transform() or self.sampler.is_ensemble_kernel
 
     def _see(self, args: tuple, kwargs: dict[str, Any]) -> BoundModel | None:
-        """Let the model see its data, and refuse what cannot be right."""
+        """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
         seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
         self._args, self._kwargs = seen.args, seen.kwargs
         self.columns = column_names(args[0]) if args else []
         return seen.fit
 
     def _identity(self) -> Identity | None:
-        """What decides the draws and may change while the model is looked at."""
+        """Describe all that decides the draws, before tracing the model changes any of it."""
         if self._disk is None or self._disk.checkpoint is None:
             return None
         return identity_of(self, self._disk.settings, self._placement.mesh)
@@ -129,12 +131,12 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     def _described(
         self, identity: Identity | None, fit: BoundModel | None, left_out: Collection[str] = ()
     ) -> Described:
-        """What decides the draws, beside the key and the starts."""
+        """Facts about all that decides the draws, except for random key and starts."""
         assert identity is not None
         return identity.described([self._args, self._kwargs], fit, left_out)
 
     def _stored_judge(self, start: Start) -> "UntilKnown | None":
-        """Who says when a stored run is long enough; None for one of fixed length."""
+        """The stopping rule of a stored run; None for a run of fixed length."""
         if start.until is None:
             return None
         from numpyro_bnn.run.until import stored_judge
@@ -151,10 +153,10 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             )
 
     def _plan(self) -> Plan:
-        """How long the run is, and how it is cut."""
-        given = self._collection_params
+        """The lengths of the run, of its segments and of its chunks."""
+        bounds = self._collection_params
         return Plan.of_phase(
-            (given["lower"], given["upper"])
+            (bounds["lower"], bounds["upper"])
             if self._warmup_state is None
             else (0, self.num_samples),
             self.thinning,
@@ -165,7 +167,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     def _chain_states(
         self, start: Start, plan: Plan, fit: BoundModel | None, in_stages: bool
     ) -> ChainStates:
-        """The chains, together or (chain_method "sequential") one after another."""
+        """States of the chains, which run together or (chain_method "sequential") one after another."""
         args, kwargs = (self._args, self._kwargs) if fit is None else (fit.args, fit.kwargs)
         self._kernel = after_pilot(self._kernel, start.keys, args, kwargs)
         arguments = Arguments.split(args, kwargs)
@@ -186,10 +188,10 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     def _sample(
         self, start: Start, fit: BoundModel | None, resumed: bool, judge: "UntilKnown | None" = None
     ) -> None:
-        """Run the chains, from their start or from where a checkpoint has them."""
+        """Run the chains from their start, or from the last checkpoint."""
         plan = self._plan() if judge is None else self._plan().in_stages()
         chain_states = self._chain_states(start, plan, fit, judge is not None)
-        # What another process samples cannot be looked at from here.
+        # Chains of another process are not in this one's memory, and cannot be checked here.
         shown = self.progress_bar and not self._processes.several
         sampling = Sampling(
             kernel=self.sampler,
@@ -204,27 +206,30 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             warmed_up=self._warmup_state,
             judge=judge,
         )
-        found = sampling.run(resumed)
+        finished = sampling.run(resumed)
         chain_states.initialise_kernel()
         self._last_state = chain_states.stacked
-        self._states = found.draws
+        self._states = finished.draws
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])
-        self.left_out = failed_chains(self._last_state, found.bad)
+        self.left_out = failed_chains(self._last_state, finished.bad)
         if self.left_out:
-            warn_of_failed(self.left_out, self.num_chains)
+            about_data = advice_on_data(self.model, self._args, self._kwargs)
+            warn_of_failed(self.left_out, self.num_chains, about_data)
             self._states = without_chains(self._states, self.left_out, self.num_chains)
         self.suspect = {c: why for c, why in suspect.items() if c not in self.left_out}
-        self.stopped = None if judge is None else judge.stopped(found.num_draws)
+        self.stopped = None if judge is None else judge.stopped(finished.num_draws)
         can_resume = self._disk is not None and self._disk.checkpoint is not None
-        warn_of_early_end(self.stopped, found.num_draws, plan.draws, can_resume)
-        if self.suspect and self._disk is not None:
-            self._processes.first(partial(self._disk.store.note, suspect=self.suspect))
+        warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
+        if self._disk is not None:
+            facts = {"suspect": self.suspect} if self.suspect else {}
+            inputs = about_inputs(self._args) | ({"columns": self.columns} if self.columns else {})
+            self._processes.first(partial(self._disk.store.note, inputs=inputs, **facts))
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
 
     def _find_suspects(self, phase: str | None) -> dict[int, str]:
-        """Chains that never moved or whose moves failed; in warm-up a chain may."""
+        """Find chains that never moved or whose moves failed after warm-up: reason by chain."""
         if phase == "warmup":
             return {}
         return suspects_of_run(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.run.progress import ProgressBars
@@ -33,30 +34,31 @@ class DrawsSoFar(NamedTuple):
     - **step** - number of steps taken, warm-up included
     """
 
-    between: Callable[[int, int], dict[str, Any]]
+    between: Callable[[int, int], dict[str, PyTree]]
     num_draws: int
     seconds_a_draw: float
     chunk: int
-    states: Any
+    states: PyTree
     step: int
 
 
 class Judge(Protocol):
     """The stopping rule of a run in stages.
 
-    - **reason** - why to stop; None while the run should go on
+    - **reason** - why the run should stop; None while it should continue
     - **dropped** - number of draws at the beginning that do not count
-    - **max_seconds** - time limit; None for none
     - **line** - how far the run is, in words
     """
 
     reason: str | None
     dropped: int
-    max_seconds: float | None
     line: str
 
-    def prepare(self, like: dict[str, Any], chunk: int) -> None:
+    def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Check and compile for draws of these shapes (chain, draw, …), before any step is taken."""
+
+    def is_late(self) -> bool:
+        """Whether the time limit of the run is over."""
 
     def evaluate(self, drawn: DrawsSoFar) -> None:
         """Judge all draws so far."""
@@ -83,9 +85,9 @@ class InMemory:
         chain_states.fresh_buffers()
 
     def wait(self) -> None:
-        """Nothing to wait for: draws are kept at once."""
+        """Return at once: draws in memory are kept as soon as they are taken."""
 
-    def between(self, begin: int, end: int) -> dict[str, Any]:
+    def between(self, begin: int, end: int) -> dict[str, PyTree]:
         """Draws `begin` to `end` of each chain, by field."""
         parts = [
             jax.tree.map(lambda leaf, at=at: leaf[:, max(0, begin - at) : end - at], chunk)
@@ -102,7 +104,7 @@ class Course(NamedTuple):
 
     - **chain_states** - states and draw buffers of the chains
     - **plan** - the segments of the run
-    - **kept** - takes over finished chunks of draws; None where one buffer holds all draws
+    - **kept** - receives finished chunks of draws; None where one buffer holds all draws
     - **processes** - the processes that share the run
     """
 
@@ -149,14 +151,11 @@ class Course(NamedTuple):
 
         A resumed run repeats the evaluations of the earlier process: they depend on nothing but draws.
         """
-        began, seconds_a_draw = time.monotonic(), float("nan")
-
-        def late() -> bool:
-            return judge.max_seconds is not None and time.monotonic() - began > judge.max_seconds
+        seconds_a_draw = float("nan")
 
         def ends(count: int) -> bool:
             # Fewer draws than a chunk are too few to judge.
-            return interrupted() or (count >= self.plan.chunk and late())
+            return interrupted() or (count >= self.plan.chunk and judge.is_late())
 
         bars.say(judge.line)
         for count in self.plan.looks():
@@ -167,7 +166,7 @@ class Course(NamedTuple):
                 seconds = time.monotonic() - segments_began
                 seconds_a_draw = seconds * self.plan.thinning / max(1, done.steps - before)
             stopped = self.processes.agreed(interrupted())
-            over = self.processes.agreed(late()) and count >= done.draws
+            over = self.processes.agreed(judge.is_late()) and count >= done.draws
             if stopped or not done.draws:
                 judge.reason = "interrupted"
                 break

@@ -12,9 +12,9 @@ A number of rows that the devices do not divide is padded to one that they do, a
 the program, where it stays on its devices: the model never sees a padded row.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
@@ -35,8 +36,12 @@ class Padded:
     - **size** - number of rows without the padding
     """
 
-    array: Any
+    array: jax.Array
     size: int = field(metadata={"static": True})
+
+
+# The rows of one array as programs take them.
+DeviceRows: TypeAlias = Array | Padded
 
 
 def devices_for(num_chains: int) -> int:
@@ -51,11 +56,11 @@ class Placement:
     """
 
     def __init__(self, mesh: Mesh | None) -> None:
-        # Meshes of explicit axes, the default of newer JAX, want shardings in every operation.
+        # A mesh with explicit axes, the default of newer JAX, needs a sharding in every operation.
         self.mesh = None if mesh is None else Mesh(mesh.devices, mesh.axis_names)
 
     @classmethod
-    def given(cls, mesh: Any, num_chains: int, chain_method: Any) -> "Placement":
+    def given(cls, mesh: object, num_chains: int, chain_method: object) -> "Placement":
         """The placement for the argument `mesh` of ``MCMC``; where it is None, a rule decides.
 
         :raises TypeError: if it is no mesh.
@@ -105,7 +110,7 @@ class Placement:
         known = [a for a in axes if a in self.mesh.axis_names]
         return NamedSharding(self.mesh, PartitionSpec(*known))
 
-    def rows(self, arrays: list[Any], sizes: Collection[int]) -> list[Any]:
+    def rows(self, arrays: Sequence[Array], sizes: Collection[int]) -> list[DeviceRows]:
         """Put data on the devices.
 
         :param arrays: the data.
@@ -134,7 +139,7 @@ class Placement:
             on_devices.append(Padded(_put(padded, self._sharding(DATA)), size))
         return on_devices
 
-    def chains(self, chained: Any, num_chains: int) -> Any:
+    def chains(self, chained: PyTree, num_chains: int) -> PyTree:
         """Put arrays with a leading axis of chains (none for one chain) on the devices of their chains."""
         if self.mesh is None:
             return chained
@@ -166,17 +171,17 @@ class Placement:
     def map_chains(
         self,
         function: Callable,
-        chained: Any,
-        arrays: list[Any],
+        chained: PyTree,
+        arrays: Sequence[DeviceRows],
         num_chains: int,
         chain_method: str | Callable,
-    ) -> Any:
+    ) -> PyTree:
         """Apply ``function(chain, arrays)`` to every chain, the way `chain_method` says."""
         if self.mesh is None and num_chains > 1:
             transform: Any = jax.vmap if chain_method == "vectorized" else chain_method
             return transform(lambda chain: function(chain, arrays))(chained)
 
-        def local(chained: Any, arrays: list[Any]) -> Any:
+        def local(chained: Any, arrays: Sequence[DeviceRows]) -> Any:
             own = _cut(arrays)
 
             def each(chain: Any) -> Any:
@@ -201,18 +206,18 @@ class Placement:
                 check_vma=False,
             )(chained, arrays)
 
-    def gathered(self, tree: Any) -> Any:
+    def gathered(self, tree: PyTree) -> PyTree:
         """Arrays of all chains, copied to this process; every process must call this."""
         if not self.spans_processes:
             return tree
         copied = jax.jit(lambda tree: tree, out_shardings=self._sharding())(tree)
-        # Programs of several processes must not overtake each other.
+        # All processes must run their programs in the same order.
         jax.block_until_ready(copied)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), copied)
 
 
-def _cut(arrays: list[Any]) -> list[Any]:
-    # Inside the program and inside its groups: outside, the slice would gather all rows first.
+def _cut(arrays: Sequence[DeviceRows]) -> list[Any]:
+    # The slice is taken inside the program and inside its groups: outside, it would gather all rows first.
     return [a.array[: a.size] if isinstance(a, Padded) else a for a in arrays]
 
 

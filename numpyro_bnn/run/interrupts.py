@@ -14,7 +14,7 @@ def finish_before_interrupt(also_terminate: bool) -> Iterator[Callable[[], bool]
 
     :param also_terminate: whether to delay SIGTERM too, which batch systems send before they kill.
     """
-    asked: list[int] = []
+    signals: list[int] = []
     watched = [signal.SIGINT] + [signal.SIGTERM] * also_terminate
     before: dict[int, Any] = {}
 
@@ -23,7 +23,7 @@ def finish_before_interrupt(also_terminate: bool) -> Iterator[Callable[[], bool]
             signal.signal(number, handler)
 
     def ask(signum: int, frame: FrameType | None) -> None:
-        asked.append(signum)
+        signals.append(signum)
         restore()
 
     # Python delivers signals to the main thread only.
@@ -31,6 +31,6 @@ def finish_before_interrupt(also_terminate: bool) -> Iterator[Callable[[], bool]
         for number in watched:
             before[number] = signal.signal(number, ask)
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(signals)
     finally:
         restore()

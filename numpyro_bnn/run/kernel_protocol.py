@@ -1,10 +1,10 @@
 """Optional methods by which a kernel tells ``MCMC`` more than NumPyro's interface does.
 
-``MCMC`` knows no kernel by its class. A kernel implements those of these that it needs:
+``MCMC`` asks no kernel for its class. It asks whether the kernel has one of these:
 
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
-- ``take_batch_size(structure)`` - take the number of rows at a time that the model names;
+- ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
 - ``is_cold(num_steps)`` - whether the temperature is 0, so that chains only descend and chains from one
   start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
@@ -12,13 +12,13 @@
 - ``evidence_of(fields)`` - the estimate of the log evidence from its fields, (chain, draw, …) by name.
 """
 
-from typing import Any
-
 import jax
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.samplers.tempering.evidence import Tempering
 
 # Folded into the key of the pilot run: a number that no chain uses.
 _PILOT = 2**31 - 1
@@ -35,7 +35,9 @@ def is_cold(kernel: MCMCKernel, num_steps: int) -> bool:
     return hasattr(kernel, "is_cold") and kernel.is_cold(num_steps)
 
 
-def after_pilot(kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[str, Any]) -> Any:
+def after_pilot(
+    kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[str, object]
+) -> MCMCKernel:
     """The kernel to run, after its pilot run if it has one.
 
     :param kernel: the kernel that the user gave.
@@ -49,6 +51,6 @@ def after_pilot(kernel: MCMCKernel, keys: jax.Array, args: tuple, kwargs: dict[s
     return kernel.with_pilot(key, args, kwargs)
 
 
-def evidence_of(kernel: MCMCKernel, fields: dict[str, Any]) -> Any:
+def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:
     """The estimate of the log evidence; None for kernels without one."""
     return kernel.evidence_of(fields) if hasattr(kernel, "evidence_of") else None

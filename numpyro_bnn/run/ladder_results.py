@@ -1,10 +1,11 @@
-"""What a finished run of parallel tempering knows besides its draws: evidence, swaps, round trips."""
+"""Results of parallel tempering besides draws: log evidence, swap rates, round trips."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.kernel_protocol import evidence_of
 from numpyro_bnn.samplers.tempering.evidence import Tempering
 
@@ -12,9 +13,9 @@ from numpyro_bnn.samplers.tempering.evidence import Tempering
 class LadderResults:
     """Attributes of an ``MCMC`` whose kernel can tell the log evidence."""
 
-    sampler: Any
-    _states: Any
-    get_extra_fields: Callable[..., Any]
+    sampler: MCMCKernel
+    _states: PyTree
+    get_extra_fields: Callable
 
     @property
     def tempering(self) -> Tempering:
@@ -22,14 +23,14 @@ class LadderResults:
 
         :raises AttributeError: for another kernel, and before `run`.
         """
-        known = self._states is not None
-        found = evidence_of(self.sampler, self.get_extra_fields(True)) if known else None
-        if found is None:
+        has_run = self._states is not None
+        result = evidence_of(self.sampler, self.get_extra_fields(True)) if has_run else None
+        if result is None:
             raise AttributeError(
                 f"MCMC: only a finished run of ParallelTempering knows the evidence, and this is "
-                f"{type(self.sampler).__name__}{'' if known else ' before `run`'}."
+                f"{type(self.sampler).__name__}{'' if has_run else ' before `run`'}."
             )
-        return found
+        return result
 
     @property
     def log_evidence(self) -> np.ndarray:

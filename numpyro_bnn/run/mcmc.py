@@ -1,16 +1,19 @@
-"""``MCMC``: NumPyro's, compiled once, and refusing what would be silently wrong."""
+"""``MCMC``: NumPyro's class, whose programs are compiled once, and which refuses silently wrong set-ups."""
 
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 from jax.sharding import Mesh
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform
 
 from numpyro_bnn._checks import check_key, check_whole
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.compiled_runs import CompiledRuns
@@ -31,27 +34,28 @@ if TYPE_CHECKING:
 
 
 class MCMC(CompiledRuns):
-    """Runs a kernel; every argument and attribute of :class:`numpyro.infer.MCMC` is kept.
+    """Runs chains of a kernel. It has every argument and attribute of :class:`numpyro.infer.MCMC`.
 
-    Beyond it:
+    What is different from NumPyro's class:
 
     - The data are arguments of the compiled program: a second `run` with arrays of the same
       shapes compiles nothing. Arguments that are not arrays are constants of the program.
-    - Chains are placed by a rule. ``"parallel"`` (the default) gives every device the same
-      number of chains, on as many devices as divide `num_chains`; with one device, or none
-      that divides, chains follow each other. Draws do not depend on the placement, up to
-      floating-point rounding. ``"vectorized"`` runs any kernel under ``jax.vmap``.
-    - Ctrl-C during sampling ends the run after the steps under way and keeps the draws so far
+    - Chains are assigned to devices by a fixed rule. ``"parallel"`` (the default) gives every
+      device the same number of chains, on the largest number of devices that divides
+      `num_chains`; on a single device chains run one after another. Draws do not depend on the
+      devices, up to floating-point rounding. ``"vectorized"`` runs any kernel under ``jax.vmap``.
+    - Ctrl-C during sampling ends the run after the current steps and keeps the draws so far
       (of every chain the same number); during warm-up it raises ``KeyboardInterrupt``. A run on
-      disk finishes its chunk first, and takes SIGTERM like Ctrl-C.
-    - With `checkpoint` a run can be continued in another process, after any kind of death, to the
-      very same draws (:meth:`resume`); with `draws` its memory does not grow with their number.
+      disk finishes its chunk first, and treats SIGTERM like Ctrl-C.
+    - With `checkpoint` a run can be continued in another process, even after this one was killed,
+      and gives the very same draws (:meth:`resume`). With `draws` its memory does not grow with
+      their number.
     - A chain whose draws become non-finite is left out of the samples with a warning that
       names it (:attr:`left_out`); if no chain is left, `run` raises.
-    - A chain that never moves, accepts hardly anything or mostly diverges is kept, with a warning
-      that names it, and named again wherever its draws are used (:attr:`suspect`: number to reason).
-    - :meth:`run_until` goes on until the averages of predictions are known (:attr:`stopped` says why
-      it ended).
+    - A chain that never moves, accepts hardly any proposal or mostly diverges is kept. A warning
+      names it, also later when its draws are used (:attr:`suspect`: number to reason).
+    - :meth:`run_until` samples until the averages of predictions are known (:attr:`stopped` says
+      why it ended).
     - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
     - `init_params` may have a leading axis of one for a single chain, and may give only the
       weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
@@ -68,15 +72,15 @@ class MCMC(CompiledRuns):
     :param progress_rate: steps between updates of the bars; by default a twentieth of the run.
     :param jit_model_args: accepted for compatibility; arguments are always compiled as such.
     :param checkpoint: a folder for everything that :meth:`resume` needs; without `draws` the draws
-        are in it too. Needs the extra ``numpyro-bnn[storage]``, as `draws` does.
+        are in it too. Needs the extra ``storage`` (``pip install ".[storage]"``), as `draws` does.
     :param checkpoint_every: steps between checkpoints, warm-up included, and in a chunk of draws.
-        Storing one takes some 50 ms beside the computation: choose a second's work or more.
+        Storing a checkpoint takes some 50 ms: choose so many steps that they take a second or more.
     :param draws: a folder, such as ``"run.zarr"``, that draws are written to while sampling goes
-        on. xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
-        ``get_samples(group_by_chain=True)`` reads from it what is asked for.
+        continues. xarray opens it at any time (``xarray.open_datatree(path, engine="zarr")``), and
+        arrays of ``get_samples(group_by_chain=True)`` are read from it when they are indexed.
     :param draws_dtype: type of the draws on disk: ``"float16"``, ``"bfloat16"`` (rounded to its 8
-        bits of precision and compressed, for any reader), ``"float32"`` or ``"float64"``; that of
-        the sampler where None. What the sampler says about itself is never rounded.
+        bits of precision and compressed, for any reader), ``"float32"`` or ``"float64"``; None
+        for the type of the sampler. Statistics of the sampler are never rounded.
     :param record: ``record(sites)``, called with the sites of each draw that is kept, returns the
         dict of arrays to keep in their place: function values, or some of the weights.
     :param chunk_size: rows at a time in the potential of HMC or NUTS, for memory that does not
@@ -84,12 +88,12 @@ class MCMC(CompiledRuns):
         kernels of this package take ``gradient=gradients.full(chunk_size=…)``.
     :param mesh: devices that share chains and rows, such as ``jax.make_mesh((2, 4), ("chain",
         "data"))``: two groups of four devices, each with half of the chains and a quarter of the
-        rows on every device. Of all processes after ``jax.distributed.initialize()``; each of them
-        then calls `run` with the same arguments, and has all the draws; the first one writes the
-        folders of `checkpoint` and `draws`, which all must share. The rows of a minibatch are
-        exchanged in every step, and each device looks at its part of them: sharing pays where
-        their gradient takes longer than that. By default the rule above, on the devices of this
-        process.
+        rows on every device. The mesh may span several processes after
+        ``jax.distributed.initialize()``. Each process then calls `run` with the same arguments and
+        has all the draws; the first process writes the folders of `checkpoint` and `draws`, which
+        all processes must share. The rows of a minibatch are exchanged in every step, and each
+        device works on its part of them: sharing pays where the gradient takes longer than the
+        exchange. By default chains are assigned by the rule above, on the devices of this process.
     :raises ValueError: for the values that NumPyro refuses.
     """
 
@@ -119,6 +123,7 @@ class MCMC(CompiledRuns):
                 f"MCMC: expected a kernel such as NUTS(model), got {sampler!r}. Wrap the model in "
                 "a kernel first."
             )
+        refuse_network(getattr(sampler, "model", None))
         num_chains = check_whole("MCMC", "num_chains", num_chains)
         num_warmup = check_whole("MCMC", "num_warmup", num_warmup, least=0)
         thinning = check_whole("MCMC", "thinning", thinning)
@@ -129,7 +134,7 @@ class MCMC(CompiledRuns):
         if chain_method == "parallel" and self._placement.mesh is None:
             chain_method = "sequential"
         with warnings.catch_warnings():
-            # NumPyro wants a device for every chain; here several may share one.
+            # NumPyro warns unless every chain has a device of its own; here several chains may share one.
             warnings.filterwarnings("ignore", message="There are not enough devices")
             super().__init__(
                 sampler,
@@ -157,14 +162,14 @@ class MCMC(CompiledRuns):
 
     def __repr__(self) -> str:
         kernel = type(self.sampler)
-        # NumPyro's kernels say only where they are in memory.
+        # The `repr` of NumPyro's kernels shows nothing but an address in memory.
         tells = kernel.__repr__ is not object.__repr__
         names = ("num_warmup", "num_samples", "num_chains", "thinning")
         settings = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         return f"MCMC({repr(self.sampler) if tells else kernel.__name__}, {settings})"
 
     @property
-    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+    def arguments(self) -> tuple[tuple, dict[str, PyTree]]:
         """Arguments and keyword arguments of the model in the last run.
 
         :raises AttributeError: before the first run.
@@ -176,10 +181,10 @@ class MCMC(CompiledRuns):
     def run(
         self,
         rng_key: jax.Array,
-        *args: Any,
+        *args: object,
         extra_fields: tuple[str, ...] | list[str] = (),
-        init_params: Any = None,
-        **kwargs: Any,
+        init_params: PyTree | None = None,
+        **kwargs: object,
     ) -> None:
         """Run the chains and collect draws.
 
@@ -219,24 +224,24 @@ class MCMC(CompiledRuns):
     def run_until(
         self,
         rng_key: jax.Array,
-        *args: Any,
-        at: Any = None,
+        *args: object,
+        at: tuple[PyTree, ArrayLike | None] | None = None,
         until: "Tolerance | None" = None,
         max_minutes: float | None = None,
         extra_fields: tuple[str, ...] | list[str] = (),
-        init_params: Any = None,
-        **kwargs: Any,
+        init_params: PyTree | None = None,
+        **kwargs: object,
     ) -> "Stopped":
         """Run the chains until the averages of their predictions are known.
 
-        The run is looked at after `num_samples` steps, and each time there are half as many more. It
-        stops when two looks in a row find all averages within the tolerance and the chains in
-        agreement; when they disagree although each by itself is within the tolerance (``"modes:
-        temper"``, with a warning); when chains do not move; or when time is over. A first part of the
-        draws is dropped while halves of the rest differ. The draws are those of :meth:`run` with as
-        many, bit for bit, and nothing is compiled between looks. Ctrl-C keeps the draws so far. With
-        `checkpoint` the run is continued by :meth:`resume`, which needs none of these arguments but
-        the data; its time begins anew.
+        The run is judged after `num_samples` steps, and again whenever there are half as many draws
+        more. It stops when two judgements in a row find all averages within the tolerance and the
+        chains in agreement. It also stops when the chains disagree although each by itself is within
+        the tolerance (``"modes: temper"``, with a warning), when chains do not move, or when the time
+        is over. Draws at the beginning are dropped while the two halves of the rest differ. The draws
+        equal those of a :meth:`run` of the same length, bit for bit, and nothing is compiled between
+        judgements. Ctrl-C keeps the draws so far. With `checkpoint`, :meth:`resume` continues the run;
+        it needs the data and no other argument, and its time limit begins anew.
 
         Predictions of all draws so far are held in memory: chains × draws × rows of `at`.
 
@@ -245,12 +250,13 @@ class MCMC(CompiledRuns):
         :param at: inputs and targets ``(x, y)`` at which predictions are to be known, such as test
             rows; y may be None, and then nothing is asked of the log score.
         :param until: the Monte Carlo error that is accepted; default ``bnn.Tolerance()``.
-        :param max_minutes: of sampling and looking, compilation included; half of the draws of
-            the first look are taken all the same. Without it the run goes on until it is known.
+        :param max_minutes: time limit of compiling, warm-up, sampling and judging together. Compiling,
+            warm-up and the first half of `num_samples` are never cut short, so that a run may take
+            longer. Without it the run goes on until it is known.
         :param extra_fields: see :meth:`run`.
         :param init_params: see :meth:`run`.
         :param kwargs: keyword arguments of the model.
-        :return: why it stopped, and what was seen at each look; also :attr:`stopped`.
+        :return: why the run stopped, and the results of each judgement; also :attr:`stopped`.
         :raises ValueError: if `at` is missing or does not fit the model, for a time that is not
             positive, for `record`, and as :meth:`run` does.
         :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
@@ -274,23 +280,24 @@ class MCMC(CompiledRuns):
         assert self.stopped is not None
         return self.stopped
 
-    def resume(self, *args: Any, accept: Collection[str] = (), **kwargs: Any) -> None:
-        """Continue the run whose checkpoint there is, to the draws that it would have given.
+    def resume(self, *args: object, accept: Collection[str] = (), **kwargs: object) -> None:
+        """Continue the run in the folder `checkpoint`, to the draws that it would have given.
 
-        Bit for bit, on the same machine; a run that was finished gives back all its draws. The key,
-        the starts and the `extra_fields` are those of `run`.
+        The draws are equal bit for bit on the same machine. For a finished run, all its draws are
+        returned. The key, the starts and the `extra_fields` are those of `run`.
 
-        Compared are all that the code of model and kernel reaches (globals, closures, attributes,
-        functions of modules of your own), the data, the settings and the versions of libraries.
+        The run is compared with the stored one: everything that the code of model and kernel reaches
+        (globals, closures, attributes, functions of modules of your own), the data, the settings and
+        the versions of libraries.
 
         :param args: arguments of the model: the same data.
-        :param accept: names of differences to go on in spite of, as the message of a refused call
-            has them; `"kernel.model"` stands for all that is below it.
+        :param accept: names of differences to ignore, as in the message of a refused call;
+            `"kernel.model"` stands for all names that begin so.
         :param kwargs: keyword arguments of the model.
         :raises FileNotFoundError: if nothing was stored yet; `run` is what to call then.
         :raises ValueError: if anything that decides the draws differs from what began the run
-            (model, kernel, settings, data, libraries), naming it; if files are damaged, saying what
-            is safe; without `checkpoint=`.
+            (model, kernel, settings, data, libraries), naming it; if files are damaged, naming the
+            draws that are safe; without `checkpoint=`.
         """
         if self._disk is None or self._disk.checkpoint is None:
             raise ValueError(

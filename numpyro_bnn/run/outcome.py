@@ -1,34 +1,35 @@
-"""What is said of a run at its end: chains that hardly moved, chains left out, an early end."""
+"""Warnings at the end of a run: chains that hardly moved, chains left out, an early end."""
 
 import warnings
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.stored_array import StoredArray
 
 
 class _End(Protocol):
-    """Why a run without a fixed length ended; its text says it."""
+    """The reason why a run without a fixed length ended; its text is a sentence for a warning."""
 
     @property
     def is_early(self) -> bool: ...
 
 
 def suspects_of_run(
-    kernel: MCMCKernel, fields: dict[str, Any], sample_field: str, state: Any, thinning: int
+    kernel: MCMCKernel, fields: dict[str, PyTree], sample_field: str, state: PyTree, thinning: int
 ) -> dict[int, str]:
     """Chains that never moved or whose moves failed: reason by chain.
 
-    :param kernel: that was run.
+    :param kernel: the kernel of the run.
     :param fields: what was collected of each draw, (chain, draw, …) by name of the field.
     :param sample_field: the field that holds the sites.
-    :param state: of the kernel after the last step.
+    :param state: state of the kernel after the last step.
     :param thinning: steps a draw.
     """
     stats = {name: values for name, values in fields.items() if name != sample_field}
@@ -36,8 +37,8 @@ def suspects_of_run(
     return suspect_chains(fields[sample_field], stats, state, thinning, batch_size is None)
 
 
-def without_chains(fields: Any, left_out: Collection[int], num_chains: int) -> Any:
-    """Draws of the other chains: what is not finite must never be averaged in.
+def without_chains(fields: PyTree, left_out: Collection[int], num_chains: int) -> PyTree:
+    """Draws without those of some chains, so that values that are not finite are never averaged.
 
     :param fields: leaves (chain, draw, …), in memory or on disk.
     :param left_out: chains to drop.
@@ -50,12 +51,12 @@ def without_chains(fields: Any, left_out: Collection[int], num_chains: int) -> A
 
 
 def warn_of_early_end(stopped: _End | None, num_draws: int, planned: int, can_resume: bool) -> None:
-    """Say that a run was interrupted, or ended before its averages were known.
+    """Warn that a run was interrupted, or ended before its averages were known.
 
     :param stopped: why a run until its averages are known ended; None for one of fixed length.
-    :param num_draws: of each chain that were sampled.
-    :param planned: of each chain, for a run of fixed length.
-    :param can_resume: whether there is a checkpoint to go on from.
+    :param num_draws: number of draws of each chain that were sampled.
+    :param planned: number of draws of each chain that a run of fixed length was to take.
+    :param can_resume: whether there is a checkpoint to continue from.
     """
     if stopped is None:
         early = num_draws < planned

@@ -22,6 +22,7 @@ class Segment(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Number of steps of this segment."""
         return self.draws * self.steps
 
 
@@ -49,7 +50,7 @@ class Plan(NamedTuple):
 
         :param bounds: first step whose draws are collected, and the last one.
         :param thinning: steps a draw; steps that fill no draw go before the first one.
-        :param rate: steps between looks at the clock; by default a twentieth of the run.
+        :param rate: steps of a segment; by default a twentieth of the run.
         :param every: steps a chunk; None for a run in memory.
         """
         lower, upper = bounds
@@ -60,6 +61,7 @@ class Plan(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Number of steps of the whole run, warm-up included."""
         return self.warmup + self.draws * self.thinning
 
     @property

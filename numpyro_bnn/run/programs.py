@@ -6,9 +6,9 @@ second run, with new data of the same shapes too, compiles nothing; nor does a r
 an equal model (:mod:`numpyro_bnn.storage.shared_programs`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ from jax import lax
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import nested_attrgetter
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.run.devices import Placement
+from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
-State = Any
-Draws = Any
+State: TypeAlias = PyTree
+Draws: TypeAlias = PyTree
 
 
 class Programs:
@@ -70,7 +71,7 @@ class Programs:
         self.chain_method = chain_method
         self.size = size
         self.placement = placement
-        # Everything above; what a kernel learns in `init` it learns again in every trace.
+        # The traces depend on all arguments above. What a kernel learns in `init` it learns again in each.
         traced = Traced(
             getattr(kernel, "model", None),
             static,
@@ -86,42 +87,42 @@ class Programs:
         """Whether the steps were compiled before, for arrays of some shapes."""
         return is_compiled(self.advance)
 
-    def _map_chains(self, function: Callable, chained: Any, arrays: list[Any]) -> Any:
+    def _map_chains(self, function: Callable, chained: PyTree, arrays: Sequence[DeviceRows]) -> Any:
         """Apply ``function(chain, arrays)`` to every chain."""
         return self.placement.map_chains(
             function, chained, arrays, self.num_chains, self.chain_method
         )
 
-    def spread(self, chained: Any) -> Any:
+    def spread(self, chained: PyTree) -> PyTree:
         """Put arrays with a leading axis of chains on the devices of their chains."""
         return self.placement.chains(chained, self.num_chains)
 
-    def initial(self, keys: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+    def initial(self, keys: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         """The states of chains at their starts, by an uncompiled function."""
 
-        def one(chain: tuple, arrays: list[Any]) -> State:
+        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
             key, init_params = chain
             return self._init(key, init_params, arrays)
 
         return self._map_chains(one, (keys, init_params), arrays)
 
-    def _init(self, key: jax.Array, init_params: Any, arrays: list[Any]) -> State:
+    def _init(self, key: jax.Array, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
         args, kwargs = Arguments.join(arrays, self.static)
         state = self.kernel.init(
             key, self.num_warmup, init_params, model_args=args, model_kwargs=kwargs
         )
-        # Kernels begin with Python numbers, whose weak types would make a second program of the
-        # first call of `advance`.
+        # Kernels begin with Python numbers, which have weak types in JAX. The second call of `advance`,
+        # with other types, would compile another program.
         return jax.tree.map(_strong, state)
 
-    def empty(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+    def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """An empty draw buffer, for `size` draws of every chain."""
         return self._zeros(state, init_params, arrays)
 
-    def zeros(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+    def zeros(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """The draw buffer by an uncompiled function, for ``jax.eval_shape``: only its shapes are wanted."""
 
-        def one(chain: tuple, arrays: list[Any]) -> Draws:
+        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> Draws:
             state, init_params = chain
             return self._collect(state, init_params, arrays)
 
@@ -133,7 +134,7 @@ class Programs:
 
         return jax.tree.map(zeros, shapes)
 
-    def _collect(self, state: State, init_params: Any, arrays: list[Any]) -> Draws:
+    def _collect(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         self._init(_key_of(state), init_params, arrays)
         args, kwargs = Arguments.join(arrays, self.static)
         return self._collected(state, args, kwargs)
@@ -158,15 +159,15 @@ class Programs:
         self,
         state: State,
         draws: Draws,
-        init_params: Any,
+        init_params: PyTree,
         slot: jax.Array,
         num_draws: jax.Array,
         thinning: jax.Array,
-        arrays: list[Any],
+        arrays: Sequence[DeviceRows],
     ) -> tuple[State, Draws]:
         """Take ``num_draws * thinning`` steps, and write the draws into the buffer from index `slot` on."""
 
-        def one(chain: tuple, arrays: list[Any]) -> tuple[State, Draws]:
+        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> tuple[State, Draws]:
             state, draws, init_params = chain
             args, kwargs = Arguments.join(arrays, self.static)
             self._init(_key_of(state), init_params, arrays)

@@ -8,6 +8,7 @@ import jax
 from numpyro.infer.mcmc import MCMCKernel
 from tqdm.auto import tqdm
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import chain_of
 
 
@@ -17,7 +18,7 @@ def explain_memory() -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        # Several devices report it as an internal error.
+        # With several devices JAX reports the lack of memory as an internal error.
         if "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error):
             error.add_note(
                 "numpyro_bnn: not enough memory. If the draws are too many, stream them to disk "
@@ -34,7 +35,7 @@ class ProgressBars:
     :param num_chains: number of bars; none where 0.
     :param total: steps of the whole run.
     :param done: steps taken before.
-    :param compiling: whether the program of the first steps is yet to be compiled, which bars say.
+    :param compiling: whether the first steps will be compiled, so that the bars say so.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ProgressBars:
             bar.set_postfix_str("compiling")
         self._text: Any = None
 
-    def update(self, chains: range, steps: int, state: Any) -> None:
+    def update(self, chains: range, steps: int, state: PyTree) -> None:
         """Move the bars of some chains on by `steps`.
 
         :param chains: numbers of the chains.
@@ -76,6 +77,7 @@ class ProgressBars:
         self._text.set_description_str(text)
 
     def close(self) -> None:
+        """Remove the bars, and the line of text below them."""
         for bar in (*self._bars, *([] if self._text is None else [self._text])):
             bar.close()
 

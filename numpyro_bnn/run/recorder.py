@@ -1,7 +1,7 @@
-"""Writes draws and checkpoints of a run to disk while the chains go on.
+"""Writes draws and checkpoints of a run to disk while the chains continue.
 
 :class:`Disk` holds the folders: one for draws, one for checkpoints, or both; :class:`Recorder` writes
-there on a thread of its own. Of several processes the first one writes, and all read.
+to them on a thread of its own. Of several processes the first one writes, and all of them read.
 """
 
 import uuid
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from numpyro_bnn._checks import check_whole
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.plan import Plan, Segment
 from numpyro_bnn.samplers.failed_chains import exploded_chains
@@ -35,12 +36,12 @@ _UNWRITABLE = (
 
 
 class Disk(NamedTuple):
-    """The folders that a run is kept in.
+    """The folders that a run is stored in.
 
     - **checkpoint** - folder of checkpoints, or None
     - **every** - steps between checkpoints, and in a chunk of draws
     - **draws** - folder of draws; None for one inside `checkpoint`
-    - **dtype** - dtype in which draws of sites are stored; as sampled where None
+    - **dtype** - dtype in which draws of sites are stored; None for that of the sampler
     - **processes** - the processes of the run
     - **locks** - locks on the folders, which the first process holds during the run
     """
@@ -54,7 +55,7 @@ class Disk(NamedTuple):
 
     @classmethod
     def given(
-        cls, checkpoint: Any, every: Any, draws: Any, dtype: Any, processes: Processes
+        cls, checkpoint: object, every: object, draws: object, dtype: object, processes: Processes
     ) -> "Disk | None":
         """The arguments of ``MCMC``, checked; None for a run in memory."""
         paths = [path_of("checkpoint", checkpoint), path_of("draws", draws)]
@@ -71,13 +72,14 @@ class Disk(NamedTuple):
         return cls(paths[0], every, paths[1], dtype, processes, locks)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Settings that the format of the stored draws depends on, by name."""
         draws = None if self.draws is None else self.draws.name
         return {"checkpoint_every": self.every, "draws": draws, "draws_dtype": self.dtype}
 
     @property
     def store(self) -> DrawStore:
+        """The store of draws: the folder `draws`, or else one inside the checkpoint."""
         path = self._checkpoint.store_path if self.draws is None else self.draws
         return DrawStore(path, self.check_locks)
 
@@ -88,7 +90,7 @@ class Disk(NamedTuple):
 
     @contextmanager
     def held(self, resumed: bool) -> Iterator[None]:
-        """Keep other runs out of the folders, and refuse those that no run may write to.
+        """Lock the folders against other runs, and refuse folders that this run must not write to.
 
         :param resumed: whether the folders should hold a run already, or none.
         :raises FolderInUse: if another run writes there.
@@ -101,7 +103,7 @@ class Disk(NamedTuple):
             yield
 
     def _take(self, locks: ExitStack, resumed: bool) -> None:
-        # Links may point elsewhere than when this object was made.
+        # A symbolic link may have changed since this object was made.
         refuse_nested(self.checkpoint, self.draws)
         if resumed:
             self._checkpoint.require_run()
@@ -138,7 +140,7 @@ class Disk(NamedTuple):
     def begin(self, start: Start, describe: Callable[[], Described]) -> None:
         """Store the description and the start of a run, before its first step.
 
-        :raises OSError: if the folders are not those of all processes.
+        :raises OSError: if another process does not see the same folders.
         """
         processes = self.processes
         for folder in (self.checkpoint, self.store.path):
@@ -160,20 +162,20 @@ class Disk(NamedTuple):
         checkpoint = self._checkpoint
         return self.processes.together(lambda: checkpoint.read_start(describe, accept))
 
-    def load(self, like: Any) -> tuple[Any, Progress] | None:
+    def load(self, like: PyTree) -> tuple[PyTree, Progress] | None:
         """The last complete states, and their steps and draws; None where there are none yet.
 
         :param like: abstract states of the same run.
         """
         checkpoint = self._checkpoint
-        # One process decides: a file system may show the newest folder to others later.
+        # One process decides: on a shared file system others may see the newest folder later.
         last = self.processes.first(checkpoint.last_step)
         if last is None:
             return None
         return self.processes.together(lambda: checkpoint.load(like, last))
 
     def recorder(
-        self, like: Any, sample_field: str, plan: Plan, done: Progress, resumed: bool
+        self, like: PyTree, sample_field: str, plan: Plan, done: Progress, resumed: bool
     ) -> "Recorder":
         """The recorder that writes to these folders.
 
@@ -216,7 +218,7 @@ def _look_for(folder: Path, mark: str) -> None:
 class Recorder:
     """Writes finished chunks to disk on a thread, while the next chunk is computed.
 
-    The draws of a chunk are whole on disk before the checkpoint that counts them.
+    The draws of a chunk are complete on disk before the checkpoint that counts them is written.
 
     :param store: the store of draws.
     :param variables: its variables, in the order of the leaves of the draws.
@@ -233,7 +235,7 @@ class Recorder:
         self,
         store: DrawStore,
         variables: list[Variable],
-        form: Any,
+        form: jax.tree_util.PyTreeDef,
         checkpoint: Checkpoint | None,
         done: Progress,
         processes: Processes,
@@ -249,7 +251,7 @@ class Recorder:
         self._pending: Future | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn recorder")
 
-    def put(self, draws: Callable[[], Any] | None, states: Any, progress: Progress) -> None:
+    def put(self, draws: Callable[[], PyTree] | None, states: PyTree, progress: Progress) -> None:
         """Hand over a chunk to be written; waits until the one before is on disk.
 
         :raises OSError: if the chunk before could not be written.
@@ -276,7 +278,7 @@ class Recorder:
             self.checkpoint.save(states, progress)
         self._safe = progress
 
-    def leave_out(self, states: Any) -> None:
+    def leave_out(self, states: PyTree) -> None:
         """Record chains that exploded, in a store that an earlier release of this package wrote."""
         if self.processes.is_first:
             self.store.leave_out(exploded_chains(states))
@@ -307,8 +309,8 @@ class Recorder:
         except FolderInUse:
             raise
         except OSError as error:
-            said = f"{error.strerror or error}. {self._what_is_safe()}"
-            raise OSError(error.errno, said) from error
+            message = f"{error.strerror or error}. {self._what_is_safe()}"
+            raise OSError(error.errno, message) from error
         except Exception as error:
             # Orbax wraps errors of the file system in its own.
             error.add_note(self._what_is_safe())
@@ -334,16 +336,17 @@ class Recorder:
         if count:
             self.processes.first(lambda: self.store.note(dropped=count))
 
-    def draws(self) -> dict[str, Any]:
+    def draws(self) -> dict[str, PyTree]:
         """All stored draws that count, by field; leaves are read from disk when indexed."""
         arrays: dict[tuple[str, str], StoredArray] = self.store.arrays()
         return jax.tree.unflatten(self._form, [arrays[v.group, v.source] for v in self.variables])
 
-    def between(self, begin: int, end: int) -> dict[str, Any]:
+    def between(self, begin: int, end: int) -> dict[str, PyTree]:
         """Draws `begin` to `end` of each chain, by field."""
         return jax.tree.map(lambda leaf: leaf[:, begin:end], self.draws())
 
     def close(self) -> None:
+        """Wait for the last chunk to be written, and release thread and checkpoint."""
         self._pool.shutdown()
         if self.checkpoint is not None:
             self.checkpoint.close()

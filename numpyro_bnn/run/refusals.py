@@ -1,4 +1,4 @@
-"""Refuses runs that would be silently wrong: models that a kernel cannot sample, starts without energy."""
+"""Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -10,8 +10,10 @@ from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedH
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.host_rows import sources_in
+from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import begin_fit
@@ -22,19 +24,23 @@ _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
 
 
 class Seen(NamedTuple):
-    """The arguments of a run as arrays, and the model with them.
+    """The arguments of a run as arrays, and the model bound to them.
 
     - **args**, **kwargs** - arguments of the model, as arrays
     - **fit** - the model with these arguments; None for a kernel over a potential function
     """
 
     args: tuple
-    kwargs: dict[str, Any]
+    kwargs: dict[str, object]
     fit: BoundModel | None
 
 
 def seen_by(
-    sampler: MCMCKernel, model: Callable | None, chunked: bool, args: tuple, kwargs: dict[str, Any]
+    sampler: MCMCKernel,
+    model: Callable | None,
+    chunked: bool,
+    args: tuple,
+    kwargs: dict[str, object],
 ) -> Seen:
     """Trace the model with its data, and refuse what the kernel cannot sample correctly.
 
@@ -46,7 +52,7 @@ def seen_by(
     """
     if model is None:
         return Seen(args, kwargs, None)
-    own = as_arrays(model, args, kwargs)
+    arguments = as_arrays(model, args, kwargs)
     refuse_host_rows(sampler, chunked, (args, kwargs))
     args, kwargs, structure = begin_fit(model, args, kwargs)
     take_batch_size(sampler, structure)
@@ -54,11 +60,14 @@ def seen_by(
     refuse_discrete(sampler, structure)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
-    return Seen(*own, fit)
+    return Seen(*arguments, fit)
 
 
-def check_extra_fields(extra_fields: Any) -> None:
-    """:raises TypeError: for anything but a list of names."""
+def check_extra_fields(extra_fields: object) -> None:
+    """Check the argument `extra_fields` of `run`.
+
+    :raises TypeError: for anything but a list of names.
+    """
     if not isinstance(extra_fields, (tuple, list)):
         raise TypeError(f"extra_fields must be a tuple of names, got {extra_fields!r}.")
 
@@ -68,8 +77,8 @@ def refuse_subsampling(sampler: MCMCKernel, structure: Structure) -> None:
 
     :raises ValueError: naming the plate.
     """
-    own = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
-    if isinstance(sampler, HMCECS) or not own:
+    on_all_rows = getattr(sampler, "looks_at_all_rows", isinstance(sampler, _ON_ALL_ROWS))
+    if isinstance(sampler, HMCECS) or not on_all_rows:
         return
     for name, (size, subsample_size) in structure.plates.items():
         if subsample_size < size:
@@ -96,7 +105,7 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
         )
 
 
-def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: Any) -> None:
+def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: PyTree) -> None:
     """Refuse data on the host under a sampler that needs all rows on the device."""
     sources = sources_in(data)
     if sources and not chunked and not getattr(sampler, "takes_host_rows", False):
@@ -121,8 +130,8 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
         )
 
     # The placeholders for host data are NaN, so a site that depends on rows is NaN.
-    found = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
-    for name, value in found.items():
+    values = {name: value for name, value in sites().items() if name in fit.structure.deterministic}
+    for name, value in values.items():
         if np.isnan(value).any():
             raise ValueError(
                 f"The deterministic site '{name}' depends on rows of data on the host, which are "
@@ -130,7 +139,7 @@ def refuse_sites_of_host_rows(fit: BoundModel) -> None:
             )
 
 
-def check_energy(fit: BoundModel, energy: Any, z: Any) -> None:
+def check_energy(fit: BoundModel, energy: Array, z: PyTree) -> None:
     """Refuse starts without a finite potential energy.
 
     :param fit: the model on its data.
@@ -150,6 +159,6 @@ def check_energy(fit: BoundModel, energy: Any, z: Any) -> None:
     sites = {k: float(v) for k, v in by_site.items() if not np.isfinite(v)}
     raise ValueError(
         f"Chain {chain} starts where the potential energy is not finite; log densities by "
-        f"site: {sites or 'all finite, but their sum is not'}. Check the data for NaN or "
-        "infinite values, and start from `bnn.optimize(model, key, …)`."
+        f"site: {sites or 'all finite, but their sum is not'}. "
+        f"{advice_on_data(fit.model, fit.args, fit.kwargs)}Start from `bnn.optimize(model, key, …)`."
     )

@@ -1,13 +1,14 @@
 """Runs the chains from their start or a checkpoint to the end, with draws in memory or on disk."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course, InMemory, Judge
@@ -29,7 +30,7 @@ class Finished(NamedTuple):
     - **num_draws** - draws of each chain that were sampled, dropped ones included
     """
 
-    draws: dict[str, Any]
+    draws: dict[str, PyTree]
     bad: dict[int, int]
     num_draws: int
 
@@ -60,7 +61,7 @@ class Sampling:
     disk: Disk | None
     processes: Processes
     num_bars: int
-    warmed_up: Any
+    warmed_up: PyTree
     judge: Judge | None
 
     def run(self, resumed: bool) -> Finished:

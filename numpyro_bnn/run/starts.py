@@ -1,7 +1,6 @@
 """Initial positions of the chains, in the form that each kernel expects."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +9,25 @@ from numpyro.infer.gibbs import Gibbs, prototype_trace
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import ParamInfo
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.potential.starts import (
     BoundModel,
-    _check_shapes,
-    _sites_to_start,
-    _start_shapes,
     check_kinds,
     check_mapping,
     check_names,
+    check_shapes,
     complete,
     own_coordinates,
+    sites_to_start,
+    start_shapes,
 )
 from numpyro_bnn.priors.coordinates import parameterize
 
 
 def starts_for(
-    kernel: MCMCKernel, fit: BoundModel | None, init_params: Any, num_chains: int
-) -> Any:
+    kernel: MCMCKernel, fit: BoundModel | None, init_params: PyTree | None, num_chains: int
+) -> PyTree | None:
     """Initial positions of every chain, in the form that the kernel expects.
 
     :param kernel: any kernel.
@@ -45,7 +45,7 @@ def starts_for(
     if fit is not None and not isinstance(init_params, ParamInfo):
         check_mapping("MCMC.run", init_params)
         if not chains:
-            shapes = fit.structure.deterministic | _start_shapes(fit.structure)
+            shapes = fit.structure.deterministic | start_shapes(fit.structure)
             init_params = _drop_chain_axis(init_params, shapes)
         return _all_sites(kernel, fit, init_params, chains)
     leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
@@ -65,7 +65,7 @@ def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
     for parameterization in ("noncentered", "centered"):
         other = Potential(parameterize(fit.model, parameterization), fit.args, fit.kwargs)
         if set(given) == set(other.structure.latent):
-            _check_shapes(given, other.structure, chains)
+            check_shapes(given, other.structure, chains)
 
             def one(z: Values, other: Potential = other) -> Values:
                 values = other.constrain(z, deterministic=True)
@@ -78,7 +78,7 @@ def _translated(fit: BoundModel, given: dict, chains: tuple[int, ...]) -> dict:
 def _all_sites(
     kernel: MCMCKernel, fit: BoundModel, init_params: dict, chains: tuple[int, ...]
 ) -> dict:
-    # A kernel around another starts as that does.
+    # A kernel that wraps another one starts like the inner kernel.
     kernel = getattr(kernel, "kernel", kernel)
     structure = fit.structure
     batched = bool(chains)
@@ -90,15 +90,15 @@ def _all_sites(
     if structure.levels and set(init_params) != set(structure.latent):
         init_params = complete(fit.potential, init_params, chains)
     else:
-        check_names(init_params, *_sites_to_start(kernel, structure, init_params))
-    _check_shapes(init_params, structure, chains)
+        check_names(init_params, *sites_to_start(kernel, structure, init_params))
+    check_shapes(init_params, structure, chains)
     if isinstance(kernel, Gibbs):
         init_params = _constrain_blocks(kernel, fit, init_params, batched)
     return init_params
 
 
 def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched: bool) -> dict:
-    """NumPyro's Gibbs takes constrained starts for every block that is not HMC."""
+    """Constrain starts of the blocks of NumPyro's Gibbs that are not HMC, as it expects them."""
     sites = prototype_trace(fit.model, jax.random.key(0), fit.args, fit.kwargs)
     by_hmc: set[str] = set()
     named: set[str] = set()
@@ -112,7 +112,7 @@ def _constrain_blocks(kernel: Gibbs, fit: BoundModel, init_params: dict, batched
         return init_params
     constrain: Callable
     if any(fit.structure.sites[name].discrete for name in fit.structure.latent):
-        # A potential has no discrete sites; supports do.
+        # Transforms come from the supports: a potential has no discrete sites.
         transforms = transforms_of(fit.model, fit.args, fit.kwargs)
 
         def constrain(z: Values) -> Values:

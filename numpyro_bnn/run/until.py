@@ -2,8 +2,8 @@
 
 A run in stages (:mod:`numpyro_bnn.run.course`) is evaluated here. Each evaluation predicts from the new
 draws, drops a first part of the run while the halves of the rest differ, and asks for the verdict
-(:mod:`numpyro_bnn.diagnostics`). The run ends only if two evaluations in a row say so: a rule that stops
-at the first good verdict too often stops too early.
+(:mod:`numpyro_bnn.diagnostics`). The run ends only when two evaluations in a row are in favour: a rule that
+stops at the first good verdict would often stop too early by chance.
 """
 
 import time
@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_positive
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
@@ -32,7 +34,7 @@ WITHIN_TOLERANCE = "within_tolerance"
 WITHIN, MODES = "within tolerance", "modes: temper"
 STUCK, FAILED = "chains that do not move", "no chain stayed finite"
 _SAID = {
-    WITHIN: "Averages are known as well as was asked, at two looks in a row, and the chains agree.",
+    WITHIN: "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
     MODES: (
         "The chains disagree, and each by itself knows its averages: they are in different modes, "
         "which more draws will not join. Temper (`ParallelTempering`), or weight the chains by rows "
@@ -42,7 +44,7 @@ _SAID = {
         "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or "
         "use another step size."
     ),
-    FAILED: "Every chain has draws that are not finite. Use a smaller step size.",
+    FAILED: "Every chain has draws that are not finite.",
     "max_minutes": "Time was over.",
     "interrupted": "The run was interrupted.",
 }
@@ -73,6 +75,8 @@ class Stopped(NamedTuple):
     - **draws** - draws of each chain that were sampled
     - **dropped** - number of them at the beginning that are not among the samples
     - **looks** - all evaluations of the stopping rule; of several processes only the first has them
+
+    Its text says how far the run is from its tolerance, as the last evaluation had it.
     """
 
     reason: str
@@ -82,7 +86,7 @@ class Stopped(NamedTuple):
 
     @property
     def is_early(self) -> bool:
-        """Whether the run ended before its errors were within tolerance, for a reason to warn of.
+        """Whether the run ended before its errors were within tolerance, and a warning is due.
 
         False for chains that do not move or are not finite: every run warns of those anyway.
         """
@@ -94,11 +98,19 @@ class Stopped(NamedTuple):
         return self.looks[-1].report if self.looks else None
 
     def __str__(self) -> str:
-        text = f"Stopped after {self.draws} draws a chain ({self.reason}). {_SAID[self.reason]}"
+        alone = self.report is not None and self.report.num_chains == 1
+        said = _SAID[self.reason].format(
+            chains="halves of the one chain" if alone else "the chains"
+        )
+        text = f"Stopped after {self.draws} draws a chain ({self.reason}). {said}"
         if self.dropped:
             text += f" The first {self.dropped} draws of each chain were dropped."
         left = self.looks[-1].seconds_left if self.looks else float("nan")
-        if self.reason in ("max_minutes", "interrupted") and left > 0:
+        if self.reason not in ("max_minutes", "interrupted"):
+            return text
+        if self.report is not None and self.report.verdict == WITHIN_TOLERANCE:
+            return f"{text} The last judgement was within tolerance; no second one confirmed it."
+        if left > 0:
             text += f" To be within tolerance would take {duration(left)} more."
         return text
 
@@ -109,7 +121,7 @@ class UntilKnown:
     :param kernel: the kernel of the run, over a model.
     :param until: the Monte Carlo error that is accepted; default ``Tolerance()``.
     :param at: inputs and targets ``(x, y)`` at which predictions are judged; y may be None.
-    :param max_minutes: time limit; None for none.
+    :param max_minutes: time limit, counted from here on; None for none.
     :param fitted: the training inputs, where they are known.
     :param columns: names of their columns, where they were a table.
     :raises TypeError: for another kind of `until`, `at` or `max_minutes`.
@@ -120,15 +132,16 @@ class UntilKnown:
         self,
         kernel: MCMCKernel,
         until: Tolerance | None,
-        at: Any,
+        at: tuple[PyTree, ArrayLike | None] | None,
         max_minutes: float | None,
-        fitted: Any = None,
+        fitted: PyTree | None = None,
         columns: Sequence[str] = (),
     ) -> None:
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
         self.at = _checked_at(kernel.model, at, columns)
         x, self._y = self.at
+        check_row_shapes("run_until", "x of at", about_inputs((fitted,)), x)
         self._predictor = Predictor(kernel.model, x, fitted=fitted)
         self._sample_field = kernel.sample_field
         self._max_num_steps = max_num_steps_of(kernel)
@@ -143,8 +156,8 @@ class UntilKnown:
         self.line = "before the first look"
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Numbers by name from which, with `at`, an equal stopping rule can be made again."""
+    def settings(self) -> dict[str, object]:
+        """Settings by name, from which an equal stopping rule can be made with the same `at`."""
         minutes = None if self.max_seconds is None else self.max_seconds / 60.0
         tolerance = self.tolerance
         return {
@@ -154,7 +167,7 @@ class UntilKnown:
             "max_minutes": minutes,
         }
 
-    def prepare(self, like: dict[str, Any], chunk: int) -> None:
+    def prepare(self, like: dict[str, PyTree], chunk: int) -> None:
         """Predict from draws of zeros, so that errors are raised and programs compiled before the run.
 
         :param like: abstract draws by field, (chain, draw, …).
@@ -165,22 +178,27 @@ class UntilKnown:
             return np.zeros((leaf.shape[0], chunk, *leaf.shape[2:]), leaf.dtype)
 
         with np.errstate(all="ignore"):
-            found = self._predicted(jax.tree.map(zeros, like), 0)
+            predicted = self._predicted(jax.tree.map(zeros, like), 0)
         accepted = self.tolerance
         parts = {
-            "total variation": accepted.total_variation if "probs" in found["values"] else None,
-            "error in predictive sd": None if "probs" in found["values"] else accepted.relative,
+            "total variation": accepted.total_variation if "probs" in predicted["values"] else None,
+            "error in predictive sd": None if "probs" in predicted["values"] else accepted.relative,
             "error of the log score": None if self._y is None else accepted.log_score,
         }
         asked = ", ".join(f"{name} {limit:g}" for name, limit in parts.items() if limit is not None)
         self.line = f"until {asked}"
 
-    def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, np.ndarray]]:
+    def _predicted(self, draws: Mapping[str, Any], first: int) -> dict[str, dict[str, Any]]:
         """Predictions, log likelihood and statistics of a block of draws."""
         predictions = self._predictor(draws[self._sample_field], first)
         stats = {k: v for k, v in draws.items() if k != self._sample_field}
         scored = {} if self._y is None else {"": predictions.log_prob(self._y)}
         return {"values": predictions.values, "scored": scored, "stats": stats_by_site(stats)}
+
+    def is_late(self) -> bool:
+        """Whether the time limit is over. It counts from when this rule was made, before anything of the
+        run was compiled."""
+        return self.max_seconds is not None and time.monotonic() - self._began > self.max_seconds
 
     def evaluate(self, drawn: DrawsSoFar) -> None:
         """Predict from the new draws, judge all draws that count, and decide whether to stop."""
@@ -287,7 +305,7 @@ def stored_judge(kernel: MCMCKernel, start: Start, args: tuple) -> UntilKnown:
     return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, args[0] if args else None)
 
 
-def check_until(until: Any, max_minutes: Any) -> Tolerance:
+def check_until(until: object, max_minutes: object) -> Tolerance:
     """Check the arguments of a stopping rule, and return the tolerance.
 
     :param until: the tolerance; None for the default.

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.util import find_stack_level
 
+from numpyro_bnn._types import PyTree
+
 _BY_SCHEDULE = "its schedule"
 
 
-def failed_chains(state: Any, bad: dict[int, int]) -> dict[int, str]:
+def failed_chains(state: PyTree, bad: dict[int, int]) -> dict[int, str]:
     """The reason of failure by number of the chain; empty where none failed.
 
     :param state: state of the kernel after the last step.
@@ -25,10 +27,13 @@ def not_finite(bad: dict[int, int]) -> dict[int, str]:
     return {chain: f"draw {i} is not finite" for chain, i in bad.items()}
 
 
-def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
+def warn_of_failed(failed: dict[int, str], num_chains: int, about_data: str = "") -> None:
     """Warn of the chains that are left out, with the reason.
 
     :param failed: reason by chain, for at least one chain.
+    :param num_chains: number of all chains.
+    :param about_data: a sentence on data that are not finite, which goes before other advice; see
+        :func:`numpyro_bnn.data.not_finite.advice_on_data`.
     :raises RuntimeError: if no other chain is left.
     """
     reasons = "; ".join(f"chain {chain}: {why}" for chain, why in failed.items())
@@ -37,6 +42,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
         advice = (
             "Correct the schedule: what it gives must be finite and not negative at every count."
         )
+    advice = about_data + advice
     if len(failed) == num_chains:
         raise RuntimeError(f"No chain stayed finite ({reasons}). {advice}")
     warnings.warn(
@@ -45,7 +51,7 @@ def warn_of_failed(failed: dict[int, str], num_chains: int) -> None:
     )
 
 
-def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
+def exploded_chains(state: PyTree, before: float = float("inf")) -> dict[int, str]:
     """Chains that a kernel, or a block of Gibbs, froze because their state became non-finite.
 
     :param state: state of the kernel.
@@ -59,7 +65,7 @@ def exploded_chains(state: Any, before: float = float("inf")) -> dict[int, str]:
     return left_out
 
 
-def _cause(state: Any, chain: Any) -> str:
+def _cause(state: PyTree, chain: Any) -> str:
     """The reason why a chain was frozen, read from its state."""
     for field, name in (("step_size", "step size"), ("temperature", "temperature")):
         value = float(np.atleast_1d(np.asarray(getattr(state, field)))[chain])
@@ -68,7 +74,7 @@ def _cause(state: Any, chain: Any) -> str:
     return "exploded"
 
 
-def first_bad_draws(draws: Any) -> dict[int, int]:
+def first_bad_draws(draws: PyTree) -> dict[int, int]:
     """Index of the first draw with NaN or infinities, by chain that has one.
 
     :param draws: pytree of arrays (chain, draw, …), on a device or on the host.

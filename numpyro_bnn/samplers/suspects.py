@@ -22,7 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.util import find_stack_level
+
+from numpyro_bnn._types import Array, PyTree
 
 # No usable kernel accepts less than this share. Acceptance varies, so that with fewer than _ENOUGH proposals
 # a lower share is needed to be suspect.
@@ -48,16 +51,16 @@ class Part(NamedTuple):
     - **steps** - number of steps that this mean is taken over
     """
 
-    values: list[Any]
+    values: list[Array]
     names: tuple[str, ...]
     acceptance: np.ndarray | None
     steps: np.ndarray
 
 
 def suspect_chains(
-    sites: Any,
-    stats: Mapping[str, Any],
-    state: Any = None,
+    sites: PyTree,
+    stats: Mapping[str, ArrayLike],
+    state: PyTree = None,
     steps_a_draw: int = 1,
     exact_energy: bool = True,
 ) -> dict[int, str]:
@@ -185,7 +188,7 @@ def _mean_acceptance(state: Any, chains: int) -> np.ndarray | None:
     return np.broadcast_to(np.asarray(mean, np.float64).reshape(-1), chains)
 
 
-def never_moved(leaves: list[Any]) -> np.ndarray:
+def never_moved(leaves: list[Array]) -> np.ndarray:
     """Which chains have the same value in all their draws, bit for bit.
 
     Comparing the first and the last draw of one site nearly always settles it. Only where these are equal are

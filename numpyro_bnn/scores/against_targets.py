@@ -1,18 +1,22 @@
 """Scores of predictions against targets: log score, errors, CRPS, accuracy, Brier, and standard errors."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr
 
 from numpyro_bnn.scores import inputs
+from numpyro_bnn.scores.inputs import Scored
 
 
 def _mean_or_rows(rows: np.ndarray, pointwise: bool) -> float | np.ndarray:
     return rows if pointwise else float(rows.mean())
 
 
-def lppd(log_prob: Any, y: Any = None, *, pointwise: bool = False) -> float | np.ndarray:
+def lppd(
+    log_prob: Scored, y: ArrayLike | None = None, *, pointwise: bool = False
+) -> float | np.ndarray:
     """Log pointwise predictive density, mean over rows.
 
     `lppd = 1/n sum_i log 1/S sum_s p(y_i | x_i, theta_s)`; Gelman, Hwang & Vehtari 2014,
@@ -38,7 +42,7 @@ def lppd(log_prob: Any, y: Any = None, *, pointwise: bool = False) -> float | np
     return _mean_or_rows(rows - np.log(draws.shape[0]), pointwise)
 
 
-def rmse(mean: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
+def rmse(mean: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
     """Root mean squared error of the posterior predictive mean.
 
     `sqrt(1/n sum_i (y_i - 1/S sum_s mean_s(x_i))^2)`: the mean over draws is taken first. The
@@ -70,9 +74,10 @@ def _gaussian_absolute(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """`E |X - X'|` of two independent draws from each row's mixture; `mean (rows, draws)`.
 
-    Closed form over pairs costs S^2; `E|X - X'| = 2 int F (1 - F)` costs S times the nodes. The
-    integrand is smooth on the scale of the narrowest component s, so the trapezoid rule with
-    step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is taken.
+    The closed form over pairs of draws costs S^2 operations; the integral `E|X - X'| = 2 int F (1 - F)` costs
+    S times the number of nodes. The integrand is smooth on the scale of the narrowest component s, so the
+    trapezoid rule with step s/2 is wrong by about exp(-4 pi^2), beyond double precision. The cheaper is
+    taken.
     """
     rows, draws = mean.shape
     out = np.empty(rows)
@@ -94,7 +99,7 @@ def _mixture_spread(mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def crps(
-    predictions: Any, y: Any, scale: Any = None, *, pointwise: bool = False
+    predictions: Scored, y: ArrayLike, scale: ArrayLike | None = None, *, pointwise: bool = False
 ) -> float | np.ndarray:
     """Continuous ranked probability score of the posterior predictive, mean over rows.
 
@@ -133,7 +138,7 @@ def crps(
     return _mean_or_rows(inputs.by_row(out.reshape(y.shape)), pointwise)
 
 
-def accuracy(probs: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
+def accuracy(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
     """Share of rows whose most probable class, under the averaged probabilities, is `y`.
 
     A tie goes to the lower class, as in `np.argmax`.
@@ -153,7 +158,7 @@ def accuracy(probs: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarr
     return _mean_or_rows((p.argmax(axis=1) == y).astype(np.float64), pointwise)
 
 
-def brier(probs: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
+def brier(probs: Scored, y: ArrayLike, *, pointwise: bool = False) -> float | np.ndarray:
     """Brier score: squared distance between probabilities and the one-hot label.
 
     `1/n sum_i sum_c (p_ic - 1[y_i = c])^2`, summed over classes as in Brier 1950, eq. 2: from 0
@@ -175,7 +180,7 @@ def brier(probs: Any, y: Any, *, pointwise: bool = False) -> float | np.ndarray:
     return _mean_or_rows(rows, pointwise)
 
 
-def _rows(name: str, what: str, values: Any) -> np.ndarray:
+def _rows(name: str, what: str, values: ArrayLike) -> np.ndarray:
     rows = np.asarray(values, dtype=np.float64)
     if rows.ndim != 1 or rows.size < 2:
         raise ValueError(
@@ -190,7 +195,7 @@ def _rows(name: str, what: str, values: Any) -> np.ndarray:
     return rows
 
 
-def standard_error(pointwise: Any, *, root: bool = False) -> float:
+def standard_error(pointwise: ArrayLike, *, root: bool = False) -> float:
     """Standard error of a mean score over test rows taken as independent.
 
     `sd / sqrt(n)` with `n - 1` in the variance. `root=True`: of the root of the mean, by the
@@ -206,7 +211,7 @@ def standard_error(pointwise: Any, *, root: bool = False) -> float:
     """
     rows = _rows("standard_error", "pointwise", pointwise)
     if not np.isfinite(rows).all():
-        # One impossible row makes the mean infinite: no error describes that.
+        # If one row has an infinite score, so has the mean, and no error describes that.
         return float("inf")
     error = float(rows.std(ddof=1) / np.sqrt(rows.size))
     if not root:
@@ -228,10 +233,10 @@ class PairedDifference(NamedTuple):
     num_rows: int
 
 
-def paired_difference(a: Any, b: Any) -> PairedDifference:
+def paired_difference(a: ArrayLike, b: ArrayLike) -> PairedDifference:
     """Difference of two mean scores with the error of the *paired* rows.
 
-    Two models err on the same hard rows; the error of `mean(a_i - b_i)` is then far below what
+    Two models often err on the same difficult rows. Then the error of `mean(a_i - b_i)` is far smaller than
     the two separate errors suggest. The ratio difference / standard_error is the paired t.
 
     :param a: `(n,)` scores of one model from `pointwise=True`.

@@ -1,20 +1,22 @@
-"""Calibration: are predicted probabilities and intervals as frequent as they claim?
+"""Calibration: whether predicted probabilities and intervals are as frequent as they claim.
 
 Classification by confidence against accuracy, regression by the probability integral transform.
 Shapes, predictions and `pointwise` are as in :mod:`numpyro_bnn.scores`, through which all of
 these are reached.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.scores import inputs
+from numpyro_bnn.scores.inputs import Scored
 
 
-def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
+def pit(predictions: Scored, y: ArrayLike, scale: ArrayLike | None = None) -> np.ndarray:
     """Probability integral transform of each target under its predictive distribution.
 
     Mixture: `1/S sum_s Phi((y - mean_s) / scale_s)`, or for predictions that know it the distribution
@@ -48,7 +50,7 @@ def pit(predictions: Any, y: Any, scale: Any = None) -> np.ndarray:
     return out.reshape(y.shape)
 
 
-def _own_law(predictions: Any, y: np.ndarray) -> np.ndarray | None:
+def _own_law(predictions: Scored, y: np.ndarray) -> np.ndarray | None:
     """The average distribution function at y of an object of predictions; None where it has none."""
     if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
         return None
@@ -57,12 +59,17 @@ def _own_law(predictions: Any, y: np.ndarray) -> np.ndarray | None:
         values: np.ndarray = predictions.cdf(y).astype(np.float64).mean((0, 1))
     except NotImplementedError:
         return None
-    # Where the draws hold NaN, the caller says so.
+    # Draws with NaN are refused by the caller.
     return values if np.isfinite(values).all() else None
 
 
 def coverage(
-    predictions: Any, y: Any, scale: Any = None, *, level: Any = 0.9, pointwise: bool = False
+    predictions: Scored,
+    y: ArrayLike,
+    scale: ArrayLike | None = None,
+    *,
+    level: ArrayLike = 0.9,
+    pointwise: bool = False,
 ) -> float | np.ndarray:
     """Share of targets inside their central predictive interval.
 
@@ -83,7 +90,7 @@ def coverage(
     levels = np.asarray(level, dtype=np.float64)
     if not np.all((levels > 0) & (levels < 1)):
         raise ValueError(
-            f"scores.coverage: level must lie strictly between 0 and 1, got {level}. Pass 0.9 "
+            f"scores.coverage: level must lie strictly between 0 and 1, got {level!r}. Pass 0.9 "
             f"for 90 %."
         )
     values = pit(predictions, y, scale)
@@ -110,7 +117,9 @@ class Reliability(NamedTuple):
     accuracy: np.ndarray
 
 
-def reliability(probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = False) -> Reliability:
+def reliability(
+    probs: Scored, y: ArrayLike, num_bins: int = 15, *, adaptive: bool = False
+) -> Reliability:
     """The table behind a reliability diagram and the calibration error.
 
     Bins are `(e_k, e_k+1]`, the first one closed at zero too, so that each row is in exactly
@@ -137,7 +146,7 @@ def reliability(probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = Fals
         edges = np.concatenate([[0.0], inner, [max(1.0, confidence.max())]])
     else:
         edges = np.arange(num_bins + 1) / num_bins
-    # How many inner edges lie strictly below: right-closed bins, and nothing falls outside.
+    # The number of inner edges strictly below is the bin: bins are closed on the right and hold every row.
     index = np.searchsorted(edges[1:-1], confidence, side="left")
     count = np.bincount(index, minlength=num_bins)
     with np.errstate(invalid="ignore"):
@@ -147,7 +156,7 @@ def reliability(probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = Fals
 
 
 def expected_calibration_error(
-    probs: Any, y: Any, num_bins: int = 15, *, adaptive: bool = False
+    probs: Scored, y: ArrayLike, num_bins: int = 15, *, adaptive: bool = False
 ) -> float:
     """Expected calibration error of the predicted class.
 

@@ -1,9 +1,9 @@
-"""Split conformal prediction in NumPy: scores of calibration rows, the threshold they give, temperatures.
+"""Split conformal prediction: scores of calibration rows, their threshold, and temperature scaling.
 
 A conformal score says how badly a target fits a prediction. With n calibration rows that are exchangeable
 with a new row, the score of the new row is at most the k-th smallest of theirs, k = ceil((n + 1) coverage),
 with probability k / (n + 1), whatever the model (Vovk, Gammerman & Shafer 2005; Lei et al. 2018). All
-targets with a score up to that threshold are the set that is predicted. The methods differ in the score:
+targets with a score up to that threshold form the predicted set. The methods differ in the score:
 
 - distributional conformal, `|F(y) - 1/2|` (Chernozhukov, Wüthrich & Zhu 2021);
 - conformalised quantile regression, `max(low - y, y - high)` (Romano, Patterson & Candès 2019);
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
-# Central probability left to each tail in which a score is a distance: float32 knows no probability there.
+# Probability of each tail in which the score is a distance, because float32 cannot represent F(y) there.
 TAIL = 1e-4
 # The penalty of RAPS for each class of a set beyond the free ones. Both are fixed beforehand, so that no
 # calibration rows are spent on their choice.
@@ -41,9 +41,9 @@ def rows_needed(coverage: float) -> int:
 
 
 def threshold(scores: np.ndarray, coverage: float) -> float:
-    """The score that a new row exceeds with probability 1 - `coverage` at most.
+    """The score that a new row exceeds with probability at most 1 - `coverage`.
 
-    :param scores: of the calibration rows, (n,).
+    :param scores: scores of the calibration rows, (n,).
     :param coverage: a probability strictly between 0 and 1.
     :raises ValueError: for too few rows, naming how many are needed.
 
@@ -62,8 +62,8 @@ def threshold(scores: np.ndarray, coverage: float) -> float:
 def cdf_scores(cdf: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths of the interval.
 
-    Outside the central interval of probability 1 - 2 TAIL, where all F are 0 or 1 after rounding, the
-    distance from the interval goes on in units of its width. So the sets are nested and none is infinite.
+    Outside the central interval of probability 1 - 2 TAIL, where F is 0 or 1 after rounding, the distance
+    from the interval in units of its width is added. So the sets are nested and none is infinite.
 
     :param cdf: F(y) of the predictive distribution, (n,).
     :param y: targets, (n,).
@@ -103,12 +103,12 @@ def set_scores(probs: np.ndarray, u: np.ndarray, penalty: float = 0.0) -> np.nda
 
 def tempered(probs: np.ndarray, temperature: float) -> np.ndarray:
     """Probabilities to the power 1 / temperature, made to add up to 1 again, (n, classes)."""
-    made: np.ndarray = softmax(_logs(probs) / temperature, axis=1)
-    return made
+    powers: np.ndarray = softmax(_logs(probs) / temperature, axis=1)
+    return powers
 
 
 def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature of the least log loss (Guo et al. 2017); above 1 for overconfident predictions.
+    """The temperature with the smallest log loss (Guo et al. 2017); above 1 for overconfident predictions.
 
     :param probs: (n, classes).
     :param labels: class numbers, (n,).
@@ -119,8 +119,8 @@ def temperature_of(probs: np.ndarray, labels: np.ndarray) -> float:
         scaled = log_softmax(logs / np.exp(log_temperature), axis=1)
         return -float(scaled[rows, labels].mean())
 
-    found = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
-    return float(np.exp(found.x))
+    minimum = minimize_scalar(log_loss, bounds=_LOG_TEMPERATURES, method="bounded")
+    return float(np.exp(minimum.x))
 
 
 def _logs(probs: np.ndarray) -> np.ndarray:

@@ -6,17 +6,19 @@ and whether uncertainty separates unfamiliar inputs from familiar ones. Shapes, 
 are as in :mod:`numpyro_bnn.scores`, through which all of these are reached.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import xlogy
 from scipy.stats import rankdata, wasserstein_distance
 
 from numpyro_bnn.scores import inputs
+from numpyro_bnn.scores.inputs import Scored
 
 
-def _pair(name: str, p: Any, q: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Two averaged tables of probabilities over the same rows and classes."""
+def _pair(name: str, p: Scored, q: Scored) -> tuple[np.ndarray, np.ndarray]:
+    """Two tables of averaged probabilities, checked to have the same rows and classes."""
     first = inputs.mean_probabilities(name, p)
     second = inputs.mean_probabilities(name, q)
     if first.shape != second.shape:
@@ -27,7 +29,7 @@ def _pair(name: str, p: Any, q: Any) -> tuple[np.ndarray, np.ndarray]:
     return first, second
 
 
-def agreement(p: Any, q: Any, *, pointwise: bool = False) -> float | np.ndarray:
+def agreement(p: Scored, q: Scored, *, pointwise: bool = False) -> float | np.ndarray:
     """Share of inputs at which two predictive distributions name the same class.
 
     `1/n sum_i 1[argmax_c p_ic = argmax_c q_ic]` of the averages over draws: Izmailov et al.
@@ -48,7 +50,7 @@ def agreement(p: Any, q: Any, *, pointwise: bool = False) -> float | np.ndarray:
     return rows if pointwise else float(rows.mean())
 
 
-def total_variation(p: Any, q: Any, *, pointwise: bool = False) -> float | np.ndarray:
+def total_variation(p: Scored, q: Scored, *, pointwise: bool = False) -> float | np.ndarray:
     """Total variation distance of two predictive distributions, mean over inputs.
 
     `1/n sum_i 1/2 sum_c |p_ic - q_ic|` of the averages over draws: Izmailov et al. 2021
@@ -77,8 +79,8 @@ def _wasserstein_rows(p: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def wasserstein(
-    p: Any,
-    q: Any,
+    p: Scored,
+    q: Scored,
     *,
     event_dim: int | None = None,
     num_projections: int = 64,
@@ -144,11 +146,11 @@ def wasserstein(
 def _entropy_rows(probs: np.ndarray) -> np.ndarray:
     """Entropy over the last axis in nats; 0 log 0 = 0, and rounding below 0 counts as 0."""
     p = np.maximum(probs.astype(np.float64), 0.0)
-    # Subtracted from zero: a plain minus would print a certain row as -0.
+    # The sum is subtracted from zero, because minus zero would print as -0.
     return 0.0 - xlogy(p, p).sum(axis=-1)
 
 
-def entropy(probs: Any) -> np.ndarray:
+def entropy(probs: Scored) -> np.ndarray:
     """Entropy of the averaged class probabilities at each input: the total uncertainty.
 
     :param probs: `(..., n, classes)`, or predictions.
@@ -161,7 +163,7 @@ def entropy(probs: Any) -> np.ndarray:
     return _entropy_rows(inputs.mean_probabilities("entropy", probs))
 
 
-def mutual_information(probs: Any) -> np.ndarray:
+def mutual_information(probs: Scored) -> np.ndarray:
     """Mutual information between label and weights at each input: the epistemic part.
 
     `H[E p] - E H[p]` over draws; Houlsby et al. 2011 (arXiv:1112.5745), eq. 2 (BALD).
@@ -189,7 +191,7 @@ class Uncertainty(NamedTuple):
     epistemic: np.ndarray
 
 
-def uncertainty(predictions: Any, scale: Any = None) -> Uncertainty:
+def uncertainty(predictions: Scored, scale: ArrayLike | None = None) -> Uncertainty:
     """Total uncertainty of the predictive, split into aleatoric and epistemic.
 
     Classification, by entropies: `H[E p] = E H[p] + I`. Regression, by variances:
@@ -199,7 +201,8 @@ def uncertainty(predictions: Any, scale: Any = None) -> Uncertainty:
     :param predictions: probabilities `(..., n, classes)`; with `scale`, means
         `(..., n)`; or predictions of either kind.
     :param scale: standard deviations: one number, or an array with the axes of the means.
-    :return: three arrays `(n,)`: nats, or squared units of the target.
+    :return: three arrays `(n,)`: nats, or squared units of the target; `(n, outputs)` for predictions of
+        several outputs.
     :raises ValueError: for what are not probabilities, or a scale that is not positive.
     """
     if inputs.is_predictions(predictions) and "probs" not in predictions.values:
@@ -210,10 +213,11 @@ def uncertainty(predictions: Any, scale: Any = None) -> Uncertainty:
         aleatoric = np.zeros(probs.shape[1])
         for block in inputs.row_blocks(probs.shape[1], probs.shape[0] * probs.shape[2]):
             aleatoric[block] = _entropy_rows(probs[:, block]).mean(axis=0)
-        # Jensen's inequality makes it positive; rounding must not make it -1e-17.
+        # It is not negative by Jensen's inequality, but rounding could make it -1e-17.
         return Uncertainty(total, aleatoric, np.maximum(total - aleatoric, 0.0))
     means = inputs.values_of("uncertainty", predictions, "mean")
-    like = np.zeros(means.shape[-1:])
+    # Predictions say how many axes are draws; arrays have one of rows behind them.
+    like = np.zeros(means.shape[2 if inputs.is_predictions(predictions) else -1 :])
     scales = inputs.scale_like("uncertainty", scale, means)
     means = inputs.draws_like("uncertainty", "mean", means, like)
     scales = inputs.draws_like("uncertainty", "scale", scales, like)
@@ -222,7 +226,7 @@ def uncertainty(predictions: Any, scale: Any = None) -> Uncertainty:
     return Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
 
 
-def ood_auroc(scores_in: Any, scores_out: Any, *, score: str = "entropy") -> float:
+def ood_auroc(scores_in: Scored, scores_out: Scored, *, score: str = "entropy") -> float:
     """Area under the ROC curve of telling unfamiliar inputs from familiar ones.
 
     `P(score_out > score_in) + 1/2 P(equal)` of one random input of each kind (Hanley & McNeil

@@ -3,8 +3,8 @@
 Every score takes, as its first argument, either an array whose leading axes are draws (any
 number of them: none, `(draw,)`, `(chain, draw)`) or an object of predictions. Such an object
 has `values`, a mapping with `"probs"` `(chain, draw, n, class)` or with `"mean"` and `"scale"`
-`(chain, draw, n)`, and a method `log_prob(y) -> (chain, draw, n)`. It is recognised by that
-form and not by its class, so that this file need not import predictions.
+`(chain, draw, n)`, and a method `log_prob(y) -> (chain, draw, n)`. It is recognised by these two and not by
+its class, so that this file need not import that class.
 
 The checks are here because the mistakes they catch give numbers that look right: a target of
 shape `(n, 1)` broadcasts against `(n,)` to an n by n table, logits passed as probabilities
@@ -12,9 +12,10 @@ still have an argmax, labels passed as floats still compare equal.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Protocol, TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
 
@@ -24,18 +25,33 @@ SUM_TOLERANCE = 4e-3
 BLOCK_SIZE = 1 << 22
 
 
-def is_predictions(x: Any) -> bool:
+class PredictionsLike(Protocol):
+    """Predictions of each draw at each input, such as :func:`numpyro_bnn.predict` returns them."""
+
+    @property
+    def values(self) -> Mapping[str, np.ndarray]:
+        """Arrays (chain, draw, row, …) by name: ``"probs"``, or ``"mean"`` and ``"scale"``."""
+
+    def log_prob(self, y: ArrayLike) -> np.ndarray:
+        """Log density of targets `y` under each draw, (chain, draw, row), in nats."""
+
+
+# What a score takes as its first argument.
+Scored: TypeAlias = ArrayLike | PredictionsLike
+
+
+def is_predictions(x: object) -> TypeGuard[PredictionsLike]:
     """Whether `x` is an object of predictions; a dict is not (its `values` is a method)."""
     return isinstance(getattr(x, "values", None), Mapping)
 
 
-def _warn_of_suspects(predictions: Any) -> None:
+def _warn_of_suspects(predictions: PredictionsLike) -> None:
     """Warn of suspect chains among the predictions, once for each object of predictions."""
-    if getattr(predictions, "suspect", None):
+    if getattr(predictions, "suspect", None) and hasattr(predictions, "warn_of_suspects"):
         predictions.warn_of_suspects("scores")
 
 
-def values_of(name: str, predictions: Any, key: str) -> np.ndarray:
+def values_of(name: str, predictions: Scored, key: str) -> np.ndarray:
     """The array called `key` of an object of predictions, or the array that was given.
 
     :param name: the score that asks, for the error.
@@ -61,20 +77,20 @@ def values_of(name: str, predictions: Any, key: str) -> np.ndarray:
         )
     array = np.asarray(predictions)
     if array.dtype.kind not in "fiub":
-        # bfloat16 and its kin have a kind of their own but convert.
+        # bfloat16 and similar types have a kind of their own, but can be converted.
         try:
             array = array.astype(np.float32)
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"scores.{name}: expected numbers, got an array of dtype {array.dtype}. "
-                f"Pass floats."
+                f"Pass floats, or what `bnn.predict(None, run, x)` returns for a run or a fit."
             ) from error
     return array
 
 
 def _no_nan(name: str, what: str, array: np.ndarray, allow: float | None = None) -> None:
-    """Refuse NaN and infinities, but for the one infinity in `allow`."""
-    # The extremes are NaN when anything is, and need no array of flags beside the draws.
+    """Refuse NaN and infinities, except for the infinity `allow`."""
+    # Minimum and maximum are NaN if any value is, and need no array of flags as large as the draws.
     for extreme in (array.min(), array.max()):
         if not np.isfinite(extreme) and extreme != allow:
             bad = int(np.sum(~np.isfinite(array) & (array != (np.nan if allow is None else allow))))
@@ -85,7 +101,7 @@ def _no_nan(name: str, what: str, array: np.ndarray, allow: float | None = None)
             )
 
 
-def probabilities(name: str, predictions: Any) -> np.ndarray:
+def probabilities(name: str, predictions: Scored) -> np.ndarray:
     """Checked class probabilities with all draw axes made one.
 
     :param name: the score that asks, for the error.
@@ -119,12 +135,12 @@ def probabilities(name: str, predictions: Any) -> np.ndarray:
     return probs.reshape(-1, *probs.shape[-2:])
 
 
-def mean_probabilities(name: str, predictions: Any) -> np.ndarray:
+def mean_probabilities(name: str, predictions: Scored) -> np.ndarray:
     """Class probabilities averaged over all draws, `(n, class)`: the model average."""
     return probabilities(name, predictions).mean(axis=0, dtype=np.float64)
 
 
-def labels(name: str, y: Any, num_rows: int, num_classes: int) -> np.ndarray:
+def labels(name: str, y: ArrayLike, num_rows: int, num_classes: int) -> np.ndarray:
     """Checked class labels.
 
     :param name: the score that asks, for the error.
@@ -157,7 +173,7 @@ def labels(name: str, y: Any, num_rows: int, num_classes: int) -> np.ndarray:
     return y
 
 
-def target(name: str, y: Any) -> np.ndarray:
+def target(name: str, y: ArrayLike) -> np.ndarray:
     """A regression target as a finite double precision array `(n, ...)`.
 
     :param name: the score that asks, for the error.
@@ -200,7 +216,7 @@ def draws_like(name: str, what: str, draws: np.ndarray, y: np.ndarray) -> np.nda
 
 
 def mixture(
-    name: str, predictions: Any, y: np.ndarray, scale: Any
+    name: str, predictions: Scored, y: np.ndarray, scale: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Means (or samples) and scales of a Gaussian mixture over draws.
 
@@ -222,7 +238,7 @@ def mixture(
     )
 
 
-def scale_like(name: str, scale: Any, means: np.ndarray) -> np.ndarray:
+def scale_like(name: str, scale: ArrayLike, means: np.ndarray) -> np.ndarray:
     """Checked standard deviations of the shape of `means`.
 
     :param name: the score that asks, for the error.
@@ -260,13 +276,13 @@ def by_row(values: np.ndarray) -> np.ndarray:
     return values.reshape(values.shape[0], -1).mean(axis=1)
 
 
-def log_density(name: str, log_prob: Any, y: Any) -> np.ndarray:
+def log_density(name: str, log_prob: Scored, y: ArrayLike | None) -> np.ndarray:
     """Checked log densities with all draw axes made one.
 
     :param name: the score that asks, for the error.
     :param log_prob: array `(..., n)` in nats, or predictions, whose `log_prob(y)` is used.
     :param y: the target for predictions; None with an array.
-    :return: array `(draw, n)`; minus infinity is allowed, an event held impossible.
+    :return: array `(draw, n)`; minus infinity is allowed, for an event of probability zero.
     :raises TypeError: for predictions without `y`, or an array with it.
     :raises ValueError: for NaN, plus infinity, or an array without rows.
     """

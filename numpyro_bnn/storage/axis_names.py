@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import structure_of
@@ -29,7 +30,7 @@ class _Place(NamedTuple):
 
 
 def variable_name(site: str) -> str:
-    """Name of a site in a file, with dots for slashes: netCDF and ``DataTree`` read a slash as a path."""
+    """Name of a site in a file: dots in place of slashes, which netCDF and ``DataTree`` read as paths."""
     return site.replace("/", ".")
 
 
@@ -68,7 +69,7 @@ def dims_of(shapes: Mapping[str, Shape], classes: str | None = None) -> dict[str
                 names = ["class" if end == "unit_out" else n for end, n in zip(ends, names)]
         else:
             names = [f"{variable_name(site)}.axis_{i}" for i in range(len(shape))]
-        # A layer may hold parameters whose units differ in number: those get axes of their own.
+        # Parameters of one layer may have different numbers of units: each of those gets axes of its own.
         dims[site] = [
             name
             if sizes.setdefault(name, size) == size and name not in names[:i]
@@ -109,7 +110,9 @@ def _weight_axes(site: str, shapes: Mapping[str, Shape]) -> list[str]:
     return [f"{parameter}.axis_{i}" for i in range(len(shape))]
 
 
-def class_layer(model: Callable, x: Any, target: str, draw: Mapping[str, jax.Array]) -> str | None:
+def class_layer(
+    model: Callable, x: PyTree, target: str, draw: Mapping[str, jax.Array]
+) -> str | None:
     """The layer whose outputs are the logits of the classes, found by differentiating the model.
 
     The bias b of that layer, and of no other, moves the log probabilities as in a softmax:

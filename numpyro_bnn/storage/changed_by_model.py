@@ -1,14 +1,13 @@
-"""Objects that a model changes by being called (a counter, a cache, a log), found so as not to compare them.
+"""Finds objects that a model changes when it is called, such as a counter: they are not compared on resuming.
 
 Kernel, model and data are described before and after the model is traced for the first time. Whatever
-differs between the two was changed by the model itself. A resumed run would differ in it from the
-interrupted one although its draws are the same, so it is left out of the comparison of the two, and
-a warning names it when the run begins.
+differs between the two was changed by the model itself. In a resumed run such an object may have another
+value although the draws are the same. So it is left out when the resumed run is compared with the stored
+one, and a warning names it when the run begins.
 """
 
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from numpyro.util import find_stack_level
 
@@ -18,12 +17,12 @@ _MOST_NAMES = 8
 
 
 class ChangesByModel:
-    """Kernel, model and data as they are before the model is traced; :meth:`after` finds what it changed.
+    """A description of kernel, model and data before the model is traced; :meth:`after` finds changes.
 
     :param values: everything that decides the draws of a run, by the name that it has in messages.
     """
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         self.values = dict(values)
         self._before = describe_all(self.values).facts
 
@@ -53,7 +52,7 @@ class ChangesByModel:
     def _changed(self, now: Facts) -> list[str]:
         before = self._before
         differ = [n for n in {**before, **now} if before.get(n) != now.get(n)]
-        # A module that the model itself imports is not there before.
+        # A module that the model itself imports is not loaded before the trace.
         return [n for n in differ if n in before or ".import " not in n]
 
     def _is_alias(self, name: str, now: Facts) -> bool:
@@ -73,7 +72,7 @@ def warn_of_left_out(owner: str, left_out: Mapping[str, str]) -> None:
     """Warn of the objects in which a resumed run will not be compared with the stored one.
 
     :param owner: the caller, for the message.
-    :param left_out: the reason by path; nothing is said where there are none.
+    :param left_out: the reason by path; without any there is no warning.
     """
     if not left_out:
         return

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: all that is needed to continue it in another process, to exactly the same draws.
+"""Checkpoints of a run: files from which another process continues it to exactly the same draws.
 
 A checkpoint is a folder:
 
@@ -9,8 +9,8 @@ A checkpoint is a folder:
 - ``steps``: complete states of the chains, of the last two checkpoints (orbax);
 - ``draws.zarr``: the draws so far, unless `MCMC` was given another folder for them.
 
-Orbax writes a state beside the others and renames it when it is whole, so that a kill or a full
-disk at any moment leaves the one before. Nothing here is ever unpickled.
+Orbax writes a state to a new folder and renames that when it is complete. So a killed process or a full
+disk leaves the state before it intact. Nothing here is ever unpickled.
 """
 
 import json
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.storage.changed_by_model import warn_of_left_out
 from numpyro_bnn.storage.folders import damaged, entries, read_json
 from numpyro_bnn.storage.orbax_arrays import (
@@ -53,14 +54,14 @@ class Start(NamedTuple):
     """
 
     keys: jax.Array
-    init_params: Any
+    init_params: PyTree
     extra_fields: tuple[str, ...]
     until: dict[str, Any] | None = None
-    at: Any = None
+    at: PyTree = None
 
 
 class Progress(NamedTuple):
-    """How far a run is.
+    """The number of steps and draws that a run has taken.
 
     - **steps** - steps taken so far, warm-up included
     - **draws** - draws of each chain in the store
@@ -82,6 +83,7 @@ class Checkpoint:
 
     @property
     def store_path(self) -> Path:
+        """The folder for draws inside the checkpoint."""
         return self.directory / "draws.zarr"
 
     @property
@@ -112,16 +114,19 @@ class Checkpoint:
 
         :raises FileExistsError: naming some of the files.
         """
-        found = entries(self.directory)
-        if found and not found & {self._header.name, self._draft.name}:
+        files = entries(self.directory)
+        if files and not files & {self._header.name, self._draft.name}:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds files that are not of numpyro_bnn "
-                f"({', '.join(sorted(found)[:3])}), which are left as they are. Choose another folder, "
+                f"({', '.join(sorted(files)[:3])}), which are left as they are. Choose another folder, "
                 "which may not exist yet."
             )
 
     def refuse_occupied(self) -> None:
-        """:raises FileExistsError: if the folder holds a run already."""
+        """Refuse a folder that holds a run already.
+
+        :raises FileExistsError: if it does.
+        """
         if self.holds_run:
             raise FileExistsError(
                 f"checkpoint={str(self.directory)!r} holds a run already. Continue it with "
@@ -129,7 +134,10 @@ class Checkpoint:
             )
 
     def require_run(self) -> None:
-        """:raises FileNotFoundError: if the folder holds no run."""
+        """Refuse a folder that holds no run.
+
+        :raises FileNotFoundError: if it holds none.
+        """
         if not self.holds_run:
             raise FileNotFoundError(
                 f"checkpoint={str(self.directory)!r} holds no run: it was ended before it stored "
@@ -224,12 +232,12 @@ class Checkpoint:
         keys, init_params, *more = jax.tree.unflatten(form, from_plain(plain, start["kinds"]))
         if not more:  # stored before there was a stopping rule
             return keys, init_params, None
-        # The inputs of the stopping rule stay on the host as they were given: a device would round them.
+        # The inputs of the stopping rule stay on the host in their own precision: a device would round them.
         return keys, init_params, jax.tree.unflatten(form, plain)[2]
 
     @property
     def _safe(self) -> str:
-        """For error messages: the draws that a damaged header or start leaves intact."""
+        """A sentence for errors: which draws are intact when header or start are damaged."""
         where = f" in {self.store_path}" if self.store_path.exists() else ""
         return (
             f"The draws so far{where} are untouched: read them with `bnn.load`. Restore the damaged file "
@@ -255,8 +263,8 @@ class Checkpoint:
             raise damaged(self._header, error, self._safe)
         return content
 
-    def save(self, states: Any, progress: Progress) -> None:
-        """Store the complete states of all chains; the previous checkpoint stays until this one is whole."""
+    def save(self, states: PyTree, progress: Progress) -> None:
+        """Store the complete states of all chains; until that is done the last checkpoint is kept."""
         import orbax.checkpoint as ocp
 
         plain, kinds = to_plain(jax.tree.leaves(states))
@@ -275,11 +283,11 @@ class Checkpoint:
         try:
             return self._open().latest_step()
         except Exception as error:  # damaged files make the readers fail in any way there is
-            found = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
-            raise self._unreadable(max(found, default=0), error) from error
+            steps = [int(p.name) for p in self._steps.iterdir() if p.name.isdigit()]
+            raise self._unreadable(max(steps, default=0), error) from error
 
-    def load(self, like: Any, step: int) -> tuple[Any, Progress]:
-        """The complete states of all chains, and the steps and draws that they come after.
+    def load(self, like: PyTree, step: int) -> tuple[PyTree, Progress]:
+        """The complete states of all chains, and the numbers of steps and draws taken before them.
 
         :param like: abstract states of the same run, for structure, shapes and dtypes.
         :param step: the step at which they were stored.
@@ -313,6 +321,7 @@ class Checkpoint:
         )
 
     def close(self) -> None:
+        """Wait for states to be written, and release the files."""
         if self._manager is not None:
             self._manager.close()
             self._manager = None

@@ -24,7 +24,7 @@ _COMPRESSION: dict[str, Any] = {"cname": "lz4", "clevel": 1}
 
 
 def layout(
-    kind: Any, wanted: str | None, chains: int, draws: int, shape: tuple[int, ...]
+    kind: np.dtype, wanted: str | None, chains: int, draws: int, shape: tuple[int, ...]
 ) -> dict[str, Any]:
     """Chunk shape, dtype and compression of an array of draws: arguments of zarr's ``create_array``.
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk, for the next process: an opt-in door to JAX's own cache."""
+"""Keeps compiled programs on disk for the next process, in JAX's own cache; only where a user asks for it."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ _LEAST_SECONDS = 0.1
 def cache(folder: str | Path | None) -> Path | None:
     """Keep compiled programs in a folder, so that the next process need not compile them again.
 
-    Opt-in, and for this process: call it before the first fit. Programs are found again for the same versions
-    of JAX and of this package, the same model and arrays of the same shapes; tracing (a second or two) is
-    still done. The folder is JAX's compilation cache and can be deleted at any time.
+    The setting holds for this process: call it before the first fit. A program is found again for the same
+    versions of JAX and of this package, the same model and arrays of the same shapes. Tracing (a second or
+    two) is done in any case. The folder is JAX's compilation cache and can be deleted at any time.
 
     :param folder: the folder, which is made where it is not there; None switches the cache off.
     :return: the folder, absolute.

@@ -2,10 +2,10 @@
 
 The store holds two groups named as in ArviZ, ``posterior`` (one variable a site) and ``sample_stats``
 (one a field of the sampler), with axes (chain, draw, …). A chunk of draws is written in full before
-the metadata (``zarr.json``, each file replaced atomically) count it. So readers see whole draws only,
-and a process killed at any time leaves all draws that were counted. Only draws stored as bfloat16 are
-compressed, every chunk ends in a checksum, and reading a damaged one raises an error that says which draws
-are intact.
+the metadata (``zarr.json``, each file replaced atomically) count it. So readers see complete draws only,
+and when the process is killed, all draws that were counted are intact. Only draws stored as bfloat16 are
+compressed. Every chunk ends in a checksum, and reading a damaged chunk raises an error that says which
+draws are intact.
 """
 
 import json
@@ -45,12 +45,18 @@ class DrawStore:
         return (self.path / "zarr.json").exists() and not self._read_about().get("unfinished")
 
     def refuse_foreign(self) -> None:
-        """:raises FileExistsError: if the folder holds anything but a store."""
+        """Refuse a folder with files that are not of a store of draws.
+
+        :raises FileExistsError: if it has any.
+        """
         if not (self.path / "zarr.json").exists():
             self.refuse_occupied()
 
     def refuse_occupied(self) -> None:
-        """:raises FileExistsError: if the folder holds something already."""
+        """Refuse a folder that is not empty.
+
+        :raises FileExistsError: if it is not.
+        """
         if entries(self.path):
             raise FileExistsError(
                 f"draws={str(self.path)!r} exists and is not empty. Choose another folder, continue "
@@ -91,7 +97,7 @@ class DrawStore:
 
         :param variables: the arrays to store.
         :param chains: number of chains.
-        :param num_draws: draws a chain that there is room for.
+        :param num_draws: number of draws of each chain that the arrays can hold.
         :param chunk: draws of each chain in one chunk.
         :param dtype: dtype in which floating-point draws are stored; None keeps their dtype.
         :param run: identifier of the run. A store that the same run did not complete is made anew.
@@ -111,13 +117,13 @@ class DrawStore:
         root: Any = zarr.open_group(self.path, mode="a", zarr_format=3)
         groups = {group: root.create_group(group) for group in (POSTERIOR, STATS)}
         for variable, axes in zip(variables, axes_of(variables)):
-            given = dtype if variable.group == POSTERIOR else None
+            stored_dtype = dtype if variable.group == POSTERIOR else None
             groups[variable.group].create_array(
                 variable.name,
                 shape=(chains, num_draws, *variable.shape),
                 dimension_names=["chain", "draw", *axes],
                 attributes={"source": variable.source},
-                **layout(variable.dtype, given, chains, chunk, variable.shape),
+                **layout(variable.dtype, stored_dtype, chains, chunk, variable.shape),
             )
         about |= {
             "capacity": num_draws,
@@ -157,7 +163,7 @@ class DrawStore:
             self._files[variable.group, variable.name].write(begin // about["chunk"], leaf)
         self._commit(about | {"num_draws": begin + leaves[0].shape[1]})
 
-    def note(self, **facts: Any) -> None:
+    def note(self, **facts: object) -> None:
         """Write facts about the whole run into the metadata, such as its suspect chains."""
         self._files = self._found()
         self._commit(self.about | facts)
@@ -281,7 +287,7 @@ class DrawStore:
         return found
 
     def check(self, num_draws: int, to_continue: bool = False) -> None:
-        """Refuse a store with files missing or cut short: a missing one would read as zeros.
+        """Refuse a store with files missing or cut short: zarr would read a missing one as zeros.
 
         :param num_draws: draws of each chain that should be whole.
         :param to_continue: whether a run is to be continued in the store: then every file is read and

@@ -1,10 +1,12 @@
 """The arrays of a store of draws: their names, axes and types."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.storage.axis_names import dims_of, variable_name
 from numpyro_bnn.storage.stored_names import refuse_names
 
@@ -26,10 +28,10 @@ class Variable(NamedTuple):
     name: str
     source: str
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: np.dtype
 
 
-def variables_of(draws: Mapping[str, Any], sample_field: str, lead: int) -> list[Variable]:
+def variables_of(draws: Mapping[str, PyTree], sample_field: str, lead: int) -> list[Variable]:
     """The variables to store for the fields that a run collects, in the order of the leaves.
 
     :param draws: abstract or real arrays by state field.
@@ -61,6 +63,6 @@ def axes_of(variables: list[Variable]) -> list[list[str]]:
     ]
 
 
-def named_part(part: Any) -> str:
+def named_part(part: object) -> str:
     """One part of a pytree path, as text."""
     return str(getattr(part, "key", getattr(part, "name", getattr(part, "idx", part))))

@@ -32,14 +32,14 @@ def _contains(folder: Path, inner: Path) -> bool:
     for place in (inner, *inner.parents):
         if place == folder:
             return True
-        # One folder may have two paths without any link, where it is mounted twice.
+        # A folder that is mounted twice has two paths without any link.
         if place.exists() and folder.exists() and place.samefile(folder):
             return True
     return False
 
 
 def entries(folder: Path) -> set[str]:
-    """Names of files and folders in a folder, without locks and marks of this package; empty without one."""
+    """Names of what a folder holds, without locks and marks of this package; none if it is missing."""
     try:
         return {name for name in os.listdir(folder) if not name.startswith(OWN_PREFIX)}
     except (FileNotFoundError, NotADirectoryError):
@@ -69,13 +69,13 @@ def require_writable(folder: Path, what: str) -> None:
     (folder / leave_mark(folder, what)).unlink()
 
 
-def path_of(name: str, value: Any) -> Path | None:
+def path_of(name: str, value: object) -> Path | None:
     """The absolute path of a folder that a user gave to ``MCMC``: the process may change its directory later.
 
     :param name: the argument, for errors.
     :param value: the value that was given.
 
-    :raises TypeError: for what is no path.
+    :raises TypeError: for a value that is no path.
     :raises ValueError: for an empty one, which would be the current folder.
     """
     if value is None:

@@ -40,8 +40,8 @@ _DERIVED = ("cached_property", "lazy_property")
 _MAKERS = (copyreg.__newobj__, copyreg._reconstructor)  # type: ignore[attr-defined]
 
 
-def members_of(kind: type) -> dict[str, Any]:
-    """Members and bases of a class by name; empty for a library's, which its version identifies."""
+def members_of(kind: type) -> dict[str, object]:
+    """Members and bases of a class by name; empty for a class of a library, whose version identifies it."""
     if not is_own_class(kind):
         return {}
     parts: dict[str, Any] = {
@@ -66,7 +66,7 @@ def members_of(kind: type) -> dict[str, Any]:
 
 
 def is_own_class(kind: type) -> bool:
-    """Whether a class may change although the versions of all libraries stay.
+    """Whether a class may change although the versions of all libraries remain the same.
 
     True for the user's own classes, and for those that a library makes at run time, as `nn.scan` does.
     """
@@ -80,7 +80,7 @@ def _is_generated(member: Any) -> bool:
     return code is not None and (code.co_filename == "<string>" or is_library_function(member))
 
 
-def wrapped_parts(value: Any) -> dict[str, Any] | None:
+def wrapped_parts(value: object) -> dict[str, object] | None:
     """The user's functions inside a wrapper of a library, such as `jax.jit`; None for other objects."""
     kind = type(value)
     if home_of(kind.__module__) is None or isinstance(value, Messenger) or not callable(value):
@@ -93,11 +93,11 @@ def wrapped_parts(value: Any) -> dict[str, Any] | None:
     return {"wrapped": inside, **more}
 
 
-def _is_own_function(value: Any) -> bool:
+def _is_own_function(value: object) -> bool:
     return isinstance(value, types.FunctionType) and not is_library_function(value)
 
 
-def state_of(value: Any) -> dict[str, Any]:
+def state_of(value: object) -> dict[str, object]:
     """The state of an object: values by attribute name.
 
     :raises Exception: of any kind, for objects that cannot be copied.
@@ -124,11 +124,11 @@ def state_of(value: Any) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if not name.startswith(of_traces)}
 
 
-def traced_state_of(value: Any) -> dict[str, Any]:
+def traced_state_of(value: object) -> dict[str, object]:
     """The state of an object on which the trace of a compiled program may depend.
 
-    That of :func:`state_of`, but with all attributes of a kernel or ready model of the user's own class,
-    and with the units that a ready model has learned.
+    It is the state of :func:`state_of`, and besides that all attributes of a kernel or ready model of the
+    user's own class, and the units that a ready model has learned.
 
     :raises Exception: of any kind, for objects that cannot be copied.
     """
@@ -140,7 +140,7 @@ def traced_state_of(value: Any) -> dict[str, Any]:
     return state_of(value) | more
 
 
-def _constructed_from(value: Any) -> dict[str, Any]:
+def _constructed_from(value: object) -> dict[str, Any]:
     """Attributes that only constructors set, and attributes named after an argument of a constructor."""
     known = getattr(value, "__dict__", {})
     found: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def _constructed_from(value: Any) -> dict[str, Any]:
     return given | found
 
 
-def _reduced(value: Any) -> dict[str, Any]:
+def _reduced(value: object) -> dict[str, Any]:
     """The values from which ``copy`` would make another such object, by name."""
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -204,7 +204,7 @@ def _without_derived(kind: type, state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in kept.items() if name not in named}
 
 
-def constant_of_library(value: Any) -> str | None:
+def constant_of_library(value: object) -> str | None:
     """Dotted name of an object that a library defines at the top level, None for others.
 
     The version of the library identifies such an object.

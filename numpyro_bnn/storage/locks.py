@@ -1,13 +1,13 @@
 """A lock on a folder, so that one process at a time writes there; a run holds it from first step to last.
 
-Two files in the folder are the lock. ``.numpyro_bnn.lock`` is locked by the operating system, which
-lets go of it when its process ends, however it ends. ``.numpyro_bnn.owner`` says which process that
-is (host, process id, when the process began), and is touched every ten seconds. Network file systems
-may know no locks, or keep them to one host: there the second file decides alone.
+The lock consists of two files in the folder. ``.numpyro_bnn.lock`` is locked by the operating system, which
+releases it when the process ends for whatever reason. ``.numpyro_bnn.owner`` names that process (host,
+process id, when the process began), and is touched every ten seconds. Some network file systems have no
+locks, or locks that other hosts do not see: there the second file decides alone.
 
 An owner that no longer runs on this host is replaced at once. One that has not touched its file for a
-minute is replaced with a warning, on whatever host it is; if it was only asleep, it sees before its
-next write that the folder is another's now, and stops. Readers need no lock.
+minute is replaced with a warning, on whatever host it is. If it was only suspended, it finds before its
+next write that another process has the folder now, and stops. Readers need no lock.
 """
 
 import json
@@ -28,9 +28,9 @@ OWN_PREFIX = ".numpyro_bnn."
 # Seconds between two touches of the owner file, and seconds without one after which an owner counts as gone.
 HEARTBEAT = 10.0
 SILENCE = 60.0
-# Seconds to wait, where no lock decides, so that processes that replace the same owner notice each other.
+# Without locks of the system: seconds to wait, so that processes that replace one owner notice each other.
 _SETTLE = 1.0
-# Seconds by which two readings of when a process began may differ: clocks are corrected.
+# Two readings of the time at which a process began may differ by so many seconds: clocks are corrected.
 _SAME_START = 2.0
 
 
@@ -67,7 +67,7 @@ class Owner(NamedTuple):
         return f"process {self.pid} on host {self.host!r}"
 
     def is_gone(self, trust_host: bool) -> bool:
-        """Whether the owner's process is known to have ended; False where that cannot be known from here.
+        """Whether the owner's process is known to have ended; False where this process cannot know it.
 
         :param trust_host: whether a host of this name is certainly this machine, containers included.
         """
@@ -137,9 +137,9 @@ class FolderLock:
         """
         if self._owner is None:
             return
-        found = self._read()
-        if found is None or found.token != self._owner.token:
-            now = "nobody: its file was removed" if found is None else str(found)
+        owner = self._read()
+        if owner is None or owner.token != self._owner.token:
+            now = "nobody: its file was removed" if owner is None else str(owner)
             raise FolderInUse(
                 f"{self.folder} was taken over while this process stood still: it is held by {now}. "
                 "This run stops, and writes nothing more there. Let the other one end, then "
@@ -237,8 +237,8 @@ class FolderLock:
         """The owner in the owner file; None without such a file, or where it cannot be understood."""
         try:
             content = json.loads(self._owner_file.read_text(encoding="utf-8"))
-            found = Owner(**content)
-            return found._replace(pid=int(found.pid), started=float(found.started))
+            owner = Owner(**content)
+            return owner._replace(pid=int(owner.pid), started=float(owner.started))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):

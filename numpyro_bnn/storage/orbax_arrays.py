@@ -1,7 +1,7 @@
-"""What orbax is given: arrays by number, random keys as plain numbers; and how it is kept quiet."""
+"""Converts chain states to what orbax stores, and silences its warnings."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._types import Array
+
 
 def alone() -> Any:
-    """Options by which orbax waits for no other process: one of them writes, each reads by itself."""
+    """Options of orbax for one process that writes, or reads, without waiting for the others."""
     import orbax.checkpoint as ocp
 
     here = jax.process_index()
@@ -20,8 +22,8 @@ def alone() -> Any:
     )
 
 
-def named(leaves: list[Any]) -> dict[str, Any]:
-    """Leaves by their position, since orbax stores mappings whose names are texts."""
+def named(leaves: Sequence[Array]) -> dict[str, Array]:
+    """Leaves by their position as text: orbax stores mappings with text keys only."""
     return {str(i): leaf for i, leaf in enumerate(leaves)}
 
 
@@ -34,20 +36,20 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def to_plain(leaves: list[Any]) -> tuple[list[np.ndarray], list[str | None]]:
+def to_plain(leaves: Sequence[Array]) -> tuple[list[np.ndarray], list[str | None]]:
     """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
     kinds = [str(jax.random.key_impl(x)) if _is_key(x) else None for x in leaves]
     plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
     return [np.asarray(x) for x in plain], kinds
 
 
-def zeros_like(leaves: list[Any]) -> list[np.ndarray]:
+def zeros_like(leaves: Sequence[Array]) -> list[np.ndarray]:
     """Zeros of the shapes and dtypes that `to_plain` gives, from abstract leaves."""
     shapes = [jax.eval_shape(jax.random.key_data, x) if _is_key(x) else x for x in leaves]
     return [np.zeros(x.shape, x.dtype) for x in shapes]
 
 
-def from_plain(leaves: list[Any], kinds: list[str | None]) -> list[jax.Array]:
+def from_plain(leaves: Sequence[Array], kinds: list[str | None]) -> list[jax.Array]:
     """The leaves that `to_plain` was given: arrays of JAX, and keys of their own kinds."""
     return [
         jnp.asarray(x) if kind is None else jax.random.wrap_key_data(jnp.asarray(x), impl=kind)

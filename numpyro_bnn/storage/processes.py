@@ -34,7 +34,7 @@ class Processes:
         return not self.several or jax.process_index() == 0
 
     def agreed(self, yes: bool) -> bool:
-        """Whether `yes` is true in any process."""
+        """Whether `yes` is true in at least one process."""
         return yes if not self.several else any(self._gathered(bool(yes)))
 
     def first(self, work: Callable[[], T]) -> T:
@@ -46,8 +46,8 @@ class Processes:
         """
         if not self.several:
             return work()
-        found = self._worked(work if self.is_first else lambda: None)
-        return found[0]
+        results = self._worked(work if self.is_first else lambda: None)
+        return results[0]
 
     def together(self, work: Callable[[], T]) -> T:
         """Run a function in every process, and raise in all if it fails in one.
@@ -68,14 +68,16 @@ class Processes:
             value = work()
         except Exception as error:
             failed = error
-        said = None if failed is None else f"{type(failed).__name__}: {failed}"[:_MOST_CHARACTERS]
-        told = self._gathered([said, value])
+        message = (
+            None if failed is None else f"{type(failed).__name__}: {failed}"[:_MOST_CHARACTERS]
+        )
+        answers = self._gathered([message, value])
         if failed is not None:
             raise failed
-        for process, (other, _) in enumerate(told):
+        for process, (other, _) in enumerate(answers):
             if other is not None:
                 raise RuntimeError(f"MCMC: process {process} ended the run. It says: {other}")
-        return [value for _, value in told]
+        return [value for _, value in answers]
 
     def _gathered(self, value: Any) -> list[Any]:
         """The values that the processes pass in, by process number; sent to all as JSON."""

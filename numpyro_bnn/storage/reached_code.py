@@ -43,10 +43,10 @@ class Load(NamedTuple):
     level: int = 0
 
 
-def reached_from(function: types.FunctionType) -> dict[str, Any]:
+def reached_from(function: types.FunctionType) -> dict[str, object]:
     """The objects that a function reads beside its arguments, by dotted name.
 
-    For a function of a library only its default values and its closure.
+    For a function of a library, these are its default values and its closure only.
 
     :param function: a function written in Python.
     """
@@ -148,7 +148,7 @@ def _all_names(code: types.CodeType) -> set[str]:
 
 
 def _follow(name: str, value: Any, attributes: tuple[str, ...]) -> tuple[str, Any]:
-    """Follow attributes as far as that runs no code; the last value and its dotted name."""
+    """The last value along some attributes that is reached without running code, with its dotted name."""
     for attribute in attributes:
         step = _attribute(value, attribute)
         if step is _MISSING:

@@ -56,7 +56,7 @@ class Described(NamedTuple):
     unknown: dict[str, str]
 
 
-def describe(name: str, value: Any) -> Facts:
+def describe(name: str, value: object) -> Facts:
     """Facts about a value, by dotted path.
 
     :param name: path of the value itself.
@@ -66,7 +66,7 @@ def describe(name: str, value: Any) -> Facts:
     return describe_all({name: value}).facts
 
 
-def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> Described:
+def describe_all(values: Mapping[str, object], leave_out: Collection[str] = ()) -> Described:
     """Facts about several values, which may share parts.
 
     :param values: values by path.
@@ -77,11 +77,11 @@ def describe_all(values: Mapping[str, Any], leave_out: Collection[str] = ()) -> 
     return Described(walk.facts, walk.unknown)
 
 
-def describe_traced(values: Mapping[str, Any], without_units: Any = None) -> Described:
+def describe_traced(values: Mapping[str, object], without_units: object = None) -> Described:
     """Facts about everything that the trace of a compiled program depends on.
 
-    More than what two runs are compared by: units that a ready model has learned, and every attribute of a
-    kernel whose class is the user's own.
+    These are more than the facts by which two runs are compared: also the units that a ready model has
+    learned, and every attribute of a kernel whose class is the user's own.
 
     :param values: models, kernels, functions and settings by name.
     :param without_units: a ready model whose trace does not depend on its units.
@@ -104,7 +104,7 @@ class _Walk:
         self.facts: Facts = {}
         self.unknown: dict[str, str] = {}
         self._leave_out = leave_out
-        # Objects that contain each other in sets would be followed for ever.
+        # Objects that contain each other in sets would be visited without end.
         self._inside_a_set = inside_a_set
         self._for_trace, self._without_units = for_trace, without_units
         # Objects seen, by id; kept alive so that no other object gets the same id.
@@ -172,8 +172,8 @@ class _Walk:
         if isinstance(value, (set, frozenset)):
             if self._for_trace and not all(isinstance(item, _PLAIN) for item in value):
                 return self._unknown(name, "is a set of objects")
-            told = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
-            self.facts[name] = f"{text} {_hash_of_set(value)}" if told else text
+            in_order = not self._inside_a_set or all(isinstance(item, _PLAIN) for item in value)
+            self.facts[name] = f"{text} {_hash_of_set(value)}" if in_order else text
             return parts
         pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
         items = dict(_labelled(pairs))
@@ -244,7 +244,7 @@ def _labelled(pairs: Any) -> Iterator[tuple[str, Any]]:
     used: set[str] = set()
     for key, item in pairs:
         label = key if isinstance(key, str) else _label(key)
-        # The number 1 and the word "1" are two keys.
+        # The number 1 and the text "1" are two different keys.
         label = label if label not in used else f"{type(key).__name__} {label}"
         while label in used:
             label += "'"
@@ -263,10 +263,10 @@ def _label(key: Any) -> str:
 
 
 def _code_digest(code: types.CodeType) -> str:
-    made = hashlib.blake2b(digest_size=6)
+    summary = hashlib.blake2b(digest_size=6)
     for part in _code_parts(code):
-        made.update(part)
-    return made.hexdigest()
+        summary.update(part)
+    return summary.hexdigest()
 
 
 def _code_parts(code: types.CodeType) -> Iterator[bytes]:
@@ -287,7 +287,7 @@ def digest(array: Any) -> str:
         return f"key {digest(jax.random.key_data(array))}"
     if not hasattr(array, "dtype") or isinstance(array, jax.Array):
         array = np.asarray(array)
-    made = hashlib.blake2b(digest_size=16)
+    summary = hashlib.blake2b(digest_size=16)
     rows = max(1, _BLOCK // max(1, array[:1].nbytes)) if array.shape else 1
     for begin in range(0, array.shape[0] if array.shape else 1, rows):
         block = np.ascontiguousarray(array[begin : begin + rows] if array.shape else array)
@@ -296,8 +296,8 @@ def digest(array: Any) -> str:
                 f"An array of Python objects, shape {array.shape}, has no data to compare a resumed "
                 "run with. Convert it to numbers with `np.asarray(x, float)`."
             )
-        made.update(block.reshape(-1).view(np.uint8))
-    return f"{array.dtype}{list(array.shape)} {made.hexdigest()}"
+        summary.update(block.reshape(-1).view(np.uint8))
+    return f"{array.dtype}{list(array.shape)} {summary.hexdigest()}"
 
 
 _LIBRARIES = ("numpyro_bnn", "numpyro", "jax", "jaxlib", "flax", "optax", "numpy")

@@ -10,7 +10,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn.storage.changed_by_model import warn_of_left_out
 from numpyro_bnn.storage.run_identity import Described, Facts, difference, differing, is_within
 
-# The format before it has fewer facts: globals and modules that a model's code reaches are missing.
+# The format before the present one has fewer facts: it lacks globals and modules that a model's code reaches.
 BEFORE = "numpyro_bnn checkpoint 1"
 # Settings that the shapes of stored states and draws depend on: a resumed run cannot differ in them.
 _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_every")
@@ -19,15 +19,16 @@ _LENGTHS = ("num_warmup", "num_samples", "num_chains", "thinning", "checkpoint_e
 _FORM = ("sites", *_LENGTHS, "draws", "draws_dtype", "x64")
 
 
-def check_accept(accept: Any) -> Collection[str]:
+def check_accept(accept: object) -> Collection[str]:
     """Refuse an `accept` that is no list of paths, or that names a setting the stored files depend on.
 
     :param accept: the argument of `resume`.
     :raises TypeError: for anything but a list of names.
     :raises ValueError: for a setting in which a resumed run cannot differ.
     """
-    names = isinstance(accept, (list, tuple, set, frozenset))
-    if not names or not all(isinstance(name, str) and name for name in accept):
+    if not isinstance(accept, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) and name for name in accept
+    ):
         raise TypeError(
             "resume: accept must be a list of names that the message of a refused `resume` gives, such "
             f"as ['kernel.model.SCALE'], got {accept!r}."
@@ -48,7 +49,7 @@ def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
         "that a model reaches. What it did look at is compared; see to the rest yourself.",
         stacklevel=find_stack_level(),
     )
-    told = [
+    shared = [
         name
         for name in before
         if name in now
@@ -57,7 +58,7 @@ def _known_to_both(before: Facts, now: Facts) -> tuple[Facts, Facts]:
         and not now[name].startswith(("as ", "not compared"))
         and " #" not in now[name]
     ]
-    return {n: before[n] for n in told}, {n: now[n] for n in told}
+    return {n: before[n] for n in shared}, {n: now[n] for n in shared}
 
 
 def refuse_other_run(

@@ -1,13 +1,14 @@
 """Compiled programs, shared by calls that would compile the same.
 
-Compiling takes seconds where a small network samples in one. Two calls compile the same program where
-everything that is traced is equal: the code and all values that it reaches, which
-:mod:`numpyro_bnn.storage.run_identity` describes. So a program is kept under a hash of that description, and
-an equal call, of an equal model object as well, finds it. What cannot be described is never shared, and
-neither is what is called under one of NumPyro's handlers, which would change the trace.
+Compiling takes seconds, while a small network is sampled in one second. Two calls compile the same program
+if everything that is traced is equal: the code and all values that it reaches, which
+:mod:`numpyro_bnn.storage.run_identity` describes. So a program is kept under a hash of that description,
+and a later call with an equal description uses it, also for another, equal model object. A program is never
+shared if its code cannot be described, or if it is called under one of NumPyro's handlers, which would
+change the trace.
 
-Equal shapes need no place in the hash: ``jax.jit`` compiles for each. If it traces again, for other shapes,
-the first caller's objects are described again, because they may have changed since.
+Shapes are not part of the hash: ``jax.jit`` compiles for each shape. When it traces again for other shapes,
+the objects of the first caller are described again, because they may have changed since.
 """
 
 import functools
@@ -26,7 +27,7 @@ from numpyro_bnn.data.units import Prepared
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.storage.run_identity import describe_traced
 
-# Programs to keep: those of some ten models. The one that was not used for longest goes first.
+# Number of programs to keep: those of some ten models. The least recently used one is dropped first.
 _MOST = 128
 # Stands for any array, whose shape and dtype ``jax.jit`` looks at itself.
 _ARRAY = "array"
@@ -35,7 +36,7 @@ _lock = threading.Lock()
 
 
 class _Changed(Exception):
-    """What a program was described by has changed, so that it is not traced again."""
+    """An object in the description of a program has changed, so that the program is not traced again."""
 
 
 class Traced:
@@ -48,7 +49,7 @@ class Traced:
     :param parts: everything else by name: kernels, functions, settings.
     """
 
-    def __init__(self, model: Callable | None, static: tuple, **parts: Any) -> None:
+    def __init__(self, model: Callable | None, static: tuple, **parts: object) -> None:
         arguments = Arguments.join([_ARRAY] * sum(static[1]), static)
         self._parts = {"model": model, "arguments": arguments, **parts}
         leaves = jax.tree.leaves(arguments, is_leaf=lambda leaf: isinstance(leaf, Prepared))
@@ -67,7 +68,10 @@ class Traced:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def check(self) -> None:
-        """:raises _Changed: if the parts are no longer what they were."""
+        """Describe the parts again.
+
+        :raises _Changed: if they have changed.
+        """
         if self._described() != self.hash:
             raise _Changed
 
@@ -102,7 +106,7 @@ def compiled(function: Callable, traced: Traced, **options: Any) -> Callable:
 
 
 def _checked(function: Callable, traced: Traced) -> Callable:
-    """`function`, which is traced only while everything is as it was described."""
+    """`function`, which refuses to be traced after its description has changed."""
 
     @functools.wraps(function)
     def checked(*args: Any) -> Any:
@@ -113,7 +117,7 @@ def _checked(function: Callable, traced: Traced) -> Callable:
 
 
 class _Shared:
-    """A shared program, and the caller's own in case that the shared one cannot be traced again."""
+    """A shared program, with a program of the caller's own for when the shared one cannot be traced again."""
 
     def __init__(self, shared: Callable, own: Callable) -> None:
         self._program, self._own = shared, own
@@ -126,11 +130,11 @@ class _Shared:
             return self._own(*args)
 
     def __getattr__(self, name: str) -> Any:
-        # What else jax.jit gives, such as `lower`.
+        # Other attributes of a function from `jax.jit`, such as `lower`.
         return getattr(self._program, name)
 
 
-def is_compiled(program: Any) -> bool:
+def is_compiled(program: object) -> bool:
     """Whether a program that :func:`compiled` gave has been compiled, for arguments of some shapes."""
     size = getattr(program, "_cache_size", None)
     return size is not None and size() > 0

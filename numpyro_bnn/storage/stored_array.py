@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # Arrays of up to so many bytes are read into memory as a whole.
 _IN_MEMORY = 2**26
@@ -20,7 +21,8 @@ class Store(Protocol):
     path: Path
 
     @property
-    def num_sound(self) -> int: ...
+    def num_sound(self) -> int:
+        """Draws of each chain that are neither missing nor damaged."""
 
 
 class StoredArray:
@@ -34,7 +36,9 @@ class StoredArray:
     :param first: the first draw to show; earlier ones were dropped.
     """
 
-    def __init__(self, array: Any, store: "Store", chains: Any = None, first: int = 0) -> None:
+    def __init__(
+        self, array: Any, store: "Store", chains: ArrayLike | None = None, first: int = 0
+    ) -> None:
         self._array = array
         self._store = store
         self._first = first
@@ -83,7 +87,7 @@ class StoredArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self._read(slice(None), ()), dtype)
 
-    def take_chains(self, chains: Any) -> "StoredArray":
+    def take_chains(self, chains: ArrayLike) -> "StoredArray":
         """An array of the draws of some chains only; `chains` indexes the chains shown here."""
         return StoredArray(self._array, self._store, self.chains[np.asarray(chains)], self._first)
 

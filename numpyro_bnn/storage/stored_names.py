@@ -1,7 +1,7 @@
 """Refuses names of sites that files or ArviZ cannot hold, before any step is taken.
 
-A site becomes a folder of a zarr store, a variable of an xarray dataset beside axes that have names
-too, and a variable of a netCDF file. Each of these takes most names, and fails late at some.
+A site becomes a folder of a zarr store, a variable of an xarray dataset, whose axes have names too, and a
+variable of a netCDF file. Each of these accepts most names, and fails at some of them late.
 """
 
 from collections.abc import Iterable, Mapping

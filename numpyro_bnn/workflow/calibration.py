@@ -9,14 +9,17 @@ statistic and the scores in :mod:`numpyro_bnn.scores.conformal`.
 """
 
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 import numpy as np
-from numpyro.infer import MCMC as NumPyroMCMC
+from numpy.typing import ArrayLike
 
-from numpyro_bnn.data.arguments import as_array, as_arrays
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn._checks import check_share
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import held_by, run_of, targets_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average
 from numpyro_bnn.scores.against_targets import standard_error
@@ -36,7 +39,14 @@ Method = Literal["cdf", "cqr", "aps", "raps"]
 METHODS: dict[str, tuple[Method, ...]] = {"mean": ("cdf", "cqr"), "probs": ("aps", "raps")}
 
 
-class Measured(NamedTuple):
+class FittedEstimator(Protocol):
+    """An estimator after `fit`, such as :class:`numpyro_bnn.BNNRegressor`."""
+
+    def predictions(self, X: PyTree) -> Predictions:
+        """Predictions of every draw at inputs, N rows."""
+
+
+class MeasuredCoverage(NamedTuple):
     """What intervals or sets are on rows of a test.
 
     - **coverage** - share of targets inside, with its standard error **coverage_error**
@@ -59,8 +69,8 @@ class Measured(NamedTuple):
 class Evaluation(NamedTuple):
     """Intervals or sets of the model itself (**before**) and calibrated ones (**after**), same rows."""
 
-    before: Measured
-    after: Measured
+    before: MeasuredCoverage
+    after: MeasuredCoverage
 
     def __str__(self) -> str:
         return f"before  {self.before}\nafter   {self.after}"
@@ -79,7 +89,7 @@ class Calibrated:
 
     def __init__(
         self,
-        source: Any,
+        source: Draws | FittedEstimator,
         method: Method,
         coverage: float,
         scores: np.ndarray,
@@ -99,7 +109,7 @@ class Calibrated:
         :param coverage: a probability strictly between 0 and 1.
         :raises ValueError: for ``"cqr"``, whose scores are of one coverage; too few rows for this coverage.
         """
-        _check_coverage(coverage)
+        check_share("calibrate", "coverage", coverage)
         if self.method == "cqr" and coverage != self.coverage:
             raise ValueError(
                 f"calibrate: scores of method 'cqr' are of coverage {self.coverage} alone, and coverage="
@@ -107,7 +117,7 @@ class Calibrated:
             )
         return Calibrated(self._source, self.method, coverage, self._scores, self.temperature)
 
-    def predict_interval(self, x: Any) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(self, x: PyTree) -> tuple[np.ndarray, np.ndarray]:
         """Intervals that hold new targets with probability `coverage`, on average over rows.
 
         :param x: inputs, N rows.
@@ -119,7 +129,7 @@ class Calibrated:
         low, high = _intervals(predictions, self.method, self.coverage, self.threshold).T
         return low, high
 
-    def predict_set(self, x: Any) -> np.ndarray:
+    def predict_set(self, x: PyTree) -> np.ndarray:
         """Sets of classes that hold new labels with probability `coverage`, on average over rows.
 
         A set is empty where the model is right more often than `coverage`: there is no other way to miss
@@ -132,7 +142,7 @@ class Calibrated:
         self._check_kind("predict_set", "probs", "Use `predict_interval` for regression.")
         return self._class_scores(x) <= self.threshold
 
-    def predict_proba(self, x: Any) -> np.ndarray:
+    def predict_proba(self, x: PyTree) -> np.ndarray:
         """Probabilities of the classes, averaged over draws and scaled by `temperature`.
 
         The most probable class stays the same.
@@ -145,7 +155,7 @@ class Calibrated:
         assert self.temperature is not None
         return tempered(probabilities(predictions_of(self._source, x)), self.temperature)
 
-    def evaluate(self, x_test: Any, y_test: Any) -> Evaluation:
+    def evaluate(self, x_test: PyTree, y_test: ArrayLike) -> Evaluation:
         """Coverage and size on other held-out rows, of the model's own intervals or sets and of these.
 
         Standard errors are over the test rows, of this calibration.
@@ -161,13 +171,13 @@ class Calibrated:
             own = _intervals(predictions, "cqr", self.coverage, 0.0)
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
             return Evaluation(*(_of_intervals(ends, np.asarray(y)) for ends in (own, made)))
-        labels = _labels(self._source, y_test)
+        labels = targets_of(self._source, y_test, "evaluate")
         _check_targets(predictions_of(self._source, x_test), labels)
         made = self._class_scores(x_test) <= self.threshold
         own = nominal_sets(self._source, x_test, self.coverage)
         return Evaluation(*(_of_sets(inside, labels) for inside in (own, made)))
 
-    def _class_scores(self, x: Any) -> np.ndarray:
+    def _class_scores(self, x: PyTree) -> np.ndarray:
         return class_scores(self._source, x, PENALTY if self.method == "raps" else 0.0)
 
     def _check_kind(self, name: str, kind: str, advice: str) -> None:
@@ -184,9 +194,9 @@ class Calibrated:
 
 
 def calibrate(
-    fitted: Any,
-    x_cal: Any,
-    y_cal: Any,
+    fitted: Run | FittedEstimator,
+    x_cal: PyTree,
+    y_cal: ArrayLike,
     coverage: float = 0.9,
     method: Method | None = None,
 ) -> Calibrated:
@@ -224,9 +234,9 @@ def calibrate(
     >>> low, high = calibrated.predict_interval(x_new)                      # doctest: +SKIP
     >>> print(calibrated.evaluate(x_test, y_test))                          # doctest: +SKIP
     """
-    _check_coverage(coverage)
+    check_share("calibrate", "coverage", coverage)
     source, run = _source_of(fitted)
-    labels = _labels(source, y_cal)
+    labels = targets_of(source, y_cal, "calibrate")
     refuse_training_rows("calibrate", run, _inputs(source, x_cal), labels)
     predictions = predictions_of(source, x_cal)
     kind = "probs" if "probs" in predictions.values else "mean"
@@ -260,28 +270,16 @@ def _check_targets(predictions: Predictions, y: Any) -> None:
         predictions.cdf(y)
 
 
-def _check_coverage(coverage: Any) -> None:
-    number = isinstance(coverage, (int, float, np.number)) and not isinstance(coverage, bool)
-    if not number or not 0 < coverage < 1:
-        raise ValueError(
-            f"calibrate: coverage must be a number strictly between 0 and 1, got {coverage!r}. Give 0.9 "
-            "for 90 %."
-        )
-
-
-def _source_of(fitted: Any) -> tuple[Any, Any]:
+def _source_of(fitted: Run | FittedEstimator) -> tuple[Any, Any]:
     """What predicts, an estimator or draws; and the run that knows the training rows, or None."""
     if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
-        if not hasattr(fitted, "draws_"):
-            raise ValueError(
-                f"calibrate: this {type(fitted).__name__} is not fitted yet; call `fit`."
-            )
-        return fitted, getattr(fitted, "mcmc_", None)
-    run = fitted if isinstance(fitted, NumPyroMCMC) else getattr(fitted, "mcmc", None)
-    return draws_of(fitted, owner="calibrate"), run
+        # An estimator predicts in blocks, and takes tables as scikit-learn does.
+        held_by(fitted, "draws")
+        return fitted, run_of(fitted)
+    return draws_of(fitted, owner="calibrate"), run_of(fitted)
 
 
-def predictions_of(source: Any, x: Any) -> Predictions:
+def predictions_of(source: Draws | FittedEstimator, x: PyTree) -> Predictions:
     """Predictions of an estimator or of draws."""
     made: Predictions = (
         predict(None, source, x) if isinstance(source, Draws) else source.predictions(x)
@@ -295,29 +293,19 @@ def probabilities(predictions: Predictions) -> np.ndarray:
     return probs / probs.sum(1, keepdims=True)
 
 
-def _labels(source: Any, y: Any) -> np.ndarray:
-    """Targets as the model has them: class numbers in place of an estimator's labels."""
-    classes = getattr(source, "classes_", None)
-    if classes is None:
-        return np.asarray(as_array("calibrate", "y", y))
-    y = np.asarray(y)
-    if not (known := np.isin(y, classes)).all():
-        raise ValueError(
-            f"calibrate: y has the label {y[~known][0].item()!r}, and the training labels are "
-            f"{classes.tolist()}. Leave out rows of other classes."
-        )
-    return np.searchsorted(classes, y)
-
-
-def _inputs(source: Any, x: Any) -> Any:
+def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:
     """Inputs as arrays, in the form that the model takes."""
     if isinstance(source, Draws):
         return as_arrays(source.model, (x,), {})[0][0]
+    refuse_text_columns("calibrate", "x_cal", x, convertible=True)
     return np.asarray(x, np.float64)
 
 
 def class_scores(
-    source: Any, x: Any, penalty: float = 0.0, predictions: Predictions | None = None
+    source: Draws | FittedEstimator,
+    x: PyTree,
+    penalty: float = 0.0,
+    predictions: Predictions | None = None,
 ) -> np.ndarray:
     """The score of each class, (N, classes), at inputs that decide the uniform numbers of their rows.
 
@@ -327,7 +315,7 @@ def class_scores(
     return set_scores(probabilities(predictions), uniforms(_inputs(source, x)), penalty)
 
 
-def uniforms(x: Any) -> np.ndarray:
+def uniforms(x: PyTree) -> np.ndarray:
     """A number between 0 and 1 a row, by a hash of its inputs: the same row gets the same set anywhere.
 
     A score that depends on the inputs alone, and not on a generator, is exchangeable when rows are.
@@ -347,9 +335,9 @@ def uniforms(x: Any) -> np.ndarray:
     return (np.array(numbers, np.float64) + 0.5) / 2.0**48
 
 
-def nominal_sets(source: Any, x: Any, coverage: float) -> np.ndarray:
+def nominal_sets(source: Draws | FittedEstimator, x: PyTree, coverage: float) -> np.ndarray:
     """Sets that hold `coverage` of the model's own probability, (N, classes)."""
-    _check_coverage(coverage)
+    check_share("predict_set", "coverage", coverage)
     return class_scores(source, x) <= coverage
 
 
@@ -376,17 +364,17 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
     return np.stack([low - by, high + by], 1)
 
 
-def _of_intervals(ends: np.ndarray, y: np.ndarray) -> Measured:
+def _of_intervals(ends: np.ndarray, y: np.ndarray) -> MeasuredCoverage:
     inside = (ends[:, 0] <= y) & (y <= ends[:, 1])
     return _measured(inside, ends[:, 1] - ends[:, 0])
 
 
-def _of_sets(inside: np.ndarray, labels: np.ndarray) -> Measured:
+def _of_sets(inside: np.ndarray, labels: np.ndarray) -> MeasuredCoverage:
     return _measured(inside[np.arange(len(labels)), labels], inside.sum(1))
 
 
-def _measured(inside: np.ndarray, size: np.ndarray) -> Measured:
+def _measured(inside: np.ndarray, size: np.ndarray) -> MeasuredCoverage:
     inside, size = inside.astype(np.float64), size.astype(np.float64)
-    return Measured(
+    return MeasuredCoverage(
         float(inside.mean()), standard_error(inside), float(size.mean()), standard_error(size)
     )

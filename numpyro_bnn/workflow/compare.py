@@ -1,16 +1,16 @@
 """Several methods on one model: a second sampler to check a first, and a table of many."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
-from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer import NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.approximations.laplace import laplace
 from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
@@ -19,7 +19,8 @@ from numpyro_bnn.approximations.sgd_iterates import swag
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
-from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, is_finished
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.fields import fields_of
@@ -33,10 +34,14 @@ from numpyro_bnn.workflow.method_table import Comparison, judged
 class Data(NamedTuple):
     """Training rows and test rows."""
 
-    x: Any
-    y: Any
-    x_test: Any
-    y_test: Any
+    x: PyTree
+    y: Array
+    x_test: PyTree
+    y_test: Array
+
+
+# A kernel over the model, a function that returns draws, or a finished run.
+Method: TypeAlias = MCMCKernel | Callable[..., Run] | Run
 
 
 class Fitted(NamedTuple):
@@ -49,8 +54,8 @@ class Fitted(NamedTuple):
 
 def compare(
     model: Callable,
-    data: Any,
-    methods: Mapping[str, Any] | None = None,
+    data: Sequence[PyTree] | Mapping[str, PyTree],
+    methods: Mapping[str, Method | None] | None = None,
     reference: str = "hmc",
     *,
     key: jax.Array | None = None,
@@ -68,8 +73,9 @@ def compare(
     :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys.
     :param methods: name to a kernel over the model, to a function ``f(model, key, x, y)`` that
         returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to a finished run: an ``MCMC`` after
-        `run`, draws, or a mapping (chain, draw, …). The value None stands for the method that
-        :func:`default_methods` has under this name. Default: all of these.
+        `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator, draws, or a mapping (chain,
+        draw, …); fits and estimators predict with the model that they were fitted to. The value None stands
+        for the method that :func:`default_methods` has under this name. Default: all of these.
     :param reference: the method that the others are compared with; ``"hmc"`` is NUTS where
         `methods` do not say otherwise.
     :param key: random key; default ``jax.random.key(0)``.
@@ -82,7 +88,7 @@ def compare(
     """
     rows = _data(model, data)
     known = default_methods(model, num_chains, len(rows.y))
-    asked = dict(known) if methods is None else dict(methods)
+    asked: dict[str, Method | None] = dict(known if methods is None else methods)
     asked.setdefault(reference, None)
     for name, method in asked.items():
         if method is None and name not in known:
@@ -123,7 +129,7 @@ def compare(
     return Comparison(tuple(table), reference, regression, predictions, draws)
 
 
-def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Any]:
+def default_methods(model: Callable, num_chains: int, num_rows: int) -> dict[str, Method]:
     """The methods that :func:`compare` has by name.
 
     :param model: the model that kernels sample.
@@ -178,9 +184,10 @@ def _fitted(
     progress_bar: bool,
 ) -> Fitted:
     """Run a method, or take the draws of a finished run."""
-    if isinstance(method, (NumPyroMCMC, Mapping)):
+    if is_finished(method):
         _check_rows(name, method, data)
-        return Fitted(draws_of(method, model, f"compare: {name}"))
+        has_its_own = getattr(held_by(method, "draws"), "model", None) is not None
+        return Fitted(draws_of(method, None if has_its_own else model, f"compare: {name}"))
     begin = time.perf_counter()
     if isinstance(method, MCMCKernel):
         draws, gradients = _sampled(method, data, key, starts, settings, progress_bar)
@@ -198,11 +205,17 @@ def _fitted(
 
 
 def _check_rows(name: str, run: Any, data: Data) -> None:
-    """Refuse a finished run over another number of rows than the other methods are fitted to."""
+    """Refuse a finished run over another number of rows, or other labels, than the other methods have."""
     fitted, given = (
         [np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)][:1]
-        for x in (getattr(run, "_args", None), data.x)
+        for x in (arguments_of(run)[0], data.x)
     )
+    classes = getattr(run, "classes_", None)
+    if classes is not None and list(classes) != list(range(len(classes))):
+        raise ValueError(
+            f"compare: {name!r} was fitted to the labels {classes.tolist()}, and targets of a model are "
+            "class numbers from 0. Fit it to `np.unique(y, return_inverse=True)[1]`, and give such y here."
+        )
     if fitted and fitted != given:
         raise ValueError(
             f"compare: {name!r} was fitted to {fitted[0][0] if fitted[0] else 0} rows, and x has "

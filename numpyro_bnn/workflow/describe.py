@@ -4,7 +4,7 @@ import html
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +14,19 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.call_order import call_order
-from numpyro_bnn.potential.own_subsampling import all_rows
 from numpyro_bnn.potential.structure import as_jax
+from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.paths import is_auxiliary, layer_of, site_name
-from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.priors.precision_conditionals import Level, levels_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Row(NamedTuple):
@@ -96,14 +100,14 @@ class ModelTable:
             f"<p>{html.escape(self._total)}</p>"
         )
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """The rows as a pandas data frame, with the fields of :class:`Row` as columns."""
         import pandas as pd
 
         return pd.DataFrame(self.rows, columns=Row._fields)
 
 
-def describe(model: Any, *args: Any, **kwargs: Any) -> ModelTable:
+def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
     """Which prior sits on which weight, in the order in which the layers are called.
 
     Flax numbers layers in the order in which they are made: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the

@@ -4,11 +4,14 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator, is_classifier
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from numpyro_bnn._checks import check_whole
+from numpyro_bnn.data.arguments import refuse_text_columns
 from numpyro_bnn.scores.conformal import rows_needed
 
 # The coverage for which held-out rows are calibrated first; others are asked of the same rows.
@@ -25,7 +28,9 @@ def validated(
     :param reset: whether to remember number and names of the columns, or to compare with those remembered.
     :param y_numeric: whether targets must be numbers.
     :raises ValueError: for missing values, other columns or numbers of rows.
+    :raises TypeError: for columns of texts, categories or dates.
     """
+    refuse_text_columns(type(estimator).__name__, "X", X, convertible=True)
     if reset:
         return validate_data(
             estimator,
@@ -33,10 +38,21 @@ def validated(
             y,
             dtype=np.float64,
             y_numeric=y_numeric,
-            multi_output=False,
+            multi_output=is_regressor(estimator),
             ensure_min_samples=2,
         )
     return validate_data(estimator, X, dtype=np.float64, reset=False)
+
+
+def hidden_sizes(estimator: BaseEstimator) -> tuple[int, ...]:
+    """Units of each hidden layer, from the `hidden` of an estimator: a sequence, or a number for one layer.
+
+    :raises ValueError: for a layer without units, or units that are no whole number.
+    """
+    hidden = estimator.hidden
+    layers = hidden if np.ndim(hidden) else (hidden,)
+    name = type(estimator).__name__
+    return tuple(check_whole(name, "each entry of hidden, such as (16, 16),", n) for n in layers)
 
 
 def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
@@ -50,7 +66,7 @@ def table_like(estimator: BaseEstimator, X: np.ndarray) -> Any:
 
 
 def weights_of(
-    X: np.ndarray, y: np.ndarray, sample_weight: Any
+    X: np.ndarray, y: np.ndarray, sample_weight: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Rows that count, and their weights; None where each counts once.
 

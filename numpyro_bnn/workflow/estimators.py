@@ -8,99 +8,24 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from numpyro_bnn._checks import check_share
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.diagnostics.report import Report
-from numpyro_bnn.models.random_module import MLP
-from numpyro_bnn.models.ready import ReadyModel, classification, regression
-from numpyro_bnn.posterior.draws import Draws
-from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.posterior.predictive_draws import Predictions, average
+from numpyro_bnn.models.ready import classification, regression
+from numpyro_bnn.posterior.predictive_draws import average
 from numpyro_bnn.priors.hierarchical import Hierarchical
-from numpyro_bnn.run.mcmc import MCMC
-from numpyro_bnn.workflow.calibration import Calibrated, calibrate, nominal_sets
-from numpyro_bnn.workflow.estimator_inputs import (
-    BLOCK,
-    COVERAGE,
-    held_out,
-    in_blocks,
-    key_from,
-    table_like,
-    validated,
-    weights_of,
-)
-from numpyro_bnn.workflow.fit import fit as fit_model
+from numpyro_bnn.workflow.calibration import nominal_sets
+from numpyro_bnn.workflow.estimator_base import BNNEstimator
+from numpyro_bnn.workflow.estimator_inputs import validated, weights_of
 
 
-class _BNN(BaseEstimator):
-    """What both estimators share; each names its own parameters."""
-
-    def _network(self, outputs: int) -> Any:
-        if self.network is not None:
-            return self.network
-        return MLP(tuple(self.hidden), outputs)
-
-    def _fit(self, model: ReadyModel, X: np.ndarray, y: np.ndarray, weights: Any) -> Any:
-        """Sample the posterior of a model, keep it, and calibrate it on the rows that are held out."""
-        kept, held = held_out(self, y)
-        fitted = fit_model(
-            model,
-            table_like(self, X[kept]),
-            y[kept],
-            key=key_from(self.random_state),
-            weights=None if weights is None else weights[kept],
-            kernel=self.kernel,
-            num_chains=self.num_chains,
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            thinning=self.thinning,
-            batch_size=self.batch_size,
-            until=self.until,
-            max_minutes=self.max_minutes,
-            progress_bar=self.progress_bar,
-        )
-        self.model_ = model
-        self.mcmc_: MCMC = fitted.mcmc
-        self.draws_: Draws = fitted.draws
-        self.report_: Report = fitted.report
-        self.calibration_: Calibrated | None = None
-        if len(held):
-            targets = y[held] if isinstance(self, RegressorMixin) else self.classes_[y[held]]
-            self.calibration_ = calibrate(self, table_like(self, X[held]), targets, COVERAGE)
-        return self
-
-    def predictions(self, X: Any) -> Predictions:
-        """Predictions of every draw, as :func:`numpyro_bnn.predict` gives them.
-
-        Rows are predicted in blocks of one size, so that a row gets the same numbers among any others.
-
-        :param X: inputs (N, columns), an array or a table with the columns of the training table.
-        :return: arrays with leading axes (chain, draw, row).
-        """
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
-        made = predict(None, self.draws_, table_like(self, in_blocks(X)), batch_size=BLOCK)
-        return made.first_rows(len(X))
-
-    def sample(self, X: Any) -> np.ndarray:
-        """One target of every row under each draw of the posterior.
-
-        :param X: inputs (N, columns).
-        :return: shape (draw, row), draws of all chains in a row.
-        """
-        drawn = self.predictions(X).sample(key_from(self.random_state))
-        return drawn.reshape(-1, drawn.shape[-1])
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The run holds compiled programs; draws, report and model are what predictions are made from.
-        return {k: v for k, v in super().__getstate__().items() if k != "mcmc_"}
-
-
-class BNNRegressor(RegressorMixin, _BNN):
+class BNNRegressor(RegressorMixin, BNNEstimator):
     """Regression by a Bayesian neural network.
 
     The posterior over the weights is sampled as :func:`numpyro_bnn.fit` does it: an ensemble is optimised,
@@ -110,17 +35,18 @@ class BNNRegressor(RegressorMixin, _BNN):
     run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer.
-    :param network: any Flax module with one output in place of a perceptron (two for
-        ``likelihood="heteroscedastic"``); `hidden` is not used then.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
+    :param network: any Flax or Equinox module in place of a perceptron, with an output for every target (two
+        for ``likelihood="heteroscedastic"``); `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs and target; default
         ``priors.Hierarchical()``.
     :param likelihood: ``"gaussian"``, ``"student_t"`` or ``"heteroscedastic"``, which learns a noise for each
         row: on a table of 1202 rows it gained 0.10 nats a row of log score, and its mean was off by half as
-        much again (``benchmarks/predictions/against_boosting.py``).
+        much again (``benchmarks/predictions/against_boosting.py``). Several targets take the first, with a
+        noise for each of them.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`.
+    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -129,7 +55,7 @@ class BNNRegressor(RegressorMixin, _BNN):
     :param calibration: share of the rows to hold out of the fit, such as 0.2: `predict_interval` then holds
         the share of new targets that it says, on average over rows that are exchangeable with these, also
         where the run has not converged (see :func:`numpyro_bnn.calibrate`). Each counts once, whatever its
-        weight.
+        weight. For one target.
     :param random_state: seed, ``np.random.RandomState`` or None, as in scikit-learn.
     :param progress_bar: show progress.
 
@@ -141,7 +67,7 @@ class BNNRegressor(RegressorMixin, _BNN):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (16, 16),
+        hidden: Sequence[int] | int = (16, 16),
         *,
         network: Any = None,
         prior: Any = None,
@@ -174,47 +100,64 @@ class BNNRegressor(RegressorMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNRegressor":
-        """Sample the posterior.
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNRegressor":
+        """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
-        :param y: targets (N,).
+        :param y: targets (N,), or (N, targets).
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
+        :raises TypeError: for columns of texts, categories or dates.
+        :raises ValueError: for missing values, a setting out of range, or a `calibration` of several targets.
         """
         X, y = validated(self, X, y, reset=True, y_numeric=True)
-        y = column_or_1d(y, warn=True).astype(np.float64)
+        several = y.ndim == 2 and y.shape[1] > 1
+        y = (y if several else column_or_1d(y, warn=True)).astype(np.float64)
+        if several and self.calibration is not None:
+            raise ValueError(
+                f"BNNRegressor: calibration={self.calibration!r} is for one target, and y has {y.shape[1]} "
+                "columns. Fit an estimator for each column, or leave it out."
+            )
         X, y, weights = weights_of(X, y, sample_weight)
-        outputs = 2 if self.likelihood == "heteroscedastic" else 1
+        outputs = 2 if self.likelihood == "heteroscedastic" else y.shape[1] if several else 1
         prior = Hierarchical() if self.prior is None else self.prior
         model = regression(self._network(outputs), prior, likelihood=self.likelihood)
         fitted: BNNRegressor = self._fit(model, X, y, weights)
         return fitted
 
     def predict(
-        self, X: Any, return_std: bool = False
+        self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior mean of the target, and how uncertain a new target is.
 
         :param X: inputs (N, columns).
         :param return_std: also give the standard deviation of the predictive distribution, noise included.
-        :return: (N,), or a pair of such arrays.
+        :return: (N,), or (N, targets) of several targets; or a pair of such arrays.
         """
         mean, scale = average(self.predictions(X))
         return (mean, scale) if return_std else mean
 
     def predict_quantiles(
-        self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+        self, X: ArrayLike, quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     ) -> np.ndarray:
         """Quantiles of the predictive distribution of a new target.
 
         :param X: inputs (N, columns).
         :param quantiles: probabilities strictly between 0 and 1.
-        :return: (N, quantiles).
+        :return: (N, quantiles), or (N, targets, quantiles) of several targets.
         """
-        return self.predictions(X).quantiles(quantiles).T
+        return np.moveaxis(self.predictions(X).quantiles(quantiles), 0, -1)
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The interval that holds a new target with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise the central interval of the
@@ -222,17 +165,18 @@ class BNNRegressor(RegressorMixin, _BNN):
 
         :param X: inputs (N, columns).
         :param coverage: a probability strictly between 0 and 1.
-        :return: lower and upper ends, (N,) each.
+        :return: lower and upper ends, (N,) each, or (N, targets) of several targets.
         """
         check_is_fitted(self)
+        check_share("predict_interval", "coverage", coverage)
         if self.calibration_ is not None:
             return self.calibration_.at(coverage).predict_interval(X)
         tail = (1 - coverage) / 2
-        low, high = self.predict_quantiles(X, (tail, 1 - tail)).T
-        return low, high
+        ends = self.predict_quantiles(X, (tail, 1 - tail))
+        return ends[..., 0], ends[..., 1]
 
 
-class BNNClassifier(ClassifierMixin, _BNN):
+class BNNClassifier(ClassifierMixin, BNNEstimator):
     """Classification by a Bayesian neural network.
 
     The posterior over the weights is sampled as :func:`numpyro_bnn.fit` does it: an ensemble is optimised,
@@ -242,7 +186,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
     ``mcmc_`` (the run; not kept by pickle), ``calibration_`` (of the rows held out, else None), ``model_``,
     ``n_features_in_``, ``feature_names_in_``.
 
-    :param hidden: units of each hidden layer.
+    :param hidden: units of each hidden layer; a number, such as 8, is one layer.
     :param network: any Flax module with an output a class (or one output, for two classes) in place of a
         perceptron; `hidden` is not used then.
     :param prior: prior over the weights, for standardised inputs; default ``priors.Hierarchical()``.
@@ -251,7 +195,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         posterior for a population with other shares of the classes, not for the one the rows are from.
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
-    :param max_minutes: time limit of a fit with `until`.
+    :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.
     :param num_warmup: length of warm-up in draws.
     :param num_samples: draws of each chain; with `until` their number when the run is first judged.
     :param num_chains: chains, each from a network optimised by itself.
@@ -272,7 +216,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
 
     def __init__(
         self,
-        hidden: Sequence[int] = (16, 16),
+        hidden: Sequence[int] | int = (16, 16),
         *,
         network: Any = None,
         prior: Any = None,
@@ -305,14 +249,17 @@ class BNNClassifier(ClassifierMixin, _BNN):
         self.random_state = random_state
         self.progress_bar = progress_bar
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BNNClassifier":
-        """Sample the posterior.
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> "BNNClassifier":
+        """Sample the posterior; a ``ConvergenceWarning`` says if it is not known within tolerance.
 
         :param X: inputs (N, columns), an array or a table of numbers.
         :param y: labels (N,): numbers, booleans or text.
         :param sample_weight: (N,): a row of weight w counts as w equal rows; rows of weight 0 are left out.
         :return: this estimator.
-        :raises ValueError: if all labels are of one class.
+        :raises TypeError: for columns of texts, categories or dates.
+        :raises ValueError: for missing values, a setting out of range, or if all labels are of one class.
         """
         X, y = validated(self, X, y, reset=True)
         check_classification_targets(y)
@@ -334,7 +281,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         fitted: BNNClassifier = self._fit(model, X, labels, weights)
         return fitted
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Posterior predictive probabilities of the classes, in the order of ``classes_``.
 
         :param X: inputs (N, columns).
@@ -343,7 +290,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         probs = np.asarray(average(self.predictions(X)), np.float64)
         return probs / probs.sum(1, keepdims=True)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The class of highest probability.
 
         :param X: inputs (N, columns).
@@ -353,7 +300,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
         labels: np.ndarray = self.classes_[best]
         return labels
 
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> np.ndarray:
         """The set of classes that holds the label of a new row with probability `coverage`.
 
         With `calibration`, on average over rows whatever the model; otherwise by the model's own
@@ -368,7 +315,7 @@ class BNNClassifier(ClassifierMixin, _BNN):
             return self.calibration_.at(coverage).predict_set(X)
         return nominal_sets(self, X, coverage)
 
-    def sample(self, X: Any) -> np.ndarray:
+    def sample(self, X: ArrayLike) -> np.ndarray:
         """One label of every row under each draw of the posterior.
 
         :param X: inputs (N, columns).

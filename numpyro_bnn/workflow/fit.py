@@ -13,12 +13,15 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_key
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.diagnostics.diagnose import diagnose
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, draws_of
@@ -28,14 +31,9 @@ from numpyro_bnn.posterior.stacking import stack
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until
-from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
-from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MCLMC
-from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB
-from numpyro_bnn.workflow.kernels_by_name import _STEPS_A_DRAW, DEFAULT, kernel_named
+from numpyro_bnn.workflow.check_fit import check_fit
+from numpyro_bnn.workflow.default_kernels import BATCH, MANY_ROWS, kernel_for_fit
 
-# With more rows than this, minibatches are the default: full gradients cost more than they gain.
-_MANY_ROWS = 20_000
-_BATCH = 500
 # Training inputs at which predictions are diagnosed, at most, where no others are given.
 _INPUTS = 1000
 
@@ -61,9 +59,13 @@ class Fit:
     report: Report
     seconds: dict[str, float]
 
-    def predict(self, x: Any, **options: Any) -> Predictions:
+    def predict(self, x: PyTree, **options: Any) -> Predictions:
         """Predictions of every draw at inputs `x`; options are those of :func:`numpyro_bnn.predict`."""
         return predict(None, self.draws, x, **options)
+
+    def check(self, x: Any = None, y: Any = None, **options: Any) -> FitCheck:
+        """Whether the model fits its training data, see :func:`numpyro_bnn.check_fit`."""
+        return check_fit(self.mcmc, x, y, **options)
 
     def print(self) -> None:
         """Print the report: verdict, tables and explanation."""
@@ -78,11 +80,11 @@ class Fit:
 
 def fit(
     model: Callable,
-    x: Any,
-    y: Any,
+    x: PyTree,
+    y: ArrayLike,
     *,
     key: jax.Array | None = None,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     kernel: str | MCMCKernel | None = None,
     num_chains: int = 4,
     num_warmup: int = 300,
@@ -91,10 +93,11 @@ def fit(
     batch_size: int | None = None,
     combine: Literal["average", "stack"] = "average",
     validation: float = 0.1,
-    x_test: Any = None,
-    y_test: Any = None,
+    x_test: PyTree | None = None,
+    y_test: ArrayLike | None = None,
     until: Tolerance | None = None,
     max_minutes: float | None = None,
+    on_ensemble: Callable[[Draws], None] | None = None,
     progress_bar: bool = True,
     **options: Any,
 ) -> Fit:
@@ -126,7 +129,11 @@ def fit(
     :param y_test: their targets; without them the error of the log score is not judged.
     :param until: the Monte Carlo error that is accepted: sampling goes on until the errors of
         predictions at these inputs are within it, see :meth:`numpyro_bnn.MCMC.run_until`.
-    :param max_minutes: time limit of optimising and sampling in minutes, for a run with `until`.
+    :param max_minutes: time limit of optimising, compiling, warm-up, sampling and judging together, for a
+        run with `until`. All before the first draw that is kept, and half of `num_samples`, are never cut
+        short, so that a fit may take longer.
+    :param on_ensemble: called with the optimised members, a chain of one draw each, before sampling begins:
+        to show what they predict while the chains run.
     :param progress_bar: show progress.
     :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
@@ -150,9 +157,9 @@ def fit(
     train, held = _split(combine, validation, num_rows, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)
     weighted = {} if weights is None else {"weights": _rows(np.asarray(weights), train)}
-    if batch_size is None and kernel is None and len(train) > _MANY_ROWS:
-        batch_size = _BATCH
-    sampler, steps = _sampler(kernel, model, batch_size, options)
+    if batch_size is None and kernel is None and len(train) > MANY_ROWS:
+        batch_size = BATCH
+    sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
     thinning = steps if thinning is None else thinning
 
     clock = time.perf_counter()
@@ -168,6 +175,10 @@ def fit(
     )
     jax.block_until_ready(starts)
     optimised = time.perf_counter()
+    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
+    if on_ensemble is not None:
+        on_ensemble(ensemble)
+    began = time.perf_counter()
     mcmc = MCMC(
         sampler,
         num_warmup=num_warmup * thinning,
@@ -181,7 +192,7 @@ def fit(
     if until is None:
         mcmc.run(key_run, x_train, y_train, init_params=starts, **weighted)
     else:
-        minutes = None if max_minutes is None else _minutes_left(max_minutes, optimised - clock)
+        minutes = None if max_minutes is None else _minutes_left(max_minutes, began - clock)
         rule: dict[str, Any] = {"until": until, "at": at, "max_minutes": minutes}
         mcmc.run_until(key_run, x_train, y_train, init_params=starts, **rule, **weighted)
     sampled = time.perf_counter()
@@ -193,14 +204,15 @@ def fit(
         weights = np.asarray(draws.info["weights"])
     seconds = {
         "optimise": optimised - clock,
-        "sample": sampled - optimised,
+        "sample": sampled - began,
         "judge": time.perf_counter() - sampled,
     }
-    ensemble = ensemble_of(model, starts, x_train, y_train, **weighted)
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
 
 
-def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any, **kwargs: Any) -> Draws:
+def ensemble_of(
+    model: Callable, starts: dict[str, jax.Array], *args: object, **kwargs: object
+) -> Draws:
     """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
 
     :param model: the model.
@@ -213,36 +225,6 @@ def ensemble_of(model: Callable, starts: dict[str, jax.Array], *args: Any, **kwa
     energy = jax.vmap(potential)(starts)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     return Draws({name: value[:, None] for name, value in values.items()}, model, stats)
-
-
-def _sampler(
-    kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
-) -> tuple[MCMCKernel, int]:
-    """The kernel to sample with, and its steps to a draw."""
-    if isinstance(kernel, MCMCKernel):
-        if options or batch_size is not None:
-            given = sorted(options) + ([] if batch_size is None else ["batch_size"])
-            raise ValueError(
-                f"fit: {given} are for kernels by name; give them to {type(kernel).__name__} itself."
-            )
-        unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
-        return kernel, _STEPS_A_DRAW if unadjusted else 1
-    if batch_size is None:
-        return kernel_named(DEFAULT if kernel is None else kernel, model, **options)
-    minibatched = {"baoab": BAOAB, "mclmc": MCLMC}
-    name = "baoab" if kernel is None else kernel
-    kernel_named(name, model, **options)
-    if name not in minibatched:
-        raise ValueError(
-            f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
-            f"{sorted(minibatched)}, or leave batch_size out."
-        )
-    if options:
-        raise ValueError(
-            f"fit: {sorted(options)} are settings of {name!r} over all rows, where batch_size="
-            f"{batch_size} sets the step by the curvature. Leave one of them out."
-        )
-    return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW
 
 
 def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:

@@ -3,13 +3,17 @@
 import html
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn import scores
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.predictive_draws import Predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Compared(NamedTuple):
@@ -130,7 +134,7 @@ class Comparison:
         notes = "".join(f"<p>{html.escape(line)}</p>" for line in self._suspects())
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{notes}"
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """The numbers as a pandas data frame, a row a method."""
         import pandas as pd
 
@@ -147,7 +151,7 @@ def judged(
     method: str,
     predictions: Predictions,
     reference: Predictions,
-    y: Any,
+    y: ArrayLike,
     max_rhat: float,
     gradients: float,
     seconds: float,

@@ -6,15 +6,18 @@ import jax
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.posterior.draws import Run
+from numpyro_bnn.posterior.fitted import arguments_of, run_of
 from numpyro_bnn.run.mcmc import MCMC
 
 
 def second_opinion(
-    mcmc: MCMC,
-    x: Any = None,
+    mcmc: Run,
+    x: PyTree | None = None,
     *,
     kernel: MCMCKernel | None = None,
     key: jax.Array | None = None,
@@ -29,7 +32,8 @@ def second_opinion(
     (0.95; 0.99 after a run that had as much): smaller steps, which enter narrow regions. Means and
     quantiles of precisions and predictions are compared in joint Monte Carlo errors.
 
-    :param mcmc: a finished run.
+    :param mcmc: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, or an estimator that was
+        fitted in this process: its run knows model and data, which draws by themselves do not.
     :param x: inputs at which predictions are compared; default: the first argument of the run.
     :param kernel: another sampler of the same model.
     :param key: random key of the second run; default ``jax.random.key(1)``.
@@ -39,37 +43,38 @@ def second_opinion(
     :return: the report on the first run, with the comparison in its `second`.
     :raises ValueError: for a run without draws, or without a model to sample again.
     """
-    if not isinstance(mcmc, MCMC) or mcmc.last_state is None:
+    run = run_of(mcmc)
+    if not isinstance(run, MCMC) or run.last_state is None:
         raise ValueError(
-            f"second_opinion: expected a numpyro_bnn.MCMC after `run`, got {type(mcmc).__name__}"
-            f"{' before it' if isinstance(mcmc, MCMC) else ''}. To compare finished runs use "
-            "diagnose(run, x, second=other)."
+            f"second_opinion: expected a numpyro_bnn.MCMC after `run`, or what keeps one, got "
+            f"{type(mcmc).__name__}{' before it' if isinstance(run, MCMC) else ''}. To compare finished "
+            "runs use diagnose(run, x, second=other)."
         )
-    model = getattr(kernel or mcmc.sampler, "model", None)
+    model = getattr(kernel or run.sampler, "model", None)
     if model is None:
         raise ValueError(
-            f"second_opinion: {type(mcmc.sampler).__name__} carries no model to sample again. Give "
+            f"second_opinion: {type(run.sampler).__name__} carries no model to sample again. Give "
             "a kernel over the model: kernel=NUTS(model)."
         )
-    args, kwargs = mcmc.arguments
+    args, kwargs = arguments_of(run)
     if x is None and not args:
         raise ValueError(
             "second_opinion: the run had no positional arguments to predict at. Give inputs as x."
         )
     key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
     other = MCMC(
-        NUTS(model, target_accept_prob=_higher(mcmc.sampler)) if kernel is None else kernel,
-        num_warmup=min(mcmc.num_warmup, 500) if num_warmup is None else num_warmup,
-        num_samples=min(mcmc.num_samples, 500) if num_samples is None else num_samples,
-        num_chains=mcmc.num_chains,
-        chain_method=mcmc.chain_method,
+        NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel,
+        num_warmup=min(run.num_warmup, 500) if num_warmup is None else num_warmup,
+        num_samples=min(run.num_samples, 500) if num_samples is None else num_samples,
+        num_chains=run.num_chains,
+        chain_method=run.chain_method,
         progress_bar=progress_bar,
     )
     starts = optimize(
-        model, key_start, *args, num_chains=mcmc.num_chains, progress_bar=progress_bar, **kwargs
+        model, key_start, *args, num_chains=run.num_chains, progress_bar=progress_bar, **kwargs
     )
     other.run(key_run, *args, init_params=starts, **kwargs)
-    return diagnose(mcmc, args[0] if x is None else x, second=other)
+    return diagnose(run, args[0] if x is None else x, second=other)
 
 
 def _higher(sampler: Any) -> float:

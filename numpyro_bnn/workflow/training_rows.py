@@ -5,15 +5,18 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import binom
 
+from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.posterior.draws import Run
 
 # So many equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
 
 
-def refuse_training_rows(owner: str, run: Any, x: Any, y: Any) -> None:
+def refuse_training_rows(owner: str, run: Run | None, x: PyTree, y: ArrayLike) -> None:
     """Refuse rows of inputs and targets of which too many equal a training row.
 
     Tables of few distinct values repeat rows. A new row may equal a training row as often as training rows
@@ -25,19 +28,10 @@ def refuse_training_rows(owner: str, run: Any, x: Any, y: Any) -> None:
     :param y: targets.
     :raises ValueError: naming how many rows were seen in training.
     """
-    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
-    if not args:
+    found = _fitted_and_given(run, x, y)
+    if found is None:
         return
-    target = args[1] if len(args) > 1 else kwargs.get("y")
-    model = getattr(run.sampler, "model", None)
-    # A model may name its target otherwise: inputs are compared by themselves then.
-    known = (args[0],) if target is None else (args[0], target)
-    leaves = [
-        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
-    ]
-    if not _are_comparable(*leaves):
-        return
-    fitted, new = digests(*leaves)
+    fitted, new = found
     distinct, counts = np.unique(np.array(fitted), return_counts=True)
     seen = int(np.isin(np.array(new), distinct).sum())
     by_chance = (counts[counts > 1].sum() + 1) / (len(fitted) + 1)
@@ -48,13 +42,53 @@ def refuse_training_rows(owner: str, run: Any, x: Any, y: Any) -> None:
         )
 
 
+def refuse_new_rows(owner: str, run: Run, x: Any, y: Any) -> None:
+    """Refuse rows of inputs and targets that are not among the training rows.
+
+    :param owner: the function that was called, for the error.
+    :param run: an ``MCMC`` after `run`.
+    :param x: inputs, as the model takes them.
+    :param y: targets.
+    :raises ValueError: naming how many rows are new.
+    """
+    found = _fitted_and_given(run, x, y)
+    if found is None:
+        return
+    fitted, given = found
+    new = np.flatnonzero(~np.isin(np.array(given), np.array(fitted)))
+    if new.size:
+        raise ValueError(
+            f"{owner}: {new.size} of {len(given)} rows, such as row {new[0]}, are no training rows of this "
+            "run, and leave-one-out is about the rows that were fitted. Leave x and y out, or score new rows "
+            "by `bnn.scores.lppd`."
+        )
+
+
+def _fitted_and_given(run: Any, x: Any, y: Any) -> tuple[list[bytes], list[bytes]] | None:
+    """Fingerprints of the training rows and of the rows given; None where they cannot be compared."""
+    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    if not args:
+        return None
+    target = args[1] if len(args) > 1 else kwargs.get("y")
+    model = getattr(run.sampler, "model", None)
+    # A model may name its target otherwise: inputs are compared by themselves then.
+    known = (args[0],) if target is None else (args[0], target)
+    leaves = [
+        jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
+    ]
+    if not _are_comparable(*leaves):
+        return None
+    fitted, given = digests(*leaves)
+    return fitted, given
+
+
 def _are_comparable(fitted: list[Any], new: list[Any]) -> bool:
     """Whether both are arrays in memory with rows of the same shapes; `predict` tells of other columns."""
     arrays = all(isinstance(leaf, (np.ndarray, jax.Array)) and leaf.ndim for leaf in fitted + new)
     return arrays and [np.shape(f)[1:] for f in fitted] == [np.shape(n)[1:] for n in new]
 
 
-def digests(*tables: list[Any]) -> list[list[bytes]]:
+def digests(*tables: list[PyTree]) -> list[list[bytes]]:
     """A fingerprint of each row of some tables, the same where all their numbers are equal.
 
     :param tables: of each its arrays, with rows first.

@@ -149,6 +149,14 @@ BAD = {
     "infinity": (lambda: lines(width=at(WIDTH, row4="-Inf")), "missing or infinite.*row 4, column 'width'"),
     "too large": (lambda: lines(width=at(WIDTH, row4="1e400")), "infinite.*row 4, column 'width'"),
     "NaN": (lambda: lines(width=at(WIDTH, row4="NaN", row5="n/a")), "2 missing.*row 4.*row 5"),
+    "no target": (
+        lambda: lines(weight=at(WEIGHT, row4="")),
+        "row 4, column 'weight'. Rows without a target 'weight' cannot be learned from: drop them, or put",
+    ),
+    "neither": (
+        lambda: lines(weight=at(WEIGHT, row4=""), width=at(WIDTH, row5="")),
+        "2 missing.*; --missing impute allows missing inputs. Rows without a target 'weight'",
+    ),
     "nothing": (lambda: lines(width=at(WIDTH, row4="")), "1 missing .*row 4, column 'width'"),
     "a blank target": (lambda: lines(weight=at(WEIGHT, row4=" ")), "row 4, column 'weight'"),
     "missing after blank lines": (

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.csv_columns import columns_of, read_text
+from numpyro_bnn.cli.columns_to_inputs import filled, inputs_of
+from numpyro_bnn.cli.csv_reading import columns_of, read_text
 from numpyro_bnn.cli.main import main
-from numpyro_bnn.cli.table_inputs import filled, inputs_of
 
 ROWS = 40
 

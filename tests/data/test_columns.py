@@ -12,7 +12,12 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
-from numpyro_bnn.data.columns import check_columns, column_names
+from numpyro_bnn.data.columns import (
+    about_inputs,
+    check_columns,
+    check_row_shapes,
+    column_names,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -154,3 +159,74 @@ def test_a_model_without_a_target_has_no_log_likelihood(table, target):
     x = table.to_numpy()
     with pytest.raises(ValueError, match=r"the model observes no site"):
         bnn.to_inference_data(sampled(factor, x, target), x=x, y=target)
+
+
+def test_arrays_with_another_number_of_columns_are_refused(fitted, table):
+    """By a model of one's own and a ready one, after sampling and after an approximation."""
+    model, draws = fitted
+    x = table.to_numpy()
+    said = r"predict: x has 2 columns, and the fit had 3 columns\. Give the columns of the training"
+    with pytest.raises(ValueError, match=said):
+        bnn.predict(model, draws, x[:, :2])
+    with pytest.raises(ValueError, match=r"diagnose: x has 4 columns, and the fit had 3 columns"):
+        bnn.diagnose(draws, np.zeros((5, 4), np.float32), model=model)
+    single = r"x has a single axis, of 3 numbers, and the fit had 3 columns\. .* write `x\[None\]`"
+    with pytest.raises(ValueError, match=single):
+        bnn.predict(model, draws, x[0])
+    with pytest.raises(ValueError, match=single):
+        bnn.predict(model, draws, table.iloc[0])
+    with pytest.raises(ValueError, match=r"x has 2 columns, and the fit had 3 columns"):
+        bnn.predict(model, draws, x[:, :2].tolist())
+    assert bnn.predict(model, draws, x[:1]).mean.shape[-1] == 1
+
+
+def test_the_number_of_columns_goes_with_saved_draws(fitted, table, tmp_path):
+    model, draws = fitted
+    found = bnn.load(bnn.save(draws, tmp_path / "draws"), model)
+    assert found.info["row_shapes"] == [[3]]
+    with pytest.raises(ValueError, match=r"predict: x has 2 columns, and the fit had 3 columns"):
+        bnn.predict(model, found, table.to_numpy()[:, :2])
+
+
+def test_the_columns_go_with_draws_on_disk(table, target, tmp_path):
+    pytest.importorskip("zarr")
+    kernel = bnn.MALA(own, step_size=0.01)
+    settings = {"num_warmup": 5, "num_samples": 20, "progress_bar": False}
+    mcmc = bnn.MCMC(kernel, **settings, draws=tmp_path / "run.zarr")
+    mcmc.run(key(), table, target)
+    found = bnn.load(tmp_path / "run.zarr", own)
+    with pytest.raises(ValueError, match=r"predict: x has 2 columns, and the fit had 3 columns"):
+        bnn.predict(own, found, table.to_numpy()[:, :2])
+    with pytest.raises(ValueError, match=r"has 'income' where the training data had 'age'"):
+        bnn.predict(own, found, CHANGES["another order"](table))
+
+
+def test_rows_at_which_a_run_is_judged_have_its_columns(table, target):
+    mcmc = bnn.MCMC(NUTS(own), num_warmup=2, num_samples=4, progress_bar=False)
+    x = table.to_numpy()
+    with pytest.raises(ValueError, match=r"run_until: x of at has 2 columns, and the fit had 3"):
+        mcmc.run_until(key(), x, target, at=(x[:, :2], target))
+
+
+def test_what_is_compared_of_other_inputs():
+    check = partial(check_row_shapes, "predict", "x")
+    about = about_inputs(({"image": np.zeros((9, 8, 8, 1)), "level": np.zeros(9), "n": 3},))
+    assert about == {"row_shapes": [[8, 8, 1], []]}
+    check(about, {"image": np.zeros((2, 4, 4, 1)), "level": np.zeros(2), "n": 3})
+    check(about, np.zeros((2, 5)))
+    check({}, np.zeros((2, 5)))
+    assert about_inputs(()) == {}
+    with pytest.raises(ValueError, match=r"x\['level'\] has 1 column, and the fit had one number"):
+        check(about, {"image": np.zeros((2, 8, 8, 1)), "level": np.zeros((2, 1)), "n": 3})
+    image = r"x\['image'\] has rows of shape \(8, 1\), and the fit had rows of shape \(8, 8, 1\)"
+    with pytest.raises(ValueError, match=image + r".* write `x\['image'\]\[None\]`"):
+        check(about, {"image": np.zeros((8, 8, 1)), "level": np.zeros(2), "n": 3})
+    column = about_inputs((np.zeros((9, 1)),))
+    with pytest.raises(ValueError, match=r"single axis, of 4 numbers, .* 1 column. Write `x\[:, N"):
+        check(column, np.zeros(4))
+
+
+def test_a_ready_model_says_it_in_the_same_words(table, target):
+    model = bnn.regression(bnn.MLP((2,), 1), bnn.priors.FanIn(), table.to_numpy(), target)
+    with pytest.raises(ValueError, match=r"x has a single axis, of 3 numbers.* `x\[None\]`"):
+        bnn.prior_predictive(model, key(), table.to_numpy()[0], 2)

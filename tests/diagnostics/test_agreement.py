@@ -1,5 +1,6 @@
 """The permutation test of chains: its p-values under the null, and what it must catch."""
 
+import pickle
 from importlib import import_module
 
 import numpy as np
@@ -337,3 +338,12 @@ def test_stationary_chains_stay_below_the_limit_of_nested_rhat(rng, superchains,
 def test_limits_name_the_mistake(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_report_of_too_few_batches_is_pickled():
+    """An estimator keeps its report, and is pickled with it."""
+    found = agreement({"mean": np.random.default_rng(0).normal(size=(2, 12, 3))})
+    assert not found.tested
+    again = pickle.loads(pickle.dumps(found))
+    assert again.differs == {}
+    assert again.batch_length == found.batch_length

@@ -164,7 +164,7 @@ SITUATIONS = {
         [
             "Two groups of chains (0, 2 | 1, 3) differ at 14 % of inputs, such as mean[0]",
             "accepted",
-            "not one posterior yet",
+            "do not average them as one posterior",
             "ParallelTempering",
             "stack",
         ],
@@ -196,7 +196,10 @@ SITUATIONS = {
         "run_longer",
         ["cannot be tested yet", "fewer than 50 effective draws", "times as many draws (set by"],
     ),
-    "other scale": (WITHIN, ["The chains agree", "R-hat of 50 of 50", "spreads may not"]),
+    "other scale": (
+        WITHIN,
+        ["The chains agree", "R-hat of 50 of 50", "how far the draws spread there may not"],
+    ),
     "precision apart": (WITHIN, ["The chains agree", "precisions: worst R-hat 1.5"]),
     "log joint apart": (WITHIN, ["The chains agree", "log joint: worst R-hat 2.8"]),
     "weights alone": (WITHIN, ["The chains agree (p = 0.52 over all weights)", "No predictions"]),

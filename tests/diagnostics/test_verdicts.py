@@ -1,5 +1,6 @@
 """Every verdict, what comes before what, how much longer, and the names that are gone."""
 
+import copy
 import pickle
 import warnings
 
@@ -290,11 +291,13 @@ def test_the_halves_of_one_chain_stand_for_chains(rng):
     x = stationary(rng, (1, 4000, 10))
     report = diagnose_draws(None, x)
     assert report.verdict == "within_tolerance"
+    assert "Verdict: within tolerance, by one chain alone: " in str(report)
     assert report.sentences[0].startswith("One chain only: other modes cannot be seen")
     assert report.agreement.halves
     x[:, 2000:] += 1
     report = diagnose_draws(None, x)
     assert report.verdict == "chains_disagree"
+    assert report.verdict.words == "chains disagree"
     assert "The halves of the chain differ" in report.explanation
 
 
@@ -363,6 +366,17 @@ def test_old_names_answer_for_one_release_and_warn(name, old):
             assert compare() == (old in OLD[name])
     with pytest.warns(DeprecationWarning, match="instead"):
         assert (verdict != old) == (old not in OLD[name])
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_the_words_say_if_one_chain_alone_is_within_tolerance(name):
+    alone = Verdict(name, one_chain=True)
+    for verdict in (alone, pickle.loads(pickle.dumps(alone)), copy.deepcopy(alone)):
+        assert verdict == name
+        within = name.startswith("within_tolerance")
+        assert verdict.words.endswith(", by one chain alone") == within
+        assert Verdict(name).words == verdict.words.removesuffix(", by one chain alone")
+        assert verdict.at_best("run_longer").words == ("run longer" if within else verdict.words)
 
 
 @pytest.mark.parametrize("name", OLD)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 with warnings.catch_warnings():
     # Matplotlib 3.9 asks pyparsing for names that newer releases of it deprecate.
@@ -126,6 +127,19 @@ def test_interval_calibration_has_the_band_of_a_binomial_share(rng, rows):
     assert (np.diff(observed.get_ydata()) >= 0).all()
     low, high = band(ax.collections[0], np.array([0.5]))
     np.testing.assert_allclose(high - low, 2 * 1.96 * 0.5 / np.sqrt(rows))
+
+
+@pytest.mark.parametrize(("rows", "half"), [(10, 0.40925), (100, 0.13403)])
+def test_the_band_of_pit_is_that_of_the_distance_of_kolmogorov(rng, rows, half):
+    """Half widths from tables of the two-sided Kolmogorov statistic at 5 %."""
+    u = rng.uniform(size=rows)
+    ax = plots.plot_pit(u)
+    low, high = band(ax.collections[0], np.array([0.5]))
+    np.testing.assert_allclose([low[0], high[0]], [-half, half], atol=2e-4)
+    curve = named(ax, "rows")
+    assert (curve.get_xdata()[0], curve.get_ydata()[0], curve.get_ydata()[-1]) == (0.0, 0.0, 0.0)
+    largest = max(np.abs(curve.get_ydata()))
+    assert largest == pytest.approx(kstest(u, "uniform").statistic)
 
 
 @pytest.mark.parametrize("window", [None, 1, 7, 1000])

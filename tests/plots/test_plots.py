@@ -84,6 +84,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "plot_interval_calibration": lambda ax: plots.plot_interval_calibration(
         np.zeros((3, 50)), rng.normal(size=50), scale=1.0, ax=ax
     ),
+    "plot_pit": lambda ax: plots.plot_pit(np.linspace(0.01, 0.99, 30), ax=ax),
     "plot_severity": lambda ax: plots.plot_severity([0, 1], {"MAP": [0.9, 0.8]}, ax=ax),
     "plot_monte_carlo_error": lambda ax: plots.plot_monte_carlo_error(DRAWN, ax=ax),
     "plot_agreement": lambda ax: plots.plot_agreement(DRAWN, ax=ax),

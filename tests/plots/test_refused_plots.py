@@ -68,6 +68,14 @@ def close_figures() -> Iterator[None]:
         ),
         (lambda: plots.plot_severity([0, 1], {}), "no curves"),
         (
+            lambda: plots.plot_pit([0.5, 1.5]),
+            r"values between 0 and 1, one a row, got shape \(2,\)",
+        ),
+        (
+            lambda: plots.plot_pit([0.5], level=1.0),
+            r"level must be strictly between 0 and 1, got 1\.0",
+        ),
+        (
             lambda: plots.plot_severity([0, 1], {"MAP": [1, 2, 3]}),
             r"'MAP' has shape \(3,\) for 2 levels",
         ),

@@ -91,6 +91,7 @@ def test_groups_and_generation(idata: Any) -> None:
         "posterior",
         "sample_stats",
         "log_likelihood",
+        "log_prior",
         "observed_data",
         "constant_data",
         "posterior_predictive",

@@ -217,7 +217,7 @@ def test_a_model_with_a_factor_is_predicted_by_a_site():
     expected = np.einsum("csd,rd->csr", W["w"], X)
     found = bnn.predict(model, W, X, site="f", batch_size=4)
     np.testing.assert_allclose(found.mean, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(bnn.average(found).scale, expected.std((0, 1)), rtol=1e-3)
+    np.testing.assert_allclose(bnn.average(found).sd, expected.std((0, 1)), rtol=1e-3)
     assert bnn.diagnose(W, X, model=model, site="f").predictions.num_scalars == len(X)
     with pytest.raises(ValueError, match="log_prob: 'f' is computed and has no noise"):
         found.log_prob(Y)

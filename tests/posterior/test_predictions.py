@@ -15,6 +15,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.posterior import predictions
 from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 LEAD = (2, 3)
@@ -78,7 +79,7 @@ def test_the_average_has_the_moments_of_the_mixture(regression):
     np.testing.assert_allclose(average.mean, mean.mean(0), rtol=1e-5)
     second = (mean.astype(float) ** 2 + scale.astype(float) ** 2).mean(0)
     expected = np.sqrt(second - mean.astype(float).mean(0) ** 2)
-    np.testing.assert_allclose(average.scale, expected, rtol=1e-3)
+    np.testing.assert_allclose(average.sd, expected, rtol=1e-3)
 
 
 def test_targets_are_drawn_from_what_is_predicted(regression):
@@ -160,8 +161,8 @@ def test_draws_in_memory_are_predicted_in_blocks_of_whole_vectors(regression, mo
     of_one = sum(value[:, 0].size for value in host.values())
     # Room for five draws of two chains each; vectors of four hold two.
     monkeypatch.setattr(predictions, "_BLOCK_IN_MEMORY", 5 * of_one)
-    monkeypatch.setattr(predictions, "_VECTOR", 4)
-    blocks = predictions._blocks_of_draws(host)
+    monkeypatch.setattr(predictions, "VECTOR", 4)
+    blocks = predictions.blocks_of_draws(host)
     assert blocks == [slice(0, 4), slice(4, 8), slice(8, 12)]
     expected = np.tile(bnn.predict(model, draws, new).mean, (1, 3, 1))
     np.testing.assert_allclose(bnn.predict(model, host, new).mean, expected, rtol=1e-5)
@@ -198,3 +199,23 @@ def test_a_run_becomes_draws_that_carry_their_model():
         assert list(draws) == ["w"]
     with pytest.raises(ValueError, match=r"two leading axes .*\{'w': \(5,\)\}"):
         Draws({"w": np.ones(5)})
+
+
+def test_the_former_name_of_the_standard_deviation_of_an_average():
+    values = {"mean": np.array([[[1.0], [3.0]]]), "scale": np.array([[[2.0], [2.0]]])}
+    found = bnn.average(Predictions(values, None))
+    assert found.mean == pytest.approx(2.0)
+    assert found.sd == pytest.approx(np.sqrt(2.0**2 + 1.0))
+    with pytest.warns(DeprecationWarning, match=r"average\(…\)\.scale is the .* now called `sd`"):
+        assert found.scale == found.sd
+
+
+def test_a_law_that_a_plate_expands_has_its_own_distribution_function():
+    def heavy(x, y=None):
+        df = numpyro.sample("df", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.StudentT(df, 0.0, 1.0), obs=y)
+
+    df, y = np.array([[2.5, 4.0]], np.float32), np.array([-1.0, 0.0, 2.5])
+    found = bnn.predict(heavy, {"df": df}, np.zeros((3, 1))).cdf(y)
+    np.testing.assert_allclose(found[0], stats.t.cdf(y, df[0][:, None]), atol=1e-6)

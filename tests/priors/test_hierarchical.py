@@ -20,7 +20,7 @@ from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.potential.starts import complete, gentle_draw, own_coordinates
 from numpyro_bnn.priors.integrated_weights import drawn_back
 from numpyro_bnn.priors.paths import source_axis
-from numpyro_bnn.priors.precision_levels import Array, Child, Level
+from numpyro_bnn.priors.precision_conditionals import Array, Child, Level
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -281,3 +281,16 @@ def test_draws_hold_the_weights_in_both_coordinates():
         names = names_of(priors.Hierarchical(parameterization=parameterization))
         weights = {f"net/{path}" for path in SHAPES}
         assert weights | {f"{weight}.precision" for weight in weights} <= names
+
+
+def test_the_former_name_of_a_variance_is_taken_for_one_more_release():
+    """Everywhere else `scale` is a standard deviation."""
+    with pytest.warns(
+        DeprecationWarning, match=r"FanIn: scale=2\.0 is a variance.*`variance=2\.0`"
+    ):
+        former = priors.FanIn(scale=2.0)
+    assert repr(former) == "FanIn(variance=2.0, fan_in=fan_in)"
+    law = former("Dense_0.kernel", (8, 3))
+    assert float(law.variance) == pytest.approx(2 / 8)
+    with pytest.warns(DeprecationWarning, match=r"FanIn\.scale is a variance.*write `variance`"):
+        assert former.scale == 2.0

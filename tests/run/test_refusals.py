@@ -281,7 +281,7 @@ BAD = {
     "other columns than trained on": (
         lambda: look(regression(X, Y), X[:, :2]),
         ValueError,
-        r"rows of shape \(3,\)",
+        "x has 2 columns, and the fit had 3 columns",
     ),
     "two outputs for one target": (
         lambda: look(regression(outputs=2), X, Y),

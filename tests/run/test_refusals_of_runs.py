@@ -1,6 +1,7 @@
 """Bad inputs of runs: what users in a hurry give to fits and predictions, and what comes back."""
 
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -62,6 +63,26 @@ BAD = {
         ValueError,
         "A likelihood summed into one factor would count 5 times",
     ),
+    "a network for the model of a kernel": (
+        lambda: bnn.BAOAB(nets.MLP(), step_size=0.1),
+        TypeError,
+        r"Expected a NumPyro model, got the network MLP, .* `bnn.regression\(MLP\(…\), prior\)`",
+    ),
+    "a network for the model of a kernel of NumPyro": (
+        lambda: bnn.MCMC(NUTS(nets.MLP()), num_warmup=1, num_samples=1),
+        TypeError,
+        "Expected a NumPyro model, got the network MLP",
+    ),
+    "a network for Neal's scheme": (
+        lambda: bnn.neal(nets.MLP()),
+        TypeError,
+        "Expected a NumPyro model, got the network MLP",
+    ),
+    "a network to temper": (
+        lambda: bnn.MCMC(bnn.ParallelTempering(nets.MLP()), num_warmup=1, num_samples=1),
+        TypeError,
+        "Expected a NumPyro model, got the network MLP",
+    ),
     "a model for a kernel": (
         lambda: bnn.MCMC(regression(), num_warmup=1, num_samples=1),
         TypeError,
@@ -106,7 +127,7 @@ BAD = {
     "no draws at all": (
         lambda: bnn.predict(summed, 3, X),
         TypeError,
-        "expected an MCMC after `run`",
+        "got function, int and ndarray as model, samples and x. Write `predict",
     ),
     "a model that wants targets": (
         lambda: bnn.predict(summed, {"w": Y}, X),

@@ -6,7 +6,10 @@ import itertools
 import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +176,40 @@ def test_time_ends_a_run_between_looks():
     assert [look.draws for look in stopped.looks] == [20]
     assert stopped.report.verdict == "too_short"
     assert "To be within tolerance would take about" in str(stopped)
+
+
+def test_time_counts_what_is_compiled_before_the_first_step(monkeypatch):
+    from numpyro_bnn.run import until as module
+
+    clock = {"ahead": 0.0}
+    ahead = SimpleNamespace(monotonic=lambda: time.monotonic() + clock["ahead"])
+    monkeypatch.setattr(module, "time", ahead)
+    prepare = module.UntilKnown.prepare
+
+    def slow(self, like, chunk):
+        prepare(self, like, chunk)
+        clock["ahead"] = 3600.0
+
+    monkeypatch.setattr(module.UntilKnown, "prepare", slow)
+    stopped = until(sampler(), max_minutes=30.0)
+    assert (stopped.reason, stopped.draws) == ("max_minutes", 50)
+
+
+def test_the_text_says_what_the_last_judgement_said(four_looks):
+    whole = four_looks.stopped
+    assert str(whole).endswith("as well as was asked, judged twice in a row, and the chains agree.")
+    for reason in ("max_minutes", "interrupted"):
+        within = str(whole._replace(reason=reason, looks=whole.looks[:3]))
+        assert within.endswith(
+            "The last judgement was within tolerance; no second one confirmed it."
+        )
+        assert "would take" not in within
+        before = str(whole._replace(reason=reason, looks=whole.looks[:2]))
+        assert "To be within tolerance would take about" in before
+        assert "judgement" not in before
+    last = whole.looks[-1]
+    alone = last._replace(report=replace(last.report, num_chains=1))
+    assert str(whole._replace(looks=(alone,))).endswith("and halves of the one chain agree.")
 
 
 # -- on disk ---------------------------------------------------------------------------------

@@ -23,7 +23,15 @@ from numpyro.infer import HMC, NUTS, CustomGibbs, Gibbs
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.moves import Bound, Interleaved, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.moves import (
+    Bound,
+    Interleaved,
+    PrecisionRedraw,
+    RidgeScaling,
+    UnitRefresh,
+    UnitRescaling,
+)
+from numpyro_bnn.potential.chunked_likelihood import Chunked
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 
@@ -64,7 +72,8 @@ centered = bnn.parameterize(network, "centered")
 
 def moves():
     rescaling = UnitRescaling("net/Dense_0.kernel", "net/Dense_1.kernel", ["net/Dense_0.bias"])
-    return [RidgeScaling(), PrecisionRedraw(), rescaling]
+    refresh = UnitRefresh("net/Dense_0.kernel", ["net/Dense_0.bias"])
+    return [RidgeScaling(), PrecisionRedraw(), rescaling, refresh]
 
 
 def mixed():
@@ -76,7 +85,7 @@ def mixed():
 COMPOSED = {
     "HMC": (lambda: HMC(network), rows),
     "NUTS": (lambda: NUTS(network), rows),
-    "NUTS of all likelihoods in chunks": (lambda: NUTS(bnn.chunked.Chunked(network, 2)), rows),
+    "NUTS of all likelihoods in chunks": (lambda: NUTS(Chunked(network, 2)), rows),
     "Neal's Gibbs": (lambda: bnn.neal(network), rows),
     "Neal's Gibbs, NUTS": (lambda: bnn.neal(network, NUTS), rows),
     "Gibbs of minibatches": (mixed, catalogue.data),
@@ -85,6 +94,10 @@ COMPOSED = {
     "tempering by HMC": (lambda: bnn.ParallelTempering(network, num_rungs=3), rows),
     "tempering by NUTS": (lambda: bnn.ParallelTempering(network, NUTS, num_rungs=3), rows),
     "tempering by MAMS": (lambda: bnn.ParallelTempering(network, bnn.MAMS, num_rungs=3), rows),
+    "tempering with moves": (
+        lambda: bnn.ParallelTempering(network, num_rungs=3, moves=moves()),
+        rows,
+    ),
 }
 KERNELS = COMPOSED | {
     name: (lambda name=name: catalogue.make(name), catalogue.data) for name in catalogue.SAMPLERS
@@ -218,7 +231,13 @@ SINGLE = priors.Hierarchical.width(0.5, group=1.0, weight=3.0, groups="layer")
 @pytest.mark.parametrize(
     ("move", "model"),
     [*((move, network) for move in moves()), (PrecisionRedraw(), partial(network, prior=SINGLE))],
-    ids=["RidgeScaling", "PrecisionRedraw", "UnitRescaling", "PrecisionRedraw of single weights"],
+    ids=[
+        "RidgeScaling",
+        "PrecisionRedraw",
+        "UnitRescaling",
+        "UnitRefresh",
+        "PrecisionRedraw of single weights",
+    ],
 )
 def test_no_move_comes_to_the_same_key_twice(move, model):
     key = jax.random.key(3)
@@ -233,7 +252,7 @@ def test_no_move_comes_to_the_same_key_twice(move, model):
 
 def test_members_of_an_ensemble_have_keys_of_their_own(monkeypatch):
     # Candidates of one member are compared on the same rows, drawn by the same key on purpose.
-    monkeypatch.setattr("numpyro_bnn.approximations.member_optimizer._CANDIDATES", 1)
+    monkeypatch.setattr("numpyro_bnn.approximations.member_programs._CANDIDATES", 1)
     descent = MemberOptimizer("test", plain, catalogue.data(), {}, batch_size=2)
     key_start, key_rows = jax.random.split(jax.random.key(3))
     with Ledger(key_start) as ledger, jax.disable_jit():

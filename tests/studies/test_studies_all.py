@@ -207,9 +207,9 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # -- every study with a toy size runs ---------------------------------------------------------------
 
-# Tables have a test of their own beside those of their arithmetic. Hard posteriors compile a ladder
-# and a second sampler for two pieces of a run; only the weekly `--quick` run has them.
-ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors"}
+# Tables have a test of their own beside those of their arithmetic. Hard posteriors and ladders compile
+# ladders for two pieces of a run; only the weekly `--quick` run has them.
+ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors", "mixing.ladders"}
 TOYS = [
     name
     for name, path in zip(NAMED, STUDIES)

@@ -14,7 +14,7 @@ from benchmarks.cifar10 import __main__ as cifar10
 from benchmarks.cifar10 import data, judge, methods, network, speed
 from benchmarks.cifar10.data import Data
 from benchmarks.cifar10.setup import Result
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin, SemiImplicit
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from pages_of_studies import (
     EVIDENCE,
@@ -112,6 +113,26 @@ def beside_nuts(rows, name="digits"):
         for nuts in ("NUTS, non-centred", "NUTS, non-centred, accepting 0.8")
         for ratio in which_sampler.times(rows, name, which_sampler.SMALL, nuts)
     ]
+
+
+def ladders_that_travel(rows):
+    """A line for each row: gradients, R-hat, evidence, barrier, round trips, and moves by rung."""
+
+    def spread(cell, digits):
+        values = sorted(float(v) for v in str(cell).split())
+        return f"{values[0]:.{digits}f} to {values[-1]:.{digits}f}"
+
+    for row in rows:
+        by_rung = np.array(row["move_correlations"].split(), float)
+        yield line(
+            f"{row['ladder']}, {row['sweeps']} sweeps",
+            f"{row['gradients'] / 1e5:.1f}",
+            f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})",
+            spread(row["log_evidence"], 0),
+            f"{row['barrier']:.1f}",
+            f"{row['round_trips']} ({row['round_trips_at_best']:.0f})",
+            f"{by_rung.min():.2f}, {np.median(by_rung):.2f}, {by_rung.max():.2f}",
+        )
 
 
 def by_seed(rows):
@@ -294,6 +315,13 @@ CLAIMS = {
     ),
     "which_sampler: seeds": Claim(
         "mixing/which_sampler_seeds", (MIXING,), by_seed, {"seed": 2}, "functions_max_rhat"
+    ),
+    "ladders": Claim(
+        "mixing/ladders",
+        (MIXING,),
+        lambda rows: [*ladders_that_travel(rows)],
+        {"ladder": "plain", "sweeps": 600},
+        "barrier",
     ),
     "against_hmc: ensembles": Claim(
         "mixing/against_hmc",

@@ -16,7 +16,7 @@ from benchmarks.mixing import (
     mnist_gibbs,
     which_sampler,
 )
-from numpyro_bnn.priors.precision_levels import levels_of
+from numpyro_bnn.priors.precision_conditionals import levels_of
 from numpyro_bnn.samplers.fields import fields_of
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

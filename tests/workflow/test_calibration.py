@@ -17,7 +17,11 @@ from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
 from numpyro_bnn.workflow.estimator_inputs import held_out
 from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
+pytestmark = [
+    pytest.mark.usefixtures("quick_compile"),
+    # Fits of a few draws, which are never known within tolerance.
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 RNG = np.random.default_rng(0)
 
 

@@ -1,5 +1,6 @@
 """From data to a judged posterior in one call, on a model whose posterior is known."""
 
+import dataclasses
 import functools
 
 import jax
@@ -10,8 +11,8 @@ import pytest
 from numpyro.infer import NUTS
 
 import numpyro_bnn as bnn
+from numpyro_bnn.workflow.default_kernels import KERNELS
 from numpyro_bnn.workflow.fit import Fit
-from numpyro_bnn.workflow.kernels_by_name import KERNELS
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -35,8 +36,10 @@ def have_the_law_of_the_posterior(result, bias):
 
 
 def test_the_whole_way():
-    result = fitted()
+    shown = []
+    result = fitted(on_ensemble=shown.append)
     assert isinstance(result, Fit)
+    assert shown == [result.ensemble]
     assert isinstance(result.mcmc.sampler, bnn.MCLMC)
     assert result.mcmc.thinning == 100
     assert set(result.seconds) == {"optimise", "sample", "judge"}
@@ -51,6 +54,19 @@ def test_the_whole_way():
     predictions = result.predict(X[:3])
     assert predictions.mean.shape == (2, 60, 3)
     assert repr(result).startswith(f"Fit(MCLMC, {result.report.verdict}; optimise ")
+
+
+def test_a_fit_checks_its_run_and_not_a_mixture_of_chains():
+    check = fitted().check(names=range(len(Y)))
+    assert (check.num_chains, check.num_draws, len(check.names)) == (2, 60, len(Y))
+    assert check.notes[0].startswith("MCLMC accepts every step")
+    np.testing.assert_array_equal(check.loo.by_row, bnn.check_fit(fitted(), X, Y).loo.by_row)
+    stacked = dataclasses.replace(
+        fitted(), draws=bnn.Draws(dict(fitted().draws), info={"weights": [1.0]})
+    )
+    assert len(stacked.check().names) == len(Y)
+    with pytest.raises(ValueError, match="stacked mixture"):
+        bnn.check_fit(stacked, model=linear_gaussian.model)
 
 
 def test_what_takes_a_run_takes_what_fit_returned(tmp_path):
@@ -93,8 +109,8 @@ def by_name(x, y=None):
 def many():
     """A fit of a pytree of inputs, of more rows than are taken at once, whose chains are stacked."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("numpyro_bnn.workflow.fit._MANY_ROWS", 10)
-        patch.setattr("numpyro_bnn.workflow.fit._BATCH", 4)
+        patch.setattr("numpyro_bnn.workflow.fit.MANY_ROWS", 10)
+        patch.setattr("numpyro_bnn.workflow.fit.BATCH", 4)
         return bnn.fit(
             by_name, {"a": jnp.asarray(X)}, jnp.asarray(Y), key=jax.random.key(3), num_chains=2,
             num_warmup=2, num_samples=20, thinning=2, progress_bar=False, combine="stack",

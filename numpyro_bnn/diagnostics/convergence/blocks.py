@@ -1,19 +1,19 @@
 """Computes R-hat and effective sample size, one block of scalars at a time, on threads.
 
-Each draw is ranked once, and once more by its distance from the median; normal scores come from a
-table. The loops are those of :mod:`numpyro_bnn.diagnostics.convergence.compiled_loops`.
+Draws are ranked by their values and by their distances from the median; normal scores come from a table. The
+loops are those of :mod:`numpyro_bnn.diagnostics.convergence.compiled_loops`.
 
 A block has shape `(b, m, n)`: scalars, half chains, draws. The public functions and their
 sources are in :mod:`numpyro_bnn.diagnostics.convergence.rhat`.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from numpyro_bnn.diagnostics.convergence.buffers import buffer
@@ -32,7 +32,7 @@ BLOCK_SIZE = 1 << 18
 _CONSTANT_SHARE = 1e-11
 
 
-def checked(name: str, x: Any) -> np.ndarray:
+def checked(name: str, x: ArrayLike) -> np.ndarray:
     """Draws as an array `(chain, draw, ...)` of single or double precision.
 
     :param name: the function that was called, for the error.
@@ -51,7 +51,7 @@ def checked(name: str, x: Any) -> np.ndarray:
     if array.dtype.kind in "iub":
         return array.astype(np.float64)
     try:
-        # Half precision and bfloat16: sums of a thousand of them need more digits.
+        # Sums of a thousand numbers in half precision or bfloat16 need more digits.
         return array.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise TypeError(
@@ -63,7 +63,7 @@ def _split_into(out: np.ndarray, x: np.ndarray) -> None:
     """Copy `x (chain, draw, b)` to halves `out (b, 2 chain, half)`."""
     half = out.shape[2]
     for chain in range(x.shape[0]):
-        # One half at a time: the strided reads of a whole chain do not stay in the cache.
+        # One half chain at a time: strided reads of a whole chain do not stay in the cache.
         out[:, 2 * chain] = x[chain, :half].T
         out[:, 2 * chain + 1] = x[chain, x.shape[1] - half :].T
 
@@ -80,7 +80,7 @@ def _score_table(size: int) -> np.ndarray:
     """Normal scores of ranks 0, 1/2, 1, 3/2 … `size`, at index twice the rank.
 
     `Phi^-1((r - 3/8) / (N + 1/4))`: Blom 1958, as in Vehtari et al. 2021, section 4.1.
-    Averages over ties are whole or half ranks, so the table holds all there are.
+    Averages over ties are whole or half ranks, so the table holds every rank that occurs.
     """
     rank = np.arange(2, 2 * size + 1) / 2.0
     return np.concatenate([[np.nan, np.nan], ndtri((rank - 0.375) / (size + 0.25))])
@@ -91,7 +91,7 @@ def _sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     bits = values.view(np.uint32 if values.itemsize == 4 else np.uint64)
     place = buffer("place", values.shape, np.int32)
     pair = (2, values.shape[1])
-    # Arrays that a compiled function makes itself take seconds to compile.
+    # The arrays are made here: a compiled function that makes them takes seconds longer to compile.
     sort_rows(
         bits, place, np.empty(pair, bits.dtype), np.empty(pair, place.dtype), np.empty(DIGITS, "u4")
     )
@@ -121,7 +121,8 @@ def _rhat_from(means: np.ndarray, within: np.ndarray, n: int) -> np.ndarray:
 def _rhat_of_scores(squares: np.ndarray, means: np.ndarray, n: int) -> np.ndarray:
     """R-hat from sums of squares and means of normal scores.
 
-    Their variance is the difference of the two, which loses few digits because scores are of order one.
+    Their variance is a difference of squares and squared means, which loses few digits: scores are of order
+    one.
 
     :param squares: `(b,)`, over all chains; of order one for each draw.
     :param means: `(b, m)`, by half chain of n draws.
@@ -199,7 +200,7 @@ def _quantile_scores(x: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     for q in (0.05, 0.95):
         quantile = everything[:, int(np.floor((everything.shape[1] - 1) * q))]
         num_below = (ordered <= quantile[:, None]).sum(axis=1)
-        # Ranks of what is below are at most this number, those of the others larger.
+        # Draws below have ranks up to this number, the other draws have larger ones.
         limits.append(np.where(num_below > 0, table[np.maximum(2 * num_below, 2)], -np.inf))
     return np.stack(limits)
 
@@ -210,10 +211,10 @@ def _blocks(x: np.ndarray) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
-def by_block(x: np.ndarray, function: Any, num_outputs: int) -> list[np.ndarray]:
+def by_block(x: np.ndarray, function: Callable, num_outputs: int) -> list[np.ndarray]:
     """Apply `function` to blocks of the scalars of `x` on threads; outputs shaped `x.shape[2:]`."""
     scalars = x.shape[2:]
-    # A view for C-ordered draws, and for draws on disk (memory-mapped) too.
+    # Reshaping copies nothing where draws are in C order, also for draws on disk (memory-mapped).
     flat = x.reshape(*x.shape[:2], -1)
     outputs = [np.empty(flat.shape[2]) for _ in range(num_outputs)]
 

@@ -1,20 +1,22 @@
-"""Work arrays of a thread that are reused from one block of a computation to the next."""
+"""Work arrays that a thread reuses from one block of a computation to the next."""
 
 import math
 import threading
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 class Buffers(threading.local):
     """Work arrays by name, one set for each thread, reused for every block.
 
-    A freed array of megabytes is returned to the system, and the next one costs a page fault for each of
-    its pages: a third of the time was spent there.
+    Without reuse a third of the time was spent on page faults: the system takes back a freed array of
+    megabytes, and the first access to each page of the next one is a fault.
     """
 
-    def __call__(self, name: str, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    def __call__(
+        self, name: str, shape: tuple[int, ...], dtype: DTypeLike = np.float64
+    ) -> np.ndarray:
         dtype = np.dtype(dtype)
         size = math.prod(shape) * dtype.itemsize
         held = self.__dict__.get(name)

@@ -1,7 +1,7 @@
 """The loops behind R-hat and effective sample size, compiled.
 
-Draws are ranked by a radix sort that carries their places, folded draws by a merge of two sorted
-runs, and lags are formed one after the other until Geyer's sum ends. All arrays have one row for
+Draws are ranked by a radix sort that keeps track of their places, and distances from the median by a merge of
+two sorted halves. Autocovariances are computed lag by lag until Geyer's sum ends. All arrays have one row for
 each scalar; no loop holds the interpreter's lock. The public functions and their sources are in
 :mod:`numpyro_bnn.diagnostics.convergence.rhat`.
 """
@@ -12,14 +12,14 @@ from typing import Any
 import numba
 import numpy as np
 
-# Digits of the radix sort: the counts of all fit the first cache.
+# Number of digits of the radix sort: their counts fit the first cache.
 _DIGIT_BITS = 11
 DIGITS = 1 << _DIGIT_BITS
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable) -> Callable:
     """`function` compiled by Numba when first called, and cached on disk where that is possible."""
-    # Sums may be formed in another order, so of several numbers at once; NaN stays NaN.
+    # The compiler may reorder sums, so that it adds several numbers at once; NaN stays NaN.
     options: dict[str, Any] = {
         "nogil": True,
         "error_model": "numpy",
@@ -28,12 +28,14 @@ def compiled(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:
-        # Neither the package's folder nor the user's can be written.
+        # Neither the folder of the package nor that of the user can be written: nothing is cached.
         return numba.njit(**options)(function)
 
 
 @compiled
-def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
+def sort_rows(
+    bits: np.ndarray, place: np.ndarray, keys: np.ndarray, here: np.ndarray, counts: np.ndarray
+) -> None:
     """Sort rows of floating-point numbers, given by their bits, in place.
 
     :param bits: `(b, size)`, a view of the numbers as whole numbers without sign.
@@ -50,12 +52,12 @@ def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
     keys, next_keys = keys[0], keys[1]
     here, there = here[0], here[1]
     for row in range(bits.shape[0]):
-        # Numbers grow with their bits, negative ones the other way round and below.
+        # Positive numbers are ordered as their bits; negative ones in reverse, and below the positive ones.
         for i in range(size):
             b = bits[row, i]
             keys[i] = ~b if b & sign else b | sign
             here[i] = i
-        # The lowest digit first: each pass keeps the order of the one before.
+        # The lowest digit comes first: each pass keeps the order of the pass before.
         for lowest in range(0, num_bits, _DIGIT_BITS):
             shift = bits.dtype.type(lowest)
             for digit in range(DIGITS):
@@ -80,8 +82,10 @@ def sort_rows(bits: Any, place: Any, keys: Any, here: Any, counts: Any) -> None:
 
 
 @compiled
-def score_rows(ordered: Any, place: Any, table: Any, scores: Any) -> None:
-    """Write normal scores to the places that sorted draws came from; ties get their mean rank's.
+def score_rows(
+    ordered: np.ndarray, place: np.ndarray, table: np.ndarray, scores: np.ndarray
+) -> None:
+    """Write normal scores to the places that sorted draws came from; ties get the score of their mean rank.
 
     :param ordered: `(b, size)`, each row in increasing order.
     :param place: `(b, size)`, the place of each in its row of `scores`.
@@ -102,12 +106,14 @@ def score_rows(ordered: Any, place: Any, table: Any, scores: Any) -> None:
 
 
 @compiled
-def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
+def fold_rows(
+    ordered: np.ndarray, place: np.ndarray, folded: np.ndarray, folded_place: np.ndarray
+) -> None:
     """Distances from the median of each sorted row, in increasing order, with their places.
 
-    In the precision of the draws, as ArviZ does: whether two distances tie depends on it. Rows
-    have an even length. Their halves are two sorted runs of distances, merged from both ends at
-    once: neither end can run out of a half before it has done its part.
+    Distances have the precision of the draws, as in ArviZ: whether two of them tie depends on it. Rows have
+    an even length. The distances of each half of a row are sorted, and the halves are merged from both ends
+    at once: neither end can use up a half before it has done its part.
     """
     size = ordered.shape[1]
     half = size // 2
@@ -125,7 +131,7 @@ def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
             right += not lower
 
             below, above = median - values[first], values[last] - median
-            # What the other end calls lower is higher here, so that ties go the same way.
+            # This end takes the larger one of two distances, and ties in the order of the other end.
             higher = below >= above
             folded[row, size - 1 - i] = below if higher else above
             folded_place[row, size - 1 - i] = places[first] if higher else places[last]
@@ -134,7 +140,7 @@ def fold_rows(ordered: Any, place: Any, folded: Any, folded_place: Any) -> None:
 
 
 @compiled
-def first_lags(deviation: Any, covariance: Any, known: Any) -> None:
+def first_lags(deviation: np.ndarray, covariance: np.ndarray, known: int) -> None:
     """Autocovariances at the lags from `known` on, mean over half chains.
 
     :param deviation: `(m, n)` from the means of half chains.
@@ -151,11 +157,11 @@ def first_lags(deviation: Any, covariance: Any, known: Any) -> None:
 
 
 @compiled
-def geyer(covariance: Any, between: Any, m: Any, n: Any) -> Any:
+def geyer(covariance: np.ndarray, between: float, m: int, n: int) -> float:
     """Integrated autocorrelation time, or NaN where the sequence does not end within the lags.
 
-    In pairs of lags `S_k = rho_2k + rho_2k+1`: pairs are added up to the first that is not
-    positive (pair j), each no larger than the one before; then half of `rho_2j` is added if it is
+    With `S_k = rho_2k + rho_2k+1` for each pair of lags: pairs are added, each reduced to the one before
+    where it is larger, up to the first that is not positive (pair j). Then half of `rho_2j` is added if it is
     positive, which lowers the variance for antithetic chains. Vehtari et al. 2021, section 3.2.
 
     :param covariance: `(lag,)`, mean over the m half chains of n draws; n lags are all there are.
@@ -180,7 +186,7 @@ def geyer(covariance: Any, between: Any, m: Any, n: Any) -> Any:
 
 
 @compiled
-def time_rows(deviation: Any, between: Any, most_lags: Any, time: Any) -> None:
+def time_rows(deviation: np.ndarray, between: np.ndarray, most_lags: int, time: np.ndarray) -> None:
     """Autocorrelation times `(b,)`, NaN where the sequence does not end within `most_lags`.
 
     :param deviation: `(b, m, n)` from the means of half chains.

@@ -11,19 +11,19 @@ from scipy.fft import next_fast_len
 from numpyro_bnn.diagnostics.convergence.buffers import buffer
 from numpyro_bnn.diagnostics.convergence.compiled_loops import geyer, time_rows
 
-# Lags whose products are formed before any transform, which takes as long as about so many.
+# Number of lags that are computed by products first; a transform takes as long as about so many.
 _MOST_LAGS = 64
 
 
 def _fft_size(n: int) -> int:
-    """Length of a transform that holds all lags; powers of two are faster than their size says."""
+    """Length of a Fourier transform that holds all lags: a power of two if that is hardly longer."""
     size = next_fast_len(2 * n, real=True)
     power_of_two = 1 << (2 * n - 1).bit_length()
     return power_of_two if power_of_two <= 1.05 * size else size
 
 
 def centre(split: np.ndarray) -> np.ndarray:
-    """Take the means of half chains off `(b, m, n)`, in place; return them `(b, m)`."""
+    """Subtract the means of half chains from `(b, m, n)`, in place, and return them, `(b, m)`."""
     means = split.mean(axis=2)
     split -= means[:, :, None]
     return means
@@ -52,7 +52,7 @@ def _all_lags(deviation: np.ndarray) -> np.ndarray:
     """Autocovariances at all lags `(b, n)`, mean over half chains."""
     b, m, n = deviation.shape
     size = _fft_size(n)
-    # One half chain at a time: its transform fits the cache, that of all of them does not.
+    # One half chain at a time: its transform fits the cache, the transform of all does not.
     spectrum = buffer("spectrum", (b, size // 2 + 1), np.complex128)
     parts = spectrum.view(np.float64)
     power = buffer("power", parts.shape)

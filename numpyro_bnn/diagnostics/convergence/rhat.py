@@ -2,24 +2,25 @@
 
 The estimators are those of Vehtari, Gelman, Simpson, Carpenter & Bürkner 2021,
 "Rank-normalization, folding, and localization: an improved R-hat for assessing convergence of
-MCMC" (arXiv:1903.08008), with the conventions of ArviZ, whose numbers they reproduce. What is
-different is the work: ArviZ handles one scalar after the other; here blocks of scalars are
-handled as arrays, in bounded memory (:mod:`numpyro_bnn.diagnostics.convergence.blocks`).
+MCMC" (arXiv:1903.08008), with the conventions of ArviZ, whose numbers they reproduce. ArviZ computes one
+scalar after the other; here blocks of scalars are computed as arrays, in bounded memory
+(:mod:`numpyro_bnn.diagnostics.convergence.blocks`).
 
 Conventions, the same in every function:
 
 - `x` has shape `(chain, draw, ...)`; every statistic has the shape `...`.
 - A chain is split in halves; with an odd number of draws the middle one is left out.
 - A scalar with any NaN or infinity gives NaN (ArviZ ranks infinities).
-- A constant scalar gives R-hat NaN, for there is nothing to compare, and an ESS of all draws.
+- A constant scalar gives R-hat NaN, since nothing can be compared, and an ESS of all draws.
 - Chains that are each constant at different values give R-hat infinity.
 - Fewer than four draws a chain give NaN. One chain is allowed: R-hat then compares its halves,
   where ArviZ gives NaN.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import (
     by_block,
@@ -38,8 +39,8 @@ class Summary(NamedTuple):
 
     - **rhat** - the larger of the bulk and the folded rank-normalised split R-hat.
     - **ess_bulk** - effective draws, all chains together, for the centre.
-    - **ess_tail** - the smaller one of those for the 5 % and the 95 % quantile; NaN where it was
-      not asked for.
+    - **ess_tail** - effective draws for the 5 % or the 95 % quantile, whichever has fewer; NaN where not
+      asked for.
     """
 
     rhat: np.ndarray
@@ -47,7 +48,7 @@ class Summary(NamedTuple):
     ess_tail: np.ndarray
 
 
-def summarize(x: Any, *, tail: bool = True) -> Summary:
+def summarize(x: ArrayLike, *, tail: bool = True) -> Summary:
     """R-hat, bulk and tail ESS of all scalars, each draw sorted once.
 
     :param x: draws `(chain, draw, ...)`.
@@ -74,7 +75,7 @@ _TRANSFORMS = {
 }
 
 
-def rhat(x: Any, *, method: str = "rank") -> np.ndarray:
+def rhat(x: ArrayLike, *, method: str = "rank") -> np.ndarray:
     """Split R-hat of every scalar.
 
     `sqrt((B/W + n - 1)/n)` over half chains of n draws: `"split"` on the values, `"z_scale"` on
@@ -103,14 +104,14 @@ def rhat(x: Any, *, method: str = "rank") -> np.ndarray:
 
     def block_rhat(block: np.ndarray) -> list[np.ndarray]:
         split, bad = finite_split(block)
-        given = rhat_of(_TRANSFORMS[method](split))
-        given[bad] = np.nan
-        return [given]
+        result = rhat_of(_TRANSFORMS[method](split))
+        result[bad] = np.nan
+        return [result]
 
     return by_block(x, block_rhat, 1)[0]
 
 
-def ess(x: Any, *, method: str = "bulk") -> np.ndarray:
+def ess(x: ArrayLike, *, method: str = "bulk") -> np.ndarray:
     """Effective sample size of every scalar, all chains together.
 
     `"bulk"`: of the normal scores; `"tail"`: the smaller of those for the 5 % and 95 % quantiles;
@@ -132,7 +133,7 @@ def ess(x: Any, *, method: str = "bulk") -> np.ndarray:
     return summary.ess_tail if method == "tail" else summary.ess_bulk
 
 
-def moments(name: str, x: Any) -> list[np.ndarray]:
+def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
     """ESS of the mean, mean and standard deviation of every scalar.
 
     :param name: the function that asks, for errors.
@@ -149,16 +150,16 @@ def moments(name: str, x: Any) -> list[np.ndarray]:
         split = split.astype(np.float64)
         constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
         means = centre(split)
-        given = ess_of(split, means, constant)
-        given[bad] = np.nan
+        result = ess_of(split, means, constant)
+        result[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
             mean = block.mean(axis=(0, 1), dtype=np.float64)
-            return [given, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
+            return [result, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
 
     return by_block(x, block_moments, 3)
 
 
-def mcse_mean(x: Any) -> np.ndarray:
+def mcse_mean(x: ArrayLike) -> np.ndarray:
     """Monte Carlo standard error of every mean: `sd / sqrt(ess(x, method="mean"))`.
 
     :param x: draws `(chain, draw, ...)`.
@@ -185,14 +186,14 @@ def _nested(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.sqrt(1.0 + between_superchains / np.mean(within, axis=0))
 
 
-def nested_rhat(x: Any, superchains: Any, *, method: str = "rank") -> np.ndarray:
+def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "rank") -> np.ndarray:
     """Nested R-hat for many short chains.
 
     `sqrt(1 + B/W)`: B the variance of the means of superchains, W the mean over superchains of
     the variance between their chains' means plus that within chains. Margossian et al. 2024,
     "Nested R-hat: assessing the convergence of Markov chain Monte Carlo when running many short
     chains" (arXiv:2110.13017), eqs. 4-8. The chains of a superchain must start from the same
-    point: only then does the variance between superchains show what has not been forgotten.
+    point: only then does the variance between superchains show how much chains remember of it.
 
     :param x: draws `(chain, draw, ...)`; one draw is enough for `"identity"`.
     :param superchains: number of superchains of consecutive chains, or a label for each chain.
@@ -227,21 +228,21 @@ def nested_rhat(x: Any, superchains: Any, *, method: str = "rank") -> np.ndarray
     def block_nested(block: np.ndarray) -> list[np.ndarray]:
         if method == "identity":
             values = block.astype(np.float64).transpose(2, 0, 1)
-            given = _nested(values, labels)
-            given[~np.isfinite(values).all(axis=(1, 2))] = np.nan
-            return [given]
+            result = _nested(values, labels)
+            result[~np.isfinite(values).all(axis=(1, 2))] = np.nan
+            return [result]
         split, bad = finite_split(block)
         halves = np.repeat(labels, 2)
-        given = np.fmax(
+        result = np.fmax(
             _nested(rank_scores(split), halves), _nested(rank_scores(fold(split)), halves)
         )
-        given[bad] = np.nan
-        return [given]
+        result[bad] = np.nan
+        return [result]
 
     return by_block(x, block_nested, 1)[0]
 
 
-def ebfmi(energy: Any) -> np.ndarray:
+def ebfmi(energy: ArrayLike) -> np.ndarray:
     """Energy Bayesian fraction of missing information of each chain, for HMC.
 
     `mean (E_t - E_t-1)^2 / Var E`; Betancourt 2016 (arXiv:1604.00695). Below 0.3 the

@@ -1,4 +1,4 @@
-"""A limit on R-hat that stationary chains stay below; it depends on the number of scalars.
+"""The limit that R-hat of stationary chains stays below; it depends on the number of scalars.
 
 R-hat of chains that agree is above 1 because chains are finite. With m half-chains and S effective
 draws of all, `R-hat**2 - 1` of one scalar is about `(m/S) chi2 / (m - 1)` with m - 1 degrees of

@@ -1,4 +1,4 @@
-"""Monte Carlo errors of averaged predictions, and whether chains agree, in the units of predictions.
+"""Monte Carlo errors of averaged predictions and agreement of chains, in the units of predictions.
 
 From arrays of draws: :func:`~numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error.monte_carlo_error`
 says how far averages are from those of an infinite run,

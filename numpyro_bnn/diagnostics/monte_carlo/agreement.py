@@ -1,19 +1,20 @@
-"""Do chains differ by more than their own errors? One test of all scalars, by permutation.
+"""Whether chains differ by more than their own errors: one permutation test of all scalars.
 
-Each chain is cut into batches so long that their averages are all but independent. If the chains
-sample one law it does not matter to which chain a batch belongs, so batches are dealt out anew,
-all scalars alike, and the F statistic between chains (errors from within chains) is formed each
-time. Its largest value over scalars sees a few that differ, its median all that differ a little.
-How often the dealt-out batches reach what the chains show is the p-value: it knows the number of
-scalars and their dependence. Westfall and Young 1993, *Resampling-based multiple testing*.
+Each chain is cut into batches so long that their averages are nearly independent. If all chains sample one
+distribution, it does not matter to which chain a batch belongs. So batches are shuffled between chains, in
+the same way for all scalars, and the F statistic between chains (errors from within chains) is computed for
+each shuffling. The largest F over scalars detects a few scalars that differ, the median F many scalars that
+differ a little. The p-value is the share of shufflings that reach the values of the chains themselves; it
+accounts for the number of scalars and their dependence. Westfall and Young 1993, *Resampling-based multiple
+testing*.
 """
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
 from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
@@ -35,9 +36,9 @@ _MOST_BATCHES = 128
 # Scalars shuffled at a time (their batches stay in the cache), and scalars over which the median is taken.
 _SCALARS = 128
 _MEDIAN_OF = 1024
-# Single precision, with a margin.
+# Relative rounding error of single precision, with a margin.
 _ROUNDING = 1 - 1e-5
-# Probability below which chains do not agree.
+# The p-value below which chains do not agree.
 SIGNIFICANT = 0.01
 
 
@@ -56,9 +57,11 @@ class Agreement(NamedTuple):
     - **num_batches** - batches a chain
     - **left_out** - by name, scalars too slow for the batches
     - **halves** - whether the halves of a single chain stood for chains
-    - **needed** - how many times as many draws give four batches a chain; at most 1 if tested
+    - **needed** - factor by which to lengthen the run for four batches a chain; at most 1 if tested
+    - **differs** - by name, which scalars differ on their own (at 5 % for all of them together); empty
+      without a test
     - **tested** - whether there were four batches a chain; without them all p are NaN
-    - **p** - probability that chains which agree look like this, both statistics together
+    - **p** - p-value: probability of such a difference for chains that agree, from both statistics
     - **p_max** - p-value of the largest F over scalars, which sees a few scalars that differ
     - **p_median** - p-value of the median F, which sees many scalars that differ a little
     - **groups** - number of groups of chains that agree with each other; 1 unless `p` < 0.01
@@ -67,7 +70,6 @@ class Agreement(NamedTuple):
       without class probabilities
     - **relative**, **relative_99** - for other predictions, mean and 99 % quantile over rows of the
       distance of these averages in standard deviations
-    - **differs** - by name, which scalars differ by themselves (5 % for all of them together)
     - **correlation** - lag-one correlation of batch averages, for which F is divided by 1 + 2 r
     - **nested_rhat**, **nested_rhat_limit** - the largest nested R-hat of superchains, and the limit that
       it stays below if chains have forgotten their starts; None without superchains
@@ -79,6 +81,7 @@ class Agreement(NamedTuple):
     left_out: Mapping[str, np.ndarray]
     halves: bool
     needed: float
+    differs: Mapping[str, np.ndarray]
     tested: bool = False
     p: float = float("nan")
     p_max: float = float("nan")
@@ -88,20 +91,19 @@ class Agreement(NamedTuple):
     total_variation_99: float | None = None
     relative: float | None = None
     relative_99: float | None = None
-    differs: Mapping[str, np.ndarray] = MappingProxyType({})
     correlation: float = 0.0
     nested_rhat: float | None = None
     nested_rhat_limit: float | None = None
 
     @property
     def remember_starts(self) -> bool:
-        """Whether superchains differ by more than those of chains that have forgotten their starts."""
+        """Whether superchains differ by more than chance explains: chains have not forgotten their starts."""
         if self.nested_rhat is None or self.nested_rhat_limit is None:
             return False
         return self.nested_rhat > self.nested_rhat_limit
 
     def beyond(self, tolerance: Tolerance) -> bool:
-        """Whether averages of chains are farther apart than the tolerance, by chance or not."""
+        """Whether averages of chains are farther apart than the tolerance, whether significantly or not."""
         pairs = (
             (self.total_variation, tolerance.total_variation),
             (self.total_variation_99, tolerance.total_variation_99),
@@ -116,7 +118,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(
-    predictions: Mapping[str, Any],
+    predictions: Mapping[str, ArrayLike],
     *,
     errors: Mapping[str, MeanErrors] | None = None,
     tolerance: Tolerance | None = None,
@@ -129,8 +131,7 @@ def agreement(
     :param errors: result of :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` for each,
         where it is known already.
     :param tolerance: chains that differ by less are one group; default `Tolerance()`.
-    :param num_permutations: how often batches are dealt out anew; the smallest p is one over one
-        more than that.
+    :param num_permutations: number of shufflings; the smallest possible p is 1 / (num_permutations + 1).
     :param seed: seed of the shuffling, so that a report made twice is the same.
     :return: see :class:`Agreement`.
     :raises ValueError: for fewer than 99 permutations, or what `mean_errors` refuses.
@@ -155,6 +156,7 @@ def agreement(
         num_batches=draws // length,
         halves=halves,
         needed=LEAST_BATCHES * length / draws,
+        differs={},
         **_farthest(arrays, errors),
     )
     if draws // length < LEAST_BATCHES or not any(mask.any() for mask in judged.values()):
@@ -173,7 +175,7 @@ def agreement(
     )
     if not result.disagree(tolerance or Tolerance()):
         return result
-    # The scalars that show the difference: a few, or all of them.
+    # The scalars that show the difference: those that differ on their own, or else all.
     few = found.p_max <= found.p_median and found.differs.any()
     looked_at = found.differs if few else np.ones_like(found.differs)
     members = chain_groups(batches.means[:, :, looked_at], seed)
@@ -184,8 +186,8 @@ _Flags = dict[str, np.ndarray]
 
 
 def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int]:
-    """By name the scalars that are tested and those that move too slowly; and the draws in a batch."""
-    # A scalar that is constant in every chain, at different places, is the clearest of all.
+    """Scalars that are tested and scalars that are too slow, by name, and the number of draws in a batch."""
+    # A scalar that is constant in every chain, with different values, is the clearest difference.
     moves = {name: each.sd > 0 for name, each in errors.items()}
     times = np.concatenate([each.time[moves[name]] for name, each in errors.items()])
     sizes = np.concatenate([each.ess[moves[name]] for name, each in errors.items()])
@@ -197,9 +199,9 @@ def _batch_length(errors: Mapping[str, MeanErrors]) -> tuple[_Flags, _Flags, int
 def _slow_time(times: np.ndarray, sizes: np.ndarray) -> float:
     """Autocorrelation time of the scalar that is slower than nine in ten.
 
-    The slowest tenth of *estimated* times is partly those that were overestimated: with 200
-    effective draws 25 where all are 19. So estimates are drawn towards their mean by as much of
-    their spread as is noise.
+    The slowest tenth of *estimated* times consists partly of overestimates: with 200 effective draws it
+    begins at 25 where all true times are 19. So estimates are shrunk towards their mean, by the part of their
+    spread that is noise.
 
     :param times: estimated times, from within chains.
     :param sizes: effective draws behind each.
@@ -212,7 +214,7 @@ def _slow_time(times: np.ndarray, sizes: np.ndarray) -> float:
 
 
 def _farthest(arrays: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]) -> dict[str, Any]:
-    """Mean and 99 % quantile over rows between averages of the two chains farthest apart."""
+    """Mean and 99 % quantile over rows of the distance between the two chains that are farthest apart."""
     units = units_of(arrays, errors)
     means = {name: errors[name].chain_means for name in arrays}
     largest: dict[str, float] = {}
@@ -269,14 +271,15 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
     rng = np.random.default_rng(seed)
     order = rng.permuted(np.tile(np.arange(chains * count), (num, 1)), axis=1)
     order = order.reshape(num, chains, count)
-    # The median is that of some scalars, evenly spaced, which come first.
+    # The median is taken over some scalars, evenly spaced, which come first.
     spaced = np.unique(np.linspace(0, scalars - 1, min(scalars, _MEDIAN_OF)).astype(int))
     arranged = np.concatenate([spaced, np.setdiff1d(np.arange(scalars), spaced)])
     largest, shares = _shuffled(flat[:, arranged], order, len(spaced))
     largest_seen, median_seen = observed.max(), np.median(observed[spaced])
     medians = np.median(shares, axis=1)
-    # Each statistic as its rank among all, the chains' own included: small is extreme. What is
-    # shuffled is in single precision: the chains' own arrangement must not beat itself.
+    # Each statistic is replaced by its rank among all, that of the chains themselves included: small is
+    # extreme. Shuffled values are in single precision, hence the margin: the order of the chains themselves
+    # must not beat itself.
     both = ((largest, largest_seen * _ROUNDING), (medians, median_seen * _ROUNDING))
     ranks = np.stack([_tail(np.append(shuffled, seen)) for shuffled, seen in both])
     least = ranks.min(axis=0)
@@ -286,20 +289,21 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
 
 
 def _tail(values: np.ndarray) -> np.ndarray:
-    """Share of all values that are at least as large, for each."""
+    """For each value the share of all values that are at least as large."""
     ordered = np.sort(values)
     return 1.0 - np.searchsorted(ordered, values, side="left") / values.size
 
 
 def _observed_share(batches: np.ndarray) -> tuple[np.ndarray, float]:
-    """Share of the variance between chains as it would be for independent batches, `(scalar,)`.
+    """Share of the variance that lies between chains, corrected for dependent batches, `(scalar,)`.
 
-    Batches in a row still depend on each other a little, which raises F by 1 + 2 r; shuffled ones
-    do not. The correlation r is one number for all scalars: each one's own is mostly noise.
+    Consecutive batches still depend on each other a little, which raises F by 1 + 2 r; shuffled batches do
+    not. The correlation r is one number for all scalars, because estimates for single scalars are mostly
+    noise.
     """
     count = batches.shape[1]
     centers = batches.mean(axis=1)
-    # The sum of squares of all batches is their number a chain.
+    # The sum of squares over all batches is the number of batches a chain.
     share = np.square(centers).sum(axis=0)
     inner = batches - centers[:, None]
     squares = np.square(inner).sum()

@@ -1,9 +1,8 @@
-"""How many draws to drop from the beginning of a run: until the two halves of the rest agree.
+"""The number of draws to drop at the beginning of a run, so that the two halves of the rest agree.
 
-Chains that still come from their starts have other averages in their first half than in their second.
-Each chain is moved so that its own average does not count, the first halves of all of them stand for
-one chain and the second halves for another, and these two are tested like any
-(:mod:`numpyro_bnn.diagnostics.monte_carlo.agreement`).
+Chains that are still moving away from their starts have different averages in their two halves. From each
+chain its own average is subtracted. Then the first halves of all chains form one chain, the second halves
+another, and the two are tested as any two chains (:mod:`numpyro_bnn.diagnostics.monte_carlo.agreement`).
 """
 
 from collections.abc import Mapping
@@ -13,18 +12,18 @@ import numpy as np
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
-# The first part grows by tenths of all draws, up to half of them.
+# The dropped part grows by tenths of all draws, up to half of them.
 _STEPS, _MOST = 10, 5
 # Permutations of the test: enough for p < 0.01, at a tenth of the cost of a verdict.
 _PERMUTATIONS = 199
 
 
 def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> int:
-    """The number of first draws to drop so that the two halves of the remaining chains agree.
+    """The number of draws to drop at the beginning so that the two halves of the rest agree.
 
     :param predictions: name to finite `(chain, draw, input, ...)`.
-    :param tolerance: halves that differ by less are alike.
-    :return: a number of draws a chain: as many tenths of all, up to five, as make the halves agree.
+    :param tolerance: halves that differ by less count as equal.
+    :return: number of draws of each chain: as many tenths of all, up to five, as are needed.
     """
     count = next(iter(predictions.values())).shape[1]
     drop = 0
@@ -36,9 +35,9 @@ def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
 
 
 def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> bool:
-    """Whether first and second halves of all chains differ, by more than chance and the tolerance.
+    """Whether first and second halves of all chains differ by more than chance and more than the tolerance.
 
-    Where there are too few batches to tell what is chance, by more than the tolerance.
+    With too few batches for a test, only the tolerance counts.
 
     :param predictions: name to finite `(chain, draw, input, ...)`.
     :param tolerance: the accepted difference.
@@ -46,16 +45,16 @@ def halves_differ(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -
     if next(iter(predictions.values())).shape[1] < 2 * _STEPS:
         return False
     halves = {name: _as_two(x) for name, x in predictions.items()}
-    found = agreement(halves, tolerance=tolerance, num_permutations=_PERMUTATIONS)
-    # A drift makes draws look dependent for long, so that a short run of it cannot be tested.
-    return found.disagree(tolerance) or (not found.tested and found.beyond(tolerance))
+    result = agreement(halves, tolerance=tolerance, num_permutations=_PERMUTATIONS)
+    # Drifting draws look strongly dependent, so that a short run of them cannot be tested.
+    return result.disagree(tolerance) or (not result.tested and result.beyond(tolerance))
 
 
 def _as_two(x: np.ndarray) -> np.ndarray:
     """Two chains: the first halves of all chains joined to one, and the second halves likewise."""
     half = x.shape[1] // 2
     centers = x.mean(axis=1, keepdims=True, dtype=np.float64)
-    # All chains around one centre: units of predictions need where that is.
+    # All chains get the common average: the units of predictions depend on it.
     moved = x - (centers - centers.mean(axis=0)).astype(x.dtype)
     parts = (moved[:, :half], moved[:, x.shape[1] - half :])
     return np.stack([part.reshape(-1, *x.shape[2:]) for part in parts])

@@ -1,26 +1,26 @@
-"""Which chains agree with each other, once it is known that not all of them do."""
+"""Groups of chains that agree with each other, for chains that do not all agree."""
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
-# Scalars used, evenly spaced; and random shufflings, which show how far apart chance puts chains.
+# Number of scalars used, evenly spaced; and of shufflings, which show how far apart chance puts chains.
 _MOST_SCALARS = 200
 _SHUFFLES = 200
 
 
 def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Join chains by average linkage while they differ by no more than their batches explain.
+    """Join chains by average linkage while they differ by no more than chance explains.
 
     :param means: averages of batches `(chain, batch, scalar)`, of scalars that show a difference.
     :param seed: seed of the shuffling.
-    :return: a number for each chain, in the order of their first chains; at least two groups.
+    :return: the number of the group of each chain, in the order of first chains; at least two groups.
     """
     chains, count, scalars = means.shape
     chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
     batches = means[:, :, chosen].astype(np.float64)
     centers = batches.mean(axis=1)
-    # Batches without the differences of chains; subtracting a chain's own average shrinks them a little.
+    # Batches without differences between chains; subtracting the average of a chain shrinks them a little.
     inner = (batches - centers[:, None]) * np.sqrt(count / (count - 1))
     scale = np.sqrt(np.square(inner).mean(axis=(0, 1)))
     scale[scale == 0] = 1.0
@@ -32,7 +32,7 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
         dealt = flat[rng.permutation(len(flat))].reshape(chains, count, -1)
         largest = max(largest, float(pdist(dealt.mean(axis=1), "sqeuclidean").max()))
     tree = linkage(apart, "average")
-    # The test has found a difference: never one group.
+    # The test has found a difference, so there is more than one group.
     cut = min(largest, float(np.nextafter(tree[-1, 2], 0)))
     labels = fcluster(tree, cut, "distance")
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)

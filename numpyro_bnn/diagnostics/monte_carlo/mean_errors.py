@@ -1,18 +1,19 @@
 """The Monte Carlo standard error of the average of every scalar over draws.
 
 There are two estimates of it. *Within* chains: the variance of a chain's average from its own
-autocovariances, so that chains which never met each other's modes look precise. *Between* chains:
-the variance of the chains' averages, which sees that, but rests on as few numbers as there are
-chains. The larger of the two is right where chains disagree; where they agree and are four, it is
-12 % too large on average and 1.9 times in one scalar of a hundred. So their ratio is averaged over
-scalars, and a scalar's own ratio counts only where it is larger than chance makes the worst of all.
-Replicated batch means: Gupta and Vats 2020 (arXiv:2002.10041), Vats and Knudson 2021
+autocovariances; it is too small if chains are in different modes. *Between* chains: the variance of the
+chains' averages; it includes differences between modes, but is computed from as few numbers as there are
+chains. Where chains disagree, the larger of the two is right. Where four chains agree, the larger one is 12 %
+too large on average, and 1.9 times too large in one scalar of a hundred. So the ratio of the two is averaged
+over scalars, and the ratio of a single scalar is used only where it exceeds what chance explains for the
+largest of all. Replicated batch means: Gupta and Vats 2020 (arXiv:2002.10041), Vats and Knudson 2021
 (arXiv:1812.09384).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import f
 
 from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked
@@ -21,13 +22,13 @@ from numpyro_bnn.diagnostics.monte_carlo.time_loops import MOST_LAGS, chain_rows
 
 # With fewer effective draws, all chains together, the estimate of the error is not reliable.
 LEAST_ESS = 50.0
-# Batches that every chain must hold, and their length in autocorrelation times: from ten times
-# on, the stated error of AR(1) chains is within 2 % of the true one on average.
+# Number of batches that every chain must hold, and their length in autocorrelation times: from ten times on,
+# the estimated error of AR(1) chains is within 2 % of the true error on average.
 LEAST_BATCHES = 5
 BATCH_TIMES = 2.0
-# Effective draws behind one degree of freedom of the error from within chains, as measured.
+# Effective draws for one degree of freedom of the error from within chains, as measured.
 _ESS_PER_DEGREE = 5.0
-# Where chains agree, the probability that any scalar is counted with its own ratio.
+# The probability that the ratio of any single scalar is used although the chains agree.
 _CHANCE = 0.05
 
 
@@ -44,7 +45,7 @@ class MeanErrors(NamedTuple):
     - **known** - whether there are 50 effective draws and five batches of two autocorrelation
       times a chain; constants are known
     - **within** - the error from within chains alone
-    - **needed** - how many times as many draws until the error is known; at most 1 where it is
+    - **needed** - factor by which to lengthen the run until the error is known; at most 1 where it is known
     - **ratio** - variance of the average from between chains over that from within, mean over
       scalars; about 1 for chains that agree
     - **chain_means** - averages by chain, `(chain, ...)`
@@ -63,7 +64,7 @@ class MeanErrors(NamedTuple):
 
 
 def as_chains(x: np.ndarray) -> np.ndarray:
-    """Draws of two chains or more; one chain's halves stand for two."""
+    """Draws of two or more chains; a single chain is split into its halves."""
     if len(x) > 1:
         return x
     half = x.shape[1] // 2
@@ -81,7 +82,7 @@ def _block_moments(block: np.ndarray) -> list[np.ndarray]:
     return [within, of_mean, *means.T]
 
 
-def mean_errors(x: Any, *, ratio: float | None = None) -> MeanErrors:
+def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
     """Monte Carlo standard error of the average of every scalar.
 
     :param x: draws `(chain, draw, ...)`; one chain's halves stand for chains.
@@ -115,7 +116,7 @@ def mean_errors(x: Any, *, ratio: float | None = None) -> MeanErrors:
         time = np.where(of_mean > 0, n * of_mean / (variance + of_mean), 1.0)
     ess = m * n / time
     needed = np.maximum(LEAST_ESS / ess, LEAST_BATCHES * BATCH_TIMES * time / n)
-    # A constant is known; chains that each stand still, at other places, know nothing.
+    # The average of a constant is known; that of chains with different constant values is not.
     needed = np.where(of_mean > 0, needed, np.where(total > 0, np.inf, 0.0))
     known = needed <= 1
     between = chain_means.var(axis=0, ddof=1)
@@ -155,7 +156,7 @@ def _inflation(
     if not judged.any():
         return inflation, 1.0 if given is None else given
     own = between[judged] / of_mean[judged]
-    # A scalar on which chains clearly disagree must not raise the errors of all others.
+    # A scalar in which chains clearly disagree must not raise the errors of all others.
     common = own <= f.isf(_CHANCE / own.size, degrees[0], degrees[1][judged])
     ratio = given
     if ratio is None:

@@ -1,13 +1,13 @@
-"""Monte Carlo errors of averaged predictions, in the units of predictions: how far from an infinite run.
+"""Monte Carlo errors of averaged predictions: distances from the averages of an infinite run.
 
 From the Monte Carlo standard error s of every scalar
 (:mod:`numpyro_bnn.diagnostics.monte_carlo.mean_errors`):
 
 - classes: the expected total variation between a row's averaged probabilities and their limits,
-  `1/2 sqrt(2 / pi) sum_c s_c`, because a normal error of standard deviation s has the mean absolute
-  value `s sqrt(2 / pi)`; and how many rows have an open decision;
+  `1/2 sqrt(2 / pi) sum_c s_c`, because a normal error of standard deviation s has the mean absolute value `s
+  sqrt(2 / pi)`; and the share of rows whose most probable class is not certain;
 - other targets: s over the predictive standard deviation;
-- the log score: its error, its bias, and beside them its error from the finite number of rows.
+- the log score: its error and its bias, and its error from the finite number of rows.
 
 The word *precision* is not used for this: it means the inverse variance of a distribution.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.convergence.blocks import checked
@@ -26,12 +27,12 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The mean absolute value of a normal error, in its standard deviations.
 _MEAN_ABSOLUTE = float(np.sqrt(2 / np.pi))
-# A decision is open while the two likeliest classes are within so many errors of each other.
+# A decision is open while the probabilities of the two likeliest classes differ by less than so many errors.
 _OPEN_ERRORS = 2.0
-# A scalar whose error is unknown counts in a row as its whole standard deviation; if that comes to
-# no more than this, a tenth of what is accepted by default, the row is known all the same.
+# A scalar whose error is unknown enters its row with its whole standard deviation. If the error of the row is
+# still at most this, a tenth of the default tolerance, the row counts as known.
 _NEGLIGIBLE = {"total_variation": 0.001, "relative": 0.005}
-# Rows that may be unknown before no mean or 99 % quantile over rows is.
+# Share of rows that may be unknown before the mean and the 99 % quantile over rows are infinite.
 _UNKNOWN_ROWS = 0.01
 
 
@@ -41,7 +42,7 @@ class Check(NamedTuple):
     - **what** - the quantity, in words
     - **value** - its Monte Carlo error; infinite where it is not known
     - **limit** - the error that is accepted
-    - **worst_rows** - whether it is about the worst rows and not about their average
+    - **worst_rows** - whether the limit is for the worst rows and not for the average
     - **needed** - how many times as many draws bring the value to the limit
     """
 
@@ -59,7 +60,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class MonteCarloError:
-    """Monte Carlo errors of predictions that are averaged over draws; None where one does not apply.
+    """Monte Carlo errors of predictions averaged over draws; None for an error that does not apply.
 
     - **total_variation**, **total_variation_99** - expected total variation of a row's class
       probabilities from those of an infinite run: mean and 99 % quantile over rows
@@ -73,8 +74,8 @@ class MonteCarloError:
       infinite where unknown
     - **num_unknown** - scalars with fewer than 50 effective draws, or fewer than five batches of
       two autocorrelation times a chain
-    - **needed_to_know** - how many times as many draws until every row's error is known; at most 1
-      if it is
+    - **needed_to_know** - factor by which to lengthen the run until the error of every row is known; at most
+      1 if it is
     - **ratio** - variance of averages from between chains over that from within, by name; about 1
       for chains that agree
 
@@ -126,11 +127,11 @@ class MonteCarloError:
         return all(check.passes for check in self.checks(tolerance))
 
     def within_on_average(self, tolerance: Tolerance) -> bool:
-        """Whether means over rows and the log score are within the tolerance, whatever the worst rows."""
+        """Whether means over rows and the log score are within the tolerance; the worst rows do not count."""
         return all(check.passes or check.worst_rows for check in self.checks(tolerance))
 
     def needed(self, tolerance: Tolerance) -> tuple[float, str]:
-        """How many times as many draws bring every error within a tolerance, and which error asks for most.
+        """Factor by which to lengthen the run until errors are within a tolerance, and what needs it.
 
         Errors fall with the square root of the number of draws. At most 1 where all are within.
 
@@ -144,7 +145,7 @@ class MonteCarloError:
 def _check(
     what: str, value: float, limit: float, worst: bool, finite: float, to_know: float
 ) -> Check:
-    """Compare an error with its limit; an unknown error asks at least for the draws to estimate it."""
+    """Compare an error with its limit; an unknown error needs at least the draws to estimate it."""
     needed = (finite / limit) ** 2
     if not np.isfinite(value):
         return Check(f"{what} (unknown)", value, limit, worst, max(needed, to_know))
@@ -152,9 +153,9 @@ def _check(
 
 
 def monte_carlo_error(
-    predictions: Mapping[str, Any],
+    predictions: Mapping[str, ArrayLike],
     *,
-    log_likelihood: Any = None,
+    log_likelihood: ArrayLike | None = None,
     errors: Mapping[str, MeanErrors] | None = None,
 ) -> MonteCarloError:
     """Monte Carlo errors of averaged predictions.
@@ -162,7 +163,7 @@ def monte_carlo_error(
     :param predictions: name to draws `(chain, draw, input, ...)`: `"probs"` `(…, input, class)` for
         classes, `"mean"` and `"scale"` for a target with noise, or anything else.
     :param log_likelihood: log density or probability of each test row's target under each draw,
-        `(chain, draw, input)` in nats; without it nothing is said of the log score.
+        `(chain, draw, input)` in nats; without it the errors of the log score are None.
     :param errors: result of :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` for each,
         where it is known already.
     :return: see :class:`MonteCarloError`.
@@ -218,13 +219,13 @@ def _worst(rows: np.ndarray) -> float:
 
 
 def _needed_to_know(errors: Mapping[str, MeanErrors], unknown: np.ndarray) -> float:
-    """How many times as many draws the unknown rows ask for; at most 1 without any."""
+    """Factor by which to lengthen the run so that all rows are known; at most 1 if they are."""
     slowest: np.ndarray = np.zeros(len(unknown))
     for each in errors.values():
         slowest = np.maximum(slowest, each.needed.reshape(len(each.needed), -1).max(axis=1))
     if unknown.any():
         return float(slowest[unknown].max())
-    # Known rows may hold scalars that are slow and do not matter.
+    # Known rows may hold slow scalars whose errors are too small to matter.
     return min(1.0, float(slowest.max()))
 
 
@@ -240,10 +241,10 @@ def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:
 
 
 def _log_score(log_likelihood: Any) -> tuple[dict[str, float], float]:
-    """Errors of the mean log score, and how many times as many draws it takes to know them.
+    """Errors of the mean log score, and the factor by which to lengthen the run until they are known.
 
-    To first order the mean log score errs by the mean over draws of
-    `1/n sum_i p_i(theta) / pbar_i`, minus one: one series, whose Monte Carlo error is asked for.
+    To first order the error of the mean log score is the mean over draws of `1/n sum_i p_i(theta) / pbar_i`,
+    minus one. So it is the Monte Carlo error of the average of that one series.
     """
     given = checked("monte_carlo_error: log_likelihood", log_likelihood)
     if given.ndim != 3:

@@ -1,12 +1,18 @@
 """The loop of a permutation test of many scalars at once, compiled."""
 
-from typing import Any
+import numpy as np
 
 from numpyro_bnn.diagnostics.convergence.compiled_loops import compiled
 
 
 @compiled
-def permuted_rows(batches: Any, order: Any, sums: Any, largest: Any, shares: Any) -> None:
+def permuted_rows(
+    batches: np.ndarray,
+    order: np.ndarray,
+    sums: np.ndarray,
+    largest: np.ndarray,
+    shares: np.ndarray,
+) -> None:
     """Share of the variance of batch means that lies between chains, for shuffled batches.
 
     All scalars are shuffled alike, which keeps their dependence. The share grows with the

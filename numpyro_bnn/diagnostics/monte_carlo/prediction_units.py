@@ -1,8 +1,8 @@
 """Distances between predictions, one number a row, in total variation or standard deviations.
 
 Class probabilities (`"probs"`) differ by their total variation, half the sum over classes of
-absolute differences. Anything else is measured in standard deviations: of the prediction where
-there are `"mean"` and `"scale"`, else of the draws of that scalar; a row counts with its largest.
+absolute differences. Anything else is measured in standard deviations: of the prediction where there are
+`"mean"` and `"scale"`, else of the draws of that scalar; the distance of a row is that of its largest scalar.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors
 def units_of(
     predictions: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]
 ) -> dict[str, np.ndarray]:
-    """The standard deviation that each scalar other than a class probability is measured in."""
+    """The standard deviations in which all scalars but class probabilities are measured."""
     units = {name: errors[name].sd for name in predictions if name != "probs"}
     if {"mean", "scale"} <= set(units):
         noise, center = errors["scale"], errors["mean"]
-        # The variance of a mixture: the mean square of the noise, and what the centres differ by.
+        # The variance of a mixture: the mean variance of the noise, and the variance of the means.
         sd = np.sqrt(noise.mean**2 + noise.sd**2 + center.sd**2)
         units |= {"mean": sd, "scale": sd}
     return units
@@ -42,7 +42,7 @@ def row_distances(
             continue
         unit = units[name]
         with np.errstate(divide="ignore", invalid="ignore"):
-            # Constants differ by nothing, or by more than any unit.
+            # Constants have no unit: their distance is 0 or infinite.
             size = np.where(size > 0, size / unit, 0.0)
         lead = difference.ndim - unit.ndim
         largest = size.reshape(*size.shape[: lead + 1], -1).max(axis=-1)

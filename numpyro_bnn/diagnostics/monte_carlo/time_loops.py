@@ -1,4 +1,4 @@
-"""The compiled loop behind Monte Carlo errors: variance of a chain's average from that chain alone.
+"""The compiled loop for Monte Carlo errors: the variance of a chain's average, from that chain alone.
 
 The variance of the average of a chain is its variance times its autocorrelation time over its
 number of draws. Both are estimated from deviations from the chain's own average, which lowers every
@@ -13,7 +13,7 @@ import numpy as np
 
 from numpyro_bnn.diagnostics.convergence.compiled_loops import compiled, geyer
 
-# Lags that are formed before draws are averaged in fours.
+# Number of lags that are summed before draws are averaged in fours.
 MOST_LAGS = 16
 
 
@@ -25,7 +25,8 @@ def _lags(values: Any, n: Any, covariance: Any, known: Any, end: Any) -> None:
         total = 0.0
         for chain in range(m):
             early, late = values[chain, : n - lag], values[chain, lag:n]
-            # In the precision of the draws: several products at once, and digits enough.
+            # Sums are in the precision of the draws: it has enough digits, and the compiler forms several
+            # products at once.
             part = values.dtype.type(0)
             for i in range(n - lag):
                 part += early[i] * late[i]
@@ -61,7 +62,7 @@ def _centre(values: Any, means: Any) -> Any:
         total = 0.0
         differ = False
         for i in range(n):
-            # From the first draw on: what chains have in common costs no digits.
+            # The first draw is subtracted first, so that a large common value costs no digits.
             total += row[i] - first
             differ |= row[i] != first
         means[chain] = first + total / n
@@ -73,7 +74,13 @@ def _centre(values: Any, means: Any) -> Any:
 
 
 @compiled
-def chain_rows(values: Any, covariance: Any, means: Any, within: Any, of_mean: Any) -> None:
+def chain_rows(
+    values: np.ndarray,
+    covariance: np.ndarray,
+    means: np.ndarray,
+    within: np.ndarray,
+    of_mean: np.ndarray,
+) -> None:
     """Averages of chains, variance of the draws and of a chain's average, both from within chains.
 
     :param values: `(b, m, n)`, n at least 4; overwritten.
@@ -87,7 +94,7 @@ def chain_rows(values: Any, covariance: Any, means: Any, within: Any, of_mean: A
         deviation = values[row]
         n = draws
         within[row] = of_mean[row] = 0.0
-        # Rounding of the average is no movement.
+        # A chain that only differs from its average by rounding is constant.
         if not _centre(deviation, means[row]):
             continue
         _lags(deviation, n, covariance, 0, 1)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from numpyro_bnn._checks import check_positive
 
-# The worst rows (99 % quantile) of class probabilities may err by so many times the mean.
+# The limit for the worst rows (99 % quantile) of class probabilities, over the limit for the mean.
 _WORST_VARIATION = 3.0
-# The mean of rows of other predictions, as a share of what the worst rows may err by.
+# The limit for the mean over rows of other predictions, over the limit for the worst rows.
 _MEAN_RELATIVE = 0.5
-# The error of the log score as a share of its error from the finite number of test rows.
+# The limit for the error of the log score, over its error from the finite number of test rows.
 _SHARE_OF_ROWS = 0.2
 
 
@@ -16,8 +16,8 @@ _SHARE_OF_ROWS = 0.2
 class Tolerance:
     """The Monte Carlo error of averages over draws that is accepted.
 
-    Two converged runs of full-batch HMC on MNIST are 0.010 of total variation apart. One number
-    a unit; the others follow from it, so that a looser tolerance is looser in all of them:
+    For scale: two converged runs of full-batch HMC on MNIST have a total variation distance of 0.010. One
+    number is given for each unit; the other limits of that unit follow from it, so that all grow together:
 
     :param total_variation: of the *mean* over rows of the expected total variation between class
         probabilities and those of an infinite run; the 99 % quantile of rows may be three times
@@ -57,6 +57,6 @@ class Tolerance:
 
         :param rows_error: its error from the finite number of test rows, in nats; NaN for one row.
         """
-        # An infinite or undefined error of the rows sets no limit.
+        # An infinite or undefined error from the rows gives no limit.
         share = _SHARE_OF_ROWS * rows_error
         return min(self.log_score, share) if share > 0 else self.log_score

@@ -1,8 +1,8 @@
 """A kernel with exact moves after each of its steps.
 
-:class:`Interleaved` takes the state of any kernel to constrained values of all sites in centred
-coordinates, applies the moves of :mod:`numpyro_bnn.samplers.gibbs.moves`, and gives the kernel back a
-state at the new values.
+:class:`Interleaved` converts the state of any kernel to constrained values of all sites in centred
+coordinates, applies the moves of :mod:`numpyro_bnn.samplers.gibbs.moves`, and returns a state of the kernel
+at the new values.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,20 +45,25 @@ class Interleaved(Told, MCMCKernel):
 
     @property
     def model(self) -> Callable:
+        """The model of the inner kernel."""
         return self.kernel.model
 
     @property
     def sample_field(self) -> str:
+        """The state field that holds the position, as the inner kernel names it."""
         return self.kernel.sample_field
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw: those of the inner kernel."""
         return fields_of(self.kernel)
 
     def get_diagnostics_str(self, state: PyTree) -> str:
+        """Text for the progress bar, from the inner kernel."""
         return self.kernel.get_diagnostics_str(state)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of sites, from the inner kernel."""
         return self.kernel.postprocess_fn(model_args, model_kwargs)
 
     def init(
@@ -69,6 +74,10 @@ class Interleaved(Told, MCMCKernel):
         model_args: tuple,
         model_kwargs: dict | None,
     ) -> PyTree:
+        """The first state of a chain: that of the inner kernel.
+
+        :raises ValueError: for collapsed coordinates, which have no precisions to move.
+        """
         state = self.kernel.init(rng_key, num_warmup, init_params, model_args, model_kwargs)
         self._check(Bound(self.model, model_args, model_kwargs), getattr(state, self.sample_field))
         self._sample_fn = self._sample_one
@@ -91,6 +100,7 @@ class Interleaved(Told, MCMCKernel):
             )
 
     def sample(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
+        """One step of the inner kernel, then each move in order."""
         assert self._sample_fn is not None
         return self._sample_fn(state, model_args, model_kwargs)
 
@@ -140,7 +150,7 @@ def _at(z: Values, state: PyTree, kernel: MCMCKernel) -> PyTree:
 
 
 def _native(kernel: MCMCKernel, z: Values, values: Values, bound: Bound) -> Values:
-    """Values of a kernel's sites as its state holds them: constrained for Gibbs, else unconstrained."""
+    """Values of the sites in the form of the kernel's state: constrained for Gibbs, else unconstrained."""
     if isinstance(kernel, (PrecisionGibbs, CustomGibbs, DiscreteGibbs)):
         return {name: values[name] for name in z}
     sites = bound.sites(values)

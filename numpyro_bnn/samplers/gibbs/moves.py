@@ -17,35 +17,40 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer.util import log_density
+from numpyro.infer.util import compute_log_probs
 
 from numpyro_bnn._text import Told
 from numpyro_bnn.distributions.generalized_inverse_gaussian import sample_log
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.potential.tempered_likelihood import tempered_likelihood
+from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model
 from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
 
 
 class Bound(Told):
-    """A model in centred coordinates with its data, as moves see it.
+    """A model in centred coordinates with its data; moves use it.
 
     :param model: a NumPyro model.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
+    :param power: power of the likelihood, 1 for the posterior; less on the rungs of a ladder.
     """
 
-    def __init__(self, model: Callable, args: tuple, kwargs: dict | None) -> None:
+    def __init__(
+        self, model: Callable, args: tuple, kwargs: dict | None, power: float | jax.Array = 1.0
+    ) -> None:
         self.model = centered_model(model)
         self.args, self.kwargs = args, kwargs or {}
+        self.power = power
 
     def _at(self, values: Values) -> Callable:
-        # A constant key, for random values that the model draws beside its latent sites.
+        # A constant key for random values that the model draws outside of its latent sites.
         return seed(substitute(self.model, data=values), jax.random.key(0))
 
-    def sites(self, values: Values) -> dict[str, Any]:
+    def sites(self, values: Values) -> dict[str, dict]:
         """The trace at constrained values."""
         return trace(self._at(values)).get_trace(*self.args, **self.kwargs)
 
@@ -70,8 +75,11 @@ class Bound(Told):
         return levels
 
     def log_joint(self, values: Values) -> jax.Array:
-        """log p(θ, y) at constrained values, in nats."""
-        return log_density(self._at(values), self.args, self.kwargs, {})[0]
+        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood."""
+        logs, sites = compute_log_probs(self._at(values), self.args, self.kwargs, {})
+        observed = {name: -logs.pop(name) for name in list(logs) if sites[name]["is_observed"]}
+        likelihood = tempered_likelihood(observed, sites)
+        return sum(logs.values(), start=jnp.zeros(())) - likelihood(self.power)
 
 
 class Move(Protocol):
@@ -123,7 +131,7 @@ def _count(values: Values, names: Sequence[str]) -> int:
 
 
 def _family(top: Level, levels: dict[str, Level]) -> tuple[list[str], list[str]]:
-    """Weights and precisions below and at a top precision."""
+    """Weights and precisions of the group of a top precision, that precision included."""
     below = [levels[child.site] for child in top.children]
     weights = [name for level in (top, *below) for name in level.members]
     return weights, [level.site for level in (top, *below)]
@@ -183,7 +191,7 @@ class UnitRescaling(Told):
         new = dict(values)
         new |= {name: values[name] * scale for name in entering}
         new[self.outgoing] = values[self.outgoing] / scale[:, None]
-        # The Jacobian s^count is in the shape of the proposal too, and cancels.
+        # The Jacobian s^count is also part of the shape of the proposal, and cancels.
         square = scale**2
         proposal = jnp.sum(up * (square - 1) + down * (1 / square - 1))
         gain = bound.log_joint(new) - bound.log_joint(values) + proposal
@@ -205,6 +213,97 @@ class UnitRescaling(Told):
                 f"UnitRescaling: the {units} units of '{self.incoming}' are not those of the other "
                 f"sites, of shapes {shapes}. Give the bias and the next kernel of the same layer."
             )
+
+
+class UnitRefresh(Told):
+    """A Metropolis step on each hidden unit of a layer, one after the other: new weights into it.
+
+    The weights w into a unit become sqrt(1 - s²) w + s v, with v drawn from their Gaussian prior given its
+    precisions, so that the prior is kept and the likelihood alone decides. Log s is uniform between the
+    logarithms of `smallest` and 1: some proposals are small, some give the unit another function, and no
+    size is to be tuned for the temperature of a rung. A unit whose weights out are integrated
+    (:func:`~numpyro_bnn.integrate_output`) is accepted together with the best use of it. Costs an energy
+    for every unit, and one more.
+
+    :param incoming: site of the kernel whose last axis counts the units.
+    :param vectors: sites of one value a unit, such as the bias.
+    :param smallest: the least s.
+    :raises ValueError: for a `smallest` outside of 0 to 1; when run, for sites that the model lacks, whose
+        sizes do not agree, or whose prior is not Gaussian given its precisions.
+
+    Source: S. L. Cotter, G. O. Roberts, A. M. Stuart and D. White, *MCMC methods for functions*,
+    Statistical Science 28 (2013), eq. 4.5.
+    """
+
+    def __init__(self, incoming: str, vectors: Sequence[str] = (), smallest: float = 0.03) -> None:
+        if not 0 < smallest <= 1:
+            raise ValueError(
+                f"UnitRefresh: smallest must be above 0 and at most 1, got smallest={smallest!r}. At 1 "
+                "every proposal is a draw of the prior."
+            )
+        self.incoming = incoming
+        self.vectors = tuple(vectors)
+        self.smallest = smallest
+
+    def __call__(self, key: jax.Array, values: Values, bound: Bound) -> Values:
+        names = (self.incoming, *self.vectors)
+        units = self._check(values)
+        sites = bound.sites(values)
+        priors = {name: _gaussian(name, sites) for name in names}
+        key_units, key_scales = jax.random.split(key)
+        log_scales = jax.random.uniform(
+            key_scales, (units,), minval=jnp.log(self.smallest), maxval=0.0
+        )
+
+        def log_prior(own: Values) -> jax.Array:
+            logs = (jnp.sum(priors[name].log_prob(own[name])) for name in names)
+            return sum(logs, start=jnp.zeros(()))
+
+        def one(unit: jax.Array, state: tuple[Values, jax.Array]) -> tuple[Values, jax.Array]:
+            now, before = state
+            key_draw, key_accept = jax.random.split(jax.random.fold_in(key_units, unit))
+            scale = jnp.exp(log_scales[unit])
+            own = {name: now[name] for name in names}
+            for name, key_name in zip(names, jax.random.split(key_draw, len(names))):
+                law = priors[name]
+                drawn = law.sample(key_name) - law.loc
+                mixed = law.loc + jnp.sqrt(1 - scale**2) * (own[name] - law.loc) + scale * drawn
+                own[name] = jnp.where(jnp.arange(units) == unit, mixed, own[name])
+            after = bound.log_joint(now | own)
+            gain = after - before - log_prior(own) + log_prior({n: now[n] for n in names})
+            accepted = -jax.random.exponential(key_accept) <= gain
+            return _choose(accepted, now | own, now), jnp.where(accepted, after, before)
+
+        return jax.lax.fori_loop(0, units, one, (dict(values), bound.log_joint(values)))[0]
+
+    def _check(self, values: Values) -> int:
+        """The number of units."""
+        names = (self.incoming, *self.vectors)
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise ValueError(
+                f"UnitRefresh: the model has no latent site {missing}; it has {list(values)}."
+            )
+        units = values[self.incoming].shape[-1]
+        shapes = {name: values[name].shape for name in names}
+        if any(shapes[name] != (units,) for name in self.vectors):
+            raise ValueError(
+                f"UnitRefresh: the {units} units of '{self.incoming}' are not those of the other sites, of "
+                f"shapes {shapes}. Give the bias of the same layer."
+            )
+        return units
+
+
+def _gaussian(name: str, sites: dict[str, Any]) -> dist.Normal:
+    """The prior of a site given its precisions, of the shape of the site."""
+    law = sites[name]["fn"]
+    base = unwrapped(law)
+    if not isinstance(base, dist.Normal):
+        raise ValueError(
+            f"UnitRefresh: the prior of '{name}' is {type(base).__name__}, and the step keeps Gaussian "
+            "ones. Use Normal or hierarchical weights."
+        )
+    return dist.Normal(*(jnp.broadcast_to(part, law.shape()) for part in (base.loc, base.scale)))
 
 
 def _squares(name: str, sites: dict[str, Any], values: Values) -> jax.Array:

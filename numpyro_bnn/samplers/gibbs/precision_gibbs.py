@@ -1,12 +1,12 @@
 """Exact draws of hierarchical precisions, as a block of NumPyro's ``Gibbs``.
 
-Given weights and data every precision has a law that can be drawn from exactly, at no gradient
-cost (:mod:`numpyro_bnn.priors.precision_levels`). With HMC for the weights in between this is the scheme
-of R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
+Given weights and data every precision has a distribution that can be drawn from exactly, without a gradient
+(:mod:`numpyro_bnn.priors.precision_conditionals`). With HMC for the weights in between this is the scheme of
+R. M. Neal, *Bayesian Learning for Neural Networks* (1996), §3.2.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -19,10 +19,11 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
 
 from numpyro_bnn._text import Told, call_of
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.priors.coordinates import parameterize
-from numpyro_bnn.priors.precision_levels import Level, levels_of
+from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import given_precisions
 
@@ -34,7 +35,7 @@ def centered_model(model: Callable) -> parameterize:
     return parameterize(model, "centered")
 
 
-def precision_sites(model_trace: dict[str, Any]) -> list[str]:
+def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
     """Names of all hierarchical precisions in a trace that are sampled: sites of a block.
 
     :param model_trace: trace of the model in centred coordinates.
@@ -52,15 +53,15 @@ def precision_sites(model_trace: dict[str, Any]) -> list[str]:
 class PrecisionGibbs(Told, MCMCKernel):
     """Draws hierarchical precisions from their exact conditional laws, lowest level first.
 
-    Those of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and of the noise where a
-    likelihood of this package has it as a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
+    It draws the precisions of :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` priors, and those of the
+    noise if a likelihood of this package has a :class:`~numpyro_bnn.likelihoods.families.Precision`. Use it
     inside NumPyro's ``Gibbs``, with another kernel for the weights::
 
         centered = bnn.parameterize(model, "centered")
         Gibbs([(PrecisionGibbs(model), precision_sites), (HMC(centered), None)])
 
-    It uses the model in centred coordinates, whatever the model's own; the other blocks must be given
-    ``bnn.parameterize(model, "centered")``, since ``Gibbs`` needs one model for all blocks.
+    It uses the model in centred coordinates, whatever coordinates the model has. The other blocks must be
+    given ``bnn.parameterize(model, "centered")``, since ``Gibbs`` needs one model for all blocks.
     :func:`neal` sets all this up. Costs no gradient, and one pass over the data where it draws noise.
 
     :param model: a NumPyro model.
@@ -77,6 +78,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def __init__(self, model: Callable) -> None:
         if isinstance(model, MCMCKernel) or not callable(model):
             raise TypeError(f"PrecisionGibbs: expected a model, got {model!r}.")
+        refuse_network(model)
         self._model: Callable = centered_model(model)
         self._levels: dict[str, Level] = {}
 
@@ -93,6 +95,10 @@ class PrecisionGibbs(Told, MCMCKernel):
         model_args: tuple,
         model_kwargs: dict | None,
     ) -> CustomGibbsState:
+        """The first state of this block of a Gibbs sampler: precisions and a random key.
+
+        :raises ValueError: outside of NumPyro's ``Gibbs``, or for sites that are no precisions of the prior.
+        """
         kwargs = model_kwargs or {}
         if not init_params or GIBBS_SITES_KWARG not in kwargs:
             raise ValueError(
@@ -104,7 +110,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         return CustomGibbsState(values, rng_key)
 
     def _find(self, names: set[str], args: tuple, kwargs: dict) -> dict[str, Level]:
-        """The levels to draw, checked."""
+        """The levels of the precisions to draw; refuses sites that are no precisions."""
         found: dict[str, Level] = {}
 
         def visit(key: jax.Array) -> jax.Array:
@@ -137,6 +143,7 @@ class PrecisionGibbs(Told, MCMCKernel):
     def sample(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
+        """Draw every precision from its conditional distribution given all other values."""
         kwargs = model_kwargs or {}
         key, *keys = jax.random.split(state.rng_key, 1 + len(self._levels))
         values = {**kwargs.get(GIBBS_SITES_KWARG, {}), **state.z}
@@ -152,7 +159,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         observed = {site for level in levels for site in level.members}
         if not observed:
             return {}
-        # With a precision of 1 the scale of the noise is its unit.
+        # With precision 1 the scale of the noise is 1 in its own unit.
         own = {name: values[name] for name in self._levels}
         own |= {level.site: jnp.ones_like(own[level.site]) for level in levels}
         bound = substitute(seed(self._model, jax.random.key(0)), data=own)
@@ -162,10 +169,11 @@ class PrecisionGibbs(Told, MCMCKernel):
     def refresh(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None
     ) -> CustomGibbsState:
-        """The unchanged state: nothing in it depends on sites of other blocks."""
+        """Return the state unchanged, because nothing in it depends on sites of other blocks."""
         return state
 
     def wrap_model(self, wrapper: Callable) -> "PrecisionGibbs":
+        """This kernel with `wrapper` applied to its model."""
         kernel = copy.copy(self)
         kernel._model = wrapper(self._model)
         kernel._levels = {}
@@ -194,7 +202,7 @@ def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:
 
 
 class NealGibbs(Gibbs):
-    """NumPyro's Gibbs of precisions and weights, which says what it is made of.
+    """NumPyro's Gibbs of precisions and weights, with a `repr` that shows its parts.
 
     :param model: the model in centred coordinates.
     :param weights: the kernel of everything but the precisions.
@@ -206,22 +214,22 @@ class NealGibbs(Gibbs):
 
     def __repr__(self) -> str:
         kind = type(self.weights)
-        # NumPyro's kernels do not say what they are set to.
-        told = self.weights if kind.__repr__ is not object.__repr__ else kind
-        return call_of("neal", {}, (told,))
+        # The `repr` of NumPyro's kernels does not show their settings.
+        shown = self.weights if kind.__repr__ is not object.__repr__ else kind
+        return call_of("neal", {}, (shown,))
 
 
 def neal(model: Callable, kernel: Callable[..., MCMCKernel] = WindowedHMC, **options: Any) -> Gibbs:
     """Neal's scheme: exact draws of all precisions, then weights by a gradient kernel given them.
 
     Weights, and whatever else the model has, are one block, in centred coordinates. By default its
-    kernel is Neal's too: trajectories judged by windows, and for every weight a step size that follows from
-    the current precisions and the data (:func:`~numpyro_bnn.preconditioners.given_precisions`).
+    kernel is Neal's too: trajectories accepted by windows, and for every weight a step size computed from the
+    current precisions and the data (:func:`~numpyro_bnn.preconditioners.given_precisions`).
 
     :param model: a NumPyro model with a :class:`~numpyro_bnn.priors.hierarchical.Hierarchical` prior, in
         whatever coordinates.
     :param kernel: class of the kernel of the weights, such as ``numpyro.infer.NUTS``; called as
-        ``kernel(model, **options)``. Others than the default adapt as they always do.
+        ``kernel(model, **options)``. Kernels other than the default adapt in warm-up as usual.
     :param options: options of that kernel.
     :return: a kernel for :class:`numpyro_bnn.MCMC`.
     :raises ValueError: when run, if the model has no hierarchical precision.

@@ -2,9 +2,9 @@
 
 A rule is an ingredient of a kernel: its :meth:`Metropolis.decide` makes a proposal and accepts or
 rejects it. :func:`propose` judges one step (MALA, random walk, SGLD with ``accept=``);
-:func:`trajectory` judges several, by the change of the energy plus the work that the dynamics kept
-count of (GGMC, AMAGOLD, HMC). :class:`~numpyro_bnn.samplers.sgmcmc.accept_windows.WindowedMetropolis`
-compares windows of states at both ends.
+:func:`trajectory` judges several, by the change of the energy plus the work that the dynamics summed up
+(GGMC, AMAGOLD, HMC). :class:`~numpyro_bnn.samplers.sgmcmc.accept_windows.WindowedMetropolis` compares windows
+of states at both ends.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from jax import lax
 
 from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     accept_or_reject,
@@ -34,12 +34,12 @@ class Metropolis:
 
     :param num_steps: steps of a trajectory; the most that it may have where a length is given.
     :param trajectory_length: mean duration of a trajectory, in the units of the step size; the
-        number of steps is then drawn for each, uniformly between 1 and twice the mean, so that no
-        direction can be in resonance with it.
-    :param exact: whether the decision uses the energy on all rows; otherwise that of the minibatch of the
-        proposal, which is biased.
+        number of steps is then drawn for each, uniformly between 1 and twice the mean, so that no direction
+        always returns to its start.
+    :param exact: whether the decision uses the energy on all rows; otherwise it uses that of the minibatch,
+        which makes the sampler biased.
     :param caches_gradient: whether the gradient at the position is kept between proposals.
-    :param needs_all_rows: whether the decision is right for gradients on all rows only.
+    :param needs_all_rows: whether the rule is correct only with gradients on all rows.
     """
 
     num_steps: int = 1

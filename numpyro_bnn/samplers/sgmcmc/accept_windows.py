@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn.samplers.sgmcmc.accept import Decision, Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState
 
 
 class _Window(NamedTuple):
@@ -31,7 +31,7 @@ class _Window(NamedTuple):
     def add(
         self, key: jax.Array, inside: Any, log_weight: Any, energy: Any, state: DynamicsState
     ) -> "_Window":
-        """The window after one more state, which counts if it is `inside`."""
+        """The window after one more state, which belongs to it only if `inside` is true."""
         log_weight = jnp.where(inside & jnp.isfinite(log_weight), log_weight, -jnp.inf)
         both = jnp.logaddexp(self.log_weight, log_weight)
         # While no state has any weight the difference is NaN, and no state is taken.
@@ -61,6 +61,7 @@ class WindowedMetropolis(Metropolis):
     window: int = 1
 
     def decide(self, begin: ProposalInputs) -> Decision:
+        """Run a trajectory, and draw the next state from the window at one of its ends."""
         return _windowed(self, begin)
 
 
@@ -108,7 +109,7 @@ def _windowed(rule: WindowedMetropolis, begin: ProposalInputs) -> Decision:
     stay = rejected._replace(state=_reversed(rejected.state))
     chosen: _Window = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, stay)
     after = chosen.state._replace(work=jnp.zeros_like(state.work))
-    # Whichever window was chosen, the gradient is that of the new position.
+    # The gradient in the chosen state is always that of the new position.
     known = jnp.ones((), bool)
     return Decision(
         after, estimator, chosen.energy, after.gradient, jnp.exp(log_accept), known, length

@@ -41,7 +41,7 @@ def where_needed(flag: jax.Array, new: Callable[[], PyTree], old: PyTree) -> PyT
 def chosen(flag: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     """Leaves of `new` where a flag is true and of `old` elsewhere; random keys always of `new`.
 
-    A random key is used up by a step, whether the result of the step is kept or not.
+    Random keys are always the new ones: a step has used its key even if its result is dropped.
 
     :param flag: boolean scalar.
     """

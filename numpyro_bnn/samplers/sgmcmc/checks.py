@@ -7,6 +7,7 @@ import jax
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -15,7 +16,10 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 
 
 def check_step_size(owner: str, step_size: object) -> None:
-    """:raises ValueError: for a word other than "auto", or a number that is not positive."""
+    """Check the argument `step_size`.
+
+    :raises ValueError: for a word other than "auto", or a number that is not positive.
+    """
     if isinstance(step_size, str) and step_size != "auto":
         raise ValueError(
             f'{owner}: step_size must be a number, a schedule or "auto", got {step_size!r}.'
@@ -28,7 +32,10 @@ def check_step_size(owner: str, step_size: object) -> None:
 
 
 def check_first_step(owner: str, step_size: Schedule) -> None:
-    """:raises ValueError: for a schedule that begins at 0, from which no friction follows."""
+    """Refuse a first step size of 0, from which the default friction is computed.
+
+    :raises ValueError: for a schedule that begins at 0, from which no friction follows.
+    """
     first = step_size(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
         raise ValueError(
@@ -40,7 +47,10 @@ def check_first_step(owner: str, step_size: Schedule) -> None:
 def check_friction(
     owner: str, friction: float | None, method: Dynamics, positive: bool = False
 ) -> None:
-    """:raises ValueError: for a friction out of range, or for a method without momentum."""
+    """Check the argument `friction`.
+
+    :raises ValueError: for a friction out of range, or for a method without momentum.
+    """
     if friction is None:
         return
     if not method.has_momentum:
@@ -63,7 +73,10 @@ def check_friction(
 def check_numbers(
     owner: str, resample_momentum: object, target_accept_prob: float, method: Dynamics
 ) -> None:
-    """:raises ValueError: for a number out of range, or one that the method has no use for."""
+    """Check the numbers that only some methods take.
+
+    :raises ValueError: for a number out of range, or one that the method has no use for.
+    """
     if resample_momentum is not None and not method.has_momentum:
         raise ValueError(
             f"{owner}: resample_momentum={resample_momentum}, but this method has no momentum. "
@@ -78,7 +91,10 @@ def check_numbers(
 def check_gradient_noise(
     owner: str, gradient_noise: PyTree, method: Dynamics, rule: Metropolis | None
 ) -> None:
-    """:raises ValueError: where a known gradient noise cannot be taken off."""
+    """Check the argument `gradient_noise`.
+
+    :raises ValueError: for a negative variance, or a method that cannot subtract it.
+    """
     if _is_number(gradient_noise) and gradient_noise == 0:
         return
     if _is_number(gradient_noise) and not gradient_noise > 0:
@@ -99,7 +115,12 @@ def check_target(
     batch_size: int | None,
     gradient: Estimator,
 ) -> None:
-    """:raises ValueError: unless there is one target, and rows to take where they are wanted."""
+    """Check that there is a model or a potential, and a model for minibatches.
+
+    :raises ValueError: for two targets or none, and for minibatches without a model.
+    :raises TypeError: for a Flax network in place of a model.
+    """
+    refuse_network(model)
     if (model is None) == (potential_fn is None):
         raise ValueError(
             f"{owner}: expected either a model or potential_fn, got model={model} and "
@@ -120,7 +141,10 @@ def check_target(
 
 
 def check_kinds(owner: str, gradient: object, preconditioner: object) -> None:
-    """:raises TypeError: for ingredients that are no estimator or no preconditioner."""
+    """Check the types of gradient estimator and preconditioner.
+
+    :raises TypeError: for ingredients that are no estimator or no preconditioner.
+    """
     if not hasattr(gradient, "estimate"):
         raise TypeError(
             f"{owner}: gradient must be an estimator such as `gradients.minibatch(100)`, got "
@@ -140,7 +164,10 @@ def check_fit(
     preconditioner: Preconditioner,
     rule: Metropolis | None,
 ) -> None:
-    """:raises ValueError: for ingredients that do not fit each other."""
+    """Check that the ingredients fit each other.
+
+    :raises ValueError: for ingredients that do not fit each other.
+    """
     if preconditioner.varies and (method.has_momentum or rule is not None):
         raise ValueError(
             f"{owner}: {preconditioner} goes on changing after warm-up, which only SGLD and PSGLD "
@@ -168,12 +195,15 @@ def check_fit(
 
 
 def check_all_rows(owner: str, batch_size: int | None, gradient: Estimator | None) -> None:
-    """:raises ValueError: for a minibatch, where a method needs gradients on all rows."""
+    """Refuse minibatches for a method that needs gradients on all rows.
+
+    :raises ValueError: for a minibatch, where a method needs gradients on all rows.
+    """
     if batch_size is None and getattr(gradient, "batch_size", None) is None:
         return
-    given = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
+    shown = f"batch_size={batch_size}" if gradient is None else f"gradient={gradient}"
     raise ValueError(
-        f"{owner}: {given}, but it uses all rows. For minibatches with an exact correction use "
+        f"{owner}: {shown}, but it uses all rows. For minibatches with an exact correction use "
         "`AMAGOLD` or `GGMC`; `gradients.full(chunk_size=…)` bounds the memory."
     )
 
@@ -187,7 +217,10 @@ def _is_number(value: Any) -> bool:
 
 
 def check_warm(owner: str, temperature: Schedule) -> None:
-    """:raises ValueError: for a temperature that begins at 0, where momenta of constant size are 0."""
+    """Refuse temperature 0 for momenta of constant size, which would be 0.
+
+    :raises ValueError: for a temperature that begins at 0, where momenta of constant size are 0.
+    """
     first = temperature(0)
     if not isinstance(first, jax.core.Tracer) and not first > 0:
         raise ValueError(

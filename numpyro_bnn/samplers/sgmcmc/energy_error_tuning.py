@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.running_moments import Moments
 from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 
@@ -17,12 +17,12 @@ _MEMORY = 149 / 151
 _TRUST = 1.5
 # Energy errors below so many rounding errors of U are ignored.
 _ROUNDINGS = 4
-# The step may at most double, or halve, from one step to the next.
+# The step size may at most double, or halve, from one step to the next.
 _LARGEST_CHANGE = 2.0
 # Decoherence time by integrated autocorrelation time.
 _SHARE = 0.4
 _BLOCKS = 10
-# An autocorrelation time above this share of a block is known only to be long.
+# An autocorrelation time above this share of a block cannot be estimated.
 _RESOLVED = 0.5
 
 
@@ -48,17 +48,17 @@ class Decoherence:
     r"""Step size from the energy error, friction from the autocorrelation.
 
     The variance of the energy error of a step grows as :math:`h^6`, so each squared error
-    suggests a step; suggestions are averaged with a weight that falls with the distance from the
-    target (Robnik et al. 2023, section 4.1). When the metric changes the step changes by the
-    mean change of its units. Errors of the size of the rounding of U are ignored: far from the
-    typical set, where U is a million and more in single precision, they would shrink the step for ever.
+    suggests a step size. The suggestions are averaged with weights that fall with the distance from the
+    target (Robnik et al. 2023, section 4.1). When the metric changes, the step size changes by the mean
+    change of its units. Errors of the size of the rounding of U are ignored: far from the typical set, where
+    U is a million and more in single precision, they would shrink the step for ever.
 
     After the second third of warm-up :math:`1/\gamma` is the typical standard deviation in the
     metric; over the last, ten block means give the integrated autocorrelation time of every
-    parameter, and :math:`1/\gamma = 0.4\, h\, \bar\tau` in the end (section 4.2). Where ten blocks
-    are too short to tell, it is at least what it was.
+    parameter, and :math:`1/\gamma = 0.4\, h\, \bar\tau` in the end (section 4.2). If the blocks are too short
+    for an estimate, :math:`1/\gamma` is at least its earlier value.
 
-    :param energy_variance: target of Var[ΔE]/D; the step is left alone where None.
+    :param energy_variance: target of Var[ΔE]/D; None for a step size that is not tuned.
     :param finds_friction: whether the friction is set.
     """
 
@@ -67,7 +67,7 @@ class Decoherence:
 
     @property
     def learns(self) -> bool:
-        """Whether warm-up tunes anything."""
+        """Whether step size or friction is tuned in warm-up."""
         return self.energy_variance is not None or self.finds_friction
 
     def init(self, position: PyTree) -> WarmupStatistics:
@@ -126,7 +126,7 @@ class Decoherence:
         position: PyTree,
         metrics: list[PyTree],
     ) -> StepTuning:
-        """The step at which the squared energy error would be that of the target on average."""
+        """The step size at which the mean squared energy error would equal the target."""
         learned, step_size = tuned.averaging, tuned.step_size
         weight = jnp.exp(-0.5 * (jnp.log(excess) / (6 * _TRUST)) ** 2)
         finite = jnp.isfinite(excess)

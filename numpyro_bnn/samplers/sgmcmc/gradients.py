@@ -7,7 +7,7 @@ likelihood of the B rows I counts N/B times and the prior once:
 - :func:`full`: every row, in one piece or in chunks of bounded memory;
 - :func:`minibatch`: g(θ; I);
 - :func:`control_variate`: g(θ; I) - g(θ̂; I) + ∇U(θ̂) around a fixed anchor θ̂;
-- :func:`svrg`: a control variate whose anchor is moved to the chain's position every so many steps.
+- :func:`svrg`: a control variate whose anchor is moved to the position of the chain at fixed intervals.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,8 @@ class Estimator(Protocol):
     evaluations: ClassVar[int]
 
     @property
-    def batch_size(self) -> int | None: ...
+    def batch_size(self) -> int | None:
+        """Rows of one gradient; None for all."""
 
     @property
     def needs_rows(self) -> bool:
@@ -149,7 +150,7 @@ def next_rows(
     places = place + jnp.arange(taken)
     unit = shuffled(jax.random.fold_in(key, epoch), places % units, units)
     if units % taken:
-        # A minibatch may run over the end of an epoch into the next, which has its own order.
+        # A minibatch may begin in one epoch and end in the next, which has another order.
         then = shuffled(jax.random.fold_in(key, epoch + 1), places % units, units)
         unit = jnp.where(places < units, unit, then)
     end = place + taken
@@ -161,11 +162,10 @@ def next_rows(
 def shuffled(key: jax.Array, place: jax.Array, size: int) -> jax.Array:
     """A keyed pseudo-random permutation of 0 … size - 1, evaluated at some places only.
 
-    A four-round Feistel network over the next power of four, walked until it falls inside
-    (Black and Rogaway, *Ciphers with arbitrary finite domains*, 2002), then rotated by a uniform
-    offset, so that each place holds every row with equal probability. It needs no
-    memory of N rows and no sort, which a permutation of all rows every epoch does, under
-    ``jax.vmap`` even every step.
+    A four-round Feistel network over the next power of four, applied until its value is below `size` (Black
+    and Rogaway, *Ciphers with arbitrary finite domains*, 2002), then rotated by a uniform offset, so that
+    each place holds every row with equal probability. It needs no memory for N numbers and no sort. A
+    permutation of all rows would need both in every epoch, and under ``jax.vmap`` in every step.
 
     :param key: decides the permutation.
     :param place: integers below `size`.
@@ -257,7 +257,7 @@ def minibatch(batch_size: int, order: Order = "permutation") -> _Minibatch:
     :param batch_size: rows a step, B.
     :param order: ``"permutation"`` visits every row once an epoch, in a new order each time;
         ``"replacement"`` draws rows independently; ``"blocks"`` takes B neighbouring rows, in a
-        new order of the blocks each epoch: the fastest, for rows that are not sorted.
+        new order of the blocks each epoch, which is fastest; not for sorted rows.
     :raises ValueError: for an unknown order or a size that is not a positive integer; in `init`,
         for more rows than there are.
     """
@@ -320,7 +320,8 @@ class _ControlVariate:
 
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         if self.period is not None:
-            # The minibatch sequence is kept apart from the selection: its random key must be used only once.
+            # The sequence of minibatches advances outside of the branch: its random key must be used only
+            # once.
             batches = state.batches
             exact = where_needed(
                 batches.count % self.period == 0,
@@ -381,8 +382,8 @@ def svrg(
 ) -> Estimator:
     """A control variate whose anchor moves to the chain's own position every `period` steps.
 
-    Costs two minibatch gradients a step and one full gradient every `period`. Not for Metropolis
-    methods: their correction would have to know where the anchor came from.
+    Costs two minibatch gradients a step and one full gradient every `period`. It is refused for Metropolis
+    methods, because the proposal would depend on earlier positions of the chain through the anchor.
 
     :param batch_size: rows a step.
     :param period: steps between anchors; about N/B makes the full gradients a third of the cost.

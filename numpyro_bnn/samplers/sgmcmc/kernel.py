@@ -1,4 +1,4 @@
-"""One kernel over any ingredients: dynamics, gradients, metric, step size, temperature, tuning.
+"""One kernel for all ingredients: dynamics, gradients, metric, step size, temperature, tuning.
 
 :class:`SGMCMC` drives any method of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.methods` over a
 NumPyro model. It holds the ingredients and implements NumPyro's interface; one step with them is in
@@ -20,10 +20,10 @@ from numpyro.util import identity, is_prng_key
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.potential.own_subsampling import own_batch_size
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (
@@ -39,13 +39,13 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import conditioned, reconditioned
-from numpyro_bnn.samplers.sgmcmc.model_rows import rows_of, start_of
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, pace_of
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
+from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of, start_of
 from numpyro_bnn.samplers.sgmcmc.transitions import Ingredients, refresh_momentum, take_step
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning, Tuning
 
@@ -54,7 +54,7 @@ StepSize = float | Schedule | Literal["auto"]
 
 
 class SGMCMC(MCMCKernel):
-    r"""Any stochastic-gradient sampler, put together from its ingredients.
+    r"""A stochastic-gradient sampler, composed of ingredients.
 
     The target density is proportional to exp(-U/T). Use a named sampler
     (:class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`, …) unless you bring your own
@@ -64,17 +64,18 @@ class SGMCMC(MCMCKernel):
     :param potential_fn: a potential energy instead, function of the position.
     :param dynamics: the method.
     :param step_size: a number, which is never adapted; a schedule of the step count from the
-        end of warm-up; or ``"auto"``: from the curvature at the start and, in warm-up, for
-        Metropolis methods from the acceptance (`target_accept_prob`), for all others from the
-        curvature where the chain goes, a Hessian-vector product a step.
+        end of warm-up; or ``"auto"``: first from the curvature at the start, and in warm-up from the
+        acceptance (`target_accept_prob`) for Metropolis methods, or from the curvature along the chain for
+        all others, at one Hessian-vector product a step.
     :param batch_size: rows in a minibatch; where None, as many as the plate of the model subsamples
         (``subsample_size=``), or all rows.
     :param temperature: a number (1: the posterior) or a schedule.
     :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param friction: per unit time; 0.1 / step_size where None, or what the tuning finds.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param friction: per unit time; where None it is tuned, or 0.1 / step_size.
+    :param gradient_noise: known variance of the gradient, subtracted from the variance of the noise that is
+        added.
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
         :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None.
@@ -127,7 +128,7 @@ class SGMCMC(MCMCKernel):
         self.gradient = self._all_rows = gradient
         self.preconditioner = preconditioner
         self._auto = isinstance(step_size, str)
-        # "auto" begins from the curvature instead: no schedule is asked then.
+        # With "auto" the step size comes from the curvature, and this schedule is not used.
         value = 1.0 if isinstance(step_size, str) else step_size
         self.step_size = as_schedule(value, "step_size", name)
         self.temperature = as_schedule(temperature, "temperature", name)
@@ -146,7 +147,7 @@ class SGMCMC(MCMCKernel):
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
         self._num_warmup = 0
-        # NumPyro initialises kernels without this attribute again on every run.
+        # Without this attribute NumPyro initialises a kernel again in every run.
         self._sample_fn = self.sample
 
     def __repr__(self) -> str:
@@ -168,6 +169,7 @@ class SGMCMC(MCMCKernel):
 
     @property
     def model(self) -> Callable | None:
+        """The model; None for a kernel over `potential_fn`."""
         return self._model
 
     @property
@@ -181,6 +183,7 @@ class SGMCMC(MCMCKernel):
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw."""
         fields = ["z", "potential_energy", "step_size", "temperature"]
         if self.dynamics.uses_gradient:
             fields += ["configurational_temperature", "configurational_temperatures"]
@@ -194,6 +197,7 @@ class SGMCMC(MCMCKernel):
         return tuple(fields)
 
     def get_diagnostics_str(self, state: SGMCMCState) -> str:
+        """Step size, energy and acceptance in words, for the progress bar."""
         text = f"step {float(state.step_size):.2e}, energy {float(state.potential_energy):.4g}"
         if self.metropolis is not None:
             text += f", acc. prob={float(state.mean_accept_prob):.2f}"
@@ -238,6 +242,10 @@ class SGMCMC(MCMCKernel):
         model_args: tuple = (),
         model_kwargs: dict | None = None,
     ) -> SGMCMCState:
+        """The first state of a chain, or of all chains for an array of keys.
+
+        :raises ValueError: for ingredients that do not fit each other, the model or the length of warm-up.
+        """
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
@@ -286,7 +294,7 @@ class SGMCMC(MCMCKernel):
     def sample(
         self, state: SGMCMCState, model_args: tuple, model_kwargs: dict | None
     ) -> SGMCMCState:
-        """One draw: a step, a trajectory, or all steps to the next draw that a cycle keeps."""
+        """Take a step, a trajectory, or all steps to the next draw that a cycle keeps."""
         if state.i.ndim:
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         rows = self._rows(model_args, model_kwargs)
@@ -301,6 +309,7 @@ class SGMCMC(MCMCKernel):
         return after._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of all sites; the identity without a model."""
         if self._model is None:
             return identity
         model = Potential(self._model, model_args, model_kwargs).bound
@@ -336,6 +345,10 @@ class SGMCMC(MCMCKernel):
         return lambda z: {name: transforms[name](value) for name, value in z.items()}
 
     def wrap_model(self, wrapper: Callable) -> "SGMCMC":
+        """This kernel with `wrapper` applied to its model.
+
+        :raises ValueError: for a kernel over `potential_fn`.
+        """
         if self._model is None:
             raise ValueError(
                 f"{type(self).__name__}: a kernel over potential_fn has no model to wrap."

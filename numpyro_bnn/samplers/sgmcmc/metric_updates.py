@@ -1,4 +1,4 @@
-"""Updates of a kernel's preconditioner by gradients and curvature, and of its momenta to the new metric."""
+"""Updates the preconditioner of a kernel, and rescales momenta to the new metric."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import rescaled
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import rescaled
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
@@ -32,7 +32,7 @@ def learned_metric(
     :param num_rows: N, for metrics of the mean loss; 0 where it is not known.
     :param momentum: momentum under the old metric; None for methods without.
     :param warming: whether this is warm-up.
-    :param curvature: diagonal of the Hessian, where the metric goes on changing.
+    :param curvature: diagonal of the Hessian, for a metric that changes after warm-up too.
     """
     if getattr(metric, "data_size", 0) is None and num_rows:
         metric = dataclasses.replace(metric, data_size=num_rows)  # type: ignore[type-var]
@@ -44,7 +44,7 @@ def learned_metric(
 
 
 def conditioned(metric: Preconditioner, state: PyTree, rows: Rows) -> PyTree:
-    """The state of a preconditioner given the values that Gibbs holds fixed."""
+    """The state of a preconditioner, computed from the values that Gibbs holds fixed."""
     update = getattr(metric, "after_gibbs", None)
     return state if update is None else update(rows.potential, state)
 

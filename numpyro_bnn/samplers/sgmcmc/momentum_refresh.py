@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     damp,
@@ -86,6 +86,6 @@ class PersistentMomentum:
         settings: Settings,
         i: jax.Array,
     ) -> PyTree:
-        # The friction that leaves this share of a momentum after a unit of time.
+        # The friction for which this share of a momentum remains after a unit of time.
         friction = -math.log(self.persistence) if self.persistence else math.inf
         return damp(state.momentum, noise, 1.0, settings._replace(friction=friction))

@@ -1,4 +1,4 @@
-"""Fast standard normal vectors shaped like a position, which take most of the time of an SGLD step.
+"""Fast standard normal vectors shaped like a position; drawing them is most of the work of an SGLD step.
 
 At 80,000 parameters on a CPU half of the time of ``jax.random.normal`` is spent on random bits of
 cryptographic quality. Here JAX draws two random words for every vector and step, and the bits of an entry
@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from numpyro_bnn._types import PyTree
 
-# Entries up to which leaves are drawn together.
+# Number of entries up to which all leaves are drawn together.
 _SMALL = 1 << 16
 
 
@@ -25,8 +25,8 @@ def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
     small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
     noise = {}
     if len(small) > 1:
-        # One generator for all of them, which compiles once and not for every leaf; the barrier
-        # keeps the compiler from writing it into every use.
+        # One vector for all leaves, so that its code is compiled once; the barrier keeps the compiler from
+        # repeating it wherever a part is used.
         key, key_small = jax.random.split(key)
         sizes = [leaves[k].size for k in small]
         joint = lax.optimization_barrier(normal(key_small, (sum(sizes),), jnp.float32))
@@ -55,7 +55,8 @@ def normal(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arra
     if dtype != jnp.float32:
         return jax.random.normal(key, shape, dtype)
     bits = hashed_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
-    # 23 bits, centred in their cells: never 0 or ±1, where the inverse is infinite.
+    # 23 bits give numbers in the middle of their cells, never ±1, where the inverse error function is
+    # infinite.
     uniform = (bits >> 9).astype(jnp.float32) * 2.0**-22 + (2.0**-23 - 1)
     return jnp.float32(2**0.5) * lax.erf_inv(uniform)
 

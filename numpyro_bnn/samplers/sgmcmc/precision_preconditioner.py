@@ -1,4 +1,4 @@
-r"""A preconditioner computed from the precisions that Gibbs holds fixed: Neal's step sizes for any network.
+r"""A preconditioner from the precisions that Gibbs holds fixed: Neal's step sizes for any network.
 
 Given its precisions, a weight has the prior curvature :math:`\tau`, and the data add about the
 diagonal of the Fisher information. Neal bounds the latter by a backward pass through layers that his
@@ -25,7 +25,7 @@ from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.priors.precision_levels import levels_of
+from numpyro_bnn.priors.precision_conditionals import levels_of
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _GivenPrecisions:
 
 
 def _mean_square(scores: jax.Array) -> jax.Array:
-    """Mean square over draws, without draws that a wide prior has made non-finite.
+    """Mean square over draws, without draws that are not finite because of a wide prior.
 
     An example is a hazard of exp(100). A single NaN in the metric would freeze the chain.
     """
@@ -128,9 +128,9 @@ def _prior_curvature(law: dist.Distribution, z: jax.Array) -> jax.Array:
 def given_precisions(num_draws: int = 8) -> _GivenPrecisions:
     """The inverse of prior precision plus Fisher information, given the precisions that Gibbs holds fixed.
 
-    Evaluated anew whenever a block of Gibbs has changed the precisions, at `num_draws` gradients on
-    all rows; in between it is constant, and the target exactly invariant. Step sizes are then in units of a
-    standard deviation. The likelihood must be one that can be sampled; factors are left out.
+    It is computed whenever a block of Gibbs has changed the precisions, with `num_draws` gradients on all
+    rows. In between it is constant, so that the target is exactly invariant. Step sizes are in units of a
+    standard deviation. The likelihood must be a distribution that can be sampled; factors are left out.
 
     :param num_draws: prior draws averaged; 1 or more.
     :raises ValueError: if `num_draws` is below 1; when run, for precisions in the same block.

@@ -26,7 +26,7 @@ import numpy as np
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
     given_precisions as given_precisions,
 )
@@ -40,11 +40,11 @@ class Preconditioner(Protocol):
 
     @property
     def varies(self) -> bool:
-        """Whether it changes after warm-up too, so that the drift needs its divergence."""
+        """Whether the metric changes after warm-up too, so that the drift needs its divergence."""
 
     @property
     def needs_warmup(self) -> bool:
-        """Whether it is the identity until it is adapted in warm-up."""
+        """Whether the metric is the identity until it is adapted in warm-up."""
 
     def init(self, position: PyTree) -> PyTree:
         """The state before the first step."""
@@ -67,7 +67,7 @@ class Preconditioner(Protocol):
 
 
 def _if(adapting: jax.Array, update: Callable[[], Any], state: PyTree) -> Any:
-    # A branch and no selection: after warm-up a step must not compute the statistics.
+    # A conditional and not a selection, so that steps after warm-up do not compute the statistics.
     return where_needed(adapting, update, state)
 
 
@@ -94,7 +94,7 @@ class _Fixed:
                     f"parameter has {wanted}. Give one number for each entry, or one for the "
                     "whole leaf."
                 )
-        # Held in the state, not closed over: a large metric is an argument of the compiled step.
+        # The metric is in the state, so that a large one is an argument of the compiled step and no constant.
         return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
 
     def update(
@@ -115,7 +115,7 @@ class _Fixed:
 
 
 def identity() -> Preconditioner:
-    """Unit mass, the default: the step size then has the meaning that its kernel states."""
+    """Unit mass, the default: the step size has the meaning that the kernel's docstring gives."""
     return _Fixed(1.0)
 
 
@@ -123,7 +123,7 @@ def diagonal(inverse_mass_matrix: PyTree) -> Preconditioner:
     """A fixed inverse mass matrix.
 
     :param inverse_mass_matrix: positive; a scalar, or a pytree like the position, whose leaves
-        broadcast against its leaves. Variances of the target make all directions alike.
+        broadcast against its leaves. With variances of the target all directions have the same scale.
     :raises ValueError: if an entry is not a positive finite number, or, at ``init``, if it does
         not fit the position.
     """
@@ -195,7 +195,7 @@ class _RMSprop:
 
         def slope(v: Any, g: Any, curvature: Any) -> Any:
             root = jnp.sqrt(v / self._seen(state.num_updates))
-            # Where the gradient is exactly 0 the metric has a kink: take the middle of it, 0.
+            # The metric has a kink where the gradient is exactly 0: the derivative there is set to 0.
             safe = jnp.where(root > 0, root, 1.0)
             return -weight * self._scale**2 * g * curvature / (safe * (self.eps + root) ** 2)
 
@@ -216,7 +216,7 @@ class _RMSprop:
         return RMSpropState(state.num_updates + 1, moment, state.divergence)
 
     def _seen(self, count: jax.Array) -> jax.Array:
-        # The weights of the decaying mean sum to this: Adam's correction for the start at 0.
+        # The sum of the weights of the decaying mean: Adam's correction for a mean that starts at 0.
         return 1 - self.decay ** jnp.maximum(count, 1)
 
     def inverse_mass_matrix(self, state: RMSpropState) -> PyTree:
@@ -254,14 +254,14 @@ def rmsprop(
     divided by :math:`1 - \alpha^t` as in Adam (a departure: without it the first metrics are ten
     times too large at the default decay). Before the first update it is the identity.
 
-    By default the metric is frozen after warm-up, and the target exactly invariant. With
-    ``gamma_term`` it follows the position for ever, and the drift gets
+    By default the metric is frozen after warm-up, and the target is exactly invariant. With ``gamma_term``
+    the metric keeps following the position, and the drift gets
 
     .. math:: \Gamma_i = -\frac{1 - \alpha}{1 - \alpha^t}
               \frac{\bar g_i\, \partial_i \bar g_i}{\sqrt{V_i} (\lambda + \sqrt{V_i})^2},
 
-    the derivative of the metric through the newest gradient, its past held. That is exact as the
-    step size vanishes for :math:`\alpha = 0` and the full gradient; with
+    the derivative of the metric with respect to the newest gradient, with its past held fixed. That is exact
+    as the step size vanishes for :math:`\alpha = 0` and the full gradient; with
     :math:`\alpha` near 1 the term is small and so is the error of the past held; in between, and
     with minibatches, it is an approximation. Prefer the default.
 
@@ -271,8 +271,8 @@ def rmsprop(
         ``hessian_diagonal``, the diagonal of the Hessian of U or an unbiased estimate of it, e.g.
         :math:`z \odot H z` with random signs z, one gradient more a step.
     :param data_size: N; None is 1, and a kernel that knows N fills it in.
-    :param per_layer: one number a leaf, from the mean of V over it (as Wenzel et al. 2020); not
-        with ``gamma_term``, which would need the whole Hessian.
+    :param per_layer: one number for each leaf, from the mean of V over it (as Wenzel et al. 2020); not with
+        ``gamma_term``, which would need the whole Hessian.
     :raises ValueError: if a value is outside its range, or for both of the last.
     """
     _fraction("rmsprop", "decay", decay, 1.0)
@@ -336,7 +336,7 @@ class _FromWarmup:
         overall = total(lambda v: v, variance) / size(variance)
         if self.per_layer:
             variance = jax.tree.map(jnp.mean, variance)
-        # Identity until a window is complete, or if nothing has moved at all.
+        # The identity until a window is complete, and if no parameter has moved.
         known = (state.old.size > 0) & (overall > 0)
         return map_like(
             lambda v: jnp.where(known, (count * v + 5 * overall) / (count + 5), 1.0), variance
@@ -359,7 +359,7 @@ def from_warmup(first_window: int = 32, *, per_layer: bool = False) -> Precondit
     a standard deviation, not of the parameter.
 
     :param first_window: steps, 2 or more.
-    :param per_layer: one number a leaf, the mean variance over it.
+    :param per_layer: one number for each leaf, the mean variance over it.
     :raises ValueError: if ``first_window`` is below 2.
     """
     if first_window < 2:

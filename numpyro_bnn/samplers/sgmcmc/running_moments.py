@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like
 
 
 class Moments(NamedTuple):
@@ -36,10 +36,10 @@ class Moments(NamedTuple):
         return Moments(count, mean, scatter)
 
     def variance_with(self, other: "Moments") -> PyTree:
-        """Variance of the positions of both together, by parameter."""
+        """Variance by parameter of the positions of both sets together."""
         n, m = self.size, other.size
         both = jnp.maximum(n + m, 1)
-        # The quotient first: n m of a long warm-up is too large for 32 bits.
+        # The quotient is computed first, because n m of a long warm-up is too large for 32 bits.
         weight = n * (m / both)
         return map_like(
             lambda s, t, a, b: (s + t + (a - b) ** 2 * weight) / jnp.maximum(both - 1, 1),

@@ -90,7 +90,7 @@ def as_schedule(value: float | Schedule, name: str = "step_size", owner: str = "
     label += f" is the schedule {getattr(value, '__qualname__', type(value).__qualname__)}"
     _check_traced(label, value)
     first = value(jnp.zeros((), jnp.int32))
-    # A schedule may be made of traced values, which have nothing to check yet.
+    # The value of a schedule that was made from traced values is not known, and not checked.
     if not isinstance(first, jax.core.Tracer) and not (math.isfinite(first) and first >= 0):
         raise ValueError(
             f"{label}, whose value at count 0 is {first}, expected a finite number that is not "
@@ -168,7 +168,7 @@ def polynomial(a: float, b: float, gamma: float) -> Schedule:
     2016), which has no finite sum of squares: it, and any other exponent, is an Optax schedule.
 
     :param a: positive; the first step is :math:`a b^{-\gamma}`.
-    :param b: positive; the number of steps before the decrease is felt.
+    :param b: positive; the number of steps after which the decrease begins to show.
     :param gamma: in (0.5, 1].
     :raises ValueError: if a value is outside its range.
 
@@ -209,11 +209,12 @@ class EveryStep:
     """One step a draw."""
 
     def run(self, step: Step, state: State, count: jax.Array, warming: jax.Array) -> State:
+        """Take one step."""
         return step(state)
 
 
 def pace_of(*schedules: Schedule) -> Pace:
-    """The pace that schedules ask for: that of the first cyclical one, else one step a draw."""
+    """The pace of some schedules: that of the first cyclical one, else one step a draw."""
     return next((s for s in schedules if isinstance(s, Cyclical)), EveryStep())
 
 
@@ -264,7 +265,7 @@ class Cyclical:
         return lax.fori_loop(0, steps, lambda _, s: step(s), state)
 
     def temperature(self, temperature: float = 1.0) -> Schedule:
-        """0 while exploring and ``temperature`` while sampling: exploration as optimisation."""
+        """Temperatures of 0 during exploration, which then optimises, and ``temperature`` while sampling."""
         return _WhileSampling(self, temperature)
 
 
@@ -287,9 +288,9 @@ def cyclical(peak: float, cycle_length: int, exploration: float = 0.8) -> Cyclic
 
     Zhang et al. 2020, eq. 1, with t from 0. Large steps cross to another mode, the small ones
     that follow sample it. Steps with :math:`(t \bmod L)/L` below ``exploration`` make no draws: one
-    ``sample`` of the kernel runs through them, so the draws kept are as many as asked for. Modes
-    are visited as the restarts find them, not in proportion to their mass: averages over cycles
-    are as good as a deep ensemble's, within-mode spread added, and not exact.
+    call of ``sample`` runs through them, so that the number of draws is the one asked for. Restarts find
+    modes in arbitrary proportions and not in proportion to their mass: averages over cycles are like those of
+    a deep ensemble with the spread inside modes added, and not exact.
 
     :param peak: value at the start of each cycle.
     :param cycle_length: steps, 2 or more.

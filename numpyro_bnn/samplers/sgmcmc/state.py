@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.branches import chosen
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     kinetic_temperatures,
@@ -21,10 +21,10 @@ from numpyro_bnn.samplers.sgmcmc.step_size import StepTuning
 class SGMCMCState(NamedTuple):
     """State of an :class:`SGMCMC` chain.
 
-    - **i** - calls of `sample` so far, warm-up included
-    - **count** - steps since the end of warm-up: the clock of the schedules
+    - **i** - number of calls of `sample` so far, warm-up included
+    - **count** - steps since the end of warm-up, the argument of schedules
     - **dynamics** - position, momentum, …
-      (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary.DynamicsState`)
+      (:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.DynamicsState`)
     - **estimator**, **preconditioner**, **adaptation** - states of the ingredients
     - **potential_energy** - U where the last gradient was taken, in nats: an estimate under
       minibatches, exact at the position for Metropolis methods
@@ -38,7 +38,7 @@ class SGMCMCState(NamedTuple):
     - **grad_norm** - Euclidean norm of the last gradient
     - **kinetic_temperature** - pᵀM⁻¹p / D, which should average to the temperature; NaN without
       momentum
-    - **configurational_temperature** - θᵀ∇U / D, which should too
+    - **configurational_temperature** - θᵀ∇U / D, which should average to the temperature too
     - **kinetic_temperatures**, **configurational_temperatures** - these two temperatures by site
     - **exploded_at** - call of `sample` at which the chain became non-finite, or a schedule gave a negative
       or non-finite value, and the chain was frozen; -1 for a sound chain

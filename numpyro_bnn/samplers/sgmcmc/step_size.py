@@ -1,8 +1,8 @@
 """Step sizes for ``step_size="auto"``: from the curvature, or from the acceptance probability.
 
-Both begin at a share of the largest stable step at the start. Metropolis methods then aim at an
-acceptance in warm-up; all others follow the curvature, which grows as a network begins to fit
-and changes with the metric.
+The first step size is a share of the largest stable one at the start. In warm-up Metropolis methods then tune
+it to an acceptance probability. All others follow the curvature, which grows as a network begins to fit, and
+changes with the metric.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from numpyro.infer.hmc_util import dual_averaging
 
 from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import map_like, size, spread
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkProposal
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
 # Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
 _STABLE = 0.25
 _POWER_STEPS = 20
-# Weight that the past curvature keeps after one step, once the curvature has fallen.
+# Weight of the past curvature after one step with a smaller curvature.
 _MEMORY = 0.98
 
 
@@ -51,12 +51,12 @@ def _norm(vector: PyTree) -> jax.Array:
 def _power_step(
     product: Callable[[PyTree], PyTree], inverse_mass_matrix: PyTree, vector: PyTree
 ) -> tuple[PyTree, jax.Array]:
-    """One step of power iteration with √M⁻¹ ∇²U √M⁻¹: a unit vector, and how much it grew."""
+    """One step of power iteration with √M⁻¹ ∇²U √M⁻¹: a unit vector, and the factor by which it grew."""
     root = jax.tree.map(jnp.sqrt, spread(inverse_mass_matrix, vector, "inverse_mass_matrix"))
     scaled = map_like(jnp.multiply, vector, root)
     image = map_like(jnp.multiply, product(scaled), root)
     grown = _norm(image)
-    # A flat potential has no direction; the vector then stays.
+    # With a flat potential the product is 0, and the vector is kept.
     safe = jnp.where(grown > 0, grown, 1.0)
     unit = map_like(lambda v, x: jnp.where(grown > 0, x / safe, v), vector, image)
     return unit, grown
@@ -90,7 +90,7 @@ def _stable_step(dynamics: Dynamics, curvature: jax.Array, position: PyTree) -> 
     h = _STABLE * 2 / jnp.sqrt(curvature)
     if isinstance(dynamics, RandomWalkProposal):
         return h / jnp.sqrt(size(position))
-    # SGLD's drift of epsilon/2 moves as far as a momentum method's step of h²/2.
+    # A drift of epsilon/2 (SGLD) moves as far as h²/2 (momentum methods).
     return h if dynamics.has_momentum else h**2
 
 
@@ -122,7 +122,7 @@ def begin_tuning(
     :param friction: the friction that was given; None for 0.1 / step_size, which keeps nine tenths of a
         momentum in each step.
     :param follow: whether the step size follows the curvature in warm-up.
-    :param lasting: whether a momentum lasts for at least a unit of time, where no friction is given.
+    :param lasting: whether a momentum lasts for at least a unit of time; for a friction that is not given.
     """
     step_size = start.step_size
     real = jnp.result_type(float)
@@ -171,7 +171,7 @@ def follow_curvature(
         curvature=curvature,
         direction=direction,
     )
-    # Where the energy is not finite the curvature is not used.
+    # A curvature at a position whose energy is not finite is not used.
     known = jnp.isfinite(curvature) & (curvature > 0)
     return jax.tree.map(lambda a, b: jnp.where(known, a, b), new, tuned)
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import (
@@ -37,7 +37,7 @@ class Ingredients(NamedTuple):
     """The ingredients of a kernel, as a step uses them.
 
     - **dynamics**, **gradient**, **preconditioner**, **tuning** - see their modules
-    - **metropolis**, **refresh** - a rule to accept by and one to renew momenta by, or None
+    - **metropolis**, **refresh** - the rules for acceptance and for new momenta, or None
     - **step_size**, **temperature** - schedules of the step count
     - **auto** - whether the step size is that of the tuning and not of the schedule
     - **friction** - per unit time, as given, or None
@@ -89,9 +89,9 @@ class Ingredients(NamedTuple):
     def evaluate(
         self, rows: Rows, z: PyTree, estimator: PyTree
     ) -> tuple[jax.Array, PyTree, PyTree]:
-        """U, ∇U and the estimator's state at a position that no step of the chain has evaluated.
+        """U, ∇U and the state of the estimator at a position for which no step has computed them.
 
-        The gradient at which a step begins is an estimate like all others: if it were exact, the reverse of a
+        The gradient at the beginning is an estimate like all others: if it were exact, the reversed
         trajectory would not be equally likely.
         """
         if not self.dynamics.uses_gradient:
@@ -192,7 +192,7 @@ def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCS
     seen = jnp.where(warming, state.i, state.count) + 1
     mean = state.mean_accept_prob + (result.accept_prob - state.mean_accept_prob) / seen
     after = record(state, dynamics, result.energy, gradient, dynamics.position, settings)
-    # After a rejection the last gradient does not belong to the position of the chain.
+    # After a rejection the last gradient is not that of the chain's position.
     of_gradient = {
         name: jax.tree.map(
             partial(jnp.where, result.accepted), getattr(after, name), getattr(state, name)

@@ -88,6 +88,7 @@ class AcceptanceTuning:
     target_accept_prob: float = 0.65
 
     def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        """Step size and friction of the first step, with an empty average of acceptance."""
         return begin_tuning(start, context.friction)
 
     def at_gradient(
@@ -98,11 +99,13 @@ class AcceptanceTuning:
         inverse_mass_matrix: PyTree,
         warming: jax.Array,
     ) -> StepTuning:
+        """Change nothing: the acceptance is known only after a step."""
         return tuned
 
     def after_step(
         self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
+        """Follow the acceptance probability of this step, in warm-up."""
         if not context.auto:
             return after
         warming = before.i < context.num_warmup
@@ -118,13 +121,14 @@ class CurvatureTuning:
 
     :param finds_friction: whether the friction is tuned too, from the autocorrelation over the last third of
         warm-up, where none is given, the step size is tuned and gradients are on all rows. The default
-        0.1 / step_size, with which momenta last ten steps, lets a chain diffuse: right with minibatches,
-        whose noise heats a momentum that lasts, and a waste of gradients without.
+        0.1 / step_size, with which momenta last ten steps, makes a chain diffuse. That is right with
+        minibatches, whose noise would heat momenta that last longer, and wastes gradients on all rows.
     """
 
     finds_friction: bool = False
 
     def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        """Step size and friction of the first step, with empty statistics of curvature and mixing."""
         friction = self._friction(context)
         tuned = begin_tuning(start, context.friction, follow=True, lasting=friction.finds_friction)
         return _with_statistics(friction, tuned, start.position)
@@ -137,12 +141,14 @@ class CurvatureTuning:
         inverse_mass_matrix: PyTree,
         warming: jax.Array,
     ) -> StepTuning:
+        """Update the estimate of the largest curvature by one Hessian-vector product."""
         by_step = context.friction is None and not self._friction(context).finds_friction
         return _at_curvature(context, tuned, product, inverse_mass_matrix, warming, by_step)
 
     def after_step(
         self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
+        """Update the autocorrelation from which the friction is tuned."""
         return _learned(self._friction(context), context, before, after, jnp.zeros(()))
 
     def _friction(self, context: TuningContext) -> Decoherence:
@@ -164,6 +170,7 @@ class EnergyErrorTuning:
     energy_variance: float
 
     def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
+        """Step size and friction of the first step, with empty statistics of energy error and mixing."""
         friction = context.friction
         if friction is None and context.auto:
             friction = _FIRST_FRICTION
@@ -178,11 +185,13 @@ class EnergyErrorTuning:
         inverse_mass_matrix: PyTree,
         warming: jax.Array,
     ) -> StepTuning:
+        """Update the estimate of the largest curvature, which the step size follows with minibatches."""
         return _at_curvature(context, tuned, product, inverse_mass_matrix, warming, by_step=False)
 
     def after_step(
         self, context: TuningContext, before: SGMCMCState, after: SGMCMCState
     ) -> SGMCMCState:
+        """Follow the energy error of this step; a warm-up step whose energy is not finite is undone."""
         decoherence, error = self._decoherence(context), after.energy_error
         if decoherence.learns:
             lost = (before.i < context.num_warmup) & ~jnp.isfinite(error)
@@ -198,7 +207,7 @@ class EnergyErrorTuning:
 
 
 def _with_statistics(rule: Decoherence, tuned: StepTuning, position: PyTree) -> StepTuning:
-    """Add empty statistics of warm-up, where the tuning uses any."""
+    """Add empty statistics of warm-up, if the tuning uses any."""
     return tuned._replace(averaging=rule.init(position)) if rule.learns else tuned
 
 
@@ -210,7 +219,7 @@ def _at_curvature(
     warming: jax.Array,
     by_step: bool,
 ) -> StepTuning:
-    """Update the step size by the curvature in warm-up, where the chain tracks the curvature."""
+    """Update the step size by the curvature in warm-up, if the chain tracks the curvature."""
     if tuned.direction is None:
         return tuned
 

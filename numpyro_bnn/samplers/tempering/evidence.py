@@ -1,13 +1,14 @@
-"""Statistics of parallel tempering: swap rates, communication barrier, round trips, log evidence.
+"""Statistics of parallel tempering: swaps, communication barrier, round trips, moves, log evidence.
 
 All are computed from arrays that the sampler records with its draws, so that they are the same for a run
 that was stored and loaded.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import Values
 
@@ -28,6 +29,8 @@ class Tempering(NamedTuple):
     - **round_trips** - number of round trips of states from the prior to the posterior and back, (chain,)
     - **log_evidence** - log p(y) in nats by stepping stones, (chain,)
     - **log_evidence_error** - its Monte Carlo standard error, (chain,)
+    - **move_correlations** - correlation of the log likelihood before and after the moves of a sweep, on each
+      rung but the first, whose state is drawn anew, (chain, rung - 1); NaN where it was not recorded
     """
 
     likelihood_powers: np.ndarray
@@ -36,6 +39,17 @@ class Tempering(NamedTuple):
     round_trips: np.ndarray
     log_evidence: np.ndarray
     log_evidence_error: np.ndarray
+    move_correlations: np.ndarray
+
+    @property
+    def round_trips_at_best(self) -> np.ndarray:
+        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,).
+
+        That is the limit of many rungs; a ladder whose swaps are often refused makes some fewer. Far fewer
+        are made where moves leave the log likelihood as it was, which `move_correlations` tells by rung.
+        Source: Syed et al. 2022, *JRSS B* 84(2).
+        """
+        return 1 / (2 + 2 * self.barrier)
 
     def facts(self) -> list[str]:
         """The most important statistics, in a few words each."""
@@ -54,9 +68,21 @@ class Tempering(NamedTuple):
                 f"chain {chain}: log evidence {self.log_evidence[chain]:.2f} ± "
                 f"{self.log_evidence_error[chain]:.2f}, {self.round_trips[chain]} round trips, "
                 f"barrier {self.barrier[chain]:.1f}, swaps accepted {rates.min():.2f} to "
-                f"{rates.max():.2f}"
+                f"{rates.max():.2f}{_in_words(self.move_correlations[chain])}"
             )
         return "\n".join(lines)
+
+
+def _in_words(correlations: np.ndarray) -> str:
+    """What moves leave of the log likelihood; nothing for a run that did not record it."""
+    known = correlations[np.isfinite(correlations)]
+    if not known.size:
+        return ""
+    low, middle, high = np.quantile(known, [0.0, 0.5, 1.0])
+    return (
+        f", log likelihood before and after a move correlated {low:.2f} to {high:.2f} (median "
+        f"{middle:.2f})"
+    )
 
 
 def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple[float, float]:
@@ -87,7 +113,7 @@ def log_evidence_of(log_likelihoods: Values, likelihood_powers: Values) -> tuple
     return value, float(batches.std(ddof=1) / np.sqrt(_BATCHES))
 
 
-def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
+def tempering_of(stats: Mapping[str, ArrayLike]) -> Tempering | None:
     """The statistics of parallel tempering from the fields that the sampler recorded.
 
     :param stats: arrays (chain, draw, …) by name, such as
@@ -102,7 +128,10 @@ def tempering_of(stats: Mapping[str, Any]) -> Tempering | None:
     found = [log_evidence_of(one, ladder[-1]) for one, ladder in zip(likelihoods, powers)]
     evidence, error = np.array(found).T
     rates = swaps.mean(1, dtype=np.float64)
-    return Tempering(powers[:, -1], rates, (1 - rates).sum(1), trips[:, -1], evidence, error)
+    # Runs that were stored before it was recorded do not have it.
+    moves = stats.get("move_correlations")
+    kept = np.full(rates.shape, np.nan) if moves is None else np.asarray(moves)[:, -1]
+    return Tempering(powers[:, -1], rates, (1 - rates).sum(1), trips[:, -1], evidence, error, kept)
 
 
 def doubts(found: Tempering, second: Tempering | None = None) -> list[str]:

@@ -9,14 +9,15 @@ ladder.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from numpy.typing import ArrayLike
 from numpyro.infer import HMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
@@ -25,6 +26,7 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import Told
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values, transforms_of
+from numpyro_bnn.samplers.gibbs.moves import Move
 from numpyro_bnn.samplers.gibbs.precision_redraw import precision_redraw
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 from numpyro_bnn.samplers.tempering.ladder import (
@@ -33,13 +35,17 @@ from numpyro_bnn.samplers.tempering.ladder import (
     swap_order,
     swap_probabilities,
 )
+from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
 from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
-    energies,
     finite_or_before,
+    prior_draw,
     refuse_improper,
 )
+from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
+from numpyro_bnn.samplers.tempering.rung_moves import with_moves
+from numpyro_bnn.samplers.tempering.state import TemperingState
 from numpyro_bnn.samplers.tempering.warmup import (
     RungTuning,
     after_sweep,
@@ -56,41 +62,6 @@ _MOST_PILOT_RUNGS = 128
 _TOO_COARSE = 0.65
 _FEWEST_RUNGS = 3
 _FIRST_STEP = 0.1
-
-
-class TemperingState(NamedTuple):
-    """State of one replica of the ladder.
-
-    - **i** - sweeps so far, warm-up included
-    - **z** - position on the posterior's rung, unconstrained, by site
-    - **potential_energy** - U there, in nats
-    - **accept_prob**, **diverging**, **num_steps** - mean acceptance probability, whether any trajectory
-      diverged, and gradients, of the last sweep on that rung
-    - **rungs** - positions on all rungs, the prior's first: leaves (rung, …)
-    - **log_likelihoods** - log p(y | θ) on each rung before the last swaps (rung,)
-    - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
-    - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
-    - **round_trips** - round trips from the prior to the posterior and back, since warm-up
-    - **heading** - which end of the ladder the state on each rung visited last, see
-      :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
-    - **adaptation** - step sizes and metrics, with the statistics that tune them
-    - **rng_key** - for the next sweep
-    """
-
-    i: jax.Array
-    z: Values
-    potential_energy: jax.Array
-    accept_prob: jax.Array
-    diverging: jax.Array
-    num_steps: jax.Array
-    rungs: Values
-    log_likelihoods: jax.Array
-    likelihood_powers: jax.Array
-    swap_probs: jax.Array
-    round_trips: jax.Array
-    heading: jax.Array
-    adaptation: RungTuning
-    rng_key: jax.Array
 
 
 class ParallelTempering(Told, MCMCKernel):
@@ -113,6 +84,15 @@ class ParallelTempering(Told, MCMCKernel):
     differ in log evidence, gets no verdict from ``diagnose``; no run is proved right by them, so compare
     with one in other coordinates or with another kernel: ``diagnose(run, x, second=other)``.
 
+    A model whose output layer is integrated out (:func:`~numpyro_bnn.integrate_output`) keeps the path of
+    the model as it was written: rung k targets p(θ) ∫ p(w) p(y | w, θ)^b_k dw, w the output weights. So
+    its log evidence is that of the plain ladder, its barrier no higher once both mix. Noise of Student's t
+    is tempered given its case precisions, which is another path with the same ends.
+
+    States travel only where moves change their likelihood: ``mcmc.tempering.move_correlations`` has, by
+    rung, the correlation of the log likelihood before and after the moves of a sweep. Where it is near 1 the
+    rung is a bottleneck, and longer trajectories or `moves` help more than further rungs.
+
     :param model: a NumPyro model whose latent sites all have proper priors.
     :param kernel: how a rung moves: ``HMC`` (trajectories of length 1 in units of the adapted metric,
         steps of jittered size), ``NUTS`` (trees of depth 7) or ``MAMS`` (momenta of constant size,
@@ -123,7 +103,9 @@ class ParallelTempering(Told, MCMCKernel):
     :param num_rungs: rungs from prior to posterior, both included; ``"auto"``: twice the
         communication barrier and one, from a pilot run that :class:`~numpyro_bnn.MCMC` makes
         before its chains begin (200 sweeps, more than once where the barrier is high).
-    :raises TypeError: for another kind of kernel.
+    :param moves: of :mod:`numpyro_bnn.moves`, made on every rung but the first after its trajectories, in
+        order, at the power of the rung.
+    :raises TypeError: for another kind of kernel, or moves that cannot be called.
     :raises ValueError: for a number of rungs below 2, or a kernel over another model; when run, for
         priors that cannot be drawn from, naming the sites.
 
@@ -139,7 +121,13 @@ class ParallelTempering(Told, MCMCKernel):
     # A model that subsamples would use one fixed minibatch for the whole run, see run/kernel_protocol.py.
     looks_at_all_rows = True
 
-    def __init__(self, model: Callable, kernel: Any = HMC, num_rungs: int | str = "auto") -> None:
+    def __init__(
+        self,
+        model: Callable,
+        kernel: Any = HMC,
+        num_rungs: int | str = "auto",
+        moves: Sequence[Move] = (),
+    ) -> None:
         if not callable(model):
             raise TypeError(
                 f"ParallelTempering: expected a NumPyro model, got {model!r}. A potential function "
@@ -149,7 +137,12 @@ class ParallelTempering(Told, MCMCKernel):
             num_rungs = check_whole(
                 "ParallelTempering", "num_rungs ('auto' or a number)", num_rungs, 2
             )
+        if not all(callable(move) for move in moves):
+            raise TypeError(
+                f"ParallelTempering: moves must be steps such as bnn.moves.RidgeScaling(), got {moves!r}."
+            )
         self._model = model
+        self.moves = tuple(moves)
         self.kernel = kernel
         self.num_rungs = num_rungs
         self._rung_kernel = RungKernel.of(kernel, model)
@@ -159,15 +152,18 @@ class ParallelTempering(Told, MCMCKernel):
 
     @property
     def model(self) -> Callable:
+        """The model that is tempered."""
         return self._model
 
     @property
     def default_fields(self) -> tuple[str, ...]:
+        """State fields that are collected of each draw."""
         fields = ("z", "potential_energy", "accept_prob", "diverging", "num_steps")
         ladder = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips")
-        return fields + ladder
+        return (*fields, *ladder, "move_correlations")
 
     def get_diagnostics_str(self, state: TemperingState) -> str:
+        """Rungs, round trips and acceptance in words, for the progress bar."""
         barrier = float(jnp.sum(1 - state.swap_probs))
         return (
             f"{state.likelihood_powers.size} rungs, {int(state.round_trips)} round trips, last sweep's "
@@ -175,7 +171,7 @@ class ParallelTempering(Told, MCMCKernel):
         )
 
     def with_pilot(
-        self, key: jax.Array, args: tuple, kwargs: dict[str, Any]
+        self, key: jax.Array, args: tuple, kwargs: dict[str, object]
     ) -> "ParallelTempering":
         """This kernel with a number of rungs, from a pilot run where it is ``"auto"``.
 
@@ -193,7 +189,7 @@ class ParallelTempering(Told, MCMCKernel):
                 return self._with(max(_FEWEST_RUNGS, round(2 * float(rejections.sum())) + 1))
             rungs *= 2
 
-    def evidence_of(self, fields: Mapping[str, Any]) -> Tempering | None:
+    def evidence_of(self, fields: Mapping[str, ArrayLike]) -> Tempering | None:
         """Statistics of the ladder and the log evidence of a run; None for a run without draws.
 
         :param fields: arrays (chain, draw, …) by name that the run recorded.
@@ -214,6 +210,7 @@ class ParallelTempering(Told, MCMCKernel):
         model_args: tuple = (),
         model_kwargs: dict | None = None,
     ) -> TemperingState:
+        """The first state of all rungs of a chain, or of all chains for an array of keys."""
         if not is_prng_key(rng_key):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
@@ -231,23 +228,26 @@ class ParallelTempering(Told, MCMCKernel):
                 name: jnp.broadcast_to(jnp.asarray(value, real), (num_rungs, *jnp.shape(value)))
                 for name, value in init_params.items()
             }
-        prior, likelihood = energies(potential, rungs)
+        powers = first_ladder(num_rungs)
+        found = rung_energies(potential, powers, rungs)
         z = jax.tree.map(lambda leaf: leaf[-1], rungs)
-        real = prior.dtype
+        real = found.posterior.dtype
         pairs, size = num_rungs - 1, ravel_pytree(z)[0].size
         step_size = jnp.full(pairs, _FIRST_STEP, real)
         return TemperingState(
             i=jnp.zeros((), jnp.int32),
             z=z,
-            potential_energy=prior[-1] + likelihood[-1],
+            potential_energy=found.posterior[-1],
             accept_prob=jnp.zeros((), real),
             diverging=jnp.zeros((), bool),
             num_steps=jnp.zeros((), jnp.int32),
             rungs=rungs,
-            log_likelihoods=-likelihood,
-            likelihood_powers=first_ladder(num_rungs).astype(real),
+            log_likelihoods=-found.up,
+            likelihood_powers=powers.astype(real),
             swap_probs=jnp.zeros(pairs, real),
             round_trips=jnp.zeros((), jnp.int32),
+            move_correlations=jnp.full(pairs, jnp.nan, real),
+            move_moments=MoveMoments.empty(pairs),
             heading=jnp.zeros(num_rungs, jnp.int32),
             adaptation=begin_round(step_size, jnp.ones((pairs, size), real)),
             rng_key=rng_key,
@@ -274,16 +274,18 @@ class ParallelTempering(Told, MCMCKernel):
         return self._sweep(Potential(self._model, model_args, model_kwargs), state)
 
     def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
-        rng_key, key_prior, key_moves, key_redraw, key_swaps = jax.random.split(state.rng_key, 5)
+        rng_key, key_prior, key_trajectories, *key_moves, key_swaps = jax.random.split(
+            state.rng_key, 6
+        )
         powers, known = state.likelihood_powers, state.adaptation
         unravel = ravel_pytree(state.z)[1]
         flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
 
         def tempered(power: jax.Array, position: jax.Array) -> jax.Array:
-            prior, likelihood = potential.energies(unravel(position))
-            return prior + power * likelihood
+            prior, likelihood = potential.tempered(unravel(position))
+            return prior + likelihood(power)
 
-        keys = jax.random.split(key_moves, powers.size - 1)
+        keys = jax.random.split(key_trajectories, powers.size - 1)
         moved = self._rung_kernel.move_all(
             lambda power: partial(tempered, power),
             *(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass_matrix),
@@ -291,34 +293,42 @@ class ParallelTempering(Told, MCMCKernel):
         positions = jax.vmap(unravel)(moved.position)
         redraw = precision_redraw(potential)
         if redraw is not None:
-            keys = jax.random.split(key_redraw, powers.size - 1)
+            keys = jax.random.split(key_moves[0], powers.size - 1)
             redrawn = jax.vmap(redraw)(keys, positions)
             positions = jax.vmap(finite_or_before)(redrawn, positions)
-        first = potential.unconstrain(potential.prior_draw(key_prior))
+        if self.moves:
+            keys = jax.random.split(key_moves[1], powers.size - 1)
+            positions = jax.vmap(with_moves(potential, self.moves))(keys, powers[1:], positions)
+        first = prior_draw(potential, key_prior)
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
-        prior, likelihood = energies(potential, rungs)
-        swap_probs = swap_probabilities(powers, likelihood)
+        before = rung_energies(potential, powers, state.rungs)
+        found = rung_energies(potential, powers, rungs)
+        swap_probs = swap_probabilities(powers, found.up, found.down)
         order = swap_order(swap_probs, key_swaps, state.i)
         # Round trips that began in warm-up do not count: they were on another ladder.
         heading = jnp.where(state.i == self._num_warmup, 0, state.heading)
         heading, trips = round_trips(heading[order])
         rungs = jax.tree.map(lambda leaf: leaf[order], rungs)
         warming = state.i < self._num_warmup
+        moments = state.move_moments.add(before.up[1:], found.up[1:])
+        moments = jax.tree.map(partial(jnp.where, warming), state.move_moments, moments)
         powers, adaptation = self._adapted(
             warming, state, moved.position, moved.accept_prob, swap_probs
         )
         return state._replace(
             i=state.i + 1,
             z=jax.tree.map(lambda leaf: leaf[-1], rungs),
-            potential_energy=(prior + likelihood)[order[-1]],
+            potential_energy=found.posterior[order[-1]],
             accept_prob=moved.accept_prob[-1],
             diverging=moved.diverging[-1],
             num_steps=moved.num_steps[-1].astype(jnp.int32),
             rungs=rungs,
-            log_likelihoods=-likelihood,
+            log_likelihoods=-found.up,
             swap_probs=swap_probs,
             round_trips=state.round_trips + jnp.where(warming, 0, trips),
+            move_correlations=moments.correlation.astype(state.move_correlations.dtype),
+            move_moments=moments,
             heading=heading,
             likelihood_powers=powers,
             adaptation=adaptation,
@@ -342,6 +352,7 @@ class ParallelTempering(Told, MCMCKernel):
         return lax.cond(warming, learn, lambda *unchanged: unchanged, *known)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """The function that turns a position into values of all sites."""
         potential = Potential(self._model, model_args, model_kwargs)
         return partial(potential.constrain, deterministic=True)
 

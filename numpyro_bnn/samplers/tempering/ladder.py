@@ -52,15 +52,17 @@ def carried_over(values: jax.Array, powers: jax.Array, new_powers: jax.Array) ->
     return found.reshape(values.shape)
 
 
-def swap_probabilities(powers: jax.Array, energies: jax.Array) -> jax.Array:
+def swap_probabilities(powers: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
     """Probability that the states of each pair of neighbours change places.
 
-    min(1, exp((b_{k+1} - b_k) (E_{k+1} - E_k))) with E = -log p(y | θ).
+    min(1, exp((b_{k+1} - b_k) (E_{k+1} - E_k))), where E_k is the energy of the likelihood of the state on
+    rung k, over the powers between the two rungs.
 
     :param powers: likelihood powers (rung,).
-    :param energies: E of the state on each rung, in nats; infinite where the likelihood is 0.
+    :param up: E of each state between its rung and the next, in nats; infinite where the likelihood is 0.
+    :param down: E of each state between the rung before and its own.
     """
-    gain = jnp.diff(powers) * jnp.diff(energies)
+    gain = jnp.diff(powers) * (down[1:] - up[:-1])
     # Two states of likelihood 0 are not swapped.
     return jnp.where(jnp.isnan(gain), 0.0, jnp.exp(jnp.minimum(gain, 0.0)))
 

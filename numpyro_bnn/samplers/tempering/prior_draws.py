@@ -1,5 +1,6 @@
 """Draws from the prior of a model: states of the first rung of the ladder, and starts of the others."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,15 +11,17 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_uniform
 
 from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.samplers.gibbs.precision_redraw import top_precisions
 
 # Starts come from the best of so many prior draws a rung.
 _DRAWS_A_RUNG = 16
 
 
-def energies(potential: Potential, rungs: Values) -> tuple[jax.Array, jax.Array]:
-    """Energies of prior and likelihood on every rung; a likelihood without a value is 0."""
-    prior, likelihood = jax.vmap(potential.energies)(rungs)
-    return prior, jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
+def prior_draw(potential: Potential, key: jax.Array) -> Values:
+    """A draw from the prior, unconstrained."""
+    key_tops, key = jax.random.split(key)
+    # Precisions by one call: a loop of proposals for each would take half a second to compile.
+    return potential.unconstrain(potential.prior_draw(key, top_precisions(key_tops, potential)))
 
 
 def finite_or_before(drawn: Values, before: Values) -> Values:
@@ -30,8 +33,9 @@ def finite_or_before(drawn: Values, before: Values) -> Values:
 def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
     """Prior draws of the highest likelihood, the highest for the posterior's rung."""
     keys = jax.random.split(key, _DRAWS_A_RUNG * num_rungs)
-    draws = jax.vmap(lambda k: potential.unconstrain(potential.prior_draw(k)))(keys)
-    prior, likelihood = energies(potential, draws)
+    draws = jax.vmap(partial(prior_draw, potential))(keys)
+    prior, likelihood = jax.vmap(potential.energies)(draws)
+    likelihood = jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
     usable = jnp.isfinite(prior)
     best = jnp.argsort(jnp.where(usable, likelihood, jnp.inf))[:num_rungs][::-1]
     return jax.tree.map(lambda leaf: leaf[best], draws)

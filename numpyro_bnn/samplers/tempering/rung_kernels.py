@@ -15,7 +15,7 @@ from numpyro.infer import HMC, NUTS
 from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocity_verlet
 
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
 

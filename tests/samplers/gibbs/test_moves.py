@@ -13,7 +13,13 @@ import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, moves, priors
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
-from numpyro_bnn.samplers.gibbs.moves import Bound, PrecisionRedraw, RidgeScaling, UnitRescaling
+from numpyro_bnn.samplers.gibbs.moves import (
+    Bound,
+    PrecisionRedraw,
+    RidgeScaling,
+    UnitRefresh,
+    UnitRescaling,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -29,6 +35,7 @@ PRIOR = priors.ByPath(
 NOISE = 0.5
 # Three inputs to each unit and a bias, two outputs of each: the Jacobians are not 1.
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)))
+REFRESH = UnitRefresh(FIRST, ["net/Dense_0.bias"])
 RESCALING = UnitRescaling(FIRST, SECOND, ["net/Dense_0.bias"])
 
 
@@ -40,8 +47,12 @@ def model_with(activation):
     return model
 
 
-def joint_draws(model, move):
-    """2000 exact draws of everything, moved a few times; how often the weights changed."""
+def joint_draws(model, move, power=1.0):
+    """2000 exact draws of everything, moved a few times; how often the weights changed.
+
+    With a power b of the likelihood the noise is 1 / √b times as large, and the residuals are given back in
+    units of that.
+    """
     centered = bnn.parameterize(model, "centered")
 
     @jax.jit
@@ -50,15 +61,17 @@ def joint_draws(model, move):
         with handlers.seed(rng_seed=key_draw), handlers.trace() as sites:
             centered(X)
         values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
-        y = values.pop("y")
-        bound = Bound(model, (X, y), {})
+        loc = sites["y"]["fn"].base_dist.loc
+        y = loc + (values.pop("y") - loc) / np.sqrt(power)
+        bound = Bound(model, (X, y), {}, power)
 
         def again(now, key):
             after = move(key, now, bound)
             return after, after[FIRST][0, 0]
 
         after, weight = jax.lax.scan(again, values, jax.random.split(key, 3))
-        after["residual"] = y - bound.sites(after)["y"]["fn"].base_dist.loc
+        residual = y - bound.sites(after)["y"]["fn"].base_dist.loc
+        after["residual"] = residual * np.sqrt(power)
         return after, weight[0] != values[FIRST][0, 0]
 
     values, moved = one(*jax.random.split(jax.random.key(8), (2, 2000)))
@@ -87,6 +100,14 @@ def assert_law_is_kept(values):
 def test_a_step_along_the_ridge_keeps_the_law():
     values, moved = joint_draws(model_with(jnp.tanh), RidgeScaling(0.4))
     assert 0.2 < moved < 0.95
+    assert_law_is_kept(values)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.2])
+def test_new_weights_into_a_unit_keep_the_law(power):
+    values, moved = joint_draws(model_with(jnp.tanh), REFRESH, power)
+    # Some proposals are refused, and hotter rungs refuse fewer.
+    assert 0.6 < moved < 0.85 if power == 1 else 0.85 < moved < 0.95
     assert_law_is_kept(values)
 
 
@@ -175,6 +196,26 @@ def test_moves_that_do_not_fit_are_refused():
         jax.eval_shape(lambda key: RESCALING(key, values, bound), key)
     with pytest.raises(ValueError, match=r"3 units of 'net/Dense_0\.kernel' are not those"):
         jax.eval_shape(lambda key: UnitRescaling(FIRST, SECOND)(key, values, bound), key)
+    for move, message in [
+        (UnitRefresh("net/Dense_7.kernel"), "UnitRefresh: the model has no latent site"),
+        (
+            UnitRefresh(FIRST, [SECOND]),
+            r"UnitRefresh: the 3 units of 'net/Dense_0\.kernel' are not",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(lambda key, move=move: move(key, values, bound), key)
+    t_weights = Bound(
+        lambda x: bnn.random_module("net", bnn.MLP([3], 2), priors.StudentT(3.0), x), (X,), {}
+    )
+    ones = {n: jnp.ones(s) for n, s in ((FIRST, (3, 3)), ("net/Dense_0.bias", 3), (SECOND, (3, 2)))}
+    with pytest.raises(
+        ValueError, match=r"the prior of 'net/Dense_0\.kernel' is StudentT, and the"
+    ):
+        jax.eval_shape(lambda key: UnitRefresh(FIRST)(key, ones, t_weights), key)
+    for smallest in (0, 1.5):
+        with pytest.raises(ValueError, match=f"at most 1, got smallest={smallest}"):
+            UnitRefresh(FIRST, smallest=smallest)
     with pytest.raises(ValueError, match="step must be positive, got step=0"):
         moves.RidgeScaling(0)
     other = Interleaved(HMC(bnn.parameterize(model, "collapsed")), [RESCALING])

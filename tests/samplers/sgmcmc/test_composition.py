@@ -13,7 +13,7 @@ from catalogue import SAMPLERS
 import numpyro_bnn as bnn
 from numpyro_bnn import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import drift, kick
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import drift, kick
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import PersistentMomentum

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.linalg import inv
 from scipy.linalg import solve_discrete_lyapunov
 
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     damp,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     accept_or_reject,

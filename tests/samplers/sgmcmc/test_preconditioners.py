@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import DynamicsState, Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Langevin
 from numpyro_bnn.samplers.sgmcmc.preconditioners import diagonal, from_warmup, identity, rmsprop
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 
 pytestmark = pytest.mark.usefixtures("quick_compile")

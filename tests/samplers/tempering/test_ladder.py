@@ -7,6 +7,7 @@ import numpy as np
 import numpyro_bnn as bnn
 from numpyro_bnn.samplers.tempering import ladder
 from numpyro_bnn.samplers.tempering.evidence import log_evidence_of
+from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
 
 
 def test_swaps_leave_the_product_of_all_rungs_as_it_is():
@@ -14,7 +15,7 @@ def test_swaps_leave_the_product_of_all_rungs_as_it_is():
     powers, log_likelihoods = jnp.array([0.0, 0.25, 1.0]), jnp.array([-3.0, -5.0, -1.0])
     before = np.exp(powers[1:] * log_likelihoods[1:] + powers[:-1] * log_likelihoods[:-1])
     after = np.exp(powers[:-1] * log_likelihoods[1:] + powers[1:] * log_likelihoods[:-1])
-    swaps = jax.jit(ladder.swap_probabilities)
+    swaps = jax.jit(lambda powers, energies: ladder.swap_probabilities(powers, energies, energies))
     probs = swaps(powers, -log_likelihoods)
     np.testing.assert_allclose(probs, np.minimum(1, after / before), rtol=1e-5)
     inf = jnp.inf
@@ -25,6 +26,45 @@ def test_swaps_leave_the_product_of_all_rungs_as_it_is():
     np.testing.assert_array_equal(order(always, key, 0), [1, 0, 3, 2, 4])
     np.testing.assert_array_equal(order(always, key, 1), [0, 2, 1, 4, 3])
     np.testing.assert_array_equal(order(0 * always, key, 1), range(5))
+
+
+def test_swaps_of_states_whose_likelihood_is_no_power():
+    """Densities f_k(θ) that are any function of the power: the acceptance is that of both orders."""
+    rng = np.random.default_rng(0)
+    powers, energies = np.array([0.0, 0.2, 1.0]), rng.normal(size=(3, 3))  # (state, rung)
+
+    def rise(k, low, high):
+        return (energies[k, high] - energies[k, low]) / (powers[high] - powers[low])
+
+    up, down = [rise(0, 0, 1), rise(1, 1, 2), np.nan], [np.nan, rise(1, 0, 1), rise(2, 1, 2)]
+    probs = jax.jit(ladder.swap_probabilities)(powers, jnp.array(up), jnp.array(down))
+    for k in (0, 1):
+        own, swapped = (
+            energies[k, k] + energies[k + 1, k + 1],
+            energies[k, k + 1] + energies[k + 1, k],
+        )
+        np.testing.assert_allclose(probs[k], min(1, np.exp(own - swapped)), rtol=1e-5)
+
+
+def test_running_moments_of_moves_are_those_of_all_pairs():
+    """Pairs that are not finite do not count, in any place; large means cancel."""
+    rng = np.random.default_rng(0)
+    before = 1000 + rng.normal(size=(60, 3))
+    after = 0.8 * before + rng.normal(size=(60, 3))
+    before[5, 0], after[0, 1], after[7:, 2] = -np.inf, np.nan, np.inf
+
+    def add(moments, pair):
+        return moments.add(*pair), None
+
+    pairs = (jnp.array(before), jnp.array(after))
+    moments, _ = jax.jit(lambda p: jax.lax.scan(add, MoveMoments.empty(3), p))(pairs)
+    fine = np.isfinite(before) & np.isfinite(after)
+    assert moments.pairs.tolist() == fine.sum(0).tolist() == [59, 59, 7]
+    for k in range(3):
+        kept = before[fine[:, k], k], after[fine[:, k], k]
+        np.testing.assert_allclose(moments.correlation[k], np.corrcoef(*kept)[0, 1], atol=1e-3)
+        np.testing.assert_allclose(moments.mean_after[k], kept[1].mean(), rtol=1e-5)
+    assert np.isnan(MoveMoments.empty(1).correlation).all()
 
 
 def test_a_round_trip_is_to_the_posterior_and_back():

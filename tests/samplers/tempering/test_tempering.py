@@ -3,19 +3,17 @@
 import jax
 import jax.numpy as jnp
 import linear_gaussian
-import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from ladders import check_evidence, errors_of, hierarchical, hierarchy, hmc, sampler
 from numpyro.infer import HMC, NUTS
 from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.gibbs import Gibbs
-from scipy.special import logsumexp
 from scipy.stats import gamma, multivariate_normal, norm
 
 import numpyro_bnn as bnn
-from numpyro_bnn import priors
 from numpyro_bnn.posterior.draws import draws_of
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.samplers.tempering.evidence import tempering_of
@@ -31,37 +29,6 @@ def two_modes():
     x = numpyro.sample("x", dist.Normal(0.0, PRIOR).expand([2]).to_event(1))
     by_mode = dist.Normal(MEANS, SPREAD).log_prob(x).sum(-1) + np.log(SHARES)
     numpyro.factor("likelihood", jax.scipy.special.logsumexp(by_mode))
-
-
-def hmc(model, num_steps):
-    return HMC(model, num_steps=num_steps, trajectory_length=None)
-
-
-def sampler(kernel, num_warmup=300, num_samples=2000, num_chains=2, **options):
-    return bnn.MCMC(
-        kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
-        progress_bar=False,
-        **options,
-    )
-
-
-def errors_of(draws, expected):
-    """Mean of (chain, draw) against a number, in Monte Carlo errors.
-
-    From effective sizes: batches of a hundred sweeps are not long beside what a ladder remembers.
-    """
-    draws = np.asarray(draws, np.float64)
-    return abs(draws.mean() - expected) / bnn.diagnostics.mcse_mean(draws)
-
-
-def check_evidence(mcmc, expected):
-    """Every replica within four of the errors that it states, which are small."""
-    assert mcmc.log_evidence.shape == mcmc.log_evidence_error.shape == (mcmc.num_chains,)
-    assert (mcmc.log_evidence_error < 0.1).all()
-    np.testing.assert_array_less(np.abs(mcmc.log_evidence - expected), 4 * mcmc.log_evidence_error)
 
 
 @pytest.fixture(scope="module")
@@ -117,37 +84,14 @@ def test_a_conjugate_linear_model_has_its_evidence_and_posterior():
     assert all(errors_of(draws[..., i], mean[i]) < 4 for i in range(4))
 
 
-def hierarchical(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(2.0, 1.0), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
-
-
-@pytest.fixture(scope="module")
-def hierarchy():
-    """Data, log evidence and mean log precision of the slope: weights integrated out in closed form,
-    the two precisions on a grid."""
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(15, 1))
-    y = 1.5 * x[:, 0] - 0.5 + 0.5 * rng.normal(size=15)
-    u = np.linspace(-7, 4, 61)
-    prior = gamma.logpdf(np.exp(u), 2.0) + u + np.log(u[1] - u[0])
-    noise = 0.25 * np.eye(15)
-    log_joint = prior[:, None] + prior
-    for i, slope in enumerate(np.exp(u)):
-        for j, bias in enumerate(np.exp(u)):
-            log_joint[i, j] += multivariate_normal.logpdf(y, cov=noise + x @ x.T / slope + 1 / bias)
-    evidence = logsumexp(log_joint)
-    return (x, y), evidence, np.exp(log_joint - evidence).sum(1) @ u
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "inner",
     [hmc(hierarchical, 6), HMC(hierarchical, trajectory_length=1.5), NUTS, bnn.MAMS],
     ids=["HMC", "HMC of a length", "NUTS", "MAMS"],
 )
-def test_hierarchical_precisions_in_noncentred_coordinates(inner, hierarchy):
-    data, evidence, mean = hierarchy
+def test_hierarchical_precisions_in_noncentred_coordinates(inner):
+    data, evidence, mean, _ = hierarchy()
     mcmc = sampler(bnn.ParallelTempering(hierarchical, inner, num_rungs=7))
     mcmc.run(jax.random.key(2), *data)
     check_evidence(mcmc, evidence)

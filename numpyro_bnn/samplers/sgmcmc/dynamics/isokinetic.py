@@ -1,9 +1,9 @@
 r"""Isokinetic dynamics: momenta of constant norm, whose direction the gradient turns.
 
-The law of the position is that of the Langevin methods, and so are the units of step size and
-friction: a momentum lies on the sphere :math:`p^\top M^{-1} p = D T`, where a momentum of law
-N(0, T M) is found in high dimension anyway. Because it cannot grow, no step can throw a chain far
-away, however steep the potential.
+The stationary distribution of the position and the units of step size and friction are those of the Langevin
+methods. A momentum lies on the sphere :math:`p^\top M^{-1} p = D T`; in high dimension momenta with
+distribution N(0, T M) lie near that sphere anyway. Since the norm of a momentum is constant, no step moves a
+chain far, however steep the potential.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     damp,
@@ -50,19 +50,26 @@ class Isokinetic(Dynamics):
 
     @property
     def num_noises(self) -> int:
+        """Two refreshments of the direction a step, none without friction."""
         return 2 if self.friction else 0
 
     @property
     def reuses_gradient(self) -> bool:
+        """True: a step begins with the gradient that the last one ended with."""
         return True
 
     @property
     def tracks_work(self) -> bool:
+        """True: the kinetic energy of kicks is summed up."""
         return True
 
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
     ) -> DynamicsState:
+        """The state at which a chain begins, with a momentum of constant size.
+
+        :raises ValueError: for a position of one scalar.
+        """
         if size(position) < 2:
             raise ValueError(
                 "Isokinetic: the position has one scalar, and a momentum of constant size could "
@@ -74,6 +81,7 @@ class Isokinetic(Dynamics):
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
+        """Refresh the direction, kick for h/2, and drift for h."""
         state = self._half_kick(self._refreshed(state, noises[:1], settings), settings)
         position = drift(state.position, state.momentum, settings.step_size, settings)
         return state._replace(position=position)
@@ -85,6 +93,7 @@ class Isokinetic(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Kick for h/2 by the new gradient, and refresh the direction."""
         state = self._half_kick(state._replace(gradient=gradient), settings)
         return self._refreshed(state, noises[1:], settings)
 
@@ -125,12 +134,12 @@ def turn(
     dim = size(momentum)
     speed = jnp.sqrt(dim * temperature)
     steepness = jnp.sqrt(total(lambda g, w: w * g * g, gradient, inverse_mass))
-    # Where the potential is flat there is nothing to turn towards.
+    # Where the potential is flat the momentum keeps its direction.
     safe = jnp.where(steepness > 0, steepness, 1.0)
     along = total(lambda p, g, w: -w * p * g, momentum, gradient, inverse_mass) / (speed * safe)
     along = jnp.clip(along, -1.0, 1.0)
     delta = time * speed * steepness / (temperature * (dim - 1))
-    # Numerator and denominator times 2 exp(-δ), which a steep potential cannot overflow.
+    # Numerator and denominator are multiplied by 2 exp(-δ), so that a steep potential causes no overflow.
     decay = jnp.exp(-delta)
     push = (1 - decay) * (1 + decay + along * (1 - decay)) * speed / safe
     turned = map_like(lambda p, g: 2 * decay * p - push * g, momentum, gradient)

@@ -1,15 +1,15 @@
-r"""Methods: one step of each sampler's dynamics, as pure functions of state, gradient and noise.
+r"""The dynamics of each sampler: one step as pure functions of state, gradient and noise.
 
-Most are words in the letters A, B, O, D of :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.elementary`
-(drift, kick, friction with noise, thermostat), and one class writes them all:
-:class:`~numpyro_bnn.samplers.sgmcmc.dynamics.splitting.Splitting` is leapfrog, BAOAB, OBABO or the
-thermostat according to its word. This file holds what they share, :class:`Dynamics`, and the methods that
-merge letters: SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`), AMAGOLD (:class:`Amagold`); and
-the random walk.
+Most methods are sequences of the movements A, B, O, D (drift, kick, friction with noise, thermostat) of
+:mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction`, written as words of these letters. One class
+covers them all: :class:`~numpyro_bnn.samplers.sgmcmc.dynamics.splitting.Splitting` is leapfrog, BAOAB, OBABO
+or the thermostat, depending on its word. This file holds their common interface, :class:`Dynamics`, and the
+methods that merge several movements into one: SGLD (:class:`Langevin`), SGHMC (:class:`SemiImplicit`),
+AMAGOLD (:class:`Amagold`); and the random walk.
 
 Every method costs one gradient a step, computed at the position that ``advance`` returns and passed to
 ``complete``: callers treat all methods alike, and methods do not depend on the gradient estimator.
- On a quadratic potential each step is a linear map of state and noise, so its stationary
+On a quadratic potential each step is a linear map of state and noise, so its stationary
 covariance solves a Lyapunov equation; the docstrings give the solutions and the tests check them.
 """
 
@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     drift,
@@ -52,7 +52,7 @@ class Dynamics:
 
     @property
     def num_noises(self) -> int:
-        """How many pytrees of standard normals a step takes."""
+        """Number of pytrees of standard normals that a step takes."""
         return 1
 
     @property
@@ -73,8 +73,8 @@ class Dynamics:
         :param position: pytree of floating-point arrays.
         :param noise: standard normal, like ``position``; becomes the momentum.
         :param settings: temperature and inverse mass matrix scale the momentum.
-        :param gradient: gradient at ``position``, wanted if ``reuses_gradient``.
-        :raises ValueError: if it is wanted and absent.
+        :param gradient: gradient at ``position``, needed if ``reuses_gradient``.
+        :raises ValueError: if it is needed and absent.
         """
         if self.reuses_gradient and gradient is None:
             raise ValueError(
@@ -126,9 +126,9 @@ class Langevin(Dynamics):
 
     Welling & Teh 2011, eq. 4; with a metric and its divergence :math:`\Gamma_i = \sum_j \partial_j
     M^{-1}_{ij}`, Li et al. 2016, algorithm 1. The variance :math:`\hat V` of the gradient
-    (``gradient_noise``, 0 by default) is taken off as for :class:`SemiImplicit`; the root is
-    clipped at 0. On a quadratic potential of Hessian H the stationary covariance is :math:`T (H -
-    \tfrac{\epsilon}{4} H M^{-1} H)^{-1}`: an error of first order in epsilon.
+    (``gradient_noise``, 0 by default) is subtracted as for :class:`SemiImplicit`; the root is clipped at 0.
+    On a quadratic potential of Hessian H the stationary covariance is :math:`T (H - \tfrac{\epsilon}{4} H
+    M^{-1} H)^{-1}`: an error of first order in epsilon.
     """
 
     has_momentum: ClassVar[bool] = False
@@ -141,6 +141,7 @@ class Langevin(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Move the position by gradient and noise; see the formula of the class."""
         epsilon, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
 
         def move(x: Any, g: Any, xi: Any, w: Any, v: Any, gamma: Any) -> Any:
@@ -161,7 +162,7 @@ class Langevin(Dynamics):
 class RandomWalkProposal(Dynamics):
     r"""A symmetric proposal, :math:`\theta' = \theta + s \sqrt{M^{-1}} \xi`, s the step size.
 
-    Free of gradients and of the temperature: accept by ``log_acceptance(U' - U, temperature)``.
+    It depends neither on gradients nor on the temperature: accept by ``log_acceptance(U' - U, temperature)``.
     """
 
     has_momentum: ClassVar[bool] = False
@@ -174,6 +175,7 @@ class RandomWalkProposal(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Move the position by noise alone."""
         inverse_mass = inverse_mass_like(settings, state.position)
         position = map_like(
             lambda x, xi, w: x + settings.step_size * jnp.sqrt(w) * xi,
@@ -193,10 +195,10 @@ class SemiImplicit(Dynamics):
 
     Chen, Fox & Guestrin 2014, eq. 15 with :math:`C = \gamma M` and
     :math:`\hat B = \tfrac12 h \hat V`, :math:`\hat V` the variance of the gradient of U
-    (``gradient_noise``); temperature enters the noise that is wanted, not the noise that the
-    minibatch has brought already. The root is clipped at 0: friction should be at least
+    (``gradient_noise``). The temperature multiplies the total noise, and not the part that the minibatch has
+    added already. The root is clipped at 0: friction should be at least
     :math:`h \hat V / (2 T M)`. The position uses the new momentum; with the old one (explicit
-    Euler) there may be no stationary law at all.
+    Euler) there may be no stationary distribution at all.
 
     Stationary covariance for a Hessian H: :math:`T (H - \tfrac{h^2}{4 - 2 \gamma h} H M^{-1}
     H)^{-1}`, so that the error is of second order at any friction. (The exact coefficient
@@ -216,6 +218,7 @@ class SemiImplicit(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Update the momentum, then drift with the new momentum."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
         loss = settings.friction * h
 
@@ -239,12 +242,11 @@ class Amagold(Dynamics):
 
     Zhang, Cooper & De Sa 2020, with :math:`b` their :math:`\varepsilon \beta`; their
     :math:`\rho` is minus ``work``. The ratio of the densities of :math:`p \to p'` and of
-    :math:`-p' \to -p` is :math:`\exp((K' - K + \tfrac12 h \hat g^\top M^{-1}(p + p'))/T)` for
-    whatever :math:`\hat g` the minibatch gave, so a trajectory with minibatch gradients is
-    corrected exactly by one evaluation of U at each end. The minibatches of one trajectory must
-    be as likely in the opposite order.
+    :math:`-p' \to -p` is :math:`\exp((K' - K + \tfrac12 h \hat g^\top M^{-1}(p + p'))/T)` for any estimate
+    :math:`\hat g`, so a trajectory with minibatch gradients is corrected exactly by one evaluation of U at
+    each end. The minibatches of one trajectory must be as likely in the opposite order.
 
-    :param metropolis: keep ``work``; without it, and never corrected, the covariance of the
+    :param metropolis: whether to sum up ``work``. Without a Metropolis correction the covariance of the
         position on a quadratic potential is :math:`T H^{-1}`, and gradient noise V heats it by
         :math:`h V / (2 \gamma M)`.
     """
@@ -253,11 +255,13 @@ class Amagold(Dynamics):
 
     @property
     def tracks_work(self) -> bool:
+        """Whether the energy that kicks add is summed up, for a Metropolis correction."""
         return self.metropolis
 
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
+        """Drift for half a step."""
         half = 0.5 * settings.step_size
         return state._replace(position=drift(state.position, state.momentum, half, settings))
 
@@ -268,6 +272,7 @@ class Amagold(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Kick with friction and noise, then drift for half a step."""
         h, temperature = jnp.asarray(settings.step_size), jnp.asarray(settings.temperature)
         b = 0.5 * settings.friction * h
         momentum = map_like(

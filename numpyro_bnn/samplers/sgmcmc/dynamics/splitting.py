@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.samplers.sgmcmc.dynamics.elementary import (
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     damp,
@@ -33,14 +33,14 @@ class Splitting(Dynamics):
     ``OBABO`` (Bussi & Parrinello 2007): momenta exact, positions :math:`T (H - \tfrac{h^2}{4} H
     M^{-1} H)^{-1}`; with Metropolis at intervals it is GGMC (Garriga-Alonso & Fortuin 2021).
     ``BAB`` is the leapfrog. ``BADODA`` is SGNHT (Ding et al. 2014) in the splitting of
-    Leimkuhler & Shang 2016, the half kicks made one; gradient noise of covariance V that nobody
-    knows moves the mean of the thermostat to :math:`\gamma + h V / (2 T M)` and leaves the target.
-    A state stands before the kick that heats it: its kinetic temperature is then
+    Leimkuhler & Shang 2016, with the two half kicks made one; unknown gradient noise of covariance V moves
+    the mean of the thermostat to :math:`\gamma + h V / (2 T M)` and leaves the target unchanged. States are
+    recorded before the kick that heats them, so that their kinetic temperature is
     :math:`T - h^2 V / (2 M)`.
 
     :param letters: the word: A, B, O, D. It needs A and B, and one new gradient at most.
-    :param metropolis: keep ``work``; only for a palindrome without D.
-    :param per_parameter: one thermostat a parameter in place of one for all.
+    :param metropolis: whether to sum up ``work``; only for a palindrome without D.
+    :param per_parameter: whether each parameter has a thermostat of its own.
     :param relaxation_time: :math:`\tau` of the thermostat; None is 1/friction, which has the
         dimension of a time whatever the units of the parameters. Ding et al. have 1.
     :raises ValueError: if the word breaks one of these rules.
@@ -81,7 +81,7 @@ class Splitting(Dynamics):
 
     @property
     def _kicks(self) -> list[str]:
-        # What lies between drifts, if it has a kick; one entry for each position with kicks.
+        # The parts between drifts that have a kick: one entry for each position at which there are kicks.
         return [part for part in self.letters.split("A") if "B" in part]
 
     @property
@@ -91,25 +91,29 @@ class Splitting(Dynamics):
 
     @property
     def reuses_gradient(self) -> bool:
+        """Whether kicks at both ends of a step share one gradient."""
         return len(self._kicks) == 2
 
     @property
     def tracks_work(self) -> bool:
+        """Whether the energy that kicks add is summed up, for a Metropolis correction."""
         return self.metropolis
 
     @property
     def num_noises(self) -> int:
+        """One pytree of standard normals for each O of the word."""
         return self.letters.count("O")
 
     @property
     def _cut(self) -> int:
-        # The gradient is wanted at the first kick after the drifts that a reused one precedes.
+        # The new gradient is needed at the first kick that cannot use the gradient of the last step.
         start = self.letters.rindex("A") if self.reuses_gradient else 0
         return self.letters.index("B", start)
 
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
     ) -> DynamicsState:
+        """The state at which a chain begins; a thermostat begins at the friction."""
         state = super().init(position, noise, settings, gradient)
         if "D" not in self.letters:
             return state
@@ -123,6 +127,7 @@ class Splitting(Dynamics):
     def advance(
         self, state: DynamicsState, noises: tuple[PyTree, ...], settings: Settings
     ) -> DynamicsState:
+        """Apply the movements before the first kick by a new gradient."""
         return self._move(self.letters[: self._cut], state, state.gradient, noises, settings)
 
     def complete(
@@ -132,6 +137,7 @@ class Splitting(Dynamics):
         noises: tuple[PyTree, ...],
         settings: Settings,
     ) -> DynamicsState:
+        """Apply the movements from that kick on."""
         word = self.letters[self._cut :]
         rest = noises[self.num_noises - word.count("O") :]
         state = self._move(word, state, gradient, rest, settings)

@@ -1,4 +1,4 @@
-"""Microcanonical samplers: a kernel over isokinetic dynamics, unadjusted or corrected.
+"""Microcanonical samplers: isokinetic dynamics without or with a Metropolis correction.
 
 Both take gradients, preconditioners, schedules and temperatures like every kernel here;
 :mod:`~numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic` has the dynamics, and
@@ -23,15 +23,15 @@ class MCLMC(SGMCMC):
     r"""Microcanonical Langevin Monte Carlo: unadjusted, one gradient a step.
 
     With ``step_size="auto"`` and all rows, warm-up looks for the step at which the variance of
-    the energy error, by parameter, is `energy_variance`; that is the bias that a user accepts.
-    The friction (rate at which momenta decorrelate) is set from the autocorrelation over the last third of
-    warm-up. Both are frozen afterwards.
+    the energy error, by parameter, is `energy_variance`: the larger it is, the larger the bias. The friction
+    (rate at which momenta decorrelate) is set from the autocorrelation over the last third of warm-up. Both
+    are frozen afterwards.
 
-    With minibatches the energy error is mostly that of the minibatch: the step follows the
-    curvature as that of :class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB` does.
-    Gradient noise turns momenta at random and so flattens the law (by a term of first order in the step),
-    as it heats Langevin dynamics, and no thermostat can see it, the momenta having one size: prefer BAOAB
-    or SGNHT where that matters.
+    With minibatches most of the energy error comes from the minibatch, so the step size follows the curvature
+    as for :class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`. Gradient noise turns momenta at random
+    and so flattens the distribution (by a term of first order in the step size), as it heats Langevin
+    dynamics. No thermostat can correct that, because momenta have constant size: prefer BAOAB or SGNHT where
+    it matters.
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.
     :param potential_fn: a potential energy in place of a model, a function of the position.
@@ -91,10 +91,11 @@ class MCLMC(SGMCMC):
 class MAMS(SGMCMC):
     r"""Metropolis-adjusted microcanonical sampling: exact at any step size, with all rows.
 
-    A fresh direction, a trajectory of random length without friction, and a decision by the
-    total energy. Begin near the typical set (:func:`~numpyro_bnn.approximations.optimize.optimize`, as
-    ``fit`` does): where the energy is in the millions, rounding in single precision rejects
-    trajectories at any step, which then shrinks without end, and the chain stays.
+    Each draw takes a fresh direction, a trajectory of random length without friction, and a Metropolis
+    decision by the total energy. Begin near the typical set
+    (:func:`~numpyro_bnn.approximations.optimize.optimize`, as ``fit`` does): where the energy is in the
+    millions, rounding errors in single precision reject trajectories at any step size. The step size then
+    shrinks without end, and the chain does not move.
 
     :param model: a NumPyro model.
     :param potential_fn: a potential energy in place of a model, a function of the position.
@@ -151,9 +152,9 @@ class MAMS(SGMCMC):
 def _learned_unless(
     preconditioner: Preconditioner | None, step_size: StepSize
 ) -> Preconditioner | None:
-    """The preconditioner: by default the variances of warm-up, where the step is found in warm-up too.
+    """The preconditioner; by default the variances of warm-up if the step size is tuned, else the identity.
 
-    A step size that was given is in units of the metric that was given.
+    A given step size refers to the given metric, which by default is the identity.
     """
     if preconditioner is not None or step_size != "auto":
         return preconditioner

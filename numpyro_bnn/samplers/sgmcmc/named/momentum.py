@@ -1,9 +1,9 @@
-"""Samplers with momentum: each a choice of ingredients for one kernel.
+"""Samplers with momentum, each of which chooses ingredients of one kernel.
 
 Where no ``friction`` is given, SGHMC, BAOAB and SGNHT with ``step_size="auto"`` and all rows find
 it in warm-up, from the autocorrelation; elsewhere it is 0.1 / step_size, which bounds how much the
 noise of minibatches heats. A learning rate lr on the mean loss of N rows corresponds to a time step
-h = √(lr/N), so that ε = 2h² is the step of SGLD that moves as far.
+h = √(lr/N); the step of SGLD that moves as far is ε = 2h².
 """
 
 from numpyro_bnn._checks import check_whole
@@ -35,6 +35,7 @@ class SGHMC(SGMCMC):
     :param gradient_noise: known variance of the gradient, taken off the noise that is added.
     :param resample_momentum: draws between fresh momenta; never where None.
     :param plate: the data plate, where the model has several.
+
     Source: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014), eq. (15).
     """
 
@@ -76,8 +77,8 @@ class SGHMC(SGMCMC):
 class BAOAB(SGMCMC):
     """Underdamped Langevin dynamics in the BAOAB splitting: the recommended default.
 
-    The position's law is exact on Gaussian targets at any stable step with full gradients, and
-    the bias is of second order otherwise. One gradient a step.
+    With full gradients the distribution of the position is exact on Gaussian targets at any stable step size;
+    on others the bias is of second order. One gradient a step.
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.
     :param potential_fn: a potential energy in place of a model, a function of the position.
@@ -92,6 +93,7 @@ class BAOAB(SGMCMC):
         about hV/(2γM).
     :param resample_momentum: draws between fresh momenta; never where None.
     :param plate: the data plate, where the model has several.
+
     Source: Leimkuhler and Matthews, *Rational construction of stochastic numerical methods for
     molecular sampling* (2013), with the half kicks of neighbouring steps joined.
     """
@@ -137,11 +139,12 @@ class SGNHT(SGMCMC):
     :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param friction: γ per unit time, positive: where the thermostat begins, and the noise added. See
-        the module for None.
-    :param per_parameter: one thermostat a parameter in place of one for all.
+    :param friction: γ per unit time, positive: the initial value of the thermostat, and the strength of the
+        added noise. See the module for None.
+    :param per_parameter: whether each parameter has a thermostat of its own.
     :param resample_momentum: draws between fresh momenta; never where None.
     :param plate: the data plate, where the model has several.
+
     Source: Ding et al., *Bayesian sampling using stochastic gradient thermostats* (2014), in the
     splitting of Leimkuhler and Shang (2016).
     """
@@ -198,6 +201,7 @@ class GGMC(SGMCMC):
     :param resample_momentum: draws between fresh momenta; never where None.
     :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
     :param plate: the data plate, where the model has several.
+
     Source: Garriga-Alonso and Fortuin, *Exact Langevin dynamics with stochastic gradients* (2021).
     """
 
@@ -256,6 +260,7 @@ class AMAGOLD(SGMCMC):
     :param resample_momentum: draws between fresh momenta; never where None.
     :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
     :param plate: the data plate, where the model has several.
+
     Source: Zhang, Cooper and De Sa, *AMAGOLD: amortized Metropolis adjustment for efficient
     stochastic gradient MCMC* (2020), algorithm 2.
     """
@@ -296,7 +301,10 @@ class AMAGOLD(SGMCMC):
 
 
 def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
-    """:raises ValueError: for a friction so large that momenta would grow."""
+    """Refuse a friction so large that the discretised dynamics is unstable.
+
+    :raises ValueError: for a friction so large that momenta would grow.
+    """
     if friction is None or not isinstance(step_size, (int, float)):
         return
     if friction * step_size >= 2:
@@ -309,7 +317,7 @@ def _bounded_loss(friction: float | None, step_size: StepSize) -> None:
 def _independent(
     owner: str, batch_size: int | None, gradient: Estimator | None
 ) -> Estimator | None:
-    """Minibatches that are as likely in the opposite order, unless the user chose otherwise."""
+    """Minibatches of independent rows, whose order can be reversed, unless the user chose others."""
     if gradient is None and batch_size is not None:
         return minibatch(check_whole(owner, "batch_size", batch_size), order="replacement")
     return gradient

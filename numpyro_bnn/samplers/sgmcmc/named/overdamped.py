@@ -1,4 +1,4 @@
-"""Samplers without momentum: Langevin dynamics with noise of its own, and the random walk.
+"""Samplers without momentum: Langevin dynamics and the random walk.
 
 Each is a choice of ingredients for one kernel. A learning rate lr on the mean loss of N rows
 corresponds to ε = 2 lr/N for SGLD, PSGLD and MALA.
@@ -20,16 +20,16 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
 class SGLD(SGMCMC):
     """Stochastic-gradient Langevin dynamics: θ ← θ - (ε/2) ∇U + √(εT) ξ.
 
-    One gradient a step. Biased by the step (to first order) and by the minibatch noise; use
-    decreasing steps (:func:`~numpyro_bnn.samplers.sgmcmc.schedules.polynomial`) or ``accept="full"`` for
-    exactness, :class:`BAOAB` for less bias at the same cost.
+    One gradient a step. Step size (to first order) and minibatch noise cause a bias; use decreasing steps
+    (:func:`~numpyro_bnn.samplers.sgmcmc.schedules.polynomial`) or ``accept="full"`` for exactness,
+    :class:`BAOAB` for less bias at the same cost.
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.
     :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: ε, with drift ε/2; a number, which is never adapted, a schedule, or ``"auto"``.
     :param batch_size: rows in a minibatch; where None, as many as the model subsamples, or all.
     :param accept: None; ``"full"``: Metropolis with the energy on all rows, exact;
-        ``"minibatch"``: with that of the minibatch, biased, kept for teaching.
+        ``"minibatch"``: with the energy of the minibatch, which is biased and only meant for teaching.
     :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
     :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
@@ -37,6 +37,7 @@ class SGLD(SGMCMC):
     :param gradient_noise: known variance of the gradient, taken off the noise that is added.
     :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
     :param plate: the data plate, where the model has several.
+
     Source: Welling and Teh, *Bayesian learning via stochastic gradient Langevin dynamics*
     (2011), eq. (4).
     """
@@ -97,6 +98,7 @@ class PSGLD(SGMCMC):
         ``rmsprop(gamma_term=True)`` it keeps changing and the divergence of the metric is added.
     :param gradient_noise: known variance of the gradient, taken off the noise that is added.
     :param plate: the data plate, where the model has several.
+
     Source: Li et al., *Preconditioned stochastic gradient Langevin dynamics* (2016), algorithm 1.
     """
 
@@ -139,6 +141,7 @@ class MALA(SGMCMC):
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
     :param plate: the data plate, where the model has several.
+
     Source: Roberts and Tweedie, *Exponential convergence of Langevin distributions and their
     discrete approximations* (1996), section 1.4.
     """

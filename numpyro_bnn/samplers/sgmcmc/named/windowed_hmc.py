@@ -1,4 +1,4 @@
-"""Neal's hybrid Monte Carlo: acceptance windows, persistent momenta, step sizes from the precisions."""
+"""Neal's hybrid Monte Carlo, with acceptance windows, persistent momenta and step sizes from precisions."""
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn.samplers.sgmcmc.accept_windows import WindowedMetropolis
@@ -21,8 +21,7 @@ class WindowedHMC(SGMCMC):
     :param potential_fn: a potential energy in place of a model, a function of the position.
     :param step_size: time step h; ``"auto"`` adapts it to `target_accept_prob` in warm-up.
     :param num_steps: leapfrog steps L of a trajectory.
-    :param window: states W at either end that are judged in place of the end, 2 W ≤ L + 1; 1 is
-        plain HMC.
+    :param window: states W at either end that the Metropolis decision compares, 2 W ≤ L + 1; 1 is plain HMC.
     :param persistence: :math:`\alpha` of :math:`p \leftarrow \alpha p + \sqrt{1 - \alpha^2}\, n`
         before a trajectory, in [0, 1); 0 draws momenta afresh. A rejection reverses the momentum.
     :param batch_size: None: this sampler uses all rows.
@@ -74,7 +73,7 @@ class WindowedHMC(SGMCMC):
 def _checked_windows(num_steps: int, window: int) -> tuple[int, int]:
     """Number of steps and width of the windows as Python's integers.
 
-    :raises ValueError: for windows that overlap, and for what are no whole numbers.
+    :raises ValueError: for windows that overlap, and for numbers that are not whole.
     """
     num_steps = check_whole("WindowedHMC", "num_steps", num_steps)
     window = check_whole("WindowedHMC", "window", window)

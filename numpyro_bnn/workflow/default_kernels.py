@@ -1,5 +1,7 @@
-"""Kernels that :func:`numpyro_bnn.fit` and the command line take by name, with default settings chosen by
-benchmarks."""
+"""The kernels that :func:`numpyro_bnn.fit` takes by name, and which of them is the default.
+
+The command line takes the same names. Their settings were chosen by benchmarks.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,11 +9,15 @@ from typing import Any, NamedTuple
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS, MCLMC
 from numpyro_bnn.samplers.sgmcmc.named.momentum import BAOAB, GGMC
 
 # Every hundredth step is kept of samplers that take one gradient a step.
 _STEPS_A_DRAW = 100
+# With more rows than this, minibatches are the default: full gradients cost more than they gain.
+MANY_ROWS = 20_000
+BATCH = 500
 # It mixed best in benchmarks/mixing/which_sampler.py, and predicted best in
 # benchmarks/predictions/tabular.py.
 DEFAULT = "mclmc"
@@ -26,7 +32,7 @@ class Recipe(NamedTuple):
     """
 
     make: Callable[..., MCMCKernel]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     thinning: int = 1
 
 
@@ -83,3 +89,41 @@ def kernel_named(name: str, model: Callable, **settings: Any) -> tuple[MCMCKerne
         known = f"{having} have it: name one of them as `kernel`" if having else "Leave it out"
         raise ValueError(f"fit: {unknown} is not a setting of the kernel {name!r}. {known}.")
     return recipe.make(model, **(recipe.settings | settings)), recipe.thinning
+
+
+def kernel_for_fit(
+    kernel: str | MCMCKernel | None, model: Callable, batch_size: int | None, options: dict
+) -> tuple[MCMCKernel, int]:
+    """The kernel that :func:`numpyro_bnn.fit` samples with, and its steps to a draw.
+
+    :param kernel: a name, a kernel over the model, or None for the default.
+    :param model: the model to sample.
+    :param batch_size: rows in a minibatch; all rows where None.
+    :param options: settings of a kernel by name.
+    :raises ValueError: for settings beside a kernel that is made already, and for a sampler that has none of
+        them or takes no minibatches.
+    """
+    if isinstance(kernel, MCMCKernel):
+        if options or batch_size is not None:
+            given = sorted(options) + ([] if batch_size is None else ["batch_size"])
+            raise ValueError(
+                f"fit: {given} are for kernels by name; give them to {type(kernel).__name__} itself."
+            )
+        unadjusted = isinstance(kernel, SGMCMC) and kernel.num_steps == 1
+        return kernel, _STEPS_A_DRAW if unadjusted else 1
+    if batch_size is None:
+        return kernel_named(DEFAULT if kernel is None else kernel, model, **options)
+    minibatched = {"baoab": BAOAB, "mclmc": MCLMC}
+    name = "baoab" if kernel is None else kernel
+    kernel_named(name, model, **options)
+    if name not in minibatched:
+        raise ValueError(
+            f"fit: batch_size={batch_size}, but {name!r} uses all rows. Take one of "
+            f"{sorted(minibatched)}, or leave batch_size out."
+        )
+    if options:
+        raise ValueError(
+            f"fit: {sorted(options)} are settings of {name!r} over all rows, where batch_size="
+            f"{batch_size} sets the step by the curvature. Leave one of them out."
+        )
+    return minibatched[name](model, step_size="auto", batch_size=batch_size), _STEPS_A_DRAW

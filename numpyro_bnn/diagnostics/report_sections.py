@@ -17,7 +17,7 @@ _TONES = {
     "run_longer": "wait",
     "too_short": "wait",
 }
-# What a reader may do now, by verdict.
+# What a reader can do with the run, by verdict.
 _ALLOWED = {
     "within_tolerance": "Use the averages: their Monte Carlo error is stated below.",
     "within_tolerance_on_average": (
@@ -30,13 +30,13 @@ _ALLOWED = {
         "stack them."
     ),
     "too_short": "Nothing can be said from so few draws. Run longer.",
-    "invalid": "Nothing can be said: draws are NaN or infinite. Mend or leave out those chains.",
+    "invalid": "Nothing can be said: draws are NaN or infinite. Repair or leave out those chains.",
 }
 _MOST_ROWS = 10
 
 
 def verdict_section(verdict: Verdict, headline: str, facts: str, sentences: Sequence[str]) -> str:
-    """The verdict, what it allows, and why."""
+    """The verdict, what can be done with the run, and the reasons."""
     tone = _TONES.get(str(verdict), "bad")
     return (
         f'<div class="verdict {tone}"><strong>{escape(verdict.words)}</strong><br>'
@@ -50,7 +50,7 @@ def verdict_section(verdict: Verdict, headline: str, facts: str, sentences: Sequ
 def evidence_section(
     error: MonteCarloError | None, agreement: Agreement | None, tolerance: Tolerance
 ) -> str:
-    """The two numbers that carry the verdict: errors beside what is accepted, and the test of agreement."""
+    """The two results that decide the verdict: errors beside their limits, and the test of agreement."""
     parts = []
     if error is not None:
         rows = [
@@ -97,8 +97,8 @@ def convergence_table(
         (strong(label) if whole else Markup(f"&ensp;{escape(label)}"), *cells)
         for label, whole, cells in lines
     ]
-    made = table(("", *columns), body)
-    return made.replace("<thead>", f"<thead><tr>{head}</tr>", 1)
+    html = table(("", *columns), body)
+    return html.replace("<thead>", f"<thead><tr>{head}</tr>", 1)
 
 
 def temperature_section(heat: Temperatures) -> str:
@@ -140,8 +140,8 @@ def rows_section(by_row: Mapping[str, np.ndarray], names: Sequence[str] | None) 
                 "one name for each row that `diagnose` was given."
             )
         worst = np.argsort(-errors, kind="stable")[:_MOST_ROWS]
-        told = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
-        parts.append(table(("row", words.get(kind, kind)), told))
+        rows = [(str(i) if names is None else names[i], _number(errors[i])) for i in worst]
+        parts.append(table(("row", words.get(kind, kind)), rows))
     return section("Rows whose predictions are known worst", *parts)
 
 

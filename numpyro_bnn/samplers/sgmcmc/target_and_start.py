@@ -34,7 +34,7 @@ def start_of(
     """The unconstrained position at which a chain begins.
 
     :param owner: the kernel, for errors.
-    :param init_params: given start; a gentle one is drawn where None.
+    :param init_params: the start; None for a prior draw without extreme values.
     :param kwargs: keyword arguments of the model; NumPyro's Gibbs adds an entry to them.
     :raises ValueError: for a potential function without a start.
     """

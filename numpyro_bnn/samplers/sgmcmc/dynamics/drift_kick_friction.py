@@ -15,11 +15,11 @@ letter movement                                                           name
 With ``D``, ``O`` damps by the thermostat :math:`\zeta` in place of :math:`\gamma`. Noise is an
 argument, standard normal and shaped like the position; nothing here draws a random number.
 
-Metropolis methods need one number more, ``work``: the kinetic energy that the kicks added,
+Metropolis methods need one more number, ``work``: the kinetic energy that all kicks added,
 :math:`-\tfrac12 \sum t\, g^\top M^{-1}(p + p')`. For every palindrome of A, B and O, with any
 gradient estimates g whose sequence is as likely read backwards, the log acceptance ratio of a
 trajectory is :math:`-(U_\text{end} - U_\text{start} + \text{work})/T`, for the friction and the
-noise leave their own law invariant: :func:`log_acceptance`, :func:`accept_or_reject`.
+noise leave their stationary distribution invariant: :func:`log_acceptance`, :func:`accept_or_reject`.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class DynamicsState(NamedTuple):
     gradient: PyTree = None
     """Gradient of the potential at ``position``, kept by the words that begin with a kick and
     end with one (``reuses_gradient``)."""
-    work: Any = None
+    work: PyTree = None
     """Kinetic energy added by kicks since the trajectory began, in nats at temperature 1."""
 
 
@@ -73,13 +73,13 @@ def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
     :raises ValueError: if ``value`` is neither; ``name`` says in the message what it is.
     """
     structure: Any = jax.tree.structure(tree)
-    given: Any = jax.tree.structure(value)
-    if given == structure:
+    own: Any = jax.tree.structure(value)
+    if own == structure:
         return value
-    if jax.tree_util.treedef_is_leaf(given) and jnp.ndim(value) == 0:
+    if jax.tree_util.treedef_is_leaf(own) and jnp.ndim(value) == 0:
         return jax.tree.unflatten(structure, [value] * structure.num_leaves)
     raise ValueError(
-        f"{name} has the structure {given}, the position has {structure}. "
+        f"{name} has the structure {own}, the position has {structure}. "
         f"Give {name} as a scalar or as a pytree like the position."
     )
 
@@ -108,7 +108,7 @@ def inverse_mass_like(settings: Settings, tree: PyTree) -> PyTree:
 
 
 def momentum_from(noise: PyTree, settings: Settings) -> PyTree:
-    r"""A momentum from its stationary law, :math:`p = \sqrt{T M} \xi`."""
+    r"""A momentum from its stationary distribution, :math:`p = \sqrt{T M} \xi`."""
     scale = jnp.asarray(settings.temperature)
     return map_like(
         lambda xi, w: jnp.sqrt(scale / w) * xi, noise, inverse_mass_like(settings, noise)
@@ -116,7 +116,7 @@ def momentum_from(noise: PyTree, settings: Settings) -> PyTree:
 
 
 def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
-    r"""A momentum of law N(0, T M) from one of law N(0, T M'), given both inverse masses.
+    r"""A momentum with distribution N(0, T M) from one with N(0, T M'), given both inverse masses.
 
     :param before: inverse mass matrix M'⁻¹, scalar or like the momentum.
     :param after: M⁻¹.
@@ -192,7 +192,7 @@ def damp(
         )
 
     def with_rate(p: Any, xi: Any, w: Any, rate: Any) -> Any:
-        # The rate of a thermostat crosses zero, where the formula is 0/0: its series there.
+        # The rate of a thermostat can be zero, where the formula is 0/0: a series replaces it there.
         x = rate * time
         small = jnp.abs(x) < 1e-3
         safe = jnp.where(small, 1.0, x)
@@ -214,10 +214,11 @@ def regulate(
     r"""The movement D: :math:`\zeta + t (K/T - 1) / \tau^2`, :math:`1/\tau` the relaxation rate.
 
     K is the mean of :func:`kinetic_temperatures` over the D parameters (Ding et al. 2014,
-    algorithm 1), or, with one thermostat a parameter, :math:`p_i^2 / m_i` of its own. The invariant law of
-    :math:`\zeta` has standard deviation :math:`1/(\tau\sqrt{D})`, with D = 1 in the second case.
+    algorithm 1), or, with one thermostat for each parameter, :math:`p_i^2 / m_i` of that parameter. The
+    invariant distribution of :math:`\zeta` has standard deviation :math:`1/(\tau\sqrt{D})`, with D = 1 in the
+    second case.
     """
-    # At temperature 0 (exploration) the ratio is undefined: the thermostat then only cools.
+    # At temperature 0 (exploration) the ratio K/T is undefined, and the thermostat only cools.
     temperature = jnp.asarray(settings.temperature)
     factor = time * relaxation_rate**2 / jnp.where(temperature > 0, temperature, 1.0)
     if per_parameter:
@@ -237,7 +238,7 @@ def log_acceptance(energy_error: Number, temperature: Number) -> jax.Array:
     r""":math:`\min(0, -\Delta E / T)`, the log probability to accept.
 
     :param energy_error: change of U plus ``work``, in nats; not-a-number is never accepted.
-    :param temperature: at 0 only what does not raise the energy is accepted.
+    :param temperature: at 0 a proposal is accepted only if it does not raise the energy.
     """
     error, temperature = jnp.asarray(energy_error), jnp.asarray(temperature)
     cold = jnp.where(error > 0, -jnp.inf, 0.0)
@@ -246,9 +247,9 @@ def log_acceptance(energy_error: Number, temperature: Number) -> jax.Array:
 
 
 def accept_or_reject(accept: jax.Array, end: DynamicsState, start: DynamicsState) -> DynamicsState:
-    """``end`` if accepted; else ``start`` with its momentum reversed. ``work`` begins again at 0.
+    """``end`` if accepted, else ``start`` with its momentum reversed; in both ``work`` is set to 0.
 
-    The reversal is what makes the target invariant when the momentum is only partly refreshed.
+    Without the reversal the target would not be invariant if momenta are only partly refreshed.
 
     :param accept: boolean scalar, e.g. ``log(uniform) < log_acceptance(...)``.
     """

@@ -1,8 +1,8 @@
 """The levels of a hierarchy of Gamma precisions, and their conditional distributions given all other sites.
 
 A precision t of one level has prior Gamma(k, rate) at the top and Gamma(k, k / parent) below, and
-governs weights w ~ Normal(0, 1 / (factor t)) or t-distributed ones, residuals of the data likewise,
-and precisions of the level below. Its conditional law then has
+governs weights w ~ Normal(0, 1 / (factor t)) or t-distributed weights, residuals of the data in the same way,
+and precisions of the level below. Its conditional distribution then has
 
     shape = k + n/2 - Σ children k_c,   up = rate + factor Σ w² / 2,   down = Σ children k_c t_c
 
@@ -15,11 +15,12 @@ Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from numpyro_bnn._types import Number
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.generalized_inverse_gaussian import mode_of_log, sample_log
 
@@ -98,8 +99,8 @@ class Level(NamedTuple):
         """Whether the conditional distribution given all other sites is Gamma."""
         return not self.children and all(array.df is None for array in self.arrays)
 
-    def prior_rate(self, values: Values) -> Any:
-        """The rate of its Gamma prior given the level above."""
+    def prior_rate(self, values: Values) -> Number | None:
+        """The rate of the Gamma prior of this precision, given the level above."""
         if self.parent is not None:
             return self.concentration / values[self.parent]
         return self.rate
@@ -109,7 +110,7 @@ class Level(NamedTuple):
         shape, up, _ = self.law(values, {})
         return Gamma(shape, up)
 
-    def law(self, values: Values, own: Values) -> tuple[Any, Any, Any]:
+    def law(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
         """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision.
 
         :param values: values of weights and of the precisions above and below.
@@ -170,7 +171,7 @@ class Level(NamedTuple):
         )
 
 
-def levels_of(model_trace: dict[str, Any]) -> dict[str, Level]:
+def levels_of(model_trace: Mapping[str, dict]) -> dict[str, Level]:
     """The hierarchical precisions sampled in a trace, the lowest levels first."""
     levels = {}
     for name, site in model_trace.items():

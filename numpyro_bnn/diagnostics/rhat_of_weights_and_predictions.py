@@ -11,7 +11,7 @@ from numpyro_bnn.diagnostics.convergence.rhat import summarize
 
 
 class Worst(NamedTuple):
-    """One scalar: `site` with its index, its R-hat and its bulk ESS."""
+    """One of the scalars of largest R-hat: `site` with its index, its R-hat and its bulk ESS."""
 
     site: str
     rhat: float
@@ -83,11 +83,11 @@ class Numbers:
         return _summary(np.min, self._moving(self.ess_tail))
 
     def _moving(self, values: np.ndarray) -> np.ndarray:
-        """Values of the scalars that have an R-hat: neither constant nor bad."""
+        """Values of the scalars that have an R-hat: those that are neither constant nor bad."""
         return values[~np.isnan(self.rhat)]
 
     def row(self) -> tuple[float, ...]:
-        """The row of the report's table: scalars, R-hat, bulk ESS and tail ESS, in its order."""
+        """A row of the report's table: numbers of scalars, R-hat, bulk ESS and tail ESS."""
         return (
             self.num_scalars,
             self.max_rhat,
@@ -135,7 +135,7 @@ class Space(Numbers):
         return bool(self.groups)
 
     def within(self, rhat_limit: float, ess_limit: float) -> bool:
-        """Whether every scalar keeps both limits; one that is constant throughout does not."""
+        """Whether every scalar is within both limits; False if all are constant."""
         return bool(self.max_rhat <= rhat_limit and self.min_ess >= ess_limit)
 
     def worst(self, num: int = 5) -> list[Worst]:

@@ -1,8 +1,8 @@
 """Reads a CSV file into columns of one kind each: numbers, truth values, dates or categories.
 
-A reader that guesses turns a column of numbers with one ``?`` into as many categories as there are
-numbers, and rows with a field too many into a table whose columns are shifted by one. Here a
-file is a table or it is refused, by row, column and what to do.
+Some readers guess: they turn a column of numbers with one ``?`` into as many categories as there are numbers,
+and shift the columns of rows that have a field too many. This reader refuses such files, and names row,
+column and what to do.
 """
 
 import csv
@@ -26,7 +26,7 @@ _GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\
 _WITH_UNIT = re.compile(r"[$€£¥]\s?(?P<paid>[\d.,]+)|[+-]?[\d.,]*\d\s?(?P<unit>[^\d\s.,+-]\S{0,5})")
 # The level of texts and truth values that are missing.
 MISSING = "(missing)"
-# A column of numbers with a unit may be categories up to so many different texts.
+# Texts that are numbers with a unit may be categories if there are at most so many different ones.
 _FEW = 10
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 
@@ -116,33 +116,36 @@ def _told(separator: str) -> str:
     return _SEPARATORS.get(separator, repr(separator))
 
 
-def columns_of(path: Path, text: Text, complete: str | None = None) -> pd.DataFrame:
-    """Every column as numbers (float64), truth values, dates or categories (text).
+def columns_of(
+    path: Path, text: Text, complete: str | None = None, target: str | None = None
+) -> pd.DataFrame:
+    """The columns as numbers (float64), truth values, dates or categories (text).
 
     :param path: path of the file, for the error.
     :param text: its fields.
-    :param complete: the column whose values may not be missing, where others may: these are then NaN, or of
-        texts and truth values the text ``"(missing)"``. None where no value may be missing.
+    :param complete: the one column without missing values: in others a missing value is NaN, and for texts
+        and truth values the text ``"(missing)"``. None if no column may have missing values.
+    :param target: the column that is predicted, for the error; None where no target is read.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.
     """
     fields = {name: [row[k] for row in text.rows] for k, name in enumerate(text.names)}
-    _refuse_missing(path, text, fields, complete)
+    _refuse_missing(path, text, fields, complete, target)
     return pd.DataFrame({name: _read_column(path, name, own, text) for name, own in fields.items()})
 
 
 def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
     """A column by the values that are there."""
-    there = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
-    if len(there) == len(fields):
+    present = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
+    if len(present) == len(fields):
         return _column(path, name, fields, text)
-    if not there:
+    if not present:
         raise ValueError(
             f"{path}: the column '{name}' holds no value at all. Leave it out with --drop."
         )
-    own = text._replace(numbers=[text.numbers[k] for k in there])
-    column = _column(path, name, [fields[k] for k in there], own)
-    column.index = pd.Index(there)
+    known_rows = text._replace(numbers=[text.numbers[k] for k in present])
+    column = _column(path, name, [fields[k] for k in present], known_rows)
+    column.index = pd.Index(present)
     if column.dtype == bool:
         column = column.map({True: "true", False: "false"})
     whole = column.reindex(range(len(fields)))
@@ -150,7 +153,11 @@ def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Ser
 
 
 def _refuse_missing(
-    path: Path, text: Text, fields: dict[str, list[str]], complete: str | None
+    path: Path,
+    text: Text,
+    fields: dict[str, list[str]],
+    complete: str | None,
+    target: str | None,
 ) -> None:
     places = [
         (number, name)
@@ -162,9 +169,20 @@ def _refuse_missing(
         return
     shown = "; ".join(f"row {row}, column '{name}'" for row, name in places[:10])
     more = f"; and {len(places) - 10} more" if len(places) > 10 else ""
+    advice = []
+    if any(name != target for _, name in places):
+        advice.append(
+            "Fill them in or drop those rows; --missing impute allows missing inputs."
+            if complete is None
+            else "Correct the infinite inputs."
+        )
+    if any(name == target for _, name in places):
+        advice.append(
+            f"Rows without a target '{target}' cannot be learned from: drop them, or put them into a "
+            "file of their own and predict them after the fit, with `python -m numpyro_bnn predict`."
+        )
     raise ValueError(
-        f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. Fill them in or drop "
-        "those rows; --missing impute allows missing inputs."
+        f"{path} has {len(places)} missing or infinite value(s): {shown}{more}. {' '.join(advice)}"
     )
 
 

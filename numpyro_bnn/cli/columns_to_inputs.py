@@ -1,8 +1,9 @@
-"""Makes inputs of a network of the columns of a table: numbers, truth values, texts and dates.
+"""Turns columns of a table (numbers, truth values, texts and dates) into inputs of a network.
 
-A text column becomes an input a level; a date its days since 1970, and places in the year and in the week on
-a circle. A column with missing values gets an input that says where they are missing; the missing values
-themselves stay NaN until :func:`filled` puts medians of training rows in their place.
+A text column becomes one input for each level. A date becomes its days since 1970, and its places on the
+circles of the year and of the week. A column with missing values gets an input that says where they are
+missing; the missing values themselves stay NaN until :func:`filled` puts medians of training rows in their
+place.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-# A text column with more levels than this is an identifier rather than a feature.
+# Largest number of levels of a text column; one with more is an identifier rather than a feature.
 _MAX_LEVELS = 50
 _DATE_PARTS = ("days", "year cos", "year sin", "week cos", "week sin")
 _DAYS_OF_A_YEAR = 365.2425
@@ -34,7 +35,7 @@ class Source(NamedTuple):
 
 
 def sources_of(frame: pd.DataFrame) -> tuple[Source, ...]:
-    """What the columns of a table are.
+    """The kinds, levels and missing values of the columns of a table.
 
     :param frame: columns of one kind each.
     :raises ValueError: for a text column that looks like an identifier.
@@ -98,7 +99,7 @@ def _values(column: pd.Series, source: Source) -> list:
     if source.kind == "dates":
         days = (column - pd.Timestamp("1970-01-01")) / pd.Timedelta(days=1)
         turns = [2 * np.pi * days / length for length in (_DAYS_OF_A_YEAR, 7.0)]
-        # Rounded, so that equal days of the week have equal places and not all but equal ones.
+        # Rounding makes places of equal days of the week equal in the last bit too.
         places = [np.round(part(turn), 6) for turn in turns for part in (np.cos, np.sin)]
         values = [days, *places]
     return [*values, column.isna()] if source.missing else values

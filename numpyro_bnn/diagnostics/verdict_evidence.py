@@ -1,4 +1,4 @@
-"""What a verdict rests on: everything that is measured on the draws of a run.
+"""Everything that is measured on the draws of a run before a verdict.
 
 :func:`measure` gives the Monte Carlo errors of the averages and the agreement of the chains;
 :class:`Evidence` holds these beside R-hat, the sampler's own record and the comparison with a second run.
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
@@ -20,7 +21,7 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloErro
 from numpyro_bnn.diagnostics.monte_carlo.prediction_units import row_distances, units_of
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Relabelling
-from numpyro_bnn.diagnostics.rhat_and_ess import Space
+from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.sampler_stats import SamplerStats
 from numpyro_bnn.diagnostics.verdict_names import Verdict
 from numpyro_bnn.samplers.tempering.evidence import Tempering
@@ -68,8 +69,8 @@ class ErrorsAndAgreement(NamedTuple):
     def verdict(self) -> Verdict:
         """The verdict on these numbers: agreement first, then the tolerance.
 
-        Chains whose agreement could not be tested count as not yet agreeing, and so do chains that
-        remember where they started.
+        Chains whose agreement could not be tested need more draws, and so do chains that have not forgotten
+        their starts.
         """
         if self.agreement.disagree(self.tolerance):
             return Verdict("chains_disagree")
@@ -83,7 +84,7 @@ class ErrorsAndAgreement(NamedTuple):
 
     @property
     def needed(self) -> tuple[float, str]:
-        """How many times as many draws bring all within tolerance, and the quantity that asks for most."""
+        """Factor by which to lengthen the run until all is within tolerance, and what needs it."""
         if self.nothing_moves:
             return float("inf"), "nothing moves"
         error, what = self.error.needed(self.tolerance)
@@ -128,7 +129,7 @@ def measure(
     *,
     space: Space | None = None,
     second: Mapping[str, np.ndarray] | None = None,
-    superchains: Any = None,
+    superchains: int | ArrayLike | None = None,
 ) -> ErrorsAndAgreement:
     """Monte Carlo errors and agreement of chains, from finite draws.
 
@@ -185,7 +186,7 @@ def _with_nested_rhat(
     found = [nested_rhat(x, superchains, method=method) for x in functions.values()]
     labels = np.asarray(superchains)
     groups = int(labels) if labels.ndim == 0 else np.unique(labels).size
-    # A chain is worth one draw at least: a superchain is judged by its chains, however short.
+    # A chain counts as one effective draw at least: superchains may consist of very short chains.
     limit = nested_rhat_limit(ess.size, groups, chains, max(float(np.median(ess)), float(chains)))
     worst = float(np.nanmax(np.concatenate([np.ravel(each) for each in found])))
     return agrees._replace(nested_rhat=worst, nested_rhat_limit=float(limit))
@@ -215,7 +216,7 @@ def _apart(
     }
 
 
-def weights_to_judge(weights: Mapping[str, Any]) -> Arrays:
+def weights_to_judge(weights: Mapping[str, np.ndarray]) -> Arrays:
     """Draws `(chain, draw, scalar)` of all sites side by side, at most 10,000 scalars."""
     total = sum(int(np.prod(x.shape[2:])) for x in weights.values())
     every = -(-total // _MOST_WEIGHTS)

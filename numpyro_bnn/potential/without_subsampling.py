@@ -21,6 +21,7 @@ class all_rows(Messenger):
     """
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Replace a plate that takes a subsample by one that takes all its rows."""
         if msg["type"] != "plate":
             return
         size, subsample_size = msg["args"]

@@ -1,0 +1,55 @@
+"""Finds NaN and infinite values among the arguments of a model, after a run or an optimisation has failed.
+
+A model of one's own may allow for NaN (masked rows, say), so that they are not refused beforehand. Where the
+energy is not finite in the end, they are the first thing to name.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from numpyro_bnn.data.arguments import named_leaves
+
+# Arguments that are named, at most.
+_NAMED = 5
+
+
+def advice_on_data(model: Callable | None, args: tuple, kwargs: Mapping[str, object]) -> str:
+    """What to do about values of the data that are not finite; empty where all are, or for data on the host.
+
+    :param model: the model, which names its arguments.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :return: a sentence for an error, with a blank at its end:
+        ``"x has 1 NaN, the first at (3, 1): …. "``.
+    """
+    found = [
+        said
+        for label, leaf in named_leaves(model, args, kwargs)
+        if isinstance(leaf, (np.ndarray, jax.Array, np.generic, float))
+        and (said := _not_finite(label, np.asarray(leaf)))
+    ]
+    if not found:
+        return ""
+    more = f"; and {len(found) - _NAMED} more arguments" if len(found) > _NAMED else ""
+    return (
+        f"{'; '.join(found[:_NAMED])}{more}: fill them in or leave those rows out, unless the model "
+        "allows for them. "
+    )
+
+
+def _not_finite(label: str, values: np.ndarray) -> str:
+    """How many values of an array are not finite, and where the first one is; empty where all are finite."""
+    if not jax.numpy.issubdtype(values.dtype, np.inexact):
+        return ""
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return ""
+    missing = int(np.isnan(values).sum())
+    infinite = int(bad.sum()) - missing
+    parts = [f"{missing} NaN"] if missing else []
+    parts += [f"{infinite} infinite value{'s' * (infinite > 1)}"] if infinite else []
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    at = "" if not first else f", the first at {first[0] if len(first) == 1 else first}"
+    return f"{label} has {' and '.join(parts)}{at}"

@@ -1,0 +1,127 @@
+"""Equinox modules, and any other pytree with a call, as networks.
+
+A module is taken apart into its leaves. Arrays of real numbers are parameters under their dotted path,
+``"layers.0.weight"``; whole numbers and everything that is no array stay as they are. The only file that
+imports Equinox, and only where it is imported already.
+"""
+
+import copy
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
+
+from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.models.networks import Network
+from numpyro_bnn.priors.pytree_paths import LaidOut, arrays_of, path_of, with_arrays
+
+# Names of arrays that enter an output once, in whatever class.
+_NOT_SUMMED = ("bias", "scale", "embedding")
+
+
+class PyTreeNetwork(Network):
+    """A pytree with a call, whose arrays are its parameters.
+
+    :param module: the pytree; dropout of Equinox is switched off in it.
+    :raises ValueError: for a module with state, such as BatchNorm, or names that paths cannot hold.
+    """
+
+    def __init__(self, module: PyTree) -> None:
+        self.module = _without_dropout(module)
+        leaves = arrays_of(self.module)
+        self._describe(leaves)
+        summed = dict(_layouts(self.module))
+        self.random_shapes = {
+            path: LaidOut(shape, *summed[path]) for path, shape in self.random_shapes.items()
+        }
+        self.own_values = {
+            path: leaf
+            for path, leaf in leaves.items()
+            if not isinstance(leaf, jax.ShapeDtypeStruct)
+        }
+        self._by_row = False
+
+    def over_rows(self) -> "PyTreeNetwork":
+        made = copy.copy(self)
+        made._by_row = True
+        return made
+
+    def apply(self, values: dict[str, Array], *args: PyTree, **kwargs: PyTree) -> PyTree:
+        module = with_arrays(self.module, values)
+        if self._by_row:
+            return jax.vmap(lambda *row: module(*row, **kwargs))(*args)
+        return module(*args, **kwargs)
+
+
+def _without_dropout(module: Any) -> Any:
+    """The module as it predicts; refused where it keeps a state from call to call."""
+    if "equinox" not in sys.modules:
+        return module
+    import equinox as eqx
+
+    states = (eqx.nn.State, eqx.nn.StateIndex)
+    nodes = jax.tree.leaves(module, is_leaf=lambda node: isinstance(node, states))
+    if any(isinstance(node, states) for node in nodes):
+        raise ValueError(
+            f"random_module: {type(module).__name__} keeps a state from call to call, as BatchNorm does. "
+            "Running statistics are neither parameters with a prior nor a function of the inputs, so a "
+            "posterior over the weights does not define them. Use GroupNorm, LayerNorm or RMSNorm instead."
+        )
+    return eqx.nn.inference_mode(module)
+
+
+def _layouts(module: Any) -> Iterator[tuple[str, tuple[tuple[int, ...] | None, str]]]:
+    """For each array the axes that an output sums over, and the class that holds it."""
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
+        if hasattr(leaf, "ndim"):
+            owner, name = _owner(module, keys)
+            yield path_of(keys), (_summed(owner, name, leaf.ndim), type(owner).__name__)
+
+
+def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
+    """The innermost object, no container, that an array belongs to, and the name of the array in it."""
+    owner, name, node = module, "", module
+    for key in keys:
+        if isinstance(key, GetAttrKey):
+            owner, name = node, key.name
+            node = getattr(node, name)
+        elif isinstance(key, FlattenedIndexKey):
+            # A class that was registered without names: what is inside of it cannot be reached by its keys.
+            return node, str(key.key)
+        else:
+            node = node[key.idx if isinstance(key, SequenceKey) else key.key]
+            name = name or path_of((key,))
+    return owner, name
+
+
+def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
+    """The axes that an output sums over; None where the class is unknown and does not say."""
+    declared = getattr(type(owner), "input_axes", {})
+    if name in declared:
+        axes = declared[name]
+        axes = (axes,) if isinstance(axes, int) else tuple(axes)
+        if not all(isinstance(axis, int) and -ndim <= axis < ndim for axis in axes):
+            raise ValueError(
+                f"random_module: {type(owner).__name__}.input_axes says {declared[name]!r} for '{name}', "
+                f"which has {ndim} axes. Give the number of an axis, several, or () for none."
+            )
+        return tuple(axis % ndim for axis in axes)
+    if ndim < 2 or name in _NOT_SUMMED:
+        return ()
+    return _of_equinox(owner, name, ndim)
+
+
+def _of_equinox(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
+    """The axes of the arrays of Equinox's own layers, which begin with the outputs."""
+    if "equinox" not in sys.modules:
+        return None
+    from equinox import nn
+
+    if isinstance(owner, (nn.Linear, nn.Conv, nn.ConvTranspose)) and name == "weight":
+        return tuple(range(1, ndim))
+    if isinstance(owner, (nn.GRUCell, nn.LSTMCell)) and name in ("weight_ih", "weight_hh"):
+        return (1,)
+    once = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.WeightNorm, nn.PReLU)
+    return () if isinstance(owner, once) else None

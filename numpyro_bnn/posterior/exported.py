@@ -1,0 +1,201 @@
+"""A predictive distribution as one file that JAX reads without this package.
+
+The file holds a program, made by ``jax.export``, in which the draws are constants: from a batch of inputs to
+the average over the draws, in the user's units.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export as jax_export
+from jax import lax
+from numpyro.handlers import seed, substitute, trace
+from numpyro.util import find_stack_level
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.columns import check_columns
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.prediction_sites import draws_for, target_of
+from numpyro_bnn.posterior.predictions import VECTOR, Predictor, flat_draws, parameters_of
+from numpyro_bnn.samplers.suspects import warn_of_use
+from numpyro_bnn.storage.folders import require_writable
+
+# Bytes of draws in one file; the format holds 2 GiB.
+_MOST_BYTES = 2**30
+
+
+def export(
+    run: Run,
+    x: PyTree,
+    path: str | Path,
+    *,
+    site: str | None = None,
+    platforms: Sequence[str] = ("cpu", "cuda"),
+) -> Path:
+    """Write the average predictions of a run as a function in one file, which JAX alone can call.
+
+    Who loads the file needs JAX and ``flatbuffers``, and neither this package nor the code of the network:
+
+        import jax.export
+        predictive = jax.export.deserialize(bytearray(open("small.jax", "rb").read()))
+        predictive.call(x_new)              # {"mean": (rows,), "sd": (rows,)}
+
+    Inputs are as the model takes them, in the user's units, with the types that `x` has on the device
+    (float32 for ready models) and any number of rows. The result is that of
+    :func:`~numpyro_bnn.average`: ``{"probs": (rows, classes)}`` for classes; for other targets ``"mean"`` and
+    ``"sd"``, the standard deviation of the mixture, in units of the target. It differs from that of
+    :func:`~numpyro_bnn.predict` by rounding: here all is computed in the types of the device.
+
+    Every draw becomes a part of the file, and each is evaluated at every call: choose a few first, by
+    :func:`~numpyro_bnn.thin`. The file works with JAX of the version that wrote it and of later ones, as long
+    as ``jax.export`` promises (at least six months).
+
+    :param run: draws with a model, such as ``thin(run, 20)``, an ``MCMC`` after `run`, or a fit; of an
+        estimator its ``draws_``.
+    :param x: inputs like those that will be predicted, an array, a table or a pytree of arrays with rows
+        first: their types and all axes but the first are fixed.
+    :param path: the file to write; its folder is made.
+    :param site: the site to predict, see :func:`~numpyro_bnn.predict`.
+    :param platforms: what the function can run on: ``"cpu"``, ``"cuda"``, ``"rocm"``, ``"tpu"``. One that the
+        model cannot be compiled for is left out with a warning.
+    :return: the path written.
+    :raises ValueError: without draws or a model, for latent values of single rows, for more than 1 GiB of
+        draws, and for a model that cannot be compiled for an unknown number of rows.
+    :raises TypeError: if `run` is something else.
+    :raises ImportError: where ``flatbuffers`` is not installed.
+    :raises OSError: if the file cannot be written.
+
+    >>> bnn.export(bnn.thin(run, 20), x, "small.jax")                       # doctest: +SKIP
+    """
+    draws = draws_of(run, owner="export")
+    path = _file(path)
+    warn_of_use("export", draws.suspect)
+    if draws.model is None:
+        raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
+    check_columns("export", "x", draws.info.get("columns", []), x)
+    predictive = _predictive(draws, draws.model, x, site)
+    program = _compiled(predictive, _specification(draws.model, x), platforms)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(program)
+    partial.replace(path)
+    return path
+
+
+def _file(path: str | Path) -> Path:
+    """The path of the file, checked to be writable; its folder is made."""
+    try:
+        import flatbuffers  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "export: JAX writes functions to files with the package flatbuffers, which is not installed. "
+            "Install it with `pip install flatbuffers`."
+        ) from error
+    path = Path(path)
+    if not path.name or path.is_dir():
+        raise ValueError(f"export: path must name a file, such as 'small.jax', got {str(path)!r}.")
+    require_writable(
+        path.parent,
+        "export: the folder {folder} cannot be written ({why}). Give a path in one that can.",
+    )
+    return path
+
+
+def _predictive(
+    draws: Draws, of: Callable, x: PyTree, site: str | None
+) -> Callable[[Any], dict[str, jax.Array]]:
+    """The function from inputs to averages over the draws of a model."""
+    known = Predictor(of, x, site=site)
+    model, structure = known.model, known.structure
+    target = target_of(structure, draws, site)
+    plates = set(structure.sites[target].plates) if target in structure.sites else set()
+    local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
+    if local:
+        raise ValueError(
+            f"export: the latent sites {local} have a value for every row, which is known for the rows of "
+            "the fit alone. A model whose latent sites belong to no single row can be exported."
+        )
+    given = draws_for(model, structure, draws, target, known.x, known.batch_size)
+    values = {name: flat_draws(np.asarray(value)) for name, value in given.items()}
+    size = sum(value.nbytes for value in values.values())
+    if size > _MOST_BYTES:
+        raise ValueError(
+            f"export: {draws.num_chains * draws.num_draws} draws take {size / 2**30:.3g} GiB, and a file "
+            f"holds {_MOST_BYTES / 2**30:.3g}. Choose fewer: `bnn.export(bnn.thin(run, 20), …)`."
+        )
+    constants = {name: jnp.asarray(value) for name, value in values.items()}
+
+    def predictive(x: PyTree) -> dict[str, jax.Array]:
+        def of_one(draw: dict[str, jax.Array]) -> dict[str, jax.Array]:
+            seeded = seed(model, jax.random.key(0))
+            found = trace(substitute(seeded, data=draw)).get_trace(x)[target]
+            if found["type"] == "deterministic":
+                return {"mean": found["value"]}
+            return parameters_of(found["fn"])
+
+        return _averaged(lax.map(of_one, constants, batch_size=VECTOR))
+
+    return predictive
+
+
+def _averaged(parameters: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """The average over draws, as :func:`~numpyro_bnn.posterior.predictive_draws.average` has it."""
+    if "probs" in parameters:
+        return {"probs": parameters["probs"].mean(0)}
+    mean = parameters["mean"]
+    # A deterministic site has no noise.
+    within = jnp.square(parameters["scale"]).mean(0) if "scale" in parameters else 0.0
+    return {"mean": mean.mean(0), "sd": jnp.sqrt(within + mean.var(0))}
+
+
+def _specification(model: Any, x: PyTree) -> Any:
+    """Shapes and types of the inputs, with a number of rows that is not known."""
+    (x,), _ = as_arrays(model, (x,), {})
+    (rows,) = jax_export.symbolic_shape("rows")
+    is_ready = hasattr(innermost(model), "standardization")
+
+    def of(leaf: Any) -> jax.ShapeDtypeStruct:
+        given = np.float64 if is_ready else leaf.dtype
+        kind = jax.dtypes.canonicalize_dtype(given)
+        return jax.ShapeDtypeStruct((rows, *np.shape(leaf)[1:]), kind)
+
+    return jax.tree.map(of, x)
+
+
+def _compiled(
+    function: Callable[[Any], Any], specification: Any, platforms: Sequence[str]
+) -> bytearray:
+    """The function for all platforms or, with a warning, for those that it can be compiled for."""
+
+    def compiled(*names: str) -> bytearray:
+        made = jax_export.export(jax.jit(function), platforms=names)(specification)
+        return made.serialize()
+
+    try:
+        return compiled(*platforms)
+    except Exception as error:  # a model may fail in any way there is
+        failed = error
+    able = []
+    for name in platforms if len(platforms) > 1 else ():
+        try:
+            compiled(name)
+            able.append(name)
+        except Exception as error:
+            failed = error
+    if not able:
+        raise ValueError(
+            "export: the predictions of this model cannot be compiled for a number of rows that is not "
+            f"known: {failed}. Write the network without branches on the number of rows and without calls "
+            "of Python functions, or ship draws and model by `bnn.save`."
+        ) from failed
+    left = [name for name in platforms if name not in able]
+    warnings.warn(
+        f"export: the model cannot be compiled for {left}, and the file runs on {able} alone: {failed}",
+        stacklevel=find_stack_level(),
+    )
+    return compiled(*able)

@@ -1,0 +1,70 @@
+"""What a fitted object holds: draws, the run behind them, training data, and the names of classes.
+
+Whatever takes a run takes an ``MCMC`` after `run`, draws by site, or an object that was fitted. Such an
+object has its draws as `draws` and the run behind them as `mcmc`, as :func:`numpyro_bnn.fit` returns it, or,
+by the custom of scikit-learn, as `draws_` and `mcmc_`; an estimator of classes also has their names as
+`classes_`.
+The functions here and :func:`numpyro_bnn.posterior.draws.draws_of` are the only ones that know this.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from numpyro.infer import MCMC as NumPyroMCMC
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_array
+
+
+def held_by(fitted: object, part: str) -> Any:
+    """A part of a fitted object, ``"draws"`` or ``"mcmc"``; None where it has none, as after unpickling.
+
+    :raises ValueError: for an estimator before `fit`.
+    """
+    if isinstance(fitted, (NumPyroMCMC, Mapping)):
+        return None
+    found = getattr(fitted, part, None)
+    found = getattr(fitted, f"{part}_", None) if found is None else found
+    if found is None and hasattr(fitted, "get_params") and not hasattr(fitted, "draws_"):
+        raise ValueError(f"This {type(fitted).__name__} is not fitted yet; call `fit` first.")
+    return found
+
+
+def is_finished(value: object) -> bool:
+    """Whether a value stands for a finished run: an ``MCMC``, draws by site, or a fitted object."""
+    is_run = isinstance(value, (NumPyroMCMC, Mapping))
+    return is_run or isinstance(held_by(value, "draws"), Mapping)
+
+
+def run_of(fitted: object) -> NumPyroMCMC | None:
+    """The ``MCMC`` that draws come from; None where only the draws are kept."""
+    run = fitted if isinstance(fitted, NumPyroMCMC) else held_by(fitted, "mcmc")
+    return run if isinstance(run, NumPyroMCMC) else None
+
+
+def arguments_of(fitted: object) -> tuple[tuple, dict[str, PyTree]]:
+    """Arguments and keyword arguments that the model was fitted with; none where they are not kept."""
+    run = run_of(fitted)
+    return getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+
+
+def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:
+    """Targets as the model has them: class numbers in place of the labels that an estimator was given.
+
+    :param fitted: a run, draws or a fitted object.
+    :param y: targets, one a row.
+    :param owner: the caller, for error messages.
+    :raises ValueError: for a label that was not among the training labels.
+    """
+    classes = getattr(fitted, "classes_", None)
+    if classes is None:
+        return np.asarray(as_array(owner, "y", y))
+    y = np.asarray(y)
+    if not (known := np.isin(y, classes)).all():
+        raise ValueError(
+            f"{owner}: y has the label {y[~known][0].item()!r}, and the training labels are "
+            f"{classes.tolist()}. Leave out rows of other classes."
+        )
+    return np.searchsorted(classes, y)

@@ -1,0 +1,76 @@
+"""Pareto-smoothed importance sampling from the posterior to the posteriors without one row, by ArviZ."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_DRAWS = ("chain", "draw")
+
+
+class Smoothed(NamedTuple):
+    """Importance weights of draws for the posterior without each row, and what they estimate.
+
+    - **log_weights** - (chain, draw, row), smoothed; over all draws their exponentials add up to 1
+    - **elpd**, **se** - sum over rows of the leave-one-out log predictive densities, and its standard error
+      over rows, nats
+    - **p_loo** - effective number of parameters: how much lower it is than with the rows
+    - **by_row** - the leave-one-out log predictive density of each row, (row,)
+    - **pareto_k** - shape of the tail of the weights of each row, (row,); above **good_k**, which depends on
+      the number of draws and is at most 0.7, they do not reach the posterior without the row
+    """
+
+    log_weights: np.ndarray
+    elpd: float
+    se: float
+    p_loo: float
+    by_row: np.ndarray
+    pareto_k: np.ndarray
+    good_k: float
+
+
+def smoothed(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
+    """What ArviZ's ``loo`` finds, and the weights that it found it with; in either generation of ArviZ.
+
+    :param log_likelihood: log densities of the rows under each draw, (chain, draw, row), finite, nats.
+    :param relative_size: effective sample size of the likelihoods as a share of the number of draws.
+
+    Source: Vehtari, Simpson, Gelman, Yao and Gabry, *Pareto smoothed importance sampling* (2024).
+    """
+    # Imported where it is needed: records of this package hold the result, and ArviZ takes a second.
+    import arviz as az
+    import xarray as xr
+
+    data = xr.Dataset({"y": ((*_DRAWS, "row"), np.asarray(log_likelihood, np.float64))})
+    # ArviZ 1 answers to the old name with a warning and the tree of xarray.
+    own = vars(az).get("InferenceData")
+    with warnings.catch_warnings():
+        # Rows with a large k are told by who asks.
+        warnings.simplefilter("ignore")
+        if own is None:
+            tree = xr.DataTree.from_dict({"log_likelihood": data})
+            found = az.loo(tree, pointwise=True, reff=relative_size)
+            elpd, p_loo = found.elpd, found.p
+            by_row, weights = found.elpd_i, found.log_weights
+        else:
+            found = az.loo(
+                own(log_likelihood=data), pointwise=True, reff=relative_size, scale="log"
+            )
+            elpd, p_loo = found.elpd_loo, found.p_loo
+            by_row, weights = found.loo_i, _weights(az.psislw, data["y"], relative_size)
+    return Smoothed(
+        weights.transpose(*_DRAWS, "row").values,
+        float(elpd),
+        float(found.se),
+        float(p_loo),
+        np.asarray(by_row.values),
+        np.asarray(found.pareto_k.values),
+        float(found.good_k),
+    )
+
+
+def _weights(psislw: Callable, log_likelihood: Any, relative_size: float) -> Any:
+    """The smoothed weights, which ``loo`` of ArviZ 0.23 does not give."""
+    stacked = log_likelihood.stack(__sample__=_DRAWS)
+    return psislw(-stacked, relative_size)[0].unstack("__sample__")

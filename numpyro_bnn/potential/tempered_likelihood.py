@@ -1,0 +1,58 @@
+"""The likelihood of a model at any power between 0, the prior, and 1, the posterior.
+
+Most observed sites are tempered as p(y | θ)^b. A site whose distribution has integrated weights w out
+(:class:`~numpyro_bnn.distributions.linear_gaussian.LinearGaussian`) is tempered before they are:
+∫ p(w) p(y | w, θ)^b dw. So the path from prior to posterior is that of the model as it was written, with the
+weights left out of the state; the power of the integral itself would be another path.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class TemperedLikelihood(NamedTuple):
+    """Energy of the likelihood at given values of the latent sites, as a function of its power.
+
+    - **product** - -log p(y | θ) of the sites that are raised to the power, in nats
+    - **integrals** - for each other site, its energy at a power
+    """
+
+    product: jax.Array
+    integrals: tuple[Callable[[Any], jax.Array], ...] = ()
+
+    def __call__(self, power: Any) -> jax.Array:
+        """The energy at one power, in nats."""
+        return power * self.product + sum(one(power) for one in self.integrals)
+
+    def between(self, low: jax.Array, high: jax.Array) -> jax.Array:
+        """The rise of the energy from one power to another, over the rise of the power.
+
+        Without integrated weights this is the energy of the likelihood, whatever the powers. With them it
+        is its mean over their conditional distribution, averaged over the powers between the two.
+        """
+        rises = (one(high) - one(low) for one in self.integrals)
+        return self.product + sum((rise / (high - low) for rise in rises), start=jnp.zeros(()))
+
+
+def tempered_likelihood(
+    energies: dict[str, jax.Array], sites: dict[str, Any]
+) -> TemperedLikelihood:
+    """The likelihood that observed sites make up.
+
+    :param energies: -log p(y | θ) of each, in nats.
+    :param sites: the trace that they are in.
+    """
+    own = [name for name in energies if hasattr(sites[name]["fn"], "tempered_log_prob")]
+
+    def integral(name: str, power: Any) -> jax.Array:
+        site = sites[name]
+        return -site["fn"].tempered_log_prob(site["value"], power)
+
+    return TemperedLikelihood(
+        sum((e for name, e in energies.items() if name not in own), start=jnp.zeros(())),
+        tuple(partial(integral, name) for name in own),
+    )

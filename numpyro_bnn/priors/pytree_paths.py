@@ -1,0 +1,112 @@
+"""Dotted paths of the arrays in a callable pytree, such as an Equinox module, and what its shapes mean.
+
+Flax ends a kernel in its output axis. Other libraries do not, and Equinox begins with it: (out, in). So a
+shape of such a module says itself over which axes an output sums (:class:`LaidOut`); nothing is guessed.
+"""
+
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+
+from numpyro_bnn._types import PyTree
+
+
+class LaidOut(tuple[int, ...]):
+    """A shape that knows over which of its axes one output of the layer sums.
+
+    - **summed** - these axes, the one that runs over units first; () for a bias or an embedding; None where
+      nothing is known
+    - **owner** - name of the class that holds the array, for messages
+    """
+
+    summed: tuple[int, ...] | None
+    owner: str
+
+    def __new__(
+        cls, shape: tuple[int, ...], summed: tuple[int, ...] | None, owner: str
+    ) -> "LaidOut":
+        made = super().__new__(cls, shape)
+        made.summed, made.owner = summed, owner
+        return made
+
+    def source_axis(self, path: str) -> int | None:
+        """The axis over the units that weights come from; None for an array that comes from no unit.
+
+        :param path: path of the array, for the error.
+        :raises ValueError: where it is not known.
+        """
+        summed = self._known(path)
+        return summed[0] if summed else None
+
+    def fan_in(self, path: str) -> int:
+        """Number of terms that one output sums.
+
+        :param path: path of the array, for the error.
+        :raises ValueError: where it is not known.
+        """
+        return prod(self[axis] for axis in self._known(path))
+
+    def _known(self, path: str) -> tuple[int, ...]:
+        if self.summed is None:
+            name = path.rpartition(".")[2]
+            raise ValueError(
+                f"The prior of '{path}' goes by fan-in or source units, and {self.owner} does not say over "
+                f"which axis of the shape {tuple(self)} an output sums. Say it in the class, `input_axes: "
+                f"ClassVar = {{'{name}': 0}}` (() for none), or use a prior that needs no fan-in."
+            )
+        return self.summed
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a pytree with a call: an Equinox module, or a registered class of arrays."""
+    if not callable(value) or isinstance(value, type):
+        return False
+    # Modules of NNX are pytrees too, with parameters that Flax itself takes out.
+    of_flax = any(base.__module__.split(".")[0] == "flax" for base in type(value).__mro__)
+    return not of_flax and not jax.tree_util.all_leaves([value])
+
+
+def is_array(leaf: object) -> bool:
+    """Whether a leaf can be a parameter: an array, or the shape of one."""
+    return isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct))
+
+
+def path_of(keys: tuple[Any, ...]) -> str:
+    """Dotted path of a leaf: ``"layers.0.weight"``.
+
+    :param keys: its key path, as JAX gives it.
+    :raises ValueError: for a name that could be read as several, or as a number.
+    """
+    return ".".join(map(_part, keys))
+
+
+def _part(key: Any) -> str:
+    if isinstance(key, GetAttrKey):
+        return key.name
+    if isinstance(key, (SequenceKey, FlattenedIndexKey)):
+        return str(key.idx if isinstance(key, SequenceKey) else key.key)
+    part = str(key.key if isinstance(key, DictKey) else key)
+    if not part or "." in part or "/" in part or part.isdigit():
+        raise ValueError(
+            f"A part of the module is named {part!r}. Dots, slashes and whole numbers have a meaning in site "
+            "names; use another name."
+        )
+    return part
+
+
+def arrays_of(module: PyTree) -> dict[str, PyTree]:
+    """All arrays of a pytree by dotted path."""
+    keyed, _ = jax.tree_util.tree_flatten_with_path(module)
+    return {path_of(keys): leaf for keys, leaf in keyed if is_array(leaf)}
+
+
+def with_arrays(module: PyTree, values: dict[str, PyTree]) -> PyTree:
+    """A copy of a pytree with other arrays, which are given by dotted path."""
+
+    def new(keys: tuple[Any, ...], leaf: Any) -> Any:
+        return values[path_of(keys)] if is_array(leaf) else leaf
+
+    return jax.tree_util.tree_map_with_path(new, module)

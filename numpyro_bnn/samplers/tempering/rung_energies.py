@@ -1,0 +1,52 @@
+"""Energies of the states of a ladder, on their own rungs and from there to the neighbours."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn.potential.potential import Potential, Values
+
+
+class RungEnergies(NamedTuple):
+    """Energies of the state of each rung, in nats, (rung,).
+
+    `up` and `down` are -log p(y | θ) wherever the likelihood is raised to a power; see
+    :meth:`~numpyro_bnn.potential.tempered_likelihood.TemperedLikelihood.between` for integrated weights.
+
+    - **posterior** - U on the posterior's rung
+    - **up** - the energy of the likelihood between a rung and the next; of the last rung, as `down`
+    - **down** - that between the rung before and a rung; of the first rung, as `up`
+    """
+
+    posterior: jax.Array
+    up: jax.Array
+    down: jax.Array
+
+
+def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> RungEnergies:
+    """Energies of the states of a ladder; a likelihood without a value is 0.
+
+    :param potential: potential energy of the model.
+    :param powers: likelihood power of each rung (rung,).
+    :param rungs: positions: leaves (rung, …).
+    """
+    below = jnp.concatenate([powers[:1], powers[:-1]])
+    above = jnp.concatenate([powers[1:], powers[-1:]])
+    first, last = jnp.arange(powers.size) == 0, jnp.arange(powers.size) == powers.size - 1
+
+    def of_state(
+        z: Values,
+        low: jax.Array,
+        own: jax.Array,
+        high: jax.Array,
+        first: jax.Array,
+        last: jax.Array,
+    ) -> RungEnergies:
+        prior, likelihood = potential.tempered(z)
+        up = likelihood.between(jnp.where(last, low, own), high)
+        down = likelihood.between(low, jnp.where(first, high, own))
+        return RungEnergies(prior + likelihood(1.0), up, down)
+
+    found = jax.vmap(of_state)(rungs, below, powers, above, first, last)
+    return RungEnergies(*(jnp.where(jnp.isnan(energy), jnp.inf, energy) for energy in found))

@@ -1,0 +1,256 @@
+"""Whether a model fits its data, in one call: :func:`check_fit`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from numpyro_bnn._checks import check_key
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
+from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
+from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
+from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
+from numpyro_bnn.diagnostics.fit_check.record import FitCheck
+from numpyro_bnn.diagnostics.fit_check.words import on_weights
+from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
+from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import held_by, targets_of
+from numpyro_bnn.posterior.prediction_sites import structure_at, target_of
+from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.samplers.suspects import named_elsewhere
+from numpyro_bnn.workflow.training_rows import refuse_new_rows
+
+# Samplers without a Metropolis correction.
+_UNADJUSTED = ("SGLD", "PSGLD", "SGHMC", "BAOAB", "SGNHT", "MCLMC", "SGMCMC")
+# Rows at which the chains are compared, at most.
+_COMPARED = 200
+
+
+def check_fit(
+    run: Run,
+    x: PyTree = None,
+    y: ArrayLike | None = None,
+    *,
+    model: Callable | None = None,
+    key: jax.Array | None = None,
+    names: Sequence[object] | None = None,
+    site: str | None = None,
+    batch_size: int = 1000,
+) -> FitCheck:
+    """Check a model against the data that it was fitted to: leave-one-out and posterior predictive checks.
+
+    :func:`~numpyro_bnn.diagnose` asks whether the sampler did its work; this asks whether the model is any
+    good, on the training rows alone and without a second fit:
+
+    - how well each row would be predicted from the others, by ArviZ's PSIS-LOO, with the standard error
+      over rows, the Monte Carlo error, the Pareto k̂ of each row, and whether the number may be believed;
+    - whether rows are where the posterior without them expects them (uniformity of LOO-PIT, or whether
+      classes are right as often as their probabilities say);
+    - whether the model makes data like these: standard deviation, extremes and skewness of residuals, or
+      shares of classes, share of the most probable class and calibration error.
+
+    Cost: predictions of all draws at the training rows, and about a millisecond a row. Memory: some ten
+    arrays of draws × rows.
+
+    :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, or draws with a model.
+    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough.
+    :param y: their targets.
+    :param model: the model, where `run` does not carry one.
+    :param key: for the data that the model makes; default ``jax.random.key(0)``.
+    :param names: names of the rows; default: the index of a table `x`, or numbers.
+    :param site: the observed site, where the model has several.
+    :param batch_size: rows predicted at a time.
+    :return: numbers, words and pictures; print it.
+    :raises ValueError: for rows that were not trained on; for draws that are too few, of another temperature
+        than 1, or of a mixture; for weights of rows; and where data or a model are not known.
+    :raises TypeError: if `run` is something else, or `key` is no random key.
+
+    >>> check = bnn.check_fit(mcmc)                                         # doctest: +SKIP
+    >>> check.believable, check.loo.elpd, check.loo.se                      # doctest: +SKIP
+    >>> print(check)                                                        # doctest: +SKIP
+    """
+    key = jax.random.key(0) if key is None else key
+    check_key("check_fit", key)
+    draws = draws_of(run, model, "check_fit")
+    if draws.model is None:
+        raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
+    _refuse_other_laws(draws)
+    x, y, labels = _training_rows(run, draws, x, y)
+    names = labels if names is None else names
+    if len(names) != len(y):
+        raise ValueError(
+            f"check_fit: got {len(names)} names for {len(y)} rows. Give a name for each row."
+        )
+    with named_elsewhere():
+        predictions = predict(None, draws, x, batch_size=batch_size, site=site)
+    loo = leave_one_out(_by_row(predictions.log_prob(y)))
+    made = predictions.sample(key)
+    row_names = tuple(str(name) for name in names)
+    doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
+    calibration = _calibration(draws, predictions, loo, (x, y), made, site)
+    if "probs" in predictions.values:
+        quantities = of_labels(predictions.probs, y, made)
+    else:
+        scale = predictions.scale if np.isfinite(predictions.scale).all() else None
+        quantities = of_residuals(predictions.mean, scale, y, made)
+    return FitCheck(
+        loo,
+        calibration,
+        quantities,
+        doubts,
+        tuple(_notes(draws)),
+        row_names,
+        y,
+        draws.num_chains,
+        draws.num_draws,
+    )
+
+
+def _by_row(log_prob: np.ndarray) -> np.ndarray:
+    """Log densities (chain, draw, row): the outputs of one row are left out together."""
+    shape = (*log_prob.shape[:3], -1)
+    return log_prob.reshape(shape).astype(np.float64).sum(-1)
+
+
+def _refuse_other_laws(draws: Draws) -> None:
+    """Refuse draws whose weights for a posterior without one row are not one over its density."""
+    if "weights" in draws.info:
+        raise ValueError(
+            "check_fit: these draws are of a stacked mixture of chains, which is no posterior: leaving a row "
+            "out would change the chains and their weights. Check the run itself, such as `fitted.mcmc`."
+        )
+    if "thinned" in draws.info:
+        raise ValueError(
+            f"check_fit: these are {draws.num_draws} draws chosen by `thin` for their average; they are no "
+            "sample of the posterior. Check the run that they come from."
+        )
+    temperature = np.asarray(draws.stats.get("temperature", 1.0), np.float64)
+    if not np.allclose(temperature, 1.0, rtol=0, atol=1e-6):
+        raise ValueError(
+            f"check_fit: these draws have temperature {np.ravel(temperature)[-1]:.3g}, and leave-one-out "
+            "needs draws of the posterior, temperature 1. Run with `temperature=1`, or score rows that were "
+            "held out (`bnn.scores.lppd`)."
+        )
+
+
+def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndarray, Sequence[Any]]:
+    """Inputs and targets of the training rows, and names for them."""
+    mcmc = held_by(run, "mcmc") or run
+    args: tuple = getattr(mcmc, "_args", None) or ()
+    kwargs: dict[str, Any] = getattr(mcmc, "_kwargs", None) or {}
+    weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
+    if weights is not None and not (np.asarray(weights) == 1).all():
+        raise ValueError(
+            "check_fit: the rows of this run have weights, and a row of weight w counts as w rows, of which "
+            "leave-one-out would leave out one. Fit with equal weights, or score rows that were held out."
+        )
+    if (x is None) != (y is None):
+        raise ValueError("check_fit: x and y belong together. Give both, or neither.")
+    if x is None:
+        x = args[0] if args else None
+        y = args[1] if len(args) > 1 else kwargs.get("y")
+        if x is None or y is None:
+            raise ValueError(
+                "check_fit: the training data of these draws are not known. Pass `x` and `y`, the rows that "
+                "were fitted."
+            )
+    else:
+        y = targets_of(run, y, "check_fit")
+        _refuse_others(mcmc, draws, x, y)
+    if any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves((x, y))):
+        raise ValueError(
+            "check_fit: the data of this run stay on the host. Pass some thousand of its rows as arrays, `x` "
+            "and `y`."
+        )
+    index = getattr(x, "index", None) if hasattr(x, "iloc") else None
+    (x, _), _ = as_arrays(draws.model, (x, None), {})
+    y = np.asarray(as_array("check_fit", "y", y))
+    return x, y, range(len(y)) if index is None else list(index)
+
+
+def _refuse_others(run: Any, draws: Draws, x: Any, y: Any) -> None:
+    """Refuse rows that were not fitted, as far as can be known."""
+    if getattr(run, "_args", None):
+        refuse_new_rows("check_fit", run, x, y)
+        return
+    ready = innermost(draws.model)
+    if getattr(ready, "standardization", None) is None:
+        return
+    try:
+        ready.learn(x, y)
+    except ValueError as error:
+        raise ValueError(
+            "check_fit: these are not the training data of this model, all rows in their order. "
+            "Leave-one-out is about the rows that were fitted; score new ones by `bnn.scores.lppd`."
+        ) from error
+
+
+def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
+    """What speaks against an estimate from these draws, beside Pareto k̂."""
+    if draws.suspect:
+        named = ", ".join(map(str, draws.suspect))
+        yield f"Suspect chains are among the draws ({named}): leave them out."
+    if "kernel" not in draws.info and not draws.stats:
+        yield (
+            "These draws do not say which sampler made them, and importance sampling takes them for draws of "
+            "the posterior: of an approximation the number is only as good as that is."
+        )
+    found = agreement(_some_rows(predictions))
+    if found.disagree(Tolerance()):
+        yield (
+            f"The chains disagree (p = {found.p:.2g}): they are no one posterior, and their shares in the "
+            "average are an accident. See `bnn.diagnose`."
+        )
+    elif not found.tested:
+        yield "The chains are too short, or move too slowly, to tell whether they agree. Run longer."
+
+
+def _notes(draws: Draws) -> Iterator[str]:
+    """What the numbers are about, where the draws are not quite those of the posterior."""
+    if draws.info.get("kernel") in _UNADJUSTED and "accept_prob" not in draws.stats:
+        yield (
+            f"{draws.info['kernel']} accepts every step: the bias of its step size, and of minibatches where "
+            "it takes them, is in all of these numbers, and neither k̂ nor a Monte Carlo error shows it. "
+            "Measure it by `bnn.second_opinion`."
+        )
+
+
+def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:
+    count = next(iter(predictions.values.values())).shape[2]
+    rows = np.unique(np.linspace(0, count - 1, _COMPARED).round().astype(int))
+    some = {name: value[:, :, rows] for name, value in predictions.values.items()}
+    # Noise without a variance has an infinite scale in every draw.
+    return {name: value for name, value in some.items() if np.isfinite(value).all()}
+
+
+def _calibration(
+    draws: Draws,
+    predictions: Predictions,
+    loo: LeaveOneOut,
+    rows: tuple[Any, np.ndarray],
+    made: np.ndarray,
+    site: str | None,
+) -> Calibration | None:
+    """The test of calibration; None of several targets a row."""
+    x, y = rows
+    if y.ndim != 1:
+        return None
+    if "probs" in predictions.values:
+        return of_classes(loo, predictions.probs, y)
+    try:
+        cdf = predictions.cdf(y)
+    except NotImplementedError:
+        # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
+        return of_distribution(loo, made <= y, made == y)
+    assert draws.model is not None
+    structure = structure_at(draws.model, prepared(draws.model, (x,), {})[0][0])
+    target = structure.sites[target_of(structure, draws, site)]
+    # The distribution function of a count jumps by its probability.
+    mass = np.exp(predictions.log_prob(y).astype(np.float64)) if target.discrete else None
+    return of_distribution(loo, cdf, mass)

@@ -1,0 +1,203 @@
+"""Log prior densities by site: SciPy's own, the same in all coordinates, and what ArviZ makes of them."""
+
+from functools import partial
+
+import jax.numpy as jnp
+import linear_gaussian
+import nets
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+from test_arviz import IS_TREE, az
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.posterior.log_prior import log_prior
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 3)).astype(np.float32)
+Y = RNG.normal(size=6).astype(np.float32)
+KERNEL, BIAS = "net/Dense_0.kernel", "net/Dense_0.bias"
+LEVELS = priors.Hierarchical.width(0.7, group=3.0, unit=5.0)
+
+
+def positive(*shape):
+    return RNG.gamma(3.0, 0.4, (2, 4, *shape)).astype(np.float32)
+
+
+def normal(*shape):
+    return RNG.normal(size=(2, 4, *shape)).astype(np.float32)
+
+
+def under(prior, x, y=None):
+    net = bnn.random_module("net", nets.Linear(), prior, x[:1])
+    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+
+
+def gamma(value, concentration, rate):
+    return stats.gamma.logpdf(value, concentration, scale=1 / rate)
+
+
+W, B, GROUP, UNITS, SINGLE = normal(3, 1), normal(1), positive(), positive(3), positive()
+HIERARCHY = {
+    KERNEL: W,
+    BIAS: B,
+    f"{KERNEL}.precision": GROUP,
+    f"{KERNEL}.unit_precision": UNITS,
+    f"{BIAS}.precision": SINGLE,
+}
+
+
+def of_the_hierarchy():
+    """τ ~ Gamma(a₀/2, a₀W²/2), τ_i | τ ~ Gamma(a₁/2, a₁/(2τ)), w_i | τ_i ~ Normal(0, 1/τ_i)."""
+    tau, units, single = (v.astype(np.float64) for v in (GROUP, UNITS, SINGLE))
+    top = 3.0 * 0.7**2 / 2
+    return {
+        f"{KERNEL}.precision": gamma(tau, 1.5, top),
+        f"{KERNEL}.unit_precision": gamma(units, 2.5, 2.5 / tau[..., None]).sum(-1),
+        KERNEL: stats.norm.logpdf(W[..., 0], 0, units**-0.5).sum(-1),
+        f"{BIAS}.precision": gamma(single, 1.5, top),
+        BIAS: stats.norm.logpdf(B[..., 0], 0, single**-0.5),
+    }
+
+
+@pytest.mark.parametrize("coordinates", ["noncentered", "centered", "collapsed"])
+def test_a_hierarchy_has_the_same_densities_in_all_coordinates(coordinates):
+    model = bnn.parameterize(partial(under, LEVELS), coordinates)
+    # Values of what only the sampler knows may be among the draws, and change nothing.
+    draws = bnn.Draws({**HIERARCHY, f"{KERNEL}.base": normal(3, 1)}, model)
+    found, exact = log_prior(draws, X, ["y"]), of_the_hierarchy()
+    assert set(found) == set(exact)
+    for site, expected in exact.items():
+        np.testing.assert_allclose(found[site], expected, rtol=2e-5, atol=2e-5, err_msg=site)
+
+
+def test_a_horseshoe_has_the_density_of_its_weights():
+    sites = {"local_scale": positive(3, 1), "global_scale": positive(), "slab_variance": positive()}
+    prior = priors.ByPath(
+        {"*.kernel": priors.Horseshoe(0.5, 2.0, 4.0), "*": priors.StudentT(3.0, 2.0)}
+    )
+    given = {f"{KERNEL}.{name}": value for name, value in sites.items()}
+    tau, local, slab = (
+        given[f"{KERNEL}.{n}"].astype(np.float64)
+        for n in ("global_scale", "local_scale", "slab_variance")
+    )
+    tau, slab = tau[..., None], slab[..., None]
+    local = local[..., 0]
+    scale = np.sqrt(slab * (tau * local) ** 2 / (slab + (tau * local) ** 2))
+    base = W / scale[..., None]
+    draws = bnn.Draws(
+        {**given, KERNEL: W, f"{KERNEL}.base": base.astype(np.float32), BIAS: B},
+        partial(under, prior),
+    )
+    found = log_prior(draws, X, ["y"])
+    exact = {
+        KERNEL: stats.norm.logpdf(W[..., 0], 0, scale).sum(-1),
+        f"{KERNEL}.local_scale": stats.halfcauchy.logpdf(local).sum(-1),
+        f"{KERNEL}.global_scale": stats.halfcauchy.logpdf(tau[..., 0], scale=0.5),
+        f"{KERNEL}.slab_variance": stats.invgamma.logpdf(slab[..., 0], 2.0, scale=8.0),
+        BIAS: stats.t.logpdf(B[..., 0], 3.0, scale=2.0),
+    }
+    assert set(found) == set(exact)
+    for site, expected in exact.items():
+        np.testing.assert_allclose(found[site], expected, rtol=5e-5, atol=5e-5, err_msg=site)
+
+
+@pytest.mark.parametrize("integrated", [False, True])
+def test_a_ready_model_has_the_priors_that_it_was_given(integrated):
+    y = 100 + 20 * Y
+    options = {"noise": dist.HalfNormal(0.8), "integrate_output": integrated}
+    model = bnn.regression(bnn.MLP((4,), 1), priors.Normal(0.5), X, y, **options)
+    shapes = {KERNEL: (3, 4), BIAS: (4,), "net/Dense_1.kernel": (4, 1), "net/Dense_1.bias": (1,)}
+    draws = {name: normal(*shape) for name, shape in shapes.items()}
+    scale = positive()
+    all_sites = bnn.Draws({**draws, "y.scale": scale}, model)
+    found = bnn.to_inference_data(all_sites, X, y, posterior_predictive=False)["log_prior"]
+    assert set(found.data_vars) == {n.replace("/", ".") for n in draws} | {"y.scale"}
+    for site, value in draws.items():
+        own = found[site.replace("/", ".")]
+        assert own.attrs["site"] == site
+        exact = stats.norm.logpdf(value, 0, 0.5).reshape(2, 4, -1).sum(-1)
+        np.testing.assert_allclose(own.values, exact, rtol=2e-5)
+    noise = stats.halfnorm.logpdf(scale, scale=0.8)  # in units of the standard deviation of y
+    np.testing.assert_allclose(found["y.scale"].values, noise, rtol=2e-5)
+
+
+def test_draws_that_lack_a_site_have_no_log_prior():
+    some = {n: v for n, v in HIERARCHY.items() if n != f"{KERNEL}.precision"}
+    draws = bnn.Draws(some, partial(under, LEVELS))
+    with pytest.raises(ValueError, match=r"these lack \['net/Dense_0.kernel.precision'\]"):
+        bnn.to_inference_data(draws, X, Y, log_likelihood=False, posterior_predictive=False)
+    idata = bnn.to_inference_data(
+        draws, X, Y, log_likelihood=False, log_prior=False, posterior_predictive=False
+    )
+    assert "log_prior" not in (idata.children if IS_TREE else idata.groups())
+
+
+# -- power-scaling -------------------------------------------------------------------------------
+
+
+def location(scale, x, y=None):
+    """One unknown mean under a Gaussian prior, known noise of one."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, scale))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def exact_draws(scale, y, size=(4, 5000)):
+    """Independent draws of the exact posterior of the mean, and its precision and mean."""
+    precision = scale**-2 + len(y)
+    mean = y.sum() / precision
+    values = np.random.default_rng(1).normal(mean, precision**-0.5, size)
+    return bnn.Draws({"mean": jnp.asarray(values)}, partial(location, scale)), precision, mean
+
+
+def test_a_stronger_prior_moves_the_mean_as_far_as_it_must():
+    """d E[θ] / dα = Cov(θ, log p(θ)): the conjugate mean is known for every power α of the prior."""
+    y = np.array([2.5, 3.5, 3.0], np.float32)
+    draws, precision, mean = exact_draws(1.0, y)
+    idata = bnn.to_inference_data(draws, y[:, None], y, posterior_predictive=False)
+    theta = np.asarray(idata["posterior"]["mean"], np.float64).ravel()
+    prior = np.asarray(idata["log_prior"]["mean"], np.float64).ravel()
+    # With the prior to the power α the precision is α + n, and the mean Σy / (α + n).
+    slope = -mean / precision
+    terms = (theta - theta.mean()) * (prior - prior.mean())
+    error = terms.std() / np.sqrt(terms.size)
+    assert abs(terms.mean() - slope) < 5 * error
+    assert slope < -10 * error  # a wrong sign is seen
+
+
+@pytest.mark.skipif(not IS_TREE, reason="ArviZ 0.23 has no psense")
+def test_psense_tells_a_strong_prior_from_a_weak_one():
+    y = np.array([2.5, 3.5, 3.0], np.float32)
+    found = {}
+    for scale in (0.5, 50.0):
+        idata = bnn.to_inference_data(
+            exact_draws(scale, y)[0], y[:, None], y, posterior_predictive=False
+        )
+        found[scale] = {
+            group: float(az.psense(idata, group=group)["mean"]) for group in ("prior", "likelihood")
+        }
+    # Prior and data pull apart: both matter. A flat prior does not matter at all.
+    assert found[0.5]["prior"] > 0.1
+    assert found[0.5]["likelihood"] > 0.1
+    assert found[50.0]["prior"] < 0.01
+    assert found[50.0]["likelihood"] > 0.05
+
+
+@pytest.mark.skipif(not IS_TREE, reason="ArviZ 0.23 has no psense")
+def test_psense_of_the_weights_of_a_network_is_that_of_their_exact_posterior():
+    x, y = linear_gaussian.data()
+    mean, precision = linear_gaussian.posterior(x, y)
+    drawn = np.random.default_rng(2).multivariate_normal(mean, np.linalg.inv(precision), (4, 2000))
+    values = {KERNEL: jnp.asarray(drawn[..., :3, None]), BIAS: jnp.asarray(drawn[..., 3:])}
+    idata = bnn.to_inference_data(
+        bnn.Draws(values, linear_gaussian.model), x, y, posterior_predictive=False
+    )
+    own = np.asarray(idata["log_prior"]["net.Dense_0.kernel"], np.float64)
+    expected = stats.norm.logpdf(drawn[..., :3], 0, linear_gaussian.SCALE).sum(-1)
+    np.testing.assert_allclose(own, expected, rtol=1e-5)
+    assert float(az.psense(idata)["net.Dense_0.bias"].max()) < 0.05

@@ -1,0 +1,75 @@
+"""Arguments of `predict` and `diagnose` that are missing or in another order: errors show the right call."""
+
+import inspect
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import NUTS
+
+import numpyro_bnn as bnn
+
+X = np.zeros((3, 2), np.float32)
+
+
+def model(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("rows", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+DRAWS = bnn.Draws({"w": np.zeros((1, 5, 2))}, model)
+MCMC = bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1)
+PREDICT = (
+    r"Write `predict\(model, samples, x\)`: the model comes first, or None where the draws know"
+)
+DIAGNOSE = r"Write `diagnose\(run, x\)`: the run or its draws come first"
+CALLS = {
+    "predict without x": (lambda: bnn.predict(model, DRAWS), f"argument: 'x'. {PREDICT}"),
+    "predict without a model": (lambda: bnn.predict(DRAWS, X), f"argument: 'x'. {PREDICT}"),
+    "the run before the model": (
+        lambda: bnn.predict(MCMC, model, X),
+        f"predict: got MCMC, function and ndarray as model, samples and x. {PREDICT}",
+    ),
+    "x before the draws": (
+        lambda: bnn.predict(model, X, DRAWS),
+        f"predict: got function, ndarray and Draws as model, samples and x. {PREDICT}",
+    ),
+    "an unknown keyword": (lambda: bnn.predict(model, DRAWS, X, rows=2), f"'rows'. {PREDICT}"),
+    "diagnose without x": (lambda: bnn.diagnose(DRAWS), f"argument: 'x'. {DIAGNOSE}"),
+    "the model before the run": (
+        lambda: bnn.diagnose(model, DRAWS, X),
+        f"diagnose: got function and Draws as run and x. {DIAGNOSE}",
+    ),
+    "x before the run": (
+        lambda: bnn.diagnose(X, DRAWS),
+        f"diagnose: got ndarray and Draws as run and x. {DIAGNOSE}",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_right_call_is_shown(call):
+    function, said = CALLS[call]
+    with pytest.raises(TypeError, match=said):
+        function()
+
+
+def test_right_calls_and_signatures_stay_as_they_are():
+    assert list(inspect.signature(bnn.predict).parameters)[:3] == ["model", "samples", "x"]
+    assert list(inspect.signature(bnn.diagnose).parameters)[:3] == ["run", "x", "y"]
+    found = bnn.predict(None, DRAWS, X)
+    np.testing.assert_array_equal(found.mean, bnn.predict(model, dict(DRAWS), X).mean)
+    assert bnn.diagnose(DRAWS, X).verdict == "too_short"
+
+
+def test_an_error_inside_is_not_mistaken_for_a_wrong_call():
+    def needs_more(x, z):
+        model(x)
+
+    with pytest.raises(TypeError, match="predict calls the model") as caught:
+        bnn.predict(needs_more, {"w": np.zeros((1, 5, 2))}, X)
+    assert "Write `predict(" not in str(caught.value)
+    with pytest.raises(ValueError, match="call `run` first"):
+        bnn.predict(None, bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1), X)

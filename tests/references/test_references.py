@@ -1,0 +1,171 @@
+"""The reference posteriors that ship: their routes agree, and what is off by a known amount is graded so."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from numpyro.handlers import seed, trace
+from numpyro.infer.util import log_density
+
+import numpyro_bnn as bnn
+from benchmarks.neal import posteriors
+from benchmarks.neal.references import NAMES, ROWS
+from numpyro_bnn.cli.main import main
+
+references = bnn.references
+RNG = np.random.default_rng(0)
+NAMED = pytest.mark.parametrize("name", references.names)
+
+
+def drawn(reference, shift=0.0, factor=1.0):
+    """Independent draws about the reference's means, off by `shift` sd, `factor` times as wide."""
+    found = {}
+    for name, known in (("functions", reference.functions), (None, reference.log_scales)):
+        noise = RNG.normal(size=(4, 250, *known.sd.shape))
+        values = known.mean + known.sd * (shift + factor * noise)
+        if name:
+            found[name] = values
+        else:
+            found |= {scale: values[..., i] for i, scale in enumerate(known.names)}
+    return found
+
+
+@NAMED
+def test_the_routes_agree(name):
+    reference = references.load(name)
+    assert reference.certified
+    assert len(reference.routes) == 2
+    assert f"{name}: " in str(reference)
+    assert "the routes agree" in str(reference)
+    # Ten errors of the reference: what it can tell apart.
+    assert np.median(reference.functions.resolution) < 0.35
+
+
+@NAMED
+def test_a_route_that_is_off_takes_the_certificate(name):
+    reference = references.load(name)
+    means = reference.functions.route_means.copy()
+    means[0, 3] += 0.5 * reference.functions.sd[3]
+    assert not reference._replace(
+        functions=reference.functions._replace(route_means=means)
+    ).certified
+
+
+@NAMED
+def test_the_second_route_is_the_published_one(name, shared):
+    reference = references.load(name)
+    his = json.loads((shared / "fbm" / "reference_open.json").read_text())[name]["log_sigma"]
+    assert reference.log_scales.names == tuple(NAMES[scale] for scale in his)
+    for i, known in enumerate(his.values()):
+        assert reference.log_scales.route_means[1, i] == known["mean"]
+        assert reference.log_scales.route_errors[1, i] == known["mcse"]
+    with np.load(shared / "fbm" / "predictions_open.npz") as file:
+        mean = file[f"{posteriors.PREDICTED[name]}_mean"][:ROWS]
+    np.testing.assert_allclose(reference.functions.route_means[1], mean, rtol=1e-6)
+    x, y, x_test, _ = posteriors.data_of(name, shared / "fbm")
+    np.testing.assert_array_equal(reference.x, x)
+    np.testing.assert_array_equal(reference.y, y)
+    np.testing.assert_array_equal(reference.x_test, x_test[:ROWS])
+
+
+@NAMED
+def test_the_model_is_that_of_the_study(name):
+    reference = references.load(name)
+    study = posteriors.model_of(name)
+    sites = {
+        site: value["value"]
+        for site, value in trace(seed(study, 0)).get_trace(reference.x).items()
+        if value["type"] == "sample" and not value["is_observed"] and site != "y"
+    }
+    own, _ = log_density(reference.model, (reference.x, reference.y), {}, sites)
+    theirs, _ = log_density(study, (reference.x, reference.y), {}, sites)
+    assert own == theirs
+
+
+@NAMED
+def test_draws_of_the_reference_agree_with_it(name):
+    reference = references.load(name)
+    grade = references.grade({"functions": reference.draws[None]}, name)
+    assert grade.agrees, str(grade)
+    assert list(grade.parts) == ["functions"]
+    assert 0.9 < grade.parts["functions"].spread < 1.1
+
+
+@NAMED
+def test_what_is_off_is_told_by_how_much(name):
+    reference = references.load(name)
+    grade = references.grade(drawn(reference), reference)
+    assert grade.agrees, str(grade)
+    assert "no difference is seen" in str(grade)
+    off = references.grade(drawn(reference, shift=0.4), reference)
+    assert not off.agrees
+    for part in off.parts.values():
+        assert abs(part.typical - 0.4) < 5 / 1000**0.5
+    wide = references.grade(drawn(reference, factor=2.0), reference)
+    for part in wide.parts.values():
+        assert 1.9 < part.spread < 2.1
+
+
+def test_one_scale_that_is_off_is_named():
+    reference = references.load("rdata")
+    values = drawn(reference)
+    values["noise"] += 0.5 * reference.log_scales.sd[reference.log_scales.names.index("noise")]
+    grade = references.grade(values, reference)
+    assert not grade.agrees
+    assert grade.parts["log scales"].worst == "noise"
+    assert grade.parts["functions"].agrees
+
+
+def test_chains_that_do_not_agree_are_told():
+    reference = references.load("rdata")
+    values = drawn(reference)
+    values["functions"][0] += 3 * reference.functions.sd
+    assert "chains do not agree" in str(references.grade(values, reference))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v | {"functions": v["functions"][..., :7]}, r"shape \(chain, draw, 200\)"),
+        (lambda v: v | {"functions": v["functions"][:, :3]}, "got 3 draws a chain"),
+        (lambda v: v | {"depth": v["noise"]}, "no log scale 'depth'; it has"),
+        (lambda v: v | {"noise": v["noise"][0]}, r"'noise' must have the shape \(chain, draw\)"),
+        (lambda v: v | {"noise": v["noise"] * np.nan}, "1000 values that are not finite"),
+    ],
+)
+def test_what_cannot_be_graded_is_refused(change, message):
+    reference = references.load("rdata")
+    with pytest.raises(ValueError, match=message):
+        references.grade(change(drawn(reference)), reference)
+
+
+def test_an_unknown_reference_is_refused():
+    with pytest.raises(ValueError, match=r"expected one of \['cdata', 'rdata'\], got 'mnist'"):
+        references.load("mnist")
+
+
+def test_a_run_of_the_model_is_graded():
+    reference = references.load("rdata")
+    few = bnn.MCMC(
+        bnn.BAOAB(reference.model, step_size=1e-4),
+        num_warmup=0,
+        num_samples=8,
+        num_chains=2,
+        progress_bar=False,
+    )
+    few.run(jax.random.key(0), reference.x, reference.y)
+    grade = references.grade(few, reference)
+    assert set(grade.parts) == {"functions", "log scales"}
+    assert grade.parts["log scales"].num_scalars == 4
+    assert not grade.agrees
+
+
+def test_the_command_grades_a_file(tmp_path, capsys):
+    file = tmp_path / "draws.npz"
+    np.savez(file, **drawn(references.load("rdata")))
+    assert main(["grade", "rdata", str(file)]) == 0
+    assert "no difference is seen" in capsys.readouterr().out
+    np.savez(file, **drawn(references.load("rdata"), shift=0.4))
+    assert main(["grade", "rdata", str(file)]) == 1
+    assert main(["grade", "rdata", str(tmp_path / "none.npz")]) == 2

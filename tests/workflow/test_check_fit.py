@@ -1,0 +1,333 @@
+"""The check of a fit: a conjugate model in closed form, what it refuses, and where it is shown."""
+
+import functools
+from types import SimpleNamespace
+
+import linear_gaussian
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from linear_gaussian import BIAS, KERNEL, NOISE, SCALE
+from scipy.stats import geom, norm, poisson
+
+import numpyro_bnn as bnn
+from numpyro_bnn.diagnostics import diagnose_draws
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+X, Y = linear_gaussian.data(rows=40)
+OUTLIER = 7
+
+
+@functools.cache
+def exact_draws(planted=False, chains=4, draws=1000):
+    """Draws of the exact posterior, and the targets."""
+    y = Y.copy()
+    if planted:
+        y[OUTLIER] += 6.0
+    mean, precision = linear_gaussian.posterior(X, y)
+    rng = np.random.default_rng(0)
+    values = rng.multivariate_normal(mean, np.linalg.inv(precision), (chains, draws))
+    return of_values(values, linear_gaussian.model), y
+
+
+def of_values(values, model, **info):
+    values = np.asarray(values, np.float32)
+    sites = {KERNEL: values[..., :-1, None], BIAS: values[..., -1:]}
+    return bnn.Draws(sites, model, info={"kernel": "NUTS", **info})
+
+
+@functools.cache
+def checked(planted=False):
+    draws, y = exact_draws(planted)
+    return bnn.check_fit(draws, X, y)
+
+
+def exact_loo(y):
+    """Mean and standard deviation of every target given all others."""
+    rows = np.c_[X, np.ones(len(X))]
+    inverse = np.linalg.inv(SCALE**2 * rows @ rows.T + NOISE**2 * np.eye(len(X)))
+    variance = 1 / np.diag(inverse)
+    return y - variance * (inverse @ y), np.sqrt(variance)
+
+
+def test_a_right_model_is_believed_and_exact():
+    check = checked()
+    mean, sd = exact_loo(Y)
+    exact = norm.logpdf(Y, mean, sd)
+    assert check.believable
+    assert np.abs((check.loo.by_row - exact) / check.loo.error_by_row).max() < 5
+    assert abs(check.loo.elpd - exact.sum()) < 5 * check.loo.error
+    assert check.loo.error < 0.1
+    np.testing.assert_allclose(check.calibration.pit, norm.cdf(Y, mean, sd), atol=0.02)
+    assert check.rare == ()
+    told = str(check)
+    assert "All Pareto k̂ are good: the number may be believed." in told
+    assert "are as uniform as those of a right model" in told
+    assert "none of 4 quantities of the data is rare" in told
+    assert repr(check) == f"FitCheck(elpd {check.loo.elpd:.1f} ± {check.loo.se:.1f}, believable)"
+
+
+def test_a_planted_outlier_is_named_and_nothing_is_believed():
+    check = checked(True)
+    assert not check.believable
+    (name, k, density), *_ = check.worst_rows()
+    assert (name, k > 0.7) == (str(OUTLIER), True)
+    assert density == check.loo.by_row[OUTLIER]
+    told = " ".join(str(check).split())
+    assert "This number is not to be believed. 1 of 40 rows: row 7 (1." in told
+    assert "Fit again without these rows" in told
+    assert "largest of standardised residuals" in check.rare
+    assert "The model seldom makes data like these: sd of" in told
+    assert "not to be believed; rare: sd" in repr(check)
+
+
+def test_shown_as_page_table_and_picture(tmp_path):
+    check = checked(True)
+    page = check.to_html(tmp_path / "check.html")
+    assert (tmp_path / "check.html").read_text(encoding="utf-8") == page
+    assert 'class="warning"' in page
+    assert "Pareto k̂" in page
+    assert page.count("<img") == 1
+    frame = check.to_dataframe()
+    assert list(frame.columns) == ["elpd", "error", "pareto_k", "pit"]
+    assert frame["pareto_k"].idxmax() == str(OUTLIER)
+    assert "not to be believed" in check._repr_html_()
+    ax = check.plot()
+    (curve,) = [line for line in ax.get_lines() if line.get_label() == "rows"]
+    u = np.sort(check.calibration.pit)
+    np.testing.assert_allclose(curve.get_xdata()[2:-1:2], u)
+    np.testing.assert_allclose(curve.get_ydata()[2:-1:2], np.arange(1, 41) / 40 - u)
+    ax.figure.clear()
+
+
+def test_beside_the_report_of_a_run():
+    mean = np.random.default_rng(0).normal(size=(4, 200, 3))
+    report = diagnose_draws({"w": mean}, {"mean": mean})
+    page = report.to_html(check=checked())
+    assert page.index("Convergence, site by site") < page.index("Does the model fit?")
+
+
+def test_rows_have_the_names_of_a_table():
+    draws, y = exact_draws(True)
+    table = pd.DataFrame(X, index=[f"case {i}" for i in range(40)])
+    assert bnn.check_fit(draws, table, y).worst_rows(1)[0][0] == "case 7"
+    with pytest.raises(ValueError, match="got 2 names for 40 rows"):
+        bnn.check_fit(draws, X, y, names=["a", "b"])
+
+
+# -- other targets -----------------------------------------------------------------------------------
+
+
+def two_classes(x, y=None):
+    """A coin: the posterior is a Beta distribution."""
+    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(probs=p), obs=y)
+
+
+def counts(x, y=None):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+
+def outputs(x, y=None):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def heavy(x, y=None):
+    """Noise without a variance."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(1.5, mean, 1.0), obs=y)
+
+
+def sampled(model, **sites):
+    return bnn.Draws(
+        {n: v.astype(np.float32) for n, v in sites.items()}, model, info={"kernel": "NUTS"}
+    )
+
+
+ROWS = np.zeros((50, 1), np.float32)
+RNG = np.random.default_rng(1)
+
+
+def test_classes_are_predicted_from_all_others():
+    y = (np.arange(50) % 5 == 0).astype(int)
+    p = RNG.beta(1 + y.sum(), 51 - y.sum(), (4, 500))
+    check = bnn.check_fit(sampled(two_classes, p=p), ROWS, y)
+    others = (1 + y.sum() - y) / 51
+    exact = np.log(np.where(y, others, 1 - others))
+    assert np.abs((check.loo.by_row - exact) / check.loo.error_by_row).max() < 5
+    assert check.calibration.kind == "confidence"
+    np.testing.assert_allclose(check.calibration.probabilities[:, 1], others, atol=0.01)
+    assert check.rare == ()
+    assert "As calibrated as a right model: the classes that are most probable" in str(check)
+    ax = check.plot()
+    assert "confidence" in ax.get_xlabel()
+    ax.figure.clear()
+    wrong = bnn.check_fit(sampled(two_classes, p=RNG.beta(3.0, 90.0, (4, 500))), ROWS, y)
+    assert "calibration" in wrong.rare
+    assert "The model is too sure: the classes that are" in str(wrong)
+    assert "On the line where the model is right." in wrong.html_section()
+
+
+def test_counts_have_their_own_distribution_function():
+    y = np.random.default_rng(2).poisson(1.3, 50)
+    rate = RNG.gamma(2 + y.sum(), 1 / 51, (4, 500))
+    check = bnn.check_fit(sampled(counts, rate=rate), ROWS, y)
+    low, high = poisson.cdf(y - 1, 1.3), poisson.cdf(y, 1.3)
+    assert ((low - 0.1 < check.calibration.pit) & (check.calibration.pit < high + 0.1)).all()
+    assert (
+        np.unique(check.calibration.pit).size == 50
+    )  # equal counts lie anywhere within their jump
+    assert not check.calibration.is_rare
+
+
+def geometric(x, y=None):
+    """A law of which NumPyro has no distribution function."""
+    p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Geometric(probs=p), obs=y)
+
+
+def test_a_law_without_a_distribution_function_is_judged_by_what_it_makes():
+    y = np.random.default_rng(3).geometric(0.4, 50) - 1
+    p = RNG.beta(51, 1 + y.sum(), (4, 500))
+    check = bnn.check_fit(sampled(geometric, p=p), ROWS, y)
+    low, high = (geom.cdf(value, 51 / (52 + y.sum())) for value in (y, y + 1))
+    assert ((low - 0.1 < check.calibration.pit) & (check.calibration.pit < high + 0.1)).all()
+    assert not check.calibration.is_rare
+
+
+def test_several_outputs_are_left_out_together():
+    y = RNG.normal(size=(50, 2))
+    mean = RNG.normal(y.sum(0) / 51, 51**-0.5, (4, 500, 2))
+    check = bnn.check_fit(sampled(outputs, mean=mean), ROWS, y)
+    others = (y.sum(0) - y) / 50
+    exact = norm.logpdf(y, others, np.sqrt(1 + 1 / 50)).sum(-1)
+    assert np.abs((check.loo.by_row - exact) / check.loo.error_by_row).max() < 5
+    assert check.calibration is None
+    assert "The test of calibration is made for one target a row" in str(check)
+    assert "<img" not in check.html_section()
+    with pytest.raises(
+        ValueError, match=r"nothing to draw\. The test of calibration is made for one"
+    ):
+        check.plot()
+
+
+def test_noise_without_a_variance_has_residuals_in_units_of_the_target():
+    y = RNG.standard_t(1.5, 50)
+    check = bnn.check_fit(sampled(heavy, mean=RNG.normal(0.0, 0.2, (4, 200))), ROWS, y)
+    assert check.quantities[0].name == "sd of residuals"
+
+
+# -- what is doubted and what is refused -----------------------------------------------------------
+
+
+def test_draws_that_are_doubted():
+    values = linear_gaussian.weights(exact_draws()[0])
+    apart = values + np.array([0.0, 0.0, 0.4, 0.4])[:, None, None]
+    unknown = bnn.Draws(dict(exact_draws()[0]), linear_gaussian.model)
+    suspect = of_values(values, linear_gaussian.model, suspect={"1": "never moved"})
+    doubts = {
+        "The chains disagree (p = 0.0005)": of_values(apart, linear_gaussian.model),
+        "These draws do not say which sampler made them": unknown,
+        "Suspect chains are among the draws (1)": suspect,
+        "The chains are too short, or move too slowly": of_values(
+            values[:, :40], linear_gaussian.model
+        ),
+    }
+    for words, draws in doubts.items():
+        check = bnn.check_fit(draws, X, Y)
+        assert not check.believable
+        assert words in " ".join(check.doubts)
+
+
+def test_the_bias_of_a_sampler_is_named():
+    draws = bnn.Draws(dict(exact_draws()[0]), linear_gaussian.model, info={"kernel": "BAOAB"})
+    check = bnn.check_fit(draws, X, Y)
+    assert check.believable
+    assert check.notes
+    assert "BAOAB accepts every step: the bias of its step size" in str(check)
+
+
+def with_stats(**stats):
+    draws = exact_draws()[0]
+    shape = (draws.num_chains, draws.num_draws)
+    return bnn.Draws(
+        draws, draws.model, {n: np.full(shape, v) for n, v in stats.items()}, draws.info
+    )
+
+
+def fitted_to(*args, **kwargs):
+    """What the check reads of a run: its draws and its data."""
+    mcmc = SimpleNamespace(
+        _args=args, _kwargs=kwargs, sampler=SimpleNamespace(model=linear_gaussian.model)
+    )
+    return SimpleNamespace(draws=exact_draws()[0], mcmc=mcmc)
+
+
+def ready():
+    draws = exact_draws()[0]
+    model = bnn.regression(bnn.MLP((), 1), bnn.priors.Normal(1.0), X, Y, noise=0.5)
+    return bnn.Draws(dict(draws), model, info={"kernel": "NUTS"})
+
+
+STACKED = of_values(np.zeros((1, 200, 4)), linear_gaussian.model, weights=[0.3, 0.7])
+THINNED = of_values(np.zeros((1, 200, 4)), linear_gaussian.model, thinned={"draws": 1000})
+HOST = bnn.OnHost(np.asarray(X, np.float32))
+REFUSED = {
+    "temperature": (
+        lambda: bnn.check_fit(with_stats(temperature=0.5), X, Y),
+        "temperature 0.5, and",
+    ),
+    "stacked": (lambda: bnn.check_fit(STACKED, X, Y), "stacked mixture of chains"),
+    "thinned": (lambda: bnn.check_fit(THINNED, X, Y), "200 draws chosen by `thin`"),
+    "no model": (lambda: bnn.check_fit(bnn.Draws(dict(STACKED)), X, Y), "carry no model"),
+    "no data": (
+        lambda: bnn.check_fit(exact_draws()[0]),
+        "training data of these draws are not known",
+    ),
+    "no target": (lambda: bnn.check_fit(exact_draws()[0], X), "x and y belong together"),
+    "weights": (
+        lambda: bnn.check_fit(fitted_to(X, Y, weights=np.arange(40))),
+        "the rows of this run have weights",
+    ),
+    "host": (lambda: bnn.check_fit(fitted_to(HOST, Y)), "the data of this run stay on the host"),
+    "new rows": (
+        lambda: bnn.check_fit(fitted_to(X, Y), X + (np.arange(40) == 5)[:, None], Y),
+        "1 of 40 rows, such as row 5, are no training rows of this run",
+    ),
+    "other data of a ready model": (
+        lambda: bnn.check_fit(ready(), X[:20], Y[:20]),
+        "these are not the training data of this model, all rows in their order",
+    ),
+    "few": (
+        lambda: bnn.check_fit(of_values(np.zeros((1, 20, 4)), linear_gaussian.model), X, Y),
+        "1 chains of 20 draws are too few",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_number_is_no_key():
+    with pytest.raises(TypeError, match="check_fit: expected a random key"):
+        bnn.check_fit(exact_draws()[0], X, Y, key=3)
+
+
+def test_some_rows_of_a_run_are_enough():
+    check = bnn.check_fit(fitted_to(X, Y), X[3:9], Y[3:9])
+    np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row[3:9], atol=0.02)
+    whole = bnn.check_fit(fitted_to(X, y=Y, weights=np.ones(40)))
+    np.testing.assert_allclose(whole.loo.by_row, checked().loo.by_row)

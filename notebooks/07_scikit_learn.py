@@ -54,7 +54,8 @@ print(f"{inside.mean():.0%} of {len(y_test)} patients; R² {network.score(x_test
 #
 # Sampling can fail in silence, so every fit is judged. The report says whether the averages that you use are
 # known as precisely as was asked, at the rows of the training data, and `fit` warns where they are not;
-# `until=bnn.Tolerance()` with `max_minutes=` samples until they are. And `describe` shows what was assumed: which prior sits on which
+# `until=bnn.Tolerance()` with `max_minutes=` samples until they are. And `describe` shows what was
+# assumed: which prior sits on which
 # weight, layer by layer in the order in which they are called.
 
 # %%

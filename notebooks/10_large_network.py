@@ -31,6 +31,7 @@
 import time
 
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -46,13 +47,15 @@ print(x.shape, x_test.shape)
 # %% [markdown]
 # ## The model
 #
-# Two hidden layers of 300 units. The prior of a weight is normal with a variance of one over the number
-# of inputs of its layer, so that wide layers give no larger sums than narrow ones.
+# Two hidden layers of 300 units, and normal weights of standard deviation 0.3. The prior matters for the
+# mode: with a variance of one over the inputs of a layer (`priors.FanIn()`), which suits draws of so wide
+# a network, the single most probable network is nearly zero and guesses (we tried: 90 % errors), because
+# a hundred thousand weights pay for every step away from zero.
 
 
 # %%
 def model(images, labels=None):
-    net = bnn.random_module("net", bnn.MLP((300, 300), 10), bnn.priors.FanIn(), images[:1])
+    net = bnn.random_module("net", bnn.MLP((300, 300), 10), bnn.priors.Normal(0.3), images[:1])
     bnn.likelihoods.categorical(net, labels, x=images)
 
 
@@ -77,7 +80,7 @@ def timed(name, make):
 
 mode = timed(
     "MAP",
-    lambda: bnn.map_estimate(model, jax.random.key(0), x, y, num_steps=600, progress_bar=False),
+    lambda: bnn.map_estimate(model, jax.random.key(0), x, y, num_steps=250, progress_bar=False),
 )
 print(f"{seconds['MAP']:.0f} s")
 
@@ -90,7 +93,7 @@ print(f"{seconds['MAP']:.0f} s")
 # covariance, when only so many directions are kept?
 
 # %%
-settings = {"mode": mode, "num_samples": 400, "progress_bar": False}
+settings = {"mode": mode, "num_samples": 300, "progress_bar": False}
 full = timed(
     "last layer",
     lambda: bnn.laplace(
@@ -110,12 +113,7 @@ def variances(draws):
 
 
 exact = variances(full)
-# The same covariance with other random numbers: what 400 draws leave open.
-again = variances(
-    bnn.laplace(model, jax.random.key(2), x, y, subset="last_layer", covariance="full", **settings)
-)
-print(f"full, other draws: ratio of variances {np.median(again / exact):.3f}")
-for rank in (10, 50, 200, 800):
+for rank in (20, 200):
     draws = bnn.laplace(
         model,
         jax.random.key(1),
@@ -128,14 +126,18 @@ for rank in (10, 50, 200, 800):
     )
     ratio = variances(draws) / exact
     print(
-        f"rank {rank:3d}: {draws.info['left_out']:6.1%} of the information left out, ratio of variances "
-        f"{np.median(ratio):.3f} (90 % of them up to {np.quantile(ratio, 0.9):.3f})"
+        f"rank {rank:3d}: variances {np.median(ratio):.3f} times the exact ones (nine in ten up to "
+        f"{np.quantile(ratio, 0.9):.3f}); no more than {draws.info['variance_factor']:.2f} times is promised"
     )
 
 # %% [markdown]
 # What is left out is information, so that variances come out too large and not too small: with few
-# directions the model is more careful than it need be. `info["left_out"]` says how much is missing
-# without the exact covariance, which is not there for larger networks.
+# directions the model is more careful than it need be. `info["variance_factor"]` bounds by how much,
+# without the exact covariance, which is not there for larger networks: it is one plus the information
+# of the weakest direction that was kept, in units of the prior's. When we ran this, 20 directions of the
+# 3010 gave variances 1.55 times the exact ones (promised: no more than 3.38), and 200 directions 0.99
+# times. Variances of 300 draws are themselves uncertain by a tenth, which is why some ratios exceed
+# what is promised.
 #
 # ## All weights
 #
@@ -144,21 +146,20 @@ for rank in (10, 50, 200, 800):
 # would leave the region in which the expansion holds.
 
 # %%
-for rank in (50, 200):
-    draws = timed(
-        f"all weights, rank {rank}",
-        lambda rank=rank: bnn.laplace(
-            model,
-            jax.random.key(1),
-            x,
-            y,
-            covariance="low_rank",
-            rank=rank,
-            linearized=True,
-            **settings | {"num_samples": 50},
-        ),
-    )
-    print(f"rank {rank}: {draws.info['left_out']:.1%} of the information left out")
+draws = timed(
+    "all weights, rank 50",
+    lambda: bnn.laplace(
+        model,
+        jax.random.key(1),
+        x,
+        y,
+        covariance="low_rank",
+        rank=50,
+        linearized=True,
+        **settings | {"num_samples": 50},
+    ),
+)
+print(f"rank 50: variances at most {draws.info['variance_factor']:.1f} times too large")
 
 # %% [markdown]
 # ## What each is worth
@@ -184,3 +185,20 @@ for title, images in {"new images": x_test, "new images with noise": noisy}.item
     for name in list(rows)[1:]:
         gain = bnn.scores.paired_difference(rows[name], rows["MAP"])
         print(f"  {name} - MAP: {gain.difference:+.3f} ± {gain.standard_error:.3f} nats an image")
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(10, 4.8), layout="constrained")
+for ax, name in zip(axes, ["MAP", "all weights, rank 50"]):
+    bnn.plots.plot_reliability(bnn.predict(None, found[name], noisy), y_test, ax=ax, label=name)
+
+# %% [markdown]
+# In our run nothing was gained. On new images the mode had a log score of -0.477 ± 0.013, the last layer
+# lost 0.039 ± 0.001 nats an image to it, and all weights at rank 50 lost 0.126 ± 0.003; with noise on the
+# pixels the losses were 0.034 ± 0.001 and 0.219 ± 0.006. Calibration errors say why: the mode under this
+# prior is too careful already (0.20), and averaging makes predictions more careful (0.23 and 0.28). It took
+# 98 s for the mode, 39 s for the last layer and 25 s for all weights.
+#
+# So a cheap Gaussian is no reason to expect better scores. It adds a spread around one mode, and what the
+# spread is worth depends on the prior: with so many weights, most directions keep the prior's variance,
+# and a prior that was chosen for its mode need not be one for its spread. Change the prior's number above and
+# run the notebook again to see how much depends on it; the log score on rows held out decides.

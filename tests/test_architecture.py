@@ -99,6 +99,10 @@ ROWS = {
         agreement monte_carlo_error
         beginning
     """,
+    "likelihoods": """
+        noise observe
+        counts families quantile survival
+    """,
     "models": """
         affine call_order network_handlers parameters pickled_modules standardization
         integrated_output networks

@@ -71,9 +71,10 @@ def laplace(
         the `rank` directions in which the data say most, by the Gauss-Newton matrix; what they leave out
         makes variances too large rather than too small; needs the extra ``low_rank``), or ``"auto"``: full
         up to 5000 parameters.
-    :param rank: directions of ``"low_rank"``, each of which costs two products with a vector and twice the
-        memory of the parameters; None for 100, or as many as there are parameters. ``info["left_out"]``
-        is the estimated share of the information of the data that is in none of them.
+    :param rank: directions of ``"low_rank"``, each of which costs four products with a vector and twice the
+        memory of the parameters; None for 100, or as many as there are parameters.
+        ``info["variance_factor"]`` bounds the error: no variance is too large by more than this factor, as
+        far as the iteration has found the strongest directions.
     :param linearized: predict with networks linearised at the mode: the model of the draws is
         then ``linearize(model, mode)``. Samples of all weights of a deep network in the network
         itself often predict badly where the curvature is that of Gauss-Newton.
@@ -120,7 +121,7 @@ def laplace(
     about: dict[str, Any] = {"covariance": covariance, "random": list(sites)}
     if covariance == "low_rank":
         found = low_rank(member_optimizer, z, sites, _rank_of(rank, flat.size))
-        about |= {"rank": found.information.size, "left_out": found.left_out}
+        about |= {"rank": found.information.size, "variance_factor": found.variance_factor}
         about["curvature"] = "gauss_newton"
         steps = found.steps(jax.random.normal(key_noise, (num_samples, flat.size)))
     else:

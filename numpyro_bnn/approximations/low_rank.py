@@ -26,8 +26,6 @@ from numpyro_bnn.potential.potential import Values
 
 # Steps of the iteration for each direction that is kept, and in all: the outermost ones are exact first.
 _STEPS_A_DIRECTION, _MORE_STEPS = 2, 20
-# Random vectors that estimate how much information the directions leave out.
-_PROBES = 16
 
 
 class LowRank(NamedTuple):
@@ -35,14 +33,18 @@ class LowRank(NamedTuple):
 
     - **prior** - diagonal of D, (parameters,)
     - **directions** - orthonormal columns U
-    - **information** - diagonal of Λ, at least 0: 1 means as much as the prior
-    - **left_out** - share of the trace of D^(-1/2) G D^(-1/2) that is in no direction, estimated
+    - **information** - diagonal of Λ, at least 0, the largest last: 1 means as much as the prior
     """
 
     prior: jax.Array
     directions: jax.Array
     information: jax.Array
-    left_out: float
+
+    @property
+    def variance_factor(self) -> float:
+        """How many times too large a variance can be: no direction left out has more information."""
+        everything = self.information.size == self.prior.size
+        return 1.0 if everything else 1.0 + float(self.information[0])
 
     def steps(self, noise: jax.Array) -> jax.Array:
         """Steps from the mode with the covariance above, from standard normal vectors (draw, parameters)."""
@@ -58,12 +60,12 @@ def low_rank(
 
     :param z: unconstrained values at the mode.
     :param sites: the sites that are random.
-    :param rank: number of directions, each of which costs two products of G with a vector.
+    :param rank: number of directions, each of which costs four products of G with a vector.
     :raises ImportError: without matfree.
     :raises ValueError: for a prior that couples parameters, or is not log-concave at the mode.
     """
     size = sum(z[name].size for name in sites)
-    tridiagonal = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
+    krylov = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
     programs = member_optimizer.programs
 
     def program(z: Values, arrays: list[Any]) -> tuple[jax.Array, ...]:
@@ -79,29 +81,29 @@ def low_rank(
             return scale * of_data(scale * v)
 
         start = jax.random.normal(jax.random.key(0), at.shape, at.dtype)
-        basis, matrix = tridiagonal(whitened, start)
-        probes = jax.random.rademacher(jax.random.key(1), (_PROBES, at.size), at.dtype)
-        seen = jax.lax.map(lambda v: v @ whitened(v), probes)
-        return diagonal, coupling, basis, matrix, probes, seen
+        # Where the data determine fewer directions the iteration goes on with rounding errors, whose vectors
+        # are not orthogonal: the basis is made so, and the matrix taken on it anew.
+        basis, _ = jnp.linalg.qr(krylov(whitened, start))
+        matrix = basis.T @ jax.lax.map(whitened, basis.T).T
+        return diagonal, coupling, basis, matrix
 
     shared = programs.compiled(program, sites=list(sites), kind=f"low rank {rank}")
-    diagonal, coupling, basis, matrix, probes, seen = shared(z, member_optimizer.arrays)
+    diagonal, coupling, basis, matrix = shared(z, member_optimizer.arrays)
     _check_prior(diagonal, float(coupling))
+    matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):
         raise ValueError(
             f"laplace: the data determine fewer than rank={rank} directions, and the iteration broke down. "
             "Give a smaller rank."
         )
-    values, vectors = np.linalg.eigh(np.asarray(matrix, np.float64))
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     directions = basis @ jnp.asarray(vectors[:, -rank:], basis.dtype)
     information = jnp.maximum(jnp.asarray(values[-rank:], basis.dtype), 0.0)
-    found = jnp.sum((probes @ directions) ** 2 * information, 1)
-    left_out = max(0.0, 1 - float(found.sum() / jnp.maximum(seen.sum(), 1e-30)))
-    return LowRank(diagonal, directions, information, left_out)
+    return LowRank(diagonal, directions, information)
 
 
 def _lanczos(num_steps: int) -> Any:
-    """A function from a product with a symmetric matrix and a vector to a basis and a tridiagonal matrix."""
+    """A function from a product with a symmetric matrix and a vector to a basis of a Krylov space."""
     try:
         from matfree import decomp
     except ImportError as error:
@@ -111,12 +113,12 @@ def _lanczos(num_steps: int) -> Any:
         ) from error
     iterate = decomp.tridiag_sym(num_steps, reortho="full", custom_vjp=False)
 
-    def tridiagonal(multiply: Any, start: jax.Array) -> tuple[jax.Array, jax.Array]:
-        found = iterate(multiply, start)
+    def krylov(multiply: Any, start: jax.Array) -> jax.Array:
         # Its basis vectors are the rows.
-        return found.Q_tall.T, found.J_small
+        basis: jax.Array = iterate(multiply, start).Q_tall
+        return basis.T
 
-    return tridiagonal
+    return krylov
 
 
 def _check_prior(diagonal: jax.Array, coupling: float) -> None:

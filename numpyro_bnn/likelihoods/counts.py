@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from numpyro.util import not_jax_tracer
 
 from numpyro_bnn._types import Outputs, PyTree, Values
-from numpyro_bnn.likelihoods.families import positive
+from numpyro_bnn.likelihoods.noise import positive
 from numpyro_bnn.likelihoods.observe import check_array, check_shape, check_vector, observe
 
 

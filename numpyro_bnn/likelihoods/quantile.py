@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from numpyro_bnn._types import Outputs, PyTree, Values
-from numpyro_bnn.likelihoods.families import positive
+from numpyro_bnn.likelihoods.noise import positive
 from numpyro_bnn.likelihoods.observe import check_shape, check_vector, observe
 
 

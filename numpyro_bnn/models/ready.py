@@ -32,11 +32,21 @@ from numpyro_bnn.likelihoods.families import (
     heteroscedastic,
     student_t,
 )
+from numpyro_bnn.likelihoods.noise import noise_for_each
 from numpyro_bnn.likelihoods.observe import check_finite, check_weights
 from numpyro_bnn.models import integrated_output
 from numpyro_bnn.models.pickled_modules import dumped
 from numpyro_bnn.models.random_module import network_of, sampled
-from numpyro_bnn.models.standardization import Standardization, checksum_of, is_given, prepared_rows
+from numpyro_bnn.models.standardization import (
+    Standardization,
+    check_target,
+    check_units,
+    checksum_of,
+    is_given,
+    number_or_array,
+    prepared_rows,
+    units_needed,
+)
 from numpyro_bnn.priors.base import Prior
 
 _ARGUMENTS = ("x", "y", "weights")
@@ -86,7 +96,7 @@ class ReadyModel:
         """The mean that a standardised target lacks, added to its predictions; None for classes."""
         if self.kind != "regression" or self.standardization is None:
             return None
-        return _number_or_array(self.standardization.y_mean)
+        return number_or_array(self.standardization.y_mean)
 
     def learn(
         self, x: PyTree = None, y: Values | None = None, weights: Values | None = None
@@ -128,7 +138,7 @@ class ReadyModel:
             return False
         y_mean, y_scale = np.zeros(()), np.ones(())
         if self.kind == "regression":
-            _check_target(y)
+            check_target(y)
             y_mean, y_scale = moments(self.kind, Column("y"), y, weights)
         x_mean, x_scale = moments(self.kind, column, x, weights)
         self.standardization = Standardization(
@@ -193,7 +203,7 @@ class ReadyModel:
         y = self._checked("y", y)
         if self.kind != "regression":
             return y
-        _check_target(y)
+        check_target(y)
         check_resolution(self.kind, Column("y"), y.dtype, units.y_mean, units.y_scale)
         return prepared_rows(
             standardized(self.kind, Column("y"), y, units.y_mean, np.ones(())), units
@@ -222,7 +232,7 @@ class ReadyModel:
         is_prepared = isinstance(x if y is None else y, Prepared)
         shift = 0.0 if is_prepared else self._shift_on_device(units)
         # A trace over data that were standardised before depends on no value of `units`, see `Prepared`.
-        y_scale = _number_or_array(x.y_scale if isinstance(x, Prepared) else units.y_scale)
+        y_scale = number_or_array(x.y_scale if isinstance(x, Prepared) else units.y_scale)
         if isinstance(y, Prepared):
             y = y.rows
         elif is_given(y):
@@ -260,25 +270,7 @@ class ReadyModel:
                 units.y_mean,
                 units.y_scale,
             )
-        return _number_or_array(units.y_mean)
-
-
-def _number_or_array(values: Any) -> Any:
-    """A number for one target, an array for several, which may come one by one."""
-    if isinstance(values, tuple):
-        return jnp.stack(values)
-    return float(values) if isinstance(values, np.ndarray) and values.ndim == 0 else values
-
-
-def _check_target(y: Any) -> None:
-    shape = jnp.shape(y)
-    if len(shape) == 2 and shape[1] == 1:
-        raise ValueError(f"regression: y has shape {shape}, expected (N,). Use `y.squeeze(-1)`.")
-    if len(shape) not in (1, 2):
-        raise ValueError(
-            f"regression: y has shape {shape}, expected (N,), or (N, outputs) for several targets. Put what "
-            "belongs to one row into one axis."
-        )
+        return number_or_array(units.y_mean)
 
 
 def regression(
@@ -327,8 +319,7 @@ def regression(
 
     def observe(net: Callable, x: Any, y: Any, units: tuple[Any, Any], weights: Any) -> Any:
         if y is not None:
-            _check_target(y)
-        # Scales come with the data, and there is one for every target.
+            check_target(y)
         several = jnp.size(units[1]) if jnp.ndim(units[1]) else None
         if several and likelihood != "gaussian":
             raise ValueError(
@@ -339,7 +330,7 @@ def regression(
         def outputs(rows: Any) -> jax.Array:
             f = net(rows)
             wanted = 2 if likelihood == "heteroscedastic" else several or 1
-            _check_units("regression", f, rows, wanted)
+            check_units("regression", f, rows, wanted)
             return f if wanted > 1 else f.squeeze(-1)
 
         if likelihood == "heteroscedastic":
@@ -348,7 +339,7 @@ def regression(
         if likelihood == "student_t":
             return student_t(outputs, y, df=df, **shared)
         if several:
-            shared["noise"] = _for_each(noise, several)
+            shared["noise"] = noise_for_each(noise, several)
         return gaussian(outputs, y, **shared, correlation=correlation)
 
     options: dict[str, Any] = {"likelihood": likelihood}
@@ -358,19 +349,11 @@ def regression(
         "heteroscedastic": {"link": link},
     }
     options |= by_family[likelihood]
-    if integrate_output:
-        options["integrate_output"] = True
-    if correlation is not None:
-        options["correlation"] = correlation
+    more = {"integrate_output": integrate_output or None, "correlation": correlation}
+    options |= {name: value for name, value in more.items() if value is not None}
     model = ReadyModel(module, prior, "regression", observe, options)
     model.learn(x, y)
     return model
-
-
-def _for_each(noise: Noise, outputs: int) -> Noise:
-    """A prior for the noise of every output, from one for a single output; others as they are."""
-    is_one = isinstance(noise, dist.Distribution) and noise.shape() == ()
-    return noise.expand([outputs]) if is_one else noise  # type: ignore[union-attr]
 
 
 def classification(
@@ -391,7 +374,7 @@ def classification(
         shape = jax.eval_shape(net, example).shape
         if len(shape) != 2:
             raise ValueError(
-                _needs("classification", shape, example, "an output unit for each class")
+                units_needed("classification", shape, example, "an output unit for each class")
             )
         width = shape[-1]
         if width == 1:
@@ -411,16 +394,3 @@ def _remade(
     model = make(pickle.loads(network), prior, **options)
     model.standardization = units
     return model
-
-
-def _check_units(owner: str, f: jax.Array, rows: Any, wanted: int) -> None:
-    if jnp.ndim(f) != 2 or jnp.shape(f)[-1] != wanted:
-        raise ValueError(_needs(owner, jnp.shape(f), rows, f"{wanted} output unit(s)"))
-
-
-def _needs(owner: str, shape: tuple[int, ...], rows: Any, wanted: str) -> str:
-    hint = " Return a column, without `.squeeze(-1)`." if len(shape) < 2 else ""
-    return (
-        f"{owner}: the network gives shape {shape} for {jnp.shape(rows)[0]} rows; this likelihood "
-        f"needs {wanted} a row, as (rows, units).{hint}"
-    )

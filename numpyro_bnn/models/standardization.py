@@ -1,9 +1,11 @@
-"""Means and scales of the training data, and data that are standardised with them."""
+"""Means and scales of the training data, data that are standardised with them, and checks of their shapes."""
 
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpyro.util import not_jax_tracer
 
@@ -46,3 +48,37 @@ def prepared_rows(rows: np.ndarray, units: Standardization) -> Prepared:
     """Rows that are in the units of the fit already, with the scale of the target beside them."""
     scale = np.asarray(units.y_scale, rows.dtype)
     return Prepared(rows, tuple(scale) if scale.ndim else scale)
+
+
+def number_or_array(values: Any) -> Any:
+    """A number for one target, an array for several, which may come one by one."""
+    if isinstance(values, tuple):
+        return jnp.stack(values)
+    return float(values) if isinstance(values, np.ndarray) and values.ndim == 0 else values
+
+
+def check_target(y: Any) -> None:
+    """Refuse targets of regression that are neither (N,) nor (N, several)."""
+    shape = jnp.shape(y)
+    if len(shape) == 2 and shape[1] == 1:
+        raise ValueError(f"regression: y has shape {shape}, expected (N,). Use `y.squeeze(-1)`.")
+    if len(shape) not in (1, 2):
+        raise ValueError(
+            f"regression: y has shape {shape}, expected (N,), or (N, outputs) for several targets. Put what "
+            "belongs to one row into one axis."
+        )
+
+
+def check_units(owner: str, f: jax.Array, rows: Any, wanted: int) -> None:
+    """Refuse a network whose outputs are not (rows, wanted)."""
+    if jnp.ndim(f) != 2 or jnp.shape(f)[-1] != wanted:
+        raise ValueError(units_needed(owner, jnp.shape(f), rows, f"{wanted} output unit(s)"))
+
+
+def units_needed(owner: str, shape: tuple[int, ...], rows: Any, wanted: str) -> str:
+    """The message for a network of other output units."""
+    hint = " Return a column, without `.squeeze(-1)`." if len(shape) < 2 else ""
+    return (
+        f"{owner}: the network gives shape {shape} for {jnp.shape(rows)[0]} rows; this likelihood "
+        f"needs {wanted} a row, as (rows, units).{hint}"
+    )

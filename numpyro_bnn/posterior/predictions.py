@@ -199,7 +199,9 @@ class Predictor:
                 if name not in made:
                     kind = np.float64 if in_units else own.dtype
                     made[name] = np.empty((*lead, self.size, *own.shape[3:]), kind)
-                made[name][:, drawn, rows] = own + self.shift if in_units else own
+                made[name][:, drawn, rows] = (
+                    own.astype(np.float64) + np.asarray(self.shift) if in_units else own
+                )
         return made
 
 

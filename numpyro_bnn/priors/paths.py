@@ -123,7 +123,7 @@ def flatten_params(params: Any) -> dict[str, Any]:
         return arrays_of(params)
     if not isinstance(params, Mapping):
         raise TypeError(
-            f"Parameters must be nested dicts of arrays, an nnx.State or a module that is a pytree, got "
+            f"Parameters must be nested dicts of arrays (or an nnx.State, or a pytree with a call), got "
             f"{type(params).__name__}. Pass `variables['params']` or "
             "`nnx.state(module, nnx.Param)`."
         )

@@ -19,6 +19,7 @@ from numpyro_bnn.diagnostics.fit_check.words import on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import held_by, targets_of
 from numpyro_bnn.posterior.prediction_sites import structure_at, target_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -140,7 +141,7 @@ def _refuse_other_laws(draws: Draws) -> None:
 
 def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndarray, Sequence[Any]]:
     """Inputs and targets of the training rows, and names for them."""
-    mcmc = getattr(run, "mcmc", run)
+    mcmc = held_by(run, "mcmc") or run
     args: tuple = getattr(mcmc, "_args", None) or ()
     kwargs: dict[str, Any] = getattr(mcmc, "_kwargs", None) or {}
     weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
@@ -160,6 +161,7 @@ def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndar
                 "were fitted."
             )
     else:
+        y = targets_of(run, y, "check_fit")
         _refuse_others(mcmc, draws, x, y)
     if any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves((x, y))):
         raise ValueError(

@@ -59,7 +59,7 @@ def truncated(rank):
     values, vectors = np.linalg.eigh(added)
     kept, directions = values[-rank:], vectors[:, -rank:]
     inside = np.eye(len(matrix)) - (directions * (kept / (1 + kept))) @ directions.T
-    return SCALE**2 * inside, kept.sum() / values.sum()
+    return SCALE**2 * inside, 1 + kept[0]
 
 
 def test_all_directions_give_the_dense_covariance():
@@ -67,7 +67,7 @@ def test_all_directions_give_the_dense_covariance():
     result, covariance = of_rank(len(matrix))
     np.testing.assert_allclose(covariance, np.linalg.inv(matrix), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(result.prior, SCALE**-2, rtol=1e-9)
-    assert result.left_out == pytest.approx(0, abs=1e-9)
+    assert result.variance_factor == 1.0
 
 
 def test_fewer_directions_converge_from_above():
@@ -77,11 +77,12 @@ def test_fewer_directions_converge_from_above():
     errors = []
     for rank in (2, 5, 10, 20):
         result, covariance = of_rank(rank)
-        best, share = truncated(rank)
+        best, factor = truncated(rank)
         # The last of the directions is the least exact one.
         np.testing.assert_allclose(covariance, best, atol=0.02 * SCALE**2)
         assert (np.diag(covariance) > exact * (1 - 1e-6)).all()
-        assert result.left_out == pytest.approx(1 - share, abs=0.02)
+        assert result.variance_factor == pytest.approx(factor, rel=0.02)
+        assert (np.diag(covariance) < exact * result.variance_factor * 1.02).all()
         errors.append(np.max(np.diag(covariance) / exact - 1))
     assert (np.diff(errors) < 0).all()
     assert errors[-1] < 0.05 < errors[0]
@@ -96,7 +97,22 @@ def test_draws_are_from_the_posterior_of_a_linear_model():
     check_law(linear.weights(draws)[0], mean, np.linalg.inv(precision))
     assert draws.info["covariance"] == "low_rank"
     assert draws.info["rank"] == 4
-    assert draws.info["left_out"] < 1e-4
+    assert draws.info["variance_factor"] == 1.0
+
+
+def test_more_directions_than_the_data_determine():
+    """Three rows leave most of 31 directions to the prior: the iteration breaks down before its end."""
+    found = MemberOptimizer("laplace", classes, (X[:3], LABELS[:3]), {})
+    _, z, sites, _ = dense()
+    z = {name: value.astype(jnp.float32) for name, value in z.items()}
+    result = low_rank(found, z, sites, 20)
+    size = result.prior.size
+    root = np.asarray(result.steps(jnp.eye(size)), np.float64)
+    matrix = curvature.matrix(found, z, sites, "gauss_newton")
+    np.testing.assert_allclose(root.T @ root, np.linalg.inv(matrix), atol=1e-4 * SCALE**2)
+    gram = result.directions.T @ result.directions
+    np.testing.assert_allclose(gram, np.eye(20), atol=1e-5)
+    assert result.variance_factor == pytest.approx(1.0, abs=1e-4)
 
 
 def test_a_subset_of_the_sites():

@@ -8,7 +8,9 @@ import re
 import shutil
 import warnings
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import ClassVar
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -16,7 +18,9 @@ import pandas as pd
 import pytest
 
 from numpyro_bnn import Draws, from_inference_data
+from numpyro_bnn.cli.job import _checked
 from numpyro_bnn.cli.main import main
+from numpyro_bnn.cli.page import _check
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compile"),
@@ -78,6 +82,7 @@ def _assert_reported(output, printed, figure):
     assert verdict
     report = (output / "report.md").read_text(encoding="utf-8")
     assert "| posterior average |" in report
+    assert "## Does the model fit?" in report
     assert f"**Verdict: {verdict[1]}.**" in report
     for name in (figure, "rhat.png", "trace.png"):
         assert f"({name})" in report
@@ -100,6 +105,15 @@ def test_the_first_table_comes_before_sampling(regression):
         assert line in last
     assert "posterior average" not in first
     assert "posterior average" in last
+
+
+def test_a_fit_that_cannot_be_checked_is_reported_all_the_same():
+    few = SimpleNamespace(check=Mock(side_effect=ValueError("too few draws")))
+    said = _checked(few, ["a"])
+    few.check.assert_called_once_with(names=["a"])
+    assert said == "too few draws"
+    shown = _check(SimpleNamespace(check=said))
+    assert '<p class="warning">too few draws</p>' in shown
 
 
 class _Tags(HTMLParser):
@@ -133,7 +147,8 @@ def test_the_page_stands_by_itself_and_tells_the_verdict_first(regression):
     assert tags.addresses
     assert all(address.startswith("data:image/png;base64,") for address in tags.addresses)
     wanted = ["Scores on 15 test rows", "Predictive band over the test rows", "Relevance of inputs"]
-    wanted += ["Rows that are predicted worst", "Convergence, site by site", "What was fitted"]
+    wanted += ["Rows that are predicted worst", "Does the model fit?", "Convergence, site by site"]
+    wanted += ["What was fitted"]
     assert [h for h in tags.headings if h in wanted] == wanted
     assert tags.headings[0] == "shop: price"
     assert page.index('<div class="verdict') < page.index("Scores on 15")

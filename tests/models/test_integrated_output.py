@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from affine_models import by_hand, log_integral
 from jax.flatten_util import ravel_pytree
 from numpyro.handlers import scale, seed, trace
 from numpyro.infer import HMC
@@ -46,16 +47,6 @@ class Skip(nn.Module):
         return nn.Dense(1)(nn.tanh(nn.Dense(2)(x))) + nn.Dense(1, use_bias=False, name="past")(x)
 
 
-def by_hand(x, y=None):
-    """A model without any network: the user's own features."""
-    knot = numpyro.sample("knot", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    slope = numpyro.sample("slope", dist.Normal(jnp.array([1.0, -1.0]), 2.0))
-    spread = numpyro.sample("spread", dist.Gamma(2.0, 2.0))
-    with numpyro.plate("rows", x.shape[0]):
-        mean = jnp.cos(x + knot) @ slope
-        numpyro.sample("y", dist.Normal(mean, spread * (1 + x[:, 0] ** 2)), obs=y)
-
-
 def per_output(x, y=None):
     network(x, y, outputs=2, noise=bnn.likelihoods.Precision(2.0, 1.0, output=3.0))
 
@@ -87,10 +78,7 @@ MODELS = {
 
 
 def integral(model, args, rest, weights):
-    """log ∫ of the joint density over weights in which its logarithm is quadratic.
-
-    The peak + p/2 log 2π - ½ log |curvature|.
-    """
+    """log ∫ of the joint density over weights in which its logarithm is quadratic."""
     full = bnn.potential_of(model, *args)
     zeros = {name: jnp.zeros(full.structure.sites[name].shape) for name in weights}
     flat, unflatten = ravel_pytree(zeros)
@@ -99,13 +87,7 @@ def integral(model, args, rest, weights):
         seeded = seed(full.bound, jax.random.key(0))
         return log_density(seeded, full.args, full.kwargs, rest | unflatten(w))[0]
 
-    @jax.jit
-    def exact():
-        curvature = -jax.hessian(joint)(flat)
-        best = flat + jnp.linalg.solve(curvature, jax.grad(joint)(flat))
-        return joint(best) - jnp.linalg.slogdet(curvature / (2 * jnp.pi))[1] / 2
-
-    return exact()
+    return log_integral(joint, flat)
 
 
 def density(potential, values):

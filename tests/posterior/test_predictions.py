@@ -208,3 +208,14 @@ def test_the_former_name_of_the_standard_deviation_of_an_average():
     assert found.sd == pytest.approx(np.sqrt(2.0**2 + 1.0))
     with pytest.warns(DeprecationWarning, match=r"average\(…\)\.scale is the .* now called `sd`"):
         assert found.scale == found.sd
+
+
+def test_a_law_that_a_plate_expands_has_its_own_distribution_function():
+    def heavy(x, y=None):
+        df = numpyro.sample("df", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.StudentT(df, 0.0, 1.0), obs=y)
+
+    df, y = np.array([[2.5, 4.0]], np.float32), np.array([-1.0, 0.0, 2.5])
+    found = bnn.predict(heavy, {"df": df}, np.zeros((3, 1))).cdf(y)
+    np.testing.assert_allclose(found[0], stats.t.cdf(y, df[0][:, None]), atol=1e-6)

@@ -175,7 +175,7 @@ def test_a_horseshoe_multiplies_four_laws():
 
 POSITIVE = [
     (priors.Normal, {"scale"}),
-    (priors.FanIn, {"scale"}),
+    (priors.FanIn, {"variance"}),
     (priors.StudentT, {"df", "scale"}),
     (priors.Laplace, {"scale"}),
     (priors.Horseshoe, {"global_scale", "slab_scale", "slab_df"}),

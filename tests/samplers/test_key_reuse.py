@@ -31,6 +31,7 @@ from numpyro_bnn.moves import (
     UnitRefresh,
     UnitRescaling,
 )
+from numpyro_bnn.potential.chunked_likelihood import Chunked
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like, normals_like
 
@@ -84,7 +85,7 @@ def mixed():
 COMPOSED = {
     "HMC": (lambda: HMC(network), rows),
     "NUTS": (lambda: NUTS(network), rows),
-    "NUTS of all likelihoods in chunks": (lambda: NUTS(bnn.chunked.Chunked(network, 2)), rows),
+    "NUTS of all likelihoods in chunks": (lambda: NUTS(Chunked(network, 2)), rows),
     "Neal's Gibbs": (lambda: bnn.neal(network), rows),
     "Neal's Gibbs, NUTS": (lambda: bnn.neal(network, NUTS), rows),
     "Gibbs of minibatches": (mixed, catalogue.data),
@@ -251,7 +252,7 @@ def test_no_move_comes_to_the_same_key_twice(move, model):
 
 def test_members_of_an_ensemble_have_keys_of_their_own(monkeypatch):
     # Candidates of one member are compared on the same rows, drawn by the same key on purpose.
-    monkeypatch.setattr("numpyro_bnn.approximations.member_optimizer._CANDIDATES", 1)
+    monkeypatch.setattr("numpyro_bnn.approximations.member_programs._CANDIDATES", 1)
     descent = MemberOptimizer("test", plain, catalogue.data(), {}, batch_size=2)
     key_start, key_rows = jax.random.split(jax.random.key(3))
     with Ledger(key_start) as ledger, jax.disable_jit():

@@ -180,17 +180,20 @@ def beside_trees_in_a_sentence(rows):
 
 
 def gains_of_options(rows):
-    """What noise by row and rough steps gain, and lose in RMSE."""
+    """What other options gain, and what it costs in RMSE."""
 
-    def of(method, name="lppd"):
+    def of(method, name="lppd", digits=2):
         gains = against_boosting_report.gain(rows, "airfoil", method, name=name)
-        return tuple(map(number, against_boosting_report.mean_and_error(gains)))
+        return [number(v, digits) for v in against_boosting_report.mean_and_error(gains)]
 
     return [
         "gains {} ± {} nats, and its RMSE is {} ± {} larger".format(
             *of("noise by row"), *of("noise by row", "rmse")
         ),
         f"Rough steps gain {of('rough')[0]}.",
+        "Four layers gain {} ± {} nats".format(*of("four layers")),
+        "RMSE changes by {} ± {}".format(*of("four layers", "rmse", 3)),
+        "they gain nothing ({} ± {})".format(*of("four layers, half the draws")),
     ]
 
 

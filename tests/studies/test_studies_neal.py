@@ -178,6 +178,41 @@ def neal_told(found, earlier):
         yield NEAL, f"{before} {own[0]}, {own[1]} and {own[2]} times"
 
 
+def integrated_told(found):
+    """What the page says of ladders of rdata whose output layer is integrated out."""
+    for (_, route), rows in found.items():
+        mass = rows["minor_mode_mass"]
+        evidence = [rows[f"log_evidence_replica_{i}"]["mean"] for i in range(4)]
+        z = story.from_reference(rows)
+        rates = [
+            rows[f"worst_ess_per_million_gradients_{what}"]["mean"]
+            for what in ("log_sigma", "predictions")
+        ]
+        yield line(
+            route.removeprefix("tempering noncentered integrated, "),
+            with_error((mass["mean"], mass["mcse"]), 3),
+            f"{max(abs(v) for name, v in z.items() if name.startswith('log_sigma')):.1f}",
+            with_error([rows["test_log_predictive"][k] for k in ("mean", "mcse")], 4),
+            f"{min(evidence):.1f} to {max(evidence):.1f}",
+            f"{story.mean(rows, 'round_trips'):.0f}",
+            f"{story.worst_rhat(rows):.3f}",
+            f"{rates[0]:.0f} and {rates[1]:.0f}",
+        )
+
+
+def integrated_rows():
+    return story.read(FOLDER / "neal" / "results" / "posteriors_integrated.csv")
+
+
+def test_the_page_says_what_integrated_ladders_of_rdata_found():
+    told = [*integrated_told(integrated_rows())]
+    assert told
+    assert not [text for text in told if plain(text) not in page(NEAL)]
+    changed = integrated_rows()
+    next(iter(changed.values()))["minor_mode_mass"]["mean"] *= 1.5
+    assert [text for text in integrated_told(changed) if plain(text) not in page(NEAL)]
+
+
 def neal_missing(found, earlier):
     return [text for name, text in neal_told(found, earlier) if plain(text) not in page(name)]
 

@@ -43,10 +43,11 @@ class Tempering(NamedTuple):
 
     @property
     def round_trips_at_best(self) -> np.ndarray:
-        """Round trips a sweep if every move drew a new state of its rung, 1 / (2 + 2Λ), (chain,).
+        """Round trips a sweep if every move drew a new state of its rung: 1 / (2 + 2Λ), (chain,).
 
-        Source: Syed et al. 2022, *JRSS B* 84(2), Section 3.5. Fewer are made where moves leave the log
-        likelihood as it was, which `move_correlations` tells by rung.
+        That is the limit of many rungs; a ladder whose swaps are often refused makes some fewer. Far fewer
+        are made where moves leave the log likelihood as it was, which `move_correlations` tells by rung.
+        Source: Syed et al. 2022, *JRSS B* 84(2).
         """
         return 1 / (2 + 2 * self.barrier)
 

@@ -1,9 +1,9 @@
 """How much of the log likelihood the moves of each rung leave as it was.
 
 A state travels along the ladder only if its likelihood changes on the way: swaps are accepted between states
-whose likelihoods are close. With moves that draw a new state each time a ladder makes 1 / (2 + 2Λ) round
-trips a sweep, Λ its barrier (Syed et al. 2022, *JRSS B* 84(2), Section 3.5); where the log likelihood after
-a move is nearly that before it, far fewer. Its correlation says on which rungs.
+whose likelihoods are close. With moves that draw a new state each time a ladder of many rungs makes
+1 / (2 + 2Λ) round trips a sweep, Λ its barrier (Syed et al. 2022, *JRSS B* 84(2)); where the log likelihood
+after a move is nearly that before it, far fewer. Its correlation says on which rungs.
 """
 
 from typing import NamedTuple

@@ -156,7 +156,8 @@ OBJECTS |= {
 FUNCTIONS = """
     cache compare constant_sgd deep_ensemble diagnostics export fit from_inference_data from_params
     gradients laplace likelihoods load map_estimate mean_field moves optimize plots potential_of
-    preconditioners predict prior_predictive priors random_module randomized_map save schedules scores
+    preconditioners predict prior_predictive priors random_module randomized_map references save schedules
+    scores
     second_opinion stack stacking_weights swag to_inference_data to_params
 """
 

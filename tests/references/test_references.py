@@ -2,7 +2,6 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 from numpyro.handlers import seed, trace
@@ -29,6 +28,15 @@ def drawn(reference, shift=0.0, factor=1.0):
         else:
             found |= {scale: values[..., i] for i, scale in enumerate(known.names)}
     return found
+
+
+def sites_of(model, x, key):
+    """Latent sites of one draw of the prior."""
+    return {
+        site: value["value"]
+        for site, value in trace(seed(model, key)).get_trace(x).items()
+        if value["type"] == "sample" and not value["is_observed"] and site != "y"
+    }
 
 
 @NAMED
@@ -73,11 +81,7 @@ def test_the_second_route_is_the_published_one(name, shared):
 def test_the_model_is_that_of_the_study(name):
     reference = references.load(name)
     study = posteriors.model_of(name)
-    sites = {
-        site: value["value"]
-        for site, value in trace(seed(study, 0)).get_trace(reference.x).items()
-        if value["type"] == "sample" and not value["is_observed"] and site != "y"
-    }
+    sites = sites_of(study, reference.x, 0)
     own, _ = log_density(reference.model, (reference.x, reference.y), {}, sites)
     theirs, _ = log_density(study, (reference.x, reference.y), {}, sites)
     assert own == theirs
@@ -145,20 +149,16 @@ def test_an_unknown_reference_is_refused():
         references.load("mnist")
 
 
-def test_a_run_of_the_model_is_graded():
+def test_draws_of_the_model_are_graded():
+    """Draws of the prior: its networks are nothing like those of the posterior."""
     reference = references.load("rdata")
-    few = bnn.MCMC(
-        bnn.BAOAB(reference.model, step_size=1e-4),
-        num_warmup=0,
-        num_samples=8,
-        num_chains=2,
-        progress_bar=False,
-    )
-    few.run(jax.random.key(0), reference.x, reference.y)
-    grade = references.grade(few, reference)
+    sites = [sites_of(reference.model, reference.x, key) for key in range(8)]
+    stacked = {name: np.stack([each[name] for each in sites]) for name in sites[0]}
+    draws = {name: value.reshape(2, 4, *value.shape[1:]) for name, value in stacked.items()}
+    grade = references.grade(draws, reference)
     assert set(grade.parts) == {"functions", "log scales"}
     assert grade.parts["log scales"].num_scalars == 4
-    assert not grade.agrees
+    assert grade.parts["functions"].spread > 10
 
 
 def test_the_command_grades_a_file(tmp_path, capsys):

@@ -104,6 +104,7 @@ OBJECTS |= {
     "moves.PrecisionRedraw": lambda: moves.PrecisionRedraw(),
     "moves.RidgeScaling": lambda: moves.RidgeScaling(0.2),
     "moves.UnitRescaling": lambda: moves.UnitRescaling("a", "b"),
+    "moves.UnitRefresh": lambda: moves.UnitRefresh("net/Dense_0.kernel", ["net/Dense_0.bias"]),
     "gradients.control_variate": lambda: gradients.control_variate(4, anchor={"w": jnp.ones(())}),
     "gradients.full": gradients.full,
     "gradients.minibatch": lambda: gradients.minibatch(4),

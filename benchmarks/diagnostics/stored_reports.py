@@ -77,10 +77,9 @@ def run_verdicts(given):
 
 
 def printed(output):
-    """The table of scores and the report, without the first line and the names of files."""
+    """The last table of scores and the report, without what is printed before sampling and names of files."""
     lines = output.splitlines()
-    starts = ("Scores on", "Verdict")
-    first = next(i for i, line in enumerate(lines) if line.strip().startswith(starts))
+    first = next(i for i, line in enumerate(lines) if re.match(r"\s*(Scores on \d|Verdict)", line))
     last = next((i for i, line in enumerate(lines) if line.startswith("Written:")), len(lines))
     return "\n".join(line.rstrip() for line in lines[first:last]).strip("\n") + "\n"
 

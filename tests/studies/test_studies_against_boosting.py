@@ -165,7 +165,7 @@ def beside_trees_in_a_sentence(rows):
     of = {
         row["method"]: row
         for row in against_boosting_report.summary(rows)
-        if (row["table"], row["splits"], row["rows held out"]) == ("airfoil", "0 to 2", "no")
+        if (row["table"], row["splits"], row["rows held out"]) == ("airfoil", "0 to 5", "no")
     }
     words = {
         "as shipped": "as shipped",
@@ -191,6 +191,7 @@ def gains_of_options(rows):
             *of("noise by row"), *of("noise by row", "rmse")
         ),
         f"Rough steps gain {of('rough')[0]}.",
+        "({} ± {}) at two thirds".format(*of("N(0, 1)", digits=3)),
         "Four layers gain {} ± {} nats".format(*of("four layers")),
         "RMSE changes by {} ± {}".format(*of("four layers", "rmse", 3)),
         "they gain nothing ({} ± {})".format(*of("four layers, half the draws")),

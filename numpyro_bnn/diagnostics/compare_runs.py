@@ -186,6 +186,16 @@ class SecondOpinion(NamedTuple):
         return self.num_parted == 0
 
 
+def limit_of_errors(count: int) -> float:
+    """Largest difference, in Monte Carlo errors, that so many comparisons may show; at least 4.
+
+    Chance passes it once in 100 sets of comparisons at most (Bonferroni).
+
+    :param count: number of comparisons.
+    """
+    return max(_ERRORS, float(norm.isf(0.005 / max(1, count))))
+
+
 def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
     """`name[i, j]`, or the name alone for a scalar."""
     return f"{name}[{', '.join(str(int(i)) for i in index)}]" if index else name
@@ -254,6 +264,6 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
                 for k, (one, other, errors) in enumerate(zip(*values)):
                     site = label_of(name, np.unravel_index(start + k, scalars))
                     found.append(Parting(site, quantity, float(one), float(other), float(errors)))
-    limit = max(4.0, float(norm.isf(0.005 / max(1, len(found)))))
+    limit = limit_of_errors(len(found))
     parted = sorted((p for p in found if not p.errors <= limit), key=lambda p: -p.errors)
     return SecondOpinion(len(found), len(parted), limit, tuple(parted[:5]))

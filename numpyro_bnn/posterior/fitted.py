@@ -46,7 +46,7 @@ def run_of(fitted: object) -> NumPyroMCMC | None:
 
 def arguments_of(fitted: object) -> tuple[tuple, dict[str, PyTree]]:
     """Arguments and keyword arguments that the model was fitted with; none where they are not kept."""
-    run = run_of(fitted)
+    run = held_by(fitted, "mcmc") or fitted
     return getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
 
 

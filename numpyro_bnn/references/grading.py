@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numpyro_bnn.diagnostics.compare_runs import label_of
+from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.references.models import PROBLEMS
-from numpyro_bnn.references.reference import Quantities, Reference, limit_of, load
+from numpyro_bnn.references.reference import Quantities, Reference, load
 
 FUNCTIONS = "functions"
 
@@ -187,7 +187,7 @@ def _differences(
         float((difference / sd).max()),
         float(np.median(joint / sd)),
         float(z[worst]),
-        limit_of(len(mean)),
+        limit_of_errors(len(mean)),
         float(np.median(own_sd / sd)),
         float(np.max(rhat(flat))),
         label,

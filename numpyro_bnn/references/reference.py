@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
 
+from numpyro_bnn.diagnostics.compare_runs import limit_of_errors
 from numpyro_bnn.references.models import PROBLEMS
 
 _FOLDER = Path(__file__).parent / "data"
@@ -85,7 +85,7 @@ class Reference(NamedTuple):
     def certified(self) -> bool:
         """Whether the two routes agree: no scalar differs by more errors than chance allows among so many."""
         z = np.concatenate([np.abs(self.functions.z).ravel(), np.abs(self.log_scales.z)])
-        return bool(z.max() <= limit_of(z.size))
+        return bool(z.max() <= limit_of_errors(z.size))
 
     def __repr__(self) -> str:
         return f"Reference({self.name!r})"
@@ -107,11 +107,6 @@ class Reference(NamedTuple):
             listed = " and ".join(f"{value:.3f} ± {error:.3f}" for value, error in mass)
             lines.append(f"  mass of the {mode}: {listed}")
         return "\n".join(lines)
-
-
-def limit_of(count: int) -> float:
-    """Largest difference in errors that chance allows among so many: once in 100 (Bonferroni), at least 4."""
-    return max(4.0, float(norm.isf(0.01 / (2 * count))))
 
 
 def load(name: str) -> Reference:

@@ -19,7 +19,7 @@ from numpyro_bnn.diagnostics.fit_check.words import on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import held_by, targets_of
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
 from numpyro_bnn.posterior.prediction_sites import structure_at, target_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -141,9 +141,7 @@ def _refuse_other_laws(draws: Draws) -> None:
 
 def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndarray, Sequence[Any]]:
     """Inputs and targets of the training rows, and names for them."""
-    mcmc = held_by(run, "mcmc") or run
-    args: tuple = getattr(mcmc, "_args", None) or ()
-    kwargs: dict[str, Any] = getattr(mcmc, "_kwargs", None) or {}
+    args, kwargs = arguments_of(run)
     weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
     if weights is not None and not (np.asarray(weights) == 1).all():
         raise ValueError(
@@ -162,7 +160,7 @@ def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndar
             )
     else:
         y = targets_of(run, y, "check_fit")
-        _refuse_others(mcmc, draws, x, y)
+        _refuse_others(held_by(run, "mcmc") or run, draws, x, y)
     if any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves((x, y))):
         raise ValueError(
             "check_fit: the data of this run stay on the host. Pass some thousand of its rows as arrays, `x` "
@@ -176,7 +174,7 @@ def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndar
 
 def _refuse_others(run: Any, draws: Draws, x: Any, y: Any) -> None:
     """Refuse rows that were not fitted, as far as can be known."""
-    if getattr(run, "_args", None):
+    if arguments_of(run)[0]:
         refuse_new_rows("check_fit", run, x, y)
         return
     ready = innermost(draws.model)

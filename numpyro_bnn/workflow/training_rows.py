@@ -11,6 +11,7 @@ from scipy.stats import binom
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.posterior.draws import Run
+from numpyro_bnn.posterior.fitted import arguments_of
 
 # So many equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
@@ -66,7 +67,7 @@ def refuse_new_rows(owner: str, run: Run, x: Any, y: Any) -> None:
 
 def _fitted_and_given(run: Any, x: Any, y: Any) -> tuple[list[bytes], list[bytes]] | None:
     """Fingerprints of the training rows and of the rows given; None where they cannot be compared."""
-    args, kwargs = getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+    args, kwargs = arguments_of(run)
     if not args:
         return None
     target = args[1] if len(args) > 1 else kwargs.get("y")

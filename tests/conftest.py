@@ -1,6 +1,7 @@
 """What every test shares: two host devices, compiled programs, and where the reference data live."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -39,6 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_weekly(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage less often: a full pass over all that JAX keeps takes half a second."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -76,8 +76,9 @@ def where_members(take: Array, new: jax.Array, old: jax.Array) -> jax.Array:
 
 def finite_members(z: Values) -> np.ndarray:
     """Whether all values of each member are finite, (members,)."""
-    flags = [jnp.isfinite(v).reshape(len(v), -1).all(1) for v in z.values()]
-    return np.asarray(jnp.stack(flags).all(0))
+    # On the host: on the device each shape of a site would be compiled.
+    flags = [np.isfinite(np.asarray(v)).reshape(len(v), -1).all(1) for v in z.values()]
+    return np.all(flags, 0)
 
 
 def keep_finite(

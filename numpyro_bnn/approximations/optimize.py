@@ -4,11 +4,16 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
-from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 
 def optimize(
@@ -77,3 +82,24 @@ def optimize(
     member_optimizer.name_far(energy, options)
     programs = member_optimizer.programs
     return programs.compiled(programs.completed)(z, member_optimizer.arrays)
+
+
+def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object) -> Draws:
+    """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
+
+    :param model: the model.
+    :param starts: unconstrained values by site, what :func:`numpyro_bnn.optimize` returns.
+    :param args: arguments of the model.
+    :param kwargs: its keyword arguments.
+    :return: one chain of one draw for each start.
+    """
+    arguments = Arguments.split(*prepared(model, args, kwargs))
+
+    def judged(starts: Values, arrays: list[jax.Array]) -> tuple:
+        potential = Potential(model, *Arguments.join(arrays, arguments.static))
+        return jax.vmap(potential.constrain)(starts), jax.vmap(potential)(starts)
+
+    program = compiled(judged, Traced(model, arguments.static))
+    values, energy = program(starts, arguments.arrays)
+    stats = {"potential_energy": np.asarray(energy)[:, None]}
+    return Draws({name: value[:, None] for name, value in values.items()}, model, stats)

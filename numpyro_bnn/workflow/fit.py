@@ -18,7 +18,7 @@ from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.approximations.optimize import optimize
+from numpyro_bnn.approximations.optimize import ensemble_of, optimize
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.fit_check.record import FitCheck
@@ -28,7 +28,6 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
-from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until
 from numpyro_bnn.workflow.check_fit import check_fit
@@ -208,23 +207,6 @@ def fit(
         "judge": time.perf_counter() - sampled,
     }
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
-
-
-def ensemble_of(
-    model: Callable, starts: dict[str, jax.Array], *args: object, **kwargs: object
-) -> Draws:
-    """Optimised starts as draws: each member is a chain of one draw, with its potential energy.
-
-    :param model: the model.
-    :param starts: unconstrained values by site, what :func:`numpyro_bnn.optimize` returns.
-    :param args: arguments of the model.
-    :param kwargs: its keyword arguments.
-    """
-    potential = Potential(model, args, kwargs)
-    values = jax.vmap(potential.constrain)(starts)
-    energy = jax.vmap(potential)(starts)
-    stats = {"potential_energy": np.asarray(energy)[:, None]}
-    return Draws({name: value[:, None] for name, value in values.items()}, model, stats)
 
 
 def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:

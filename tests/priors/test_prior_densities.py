@@ -225,18 +225,18 @@ def test_a_rule_that_returns_what_does_not_fit_is_told(given, error, message):
 
 
 @pytest.mark.parametrize(
-    "law",
+    "make",
     [
-        dist.Normal(0, 1),
-        dist.Normal(0, jnp.ones(3)),
-        dist.Normal(0, jnp.ones((4, 1))),
-        dist.Normal(0, 1).expand([3]).to_event(1),
-        dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3)),
-        dist.Normal(0, 1).expand([4, 3]).to_event(2),
+        lambda: dist.Normal(0, 1),
+        lambda: dist.Normal(0, jnp.ones(3)),
+        lambda: dist.Normal(0, jnp.ones((4, 1))),
+        lambda: dist.Normal(0, 1).expand([3]).to_event(1),
+        lambda: dist.MultivariateNormal(jnp.zeros(3), jnp.eye(3)),
+        lambda: dist.Normal(0, 1).expand([4, 3]).to_event(2),
     ],
 )
-def test_what_fits_is_expanded_to_one_event(law):
-    fitted = fit_distribution(law, "Dense_0.kernel", (4, 3))
+def test_what_fits_is_expanded_to_one_event(make):
+    fitted = fit_distribution(make(), "Dense_0.kernel", (4, 3))
     assert (fitted.batch_shape, fitted.event_shape) == ((), (4, 3))
     expected = stats.norm.logpdf(WEIGHTS["Dense_0.kernel"]).sum()
     found = float(jax.jit(fitted.log_prob)(WEIGHTS["Dense_0.kernel"]))

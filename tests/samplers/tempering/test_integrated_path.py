@@ -92,7 +92,8 @@ def differences(name):
     _, sites = log_density(seeded, potential.args, potential.kwargs, rest)
     own = sum(jnp.sum(sites[n]["fn"].log_prob(rest[n])) for n in potential.structure.latent)
     assert np.isfinite(prior)
-    expected = jnp.stack([tempered_integral(model, args, rest, weights, b) for b in POWERS])
+    integral = jax.jit(lambda power: tempered_integral(model, args, rest, weights, power))
+    expected = jnp.stack([integral(power) for power in POWERS])
     return np.asarray(own - at_power - expected)
 
 

@@ -150,8 +150,9 @@ ROWS = {
     "samplers.sgmcmc": """
         branches dynamics dynamics.drift_kick_friction named noise schedules target_and_start
         dynamics.methods gradients precision_preconditioner running_moments
-        accept dynamics.isokinetic dynamics.splitting preconditioners step_size
-        accept_windows checks energy_error_tuning metric_updates momentum_refresh state
+        accept dynamics.isokinetic dynamics.splitting gradient_noise preconditioners
+        accept_windows checks metric_updates momentum_refresh step_size
+        energy_error_tuning state
         tuning
         transitions
         kernel

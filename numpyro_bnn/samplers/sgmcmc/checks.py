@@ -1,7 +1,7 @@
 """Checks of a kernel's arguments before anything is traced: values in range, ingredients that fit."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -13,6 +13,9 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
+
+# A variance of the gradient: known, or estimated in warm-up.
+GradientNoise = PyTree | Literal["auto"]
 
 
 def check_step_size(owner: str, step_size: object) -> None:
@@ -89,22 +92,43 @@ def check_numbers(
 
 
 def check_gradient_noise(
-    owner: str, gradient_noise: PyTree, method: Dynamics, rule: Metropolis | None
+    owner: str,
+    gradient_noise: GradientNoise,
+    method: Dynamics,
+    rule: Metropolis | None,
+    gradient: Estimator,
 ) -> None:
     """Check the argument `gradient_noise`.
 
-    :raises ValueError: for a negative variance, or a method that cannot subtract it.
+    :raises ValueError: for a negative variance, another word than "auto", a method that cannot subtract it,
+        or gradients whose noise cannot be estimated.
     """
-    if _is_number(gradient_noise) and gradient_noise == 0:
-        return
-    if _is_number(gradient_noise) and not gradient_noise > 0:
-        raise ValueError(
-            f"{owner}: gradient_noise is a variance and must not be negative, got {gradient_noise}."
-        )
+    if isinstance(gradient_noise, str):
+        if gradient_noise != "auto":
+            raise ValueError(
+                f'{owner}: gradient_noise must be a variance or "auto", got {gradient_noise!r}.'
+            )
+    elif _is_number(gradient_noise):
+        if gradient_noise == 0:
+            return
+        if not gradient_noise > 0:
+            raise ValueError(
+                f"{owner}: gradient_noise is a variance and must not be negative, got {gradient_noise}."
+            )
     if rule is not None or not method.subtracts_noise:
         raise ValueError(
-            f"{owner}: gradient_noise={gradient_noise} is taken off the noise of SGLD, PSGLD and SGHMC "
-            "without Metropolis correction only. Leave it out; SGNHT absorbs noise of unknown size."
+            f"{owner}: gradient_noise={gradient_noise!r} is taken off the noise of BAOAB, SGHMC, SGLD and "
+            "PSGLD without Metropolis correction only. Leave it out; SGNHT absorbs noise of unknown size."
+        )
+    if (
+        isinstance(gradient_noise, str)
+        and gradient.batch_size is not None
+        and not gradient.independent
+    ):
+        raise ValueError(
+            f'{owner}: gradient_noise="auto" needs minibatches that are independent of each other, and '
+            f"gradient={gradient} goes through all rows: its noise adds up to 0 over them, so that slow "
+            'directions would be too cold. Give batch_size alone, or order="replacement".'
         )
 
 

@@ -27,6 +27,7 @@ from numpyro_bnn.potential.without_subsampling import own_batch_size
 from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (
+    GradientNoise,
     check_first_step,
     check_fit,
     check_friction,
@@ -37,6 +38,7 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_target,
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.gradient_noise import begin_noise
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import conditioned, reconditioned
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
@@ -75,7 +77,9 @@ class SGMCMC(MCMCKernel):
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: per unit time; where None it is tuned, or 0.1 / step_size.
     :param gradient_noise: known variance of the gradient, subtracted from the variance of the noise that is
-        added.
+        added; or ``"auto"``: estimated in warm-up from pairs of independent minibatches, at one gradient more
+        a step (:mod:`~numpyro_bnn.samplers.sgmcmc.gradient_noise`). With ``step_size="auto"`` the step is
+        then also so small that kicks add no more than 8 % of the energy of a momentum.
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
         :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None.
@@ -103,7 +107,7 @@ class SGMCMC(MCMCKernel):
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
-        gradient_noise: PyTree = 0.0,
+        gradient_noise: GradientNoise = 0.0,
         metropolis: Metropolis | None = None,
         resample_momentum: int | MomentumRefresh | None = None,
         target_accept_prob: float = 0.65,
@@ -112,15 +116,16 @@ class SGMCMC(MCMCKernel):
     ) -> None:
         name = type(self).__name__
         self._chooses_rows = gradient is not None or batch_size is not None
-        if gradient is None:
-            gradient = gradients.full() if batch_size is None else gradients.minibatch(batch_size)
+        if gradient is None and batch_size is not None:
+            gradient = gradients.minibatch(batch_size, _order_for(gradient_noise))
+        gradient = gradients.full() if gradient is None else gradient
         preconditioner = preconditioners.identity() if preconditioner is None else preconditioner
         check_kinds(name, gradient, preconditioner)
         check_target(name, model, potential_fn, batch_size, gradient)
         check_step_size(name, step_size)
         check_friction(name, friction, dynamics)
         check_numbers(name, resample_momentum, target_accept_prob, dynamics)
-        check_gradient_noise(name, gradient_noise, dynamics, metropolis)
+        check_gradient_noise(name, gradient_noise, dynamics, metropolis, gradient)
         check_fit(name, dynamics, gradient, preconditioner, metropolis)
         self._model = model
         self._potential_fn = potential_fn
@@ -159,6 +164,7 @@ class SGMCMC(MCMCKernel):
             "gradient": self.gradient,
             "preconditioner": self.preconditioner,
             "friction": self.friction,
+            "gradient_noise": "auto" if isinstance(self.gradient_noise, str) else None,
             "metropolis": self.metropolis,
             "resample_momentum": self.resample_momentum,
             "tuning": self.tuning,
@@ -217,7 +223,7 @@ class SGMCMC(MCMCKernel):
         size = own_batch_size(name, structure, self._plate)
         gradient = self._all_rows
         if size is not None:
-            gradient = gradients.minibatch(size)
+            gradient = gradients.minibatch(size, _order_for(self.gradient_noise))
             if self._ingredients.judges_all_rows and self.dynamics.tracks_work:
                 gradient = gradients.minibatch(size, "replacement")
             try:
@@ -254,6 +260,11 @@ class SGMCMC(MCMCKernel):
                 f"{type(self).__name__}: {self.preconditioner} is estimated in warm-up, but "
                 "num_warmup=0. Give it some steps."
             )
+        if self._ingredients.estimates_noise and not num_warmup:
+            raise ValueError(
+                f'{type(self).__name__}: gradient_noise="auto" is estimated in warm-up, but num_warmup=0. '
+                "Give it some steps."
+            )
         self._num_warmup = num_warmup
         rows = self._rows(model_args, model_kwargs)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
@@ -265,6 +276,8 @@ class SGMCMC(MCMCKernel):
         step_size = None if self._auto else self.step_size(0)
         start = ChainStart(rows, z, metric, key_curvature, step_size, self.dynamics)
         adaptation = self.tuning.begin(parts.context, start)
+        if parts.estimates_noise:
+            adaptation = adaptation._replace(noise=begin_noise(z))
         settings = parts.settings(jnp.zeros((), jnp.int32), adaptation, preconditioner)
         value, gradient, estimator = parts.evaluate(rows, z, estimator)
         noise = normal_like(key_momentum, z)
@@ -356,3 +369,8 @@ class SGMCMC(MCMCKernel):
         kernel = copy.copy(self)
         kernel._model = wrapper(self._model)
         return kernel
+
+
+def _order_for(gradient_noise: GradientNoise) -> gradients.Order:
+    """The order of rows where none is given: independent minibatches, where their noise is estimated."""
+    return "replacement" if isinstance(gradient_noise, str) else "permutation"

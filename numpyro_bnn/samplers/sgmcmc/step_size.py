@@ -17,6 +17,7 @@ from numpyro_bnn._types import Number, PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics, RandomWalkProposal
+from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
 # Share of the largest stable leapfrog step, 2/√λ, that a first guess takes.
@@ -35,6 +36,7 @@ class StepTuning(NamedTuple):
       step size, or :class:`~numpyro_bnn.samplers.sgmcmc.energy_error_tuning.WarmupStatistics`
     - **curvature** - recent estimate of the largest eigenvalue of M⁻¹∇²U; NaN where it is not used
     - **direction** - estimate of its eigenvector in units of √M⁻¹; None where it is not used
+    - **noise** - estimated variance of the gradient; None where it is not estimated
     """
 
     step_size: jax.Array
@@ -42,6 +44,7 @@ class StepTuning(NamedTuple):
     averaging: PyTree
     curvature: jax.Array
     direction: PyTree
+    noise: NoiseEstimate | None = None
 
 
 def _norm(vector: PyTree) -> jax.Array:

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate, learned_noise, quiet_step
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import (
     diagonal_by_probe,
@@ -41,7 +43,7 @@ class Ingredients(NamedTuple):
     - **step_size**, **temperature** - schedules of the step count
     - **auto** - whether the step size is that of the tuning and not of the schedule
     - **friction** - per unit time, as given, or None
-    - **gradient_noise** - known variance of the gradient
+    - **gradient_noise** - known variance of the gradient, or "auto"
     - **num_warmup** - steps of warm-up
     """
 
@@ -55,7 +57,7 @@ class Ingredients(NamedTuple):
     temperature: Schedule
     auto: bool
     friction: float | None
-    gradient_noise: PyTree
+    gradient_noise: GradientNoise
     num_warmup: int
 
     @property
@@ -71,20 +73,39 @@ class Ingredients(NamedTuple):
         """Whether proposals are accepted by the energy on all rows."""
         return self.metropolis is not None and self.metropolis.exact
 
+    @property
+    def estimates_noise(self) -> bool:
+        """Whether the variance of minibatch gradients is estimated in warm-up."""
+        return isinstance(self.gradient_noise, str) and self.gradient.batch_size is not None
+
     def settings(self, count: jax.Array, tuned: StepTuning, metric: PyTree) -> Settings:
         """Step size, temperature, metric and friction of the next step.
 
         :param count: steps since the end of warm-up.
         :param metric: state of the preconditioner.
         """
-        return Settings(
+        settings = Settings(
             step_size=tuned.step_size if self.auto else self.step_size(count),
             temperature=self.temperature(count),
             inverse_mass_matrix=self.preconditioner.inverse_mass_matrix(metric),
             friction=tuned.friction,
-            gradient_noise=self.gradient_noise,
+            gradient_noise=0.0 if isinstance(self.gradient_noise, str) else self.gradient_noise,
             divergence=self.preconditioner.divergence(metric),
         )
+        return settings if tuned.noise is None else self._less_noise(settings, tuned.noise)
+
+    def _less_noise(self, settings: Settings, noise: NoiseEstimate) -> Settings:
+        """Settings with the estimated noise, and an automatic step at which its kicks are small."""
+        settings = settings._replace(gradient_noise=noise.variance)
+        if not self.auto or not self.dynamics.has_momentum:
+            return settings
+        most = quiet_step(noise, settings.inverse_mass_matrix, settings.temperature)
+        step_size = jnp.minimum(settings.step_size, most)
+        friction = settings.friction
+        if self.friction is None:
+            # It stays 0.1 / step_size.
+            friction = friction * settings.step_size / step_size
+        return settings._replace(step_size=step_size, friction=friction)
 
     def evaluate(
         self, rows: Rows, z: PyTree, estimator: PyTree
@@ -144,6 +165,11 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     dynamics = dynamics._replace(momentum=momentum)
     metric = parts.preconditioner.inverse_mass_matrix(learned)
     tuned = parts.tuning.at_gradient(parts.context, state.adaptation, product, metric, warming)
+    if tuned.noise is not None:
+        noise = learned_noise(
+            tuned.noise, parts.gradient, rows, at, estimate, state.i, parts.num_warmup
+        )
+        tuned = tuned._replace(noise=noise)
     settings = parts.settings(state.count, tuned, learned)
     dynamics = parts.dynamics.complete(dynamics, estimate.gradient, noises, settings)
     after = record(state, dynamics, estimate.value, estimate.gradient, at, settings)._replace(

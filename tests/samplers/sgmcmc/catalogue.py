@@ -86,6 +86,10 @@ SAMPLERS = {
             ),
         },
     ),
+    "BAOAB noise taken off": (
+        bnn.BAOAB,
+        {"step_size": "auto", "batch_size": BATCH, "gradient_noise": "auto"},
+    ),
     "BAOAB svrg": (bnn.BAOAB, {"step_size": H, "gradient": gradients.svrg(BATCH, 4)}),
     "BAOAB full in chunks": (bnn.BAOAB, {"step_size": H, "gradient": gradients.full(5)}),
     "SGNHT": (bnn.SGNHT, {"step_size": H, "batch_size": BATCH, "friction": 2.0}),

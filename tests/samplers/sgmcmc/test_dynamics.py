@@ -19,6 +19,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     damp,
+    damp_less_noise,
     kinetic_temperatures,
     momentum_from,
 )
@@ -172,6 +173,46 @@ def test_a_known_gradient_noise_is_taken_off_whatever_the_temperature(name):
         position, _ = stationary(name, 3, half, variance)
         expected, _ = closed_form(name, problem, h, temperature, variance / 2)
         np.testing.assert_allclose(position, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_baoa_keeps_the_temperature_of_positions(share):
+    """What is left of the heat is what the half drift between kick and friction has made of it."""
+    problem = problem_of(3)
+    h, variance = large_step("BAOA", problem), 0.4
+    known = problem.unravel(jnp.asarray(share * variance / problem.inverse_mass))
+    heat = 0.25 * h**2 / np.tanh(0.5 * FRICTION * h) * variance
+    for temperature in (0.5, 2.0):
+        settings = settings_for(problem, h, temperature, gradient_noise=known)
+        position, momentum = stationary("BAOA", 3, settings, variance)
+        hot, _ = closed_form("BAOA", problem, h, temperature, variance)
+        np.testing.assert_allclose(position, hot - share * heat * problem.kernel(0.0), rtol=1e-9)
+        if share == 1.0:
+            # Momenta are recorded before the kick that heats them.
+            cold = np.trace(momentum * problem.inverse_mass) / 3
+            assert temperature - h**2 * variance < cold < temperature
+
+
+@pytest.mark.usefixtures("x64")
+def test_baoa_forgets_momenta_that_the_gradient_heats_by_more_than_friction_cools():
+    """Then c = (1 - r) / (1 + r), and the heat of the gradient is all that there is: T."""
+    problem = problem_of(3)
+    h, temperature, ratio = large_step("BAOA", problem), 0.7, 0.8
+    assert (1 - ratio) / (1 + ratio) < np.exp(-FRICTION * h)
+    variance = 4 * temperature * ratio / h**2
+    known = problem.unravel(jnp.asarray(variance / problem.inverse_mass))
+    settings = settings_for(problem, h, temperature, gradient_noise=known)
+    position, _ = stationary("BAOA", 3, settings, variance)
+    np.testing.assert_allclose(position, temperature * problem.kernel(h**2 / 4), rtol=1e-7)
+
+
+@pytest.mark.usefixtures("x64")
+def test_at_temperature_zero_baoa_only_damps():
+    state = {"w": jnp.array([3.0, -7.0])}
+    settings = Settings(0.5, 0.0, friction=0.1, gradient_noise=100.0)
+    found = damp_less_noise(state, {"w": jnp.ones(2)}, 0.5, settings)
+    np.testing.assert_allclose(found["w"], np.exp(-0.05) * state["w"], rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")

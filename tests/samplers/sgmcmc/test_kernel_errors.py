@@ -85,8 +85,24 @@ VALUES = [
         "gradient_noise=1.0 is taken off .*without Metropolis",
     ),
     (
-        lambda: bnn.SGMCMC(model, dynamics=Splitting("BAOA"), step_size=0.1, gradient_noise=2.0),
-        "SGMCMC: gradient_noise=2.0 is tak",
+        lambda: bnn.SGMCMC(model, dynamics=Splitting("OBABO"), step_size=0.1, gradient_noise=2.0),
+        "SGMCMC: gradient_noise=2.0 is taken off the noise of BAOAB, SGHMC, SGLD and PSGLD",
+    ),
+    (
+        lambda: bnn.SGMCMC(
+            model, dynamics=Splitting("BADODA"), step_size=0.1, gradient_noise="auto"
+        ),
+        "gradient_noise='auto' is taken off .*SGNHT absorbs noise of unknown size",
+    ),
+    (
+        lambda: bnn.BAOAB(model, step_size=0.1, batch_size=4, gradient_noise="automatic"),
+        "gradient_noise must be a variance or \"auto\", got 'automatic'",
+    ),
+    (
+        lambda: bnn.BAOAB(
+            model, step_size=0.1, gradient=gradients.minibatch(4), gradient_noise="auto"
+        ),
+        'independent of each other, and gradient=minibatch.*order="replacement"',
     ),
     # Minibatches.
     (lambda: bnn.SGLD(model, step_size=0.1, batch_size=0), "batch_size must be a positive .*got 0"),

@@ -62,7 +62,7 @@ class Settings(NamedTuple):
     """Per unit time."""
     gradient_noise: PyTree = 0.0
     """Estimated variance of the gradient of U, entry by entry (scalar or pytree), which
-    ``Langevin`` and ``SemiImplicit`` take off the noise they add."""
+    ``Langevin``, ``SemiImplicit`` and ``Splitting("BAOA")`` take off the noise they add."""
     divergence: PyTree = 0.0
     """Divergence of the inverse mass matrix with respect to the position (``Langevin``)."""
 
@@ -201,6 +201,37 @@ def damp(
 
     rate = spread(thermostat, momentum, "thermostat")
     return map_like(with_rate, momentum, noise, inverse_mass, rate)
+
+
+def damp_less_noise(momentum: PyTree, noise: PyTree, time: Number, settings: Settings) -> PyTree:
+    r"""The movement O of ``BAOA``, less the noise of variance V that the gradient of the kick had.
+
+    .. math:: p \leftarrow c p + \sqrt{(1 - c^2) T M - \tfrac14 (1 + c)^2 h^2 V}\, \xi
+
+    On a quadratic potential of Hessian H the position has the variance T/H again, up to
+    a share :math:`h^2 H / (4 M)` of the heat that was taken off; momenta are recorded where they are colder
+    than T by about :math:`h^2 V / (2 M)`. Where the root would be imaginary, c is lowered, parameter by
+    parameter, to :math:`(1 - r) / (1 + r)` with :math:`r = h^2 V / (4 T M)`: all noise is then that of the
+    gradient. For r above 1 momenta are forgotten at once, and a part of the heat stays.
+
+    :param time: h, the whole step.
+    """
+    friction, temperature = jnp.asarray(settings.friction), jnp.asarray(settings.temperature)
+    inverse_mass = inverse_mass_like(settings, momentum)
+    known = spread(settings.gradient_noise, momentum, "gradient_noise")
+
+    def move(p: Any, xi: Any, w: Any, v: Any) -> Any:
+        heat = 0.25 * time**2 * v * w
+        # At temperature 0 there is no noise to take from: momenta keep what the friction leaves.
+        warm = temperature > 0
+        ratio = jnp.where(warm, heat / jnp.where(warm, temperature, 1.0), 0.0)
+        keep = jnp.minimum(jnp.exp(-friction * time), jnp.maximum(1 - ratio, 0.0) / (1 + ratio))
+        # (1 - c²) without cancellation where the friction is small.
+        gain = jnp.maximum(-jnp.expm1(-2 * friction * time), 1 - keep**2)
+        variance = jnp.maximum(gain * temperature - (1 + keep) ** 2 * heat, 0.0)
+        return keep * p + jnp.sqrt(variance / w) * xi
+
+    return map_like(move, momentum, noise, inverse_mass, known)
 
 
 def regulate(

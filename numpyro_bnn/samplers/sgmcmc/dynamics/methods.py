@@ -48,7 +48,11 @@ class Dynamics:
 
     has_momentum: ClassVar[bool] = True
     uses_gradient: ClassVar[bool] = True
-    subtracts_noise: ClassVar[bool] = False
+
+    @property
+    def subtracts_noise(self) -> bool:
+        """Whether a known variance of the gradient is taken off the noise that a step adds."""
+        return False
 
     @property
     def num_noises(self) -> int:
@@ -132,7 +136,11 @@ class Langevin(Dynamics):
     """
 
     has_momentum: ClassVar[bool] = False
-    subtracts_noise: ClassVar[bool] = True
+
+    @property
+    def subtracts_noise(self) -> bool:
+        """True, see the formula."""
+        return True
 
     def complete(
         self,
@@ -209,7 +217,10 @@ class SemiImplicit(Dynamics):
     :math:`h^2 \lambda < 4 - 2 \gamma h`, lambda the largest eigenvalue of :math:`M^{-1} H`.
     """
 
-    subtracts_noise: ClassVar[bool] = True
+    @property
+    def subtracts_noise(self) -> bool:
+        """True, see the formula."""
+        return True
 
     def complete(
         self,

@@ -10,6 +10,7 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
     Settings,
     damp,
+    damp_less_noise,
     drift,
     kick,
     kick_work,
@@ -28,7 +29,9 @@ class Splitting(Dynamics):
     same positions from :math:`p + \tfrac{h}{2} \nabla U`, momenta that are exactly N(0, T M)
     too, and no gradient carried from step to step, which a Gibbs update or a new minibatch would
     make stale; the form for unadjusted sampling. Gradient noise of covariance V heats it as
-    :math:`T + \tfrac14 h^2 \coth(\tfrac12 \gamma h) V / M`, about :math:`h V / (2 \gamma M)`.
+    :math:`T + \tfrac14 h^2 \coth(\tfrac12 \gamma h) V / M`, about :math:`h V / (2 \gamma M)`. Where V is
+    known (``gradient_noise``), O adds less noise and keeps less momentum, so that the heat of the position
+    is taken off: :func:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.damp_less_noise`.
 
     ``OBABO`` (Bussi & Parrinello 2007): momenta exact, positions :math:`T (H - \tfrac{h^2}{4} H
     M^{-1} H)^{-1}`; with Metropolis at intervals it is GGMC (Garriga-Alonso & Fortuin 2021).
@@ -100,6 +103,11 @@ class Splitting(Dynamics):
         return self.metropolis
 
     @property
+    def subtracts_noise(self) -> bool:
+        """Whether O takes off what the noise of the gradient has added: for the word ``BAOA``."""
+        return self.letters == "BAOA"
+
+    @property
     def num_noises(self) -> int:
         """One pytree of standard normals for each O of the word."""
         return self.letters.count("O")
@@ -165,7 +173,10 @@ class Splitting(Dynamics):
                 state = state._replace(momentum=momentum)
             elif letter == "O":
                 noise = next(remaining)
-                momentum = damp(state.momentum, noise, time, settings, state.thermostat)
+                if self.subtracts_noise:
+                    momentum = damp_less_noise(state.momentum, noise, time, settings)
+                else:
+                    momentum = damp(state.momentum, noise, time, settings, state.thermostat)
                 state = state._replace(momentum=momentum)
             else:
                 tau = self.relaxation_time

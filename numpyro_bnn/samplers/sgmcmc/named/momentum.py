@@ -7,9 +7,8 @@ h = √(lr/N); the step of SGLD that moves as far is ε = 2h².
 """
 
 from numpyro_bnn._checks import check_whole
-from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import check_friction
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_friction
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator, minibatch
@@ -32,7 +31,8 @@ class SGHMC(SGMCMC):
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time, positive; 1 - γh is the momentum coefficient of SGD. See the module
         for None.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
+        estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
     :param resample_momentum: draws between fresh momenta; never where None.
     :param plate: the data plate, where the model has several.
 
@@ -50,7 +50,7 @@ class SGHMC(SGMCMC):
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
-        gradient_noise: PyTree = 0.0,
+        gradient_noise: GradientNoise = 0.0,
         resample_momentum: int | None = None,
         plate: str | None = None,
     ) -> None:
@@ -91,6 +91,8 @@ class BAOAB(SGMCMC):
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
     :param friction: γ per unit time; see the module for None. Minibatch noise of variance V heats by
         about hV/(2γM).
+    :param gradient_noise: V, which is then taken off the noise that is added, so that it does not heat; or
+        ``"auto"``: estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
     :param resample_momentum: draws between fresh momenta; never where None.
     :param plate: the data plate, where the model has several.
 
@@ -109,6 +111,7 @@ class BAOAB(SGMCMC):
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
         friction: float | None = None,
+        gradient_noise: GradientNoise = 0.0,
         resample_momentum: int | None = None,
         plate: str | None = None,
     ) -> None:
@@ -122,6 +125,7 @@ class BAOAB(SGMCMC):
             gradient=gradient,
             preconditioner=preconditioner,
             friction=friction,
+            gradient_noise=gradient_noise,
             resample_momentum=resample_momentum,
             tuning=CurvatureTuning(finds_friction=True),
             plate=plate,

@@ -6,10 +6,9 @@ corresponds to ε = 2 lr/N for SGLD, PSGLD and MALA.
 
 from typing import Literal
 
-from numpyro_bnn._types import PyTree
 from numpyro_bnn.samplers.sgmcmc import preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
-from numpyro_bnn.samplers.sgmcmc.checks import check_all_rows
+from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise, check_all_rows
 from numpyro_bnn.samplers.sgmcmc.dynamics import methods as dynamics
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC, Model, StepSize
@@ -34,7 +33,8 @@ class SGLD(SGMCMC):
     :param gradient: an estimator of :mod:`~numpyro_bnn.samplers.sgmcmc.gradients`; by default a
         minibatch of `batch_size` rows, or all rows.
     :param preconditioner: see :mod:`~numpyro_bnn.samplers.sgmcmc.preconditioners`; default identity.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
+        estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
     :param target_accept_prob: acceptance that ``step_size="auto"`` aims at in warm-up.
     :param plate: the data plate, where the model has several.
 
@@ -53,7 +53,7 @@ class SGLD(SGMCMC):
         temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
-        gradient_noise: PyTree = 0.0,
+        gradient_noise: GradientNoise = 0.0,
         target_accept_prob: float = 0.574,
         plate: str | None = None,
     ) -> None:
@@ -96,7 +96,8 @@ class PSGLD(SGMCMC):
         minibatch of `batch_size` rows, or all rows.
     :param preconditioner: default ``rmsprop()``, frozen after warm-up; with
         ``rmsprop(gamma_term=True)`` it keeps changing and the divergence of the metric is added.
-    :param gradient_noise: known variance of the gradient, taken off the noise that is added.
+    :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
+        estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
     :param plate: the data plate, where the model has several.
 
     Source: Li et al., *Preconditioned stochastic gradient Langevin dynamics* (2016), algorithm 1.
@@ -112,7 +113,7 @@ class PSGLD(SGMCMC):
         temperature: float | Schedule = 1.0,
         gradient: Estimator | None = None,
         preconditioner: Preconditioner | None = None,
-        gradient_noise: PyTree = 0.0,
+        gradient_noise: GradientNoise = 0.0,
         plate: str | None = None,
     ) -> None:
         super().__init__(

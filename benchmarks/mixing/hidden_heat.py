@@ -1,0 +1,290 @@
+"""Minibatch samplers beside an exact posterior: how hot they run, and what their noise taken off changes.
+
+A linear regression on bikesharing, whose posterior is a Gaussian in closed form. Its noise is taken as the
+same for every row, which it is not, so that the noise of minibatches is another in every direction. All
+methods begin at the exact mean, tune their step size themselves, have the variances of warm-up as metric and
+see as many rows. Stored are the temperature of momenta and the variances of weights and predictions, each
+divided by what is right, and the error of the mean of predictions in posterior standard deviations.
+
+    python -m benchmarks.mixing.hidden_heat [--quick]
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import table as stored_table
+from benchmarks._shared.study import Row, Study, parser
+from numpyro_bnn import gradients, preconditioners
+
+CHAINS = 4
+ROWS, BATCHES, TEMPERATURES = (1000, 10_000), (10, 100), (1.0, 0.1)
+# Steps of a minibatch of ten; larger minibatches take as many rows in fewer steps.
+SIZES: dict[str, Row] = {
+    "full": {"warmup": 10_000, "steps": 100_000, "seeds": (0, 1)},
+    "quick": {"warmup": 4000, "steps": 20_000, "seeds": (0,)},
+    "toy": {"warmup": 400, "steps": 1000, "seeds": (0,)},
+}
+FEWEST_STEPS = 4
+THIN = 10
+# Steps between the anchors of SVRG.
+PERIOD = 100
+NUM_PREDICTED = 200
+
+
+def independent(size: int):
+    return gradients.minibatch(size, "replacement")
+
+
+# Name to the kernel and what it differs in from its defaults, given the rows of a minibatch.
+METHODS: dict[str, Any] = {
+    "BAOAB": (bnn.BAOAB, lambda size: {"batch_size": size}),
+    "BAOAB, independent rows": (bnn.BAOAB, lambda size: {"gradient": independent(size)}),
+    "BAOAB, noise taken off": (
+        bnn.BAOAB,
+        lambda size: {"batch_size": size, "gradient_noise": "auto"},
+    ),
+    "BAOAB, control variate": (
+        bnn.BAOAB,
+        lambda size: {"gradient": gradients.control_variate(size)},
+    ),
+    "BAOAB, SVRG": (bnn.BAOAB, lambda size: {"gradient": gradients.svrg(size, PERIOD)}),
+    "SGHMC": (bnn.SGHMC, lambda size: {"batch_size": size}),
+    "SGHMC, noise taken off": (
+        bnn.SGHMC,
+        lambda size: {"batch_size": size, "gradient_noise": "auto"},
+    ),
+    "SGLD": (bnn.SGLD, lambda size: {"batch_size": size}),
+    "SGLD, noise taken off": (
+        bnn.SGLD,
+        lambda size: {"batch_size": size, "gradient_noise": "auto"},
+    ),
+    "SGNHT": (bnn.SGNHT, lambda size: {"batch_size": size}),
+    "MCLMC": (bnn.MCLMC, lambda size: {"batch_size": size}),
+    "AMAGOLD": (bnn.AMAGOLD, lambda size: {"batch_size": size}),
+}
+KEYS = ("rows", "batch", "temperature", "method", "seed")
+
+
+class Posterior:
+    """A linear regression with weights N(0, 1), an intercept, and known noise; its posterior in closed form.
+
+    :param folder: the folder of data sets; None for the one beside the checkout.
+    :param rows: how many rows it has, drawn at random.
+    """
+
+    def __init__(self, folder: Path | None, rows: int) -> None:
+        x, y = stored_table(folder, "bikesharing")
+        chosen = np.random.default_rng(0).permutation(len(x))[:rows]
+        # The first column is the number of the record.
+        x, y = x[chosen, 1:], y[chosen]
+        x, y = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+        self.x = np.concatenate([x, np.ones((rows, 1))], 1)
+        self.y = y
+        residuals = y - self.x @ np.linalg.lstsq(self.x, y, rcond=None)[0]
+        self.noise = float(residuals.std())
+        precision = np.eye(self.x.shape[1]) + self.x.T @ self.x / self.noise**2
+        self.covariance = np.linalg.inv(precision)
+        self.mean = self.covariance @ self.x.T @ y / self.noise**2
+
+    @property
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets, float32."""
+        return self.x.astype(np.float32), self.y.astype(np.float32)
+
+    def model(self, x: Any, y: Any) -> None:
+        """The same as a NumPyro model."""
+        size = x.shape[-1]
+        weights = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([size]).to_event(1))
+        with numpyro.plate("rows", x.shape[0]):
+            x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal(x @ weights, self.noise), obs=y)
+
+
+def cell(
+    rows: int,
+    batch: int,
+    temperature: float,
+    method: str,
+    seed: int,
+    *,
+    size: Row,
+    folder: Path | None,
+) -> Iterator[Row]:
+    """One run, and its draws beside the exact posterior."""
+    posterior = Posterior(folder, rows)
+    kind, own = METHODS[method]
+    # Equal rows: what a step of ten rows costs, a call of AMAGOLD being ten steps and a look at all rows.
+    passes = {
+        "BAOAB, control variate": 2.0,
+        "BAOAB, SVRG": 2 + rows / batch / PERIOD,
+        "AMAGOLD": 10 + rows / batch,
+    }
+    share = batch / BATCHES[0] * passes.get(method, 1.0)
+    warmup, steps = (max(FEWEST_STEPS, int(size[k] / share)) for k in ("warmup", "steps"))
+    thinning = 1 if method == "AMAGOLD" else min(THIN, max(1, steps // 100))
+    kernel = kind(
+        posterior.model,
+        step_size="auto",
+        temperature=temperature,
+        preconditioner=preconditioners.from_warmup(),
+        **own(batch),
+    )
+    run = bnn.MCMC(
+        kernel,
+        num_warmup=warmup,
+        num_samples=steps - steps % thinning,
+        num_chains=CHAINS,
+        thinning=thinning,
+        progress_bar=False,
+    )
+    start = jnp.tile(jnp.asarray(posterior.mean, jnp.float32), (CHAINS, 1))
+    fields = ("step_size",) + (("kinetic_temperature",) if kernel.dynamics.has_momentum else ())
+    run.run(jax.random.key(seed), *posterior.data, init_params={"w": start}, extra_fields=fields)
+    draws = np.asarray(run.get_samples(group_by_chain=True)["w"], np.float64)
+    extra = run.get_extra_fields(group_by_chain=True)
+    heat = extra.get("kinetic_temperature")
+    # Momenta of constant size have no temperature to measure.
+    measured = float(np.mean(heat)) / temperature if heat is not None else float("nan")
+    yield {
+        "kinetic": float("nan") if method == "MCLMC" else measured,
+        "step size": float(np.mean(np.asarray(extra["step_size"]))),
+        "steps": steps,
+    } | against_exact(posterior, draws, temperature)
+
+
+def against_exact(posterior: Posterior, draws: np.ndarray, temperature: float) -> Row:
+    """Draws (chain, draw, weight) beside the Gaussian, tempered: ratios of variances, errors of means.
+
+    Errors are over chains, each of which gives a ratio.
+    """
+    x = posterior.x[:NUM_PREDICTED]
+    exact_weights = temperature * np.diag(posterior.covariance)
+    exact = temperature * np.einsum("ij,jk,ik->i", x, posterior.covariance, x)
+    # Around the exact mean, so that a chain that has drifted away counts.
+    gap = draws - posterior.mean
+    predictions = gap @ x.T
+    by_chain = (gap**2).mean(1) / exact_weights
+    predicted = (predictions**2).mean(1) / exact
+    scatter = predicted.mean(1).std(ddof=1) / np.sqrt(len(draws))
+    bias = predictions.mean((0, 1)) / np.sqrt(exact)
+    return {
+        "variance of weights": float(by_chain.mean()),
+        "largest": float(by_chain.mean(0).max()),
+        "smallest": float(by_chain.mean(0).min()),
+        "variance of predictions": float(predicted.mean()),
+        "error": float(scatter),
+        "bias of predictions": float(np.sqrt(np.mean(bias**2))),
+    }
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """One row for each method and setting: means over seeds."""
+    made = []
+    settings = sorted(
+        {tuple(row[k] for k in KEYS[:3]) for row in rows}, key=lambda s: (s[0], -s[1], -s[2])
+    )
+    columns = (
+        "kinetic",
+        "variance of predictions",
+        "error",
+        "smallest",
+        "largest",
+        "bias of predictions",
+    )
+    for setting in settings:
+        for method in METHODS:
+            own = [
+                row
+                for row in rows
+                if tuple(row[k] for k in KEYS[:3]) == setting and row["method"] == method
+            ]
+            if own:
+                made.append(
+                    dict(zip(KEYS, (*setting, method)))
+                    | {"seeds": len(own)}
+                    | {name: float(np.mean([row[name] for row in own])) for name in columns}
+                )
+    return made
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """The range of temperatures and variances of each method over all settings, in words."""
+    table = averaged(rows)
+    lines = []
+    for method in METHODS:
+        own = [row for row in table if row["method"] == method]
+        if not own:
+            continue
+        heat, variance = (
+            [row[name] for row in own] for name in ("kinetic", "variance of predictions")
+        )
+        momenta = "" if np.isnan(heat).any() else f"momenta {min(heat):.2f} to {max(heat):.2f}, "
+        lines.append(
+            f"{method}: {momenta}variances of predictions {min(variance):.2f} to {max(variance):.2f} times "
+            "what is right."
+        )
+    return lines
+
+
+def picture(rows: Sequence[Row]):
+    """Variance of predictions by method, one mark a setting, on a logarithmic scale."""
+    import matplotlib.pyplot as plt
+
+    table = averaged(rows)
+    names = [name for name in METHODS if any(row["method"] == name for row in table)]
+    figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for (size, batch), mark in zip(sorted({(row["rows"], row["batch"]) for row in table}), "osD^"):
+        for temperature, color in zip(TEMPERATURES, ("C3", "C0")):
+            own = [
+                row
+                for row in table
+                if (row["rows"], row["batch"], row["temperature"]) == (size, batch, temperature)
+            ]
+            ax.plot(
+                [row["variance of predictions"] for row in own],
+                [names.index(row["method"]) for row in own],
+                mark,
+                color=color,
+                alpha=0.8,
+                label=f"{size} rows, minibatches of {batch}, T = {temperature:g}",
+            )
+    ax.axvline(1.0, color="0.5", linewidth=1, zorder=0)
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel("variance of predictions, divided by the exact one")
+    figure.legend(loc="outside upper center", ncol=2, fontsize=8, frameon=False)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__).parse_args(argv)
+    size = SIZES[given.size]
+    study = Study(__file__, KEYS, given)
+    full = given.size == "full"
+    cells = (
+        dict(zip(KEYS, (rows, batch, temperature, method, seed)))
+        for seed in size["seeds"]
+        for rows in (ROWS if full else ROWS[:1])
+        for batch in (BATCHES if full else BATCHES[-1:])
+        for temperature in TEMPERATURES
+        for method in METHODS
+    )
+
+    def compute(**keys):
+        return cell(**keys, size=size, folder=given.data)
+
+    study.run(cells, compute)
+    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+r"""The variance that minibatches give to the gradient, estimated in warm-up.
+
+The gradient of a minibatch is that of all rows plus noise of variance V. Each kick by it adds momentum of
+variance :math:`h^2 V`, which heats a chain although no temperature was asked for. Methods that know V take it
+off the noise that they add themselves (Ahn, Korattikara and Welling 2012, *Bayesian posterior sampling via
+stochastic gradient Fisher scoring*, section 3; Chen, Fox and Guestrin 2014, eq. 13).
+
+Two independent minibatches at the same position give gradients :math:`g, g'`, and :math:`(g - g')^2 / 2` has
+the mean V, entry by entry, however far the chain is from a mode. Differences of gradients of successive steps
+would count the curvature along the path as noise.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from numpyro_bnn._types import Number, PyTree
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.samplers.sgmcmc.branches import where_needed
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
+from numpyro_bnn.samplers.sgmcmc.gradients import Estimate, Estimator
+
+# The mean over warm-up forgets what is older than this share of it: noise is larger where a chain begins.
+_SHARE = 0.25
+# Mean variance that one kick of an automatic step may add, in units of T M. What is taken off is exact for
+# positions; recorded momenta are then colder than T by half of this.
+_QUIET = 0.08
+
+
+class NoiseEstimate(NamedTuple):
+    """The estimate of V.
+
+    - **variance** - like the position
+    - **pairs** - pairs of gradients that it has seen
+    """
+
+    variance: PyTree
+    pairs: jax.Array
+
+
+def begin_noise(position: PyTree) -> NoiseEstimate:
+    """No estimate yet: variance 0, which takes nothing off."""
+    return NoiseEstimate(jax.tree.map(jnp.zeros_like, position), jnp.zeros((), jnp.int32))
+
+
+def learned_noise(
+    known: NoiseEstimate,
+    estimator: Estimator,
+    rows: Rows,
+    position: PyTree,
+    first: Estimate,
+    count: jax.Array,
+    num_warmup: int,
+) -> NoiseEstimate:
+    """Update the estimate by a second minibatch at the position of the first; unchanged after warm-up.
+
+    :param first: the estimate of the gradient at `position`, with the state of the estimator after it.
+    :param count: steps so far.
+    """
+    horizon = max(1.0, _SHARE * num_warmup)
+
+    def learn() -> NoiseEstimate:
+        second = estimator.estimate(rows, position, first.state).gradient
+        weight = 1 / jnp.minimum(known.pairs + 1.0, horizon)
+        variance = map_like(
+            lambda v, g, k: v + weight * (0.5 * (g - k) ** 2 - v),
+            known.variance,
+            first.gradient,
+            second,
+        )
+        return NoiseEstimate(variance, known.pairs + 1)
+
+    return where_needed(count < num_warmup, learn, known)
+
+
+def quiet_step(known: NoiseEstimate, inverse_mass_matrix: PyTree, temperature: Number) -> jax.Array:
+    r"""The step size at which a kick adds :math:`h^2 V = 0.08\, T M` on average over all parameters.
+
+    :return: infinite without noise, and at temperature 0, where noise is not compared with anything.
+    """
+    variance = known.variance
+    inverse_mass = spread(inverse_mass_matrix, variance, "inverse_mass_matrix")
+    mean = total(lambda v, w: v * w, variance, inverse_mass) / size(variance)
+    compared = (mean > 0) & (jnp.asarray(temperature) > 0)
+    ratio = _QUIET * temperature / jnp.where(compared, mean, 1.0)
+    return jnp.where(compared, jnp.sqrt(ratio), jnp.inf)

@@ -1,0 +1,128 @@
+"""The noise of minibatches: its estimate has the right mean, and taken off it leaves the exact law."""
+
+import jax
+import jax.numpy as jnp
+import linear_gaussian as linear
+import numpy as np
+import pytest
+
+import numpyro_bnn as bnn
+from numpyro_bnn import gradients
+from numpyro_bnn.samplers.sgmcmc.gradient_noise import (
+    NoiseEstimate,
+    begin_noise,
+    learned_noise,
+    quiet_step,
+)
+from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+DATA = linear.data(rows=100)
+BATCH = 5
+
+
+def rows():
+    return rows_of(linear.model, DATA, {}, True, None)
+
+
+def exact_variance(slopes, bias):
+    """Of the gradient of N/B times the loss of B rows with replacement: N²/B times that of one row."""
+    x, y = DATA
+    residuals = x @ slopes + bias - y
+    one = np.c_[x, np.ones(len(x))] * residuals[:, None] / linear.NOISE**2
+    return len(x) ** 2 / BATCH * one.var(0)
+
+
+def test_the_estimate_is_unbiased_and_stops_with_warm_up():
+    potential = rows()
+    estimator = gradients.minibatch(BATCH, "replacement")
+    slopes, bias = np.array([0.2, -0.3, 0.5]), 0.1
+    z = {linear.KERNEL: jnp.asarray(slopes)[:, None], linear.BIAS: jnp.asarray([bias])}
+
+    def step(carry, count):
+        known, state = carry
+        first = estimator.estimate(potential, z, state)
+        known = learned_noise(known, estimator, potential, z, first, count, num_warmup=8000)
+        return (known, first.state), known.variance
+
+    def run(key):
+        begin = begin_noise(z), estimator.init(potential, z, key)
+        return jax.lax.scan(step, begin, jnp.arange(8010))
+
+    (known, _), path = jax.jit(run)(jax.random.key(0))
+    found = np.r_[known.variance[linear.KERNEL][:, 0], known.variance[linear.BIAS]]
+    # A mean over 2000 pairs, with decaying weights as good as 4000, whose squares have about twice the
+    # relative variance of a normal's.
+    np.testing.assert_allclose(found, exact_variance(slopes, bias), rtol=5 * np.sqrt(4 / 4000))
+    assert int(known.pairs) == 8000
+    last = path[linear.BIAS][7999:]
+    np.testing.assert_array_equal(last, np.broadcast_to(last[:1], last.shape))
+
+
+def test_a_quiet_step_adds_eight_hundredths_of_the_energy_of_a_momentum():
+    variance = {"a": jnp.array([1.0, 3.0]), "b": jnp.array([8.0])}
+    metric = {"a": jnp.array([1.0, 2.0]), "b": jnp.array([0.5])}
+    known = NoiseEstimate(variance, jnp.asarray(1))
+    h = quiet_step(known, metric, jnp.asarray(0.5))
+    assert float(h**2) * (1 + 6 + 4) / 3 == pytest.approx(0.08 * 0.5, rel=1e-5)
+    assert quiet_step(known, metric, jnp.asarray(0.0)) == jnp.inf
+    assert quiet_step(begin_noise(variance), metric, jnp.asarray(1.0)) == jnp.inf
+
+
+def heat_of(**options):
+    """Mean over weights of their variance beside the exact one, by chain, and the temperature of momenta."""
+    chains, temperature = 200, options.get("temperature", 1.0)
+    kernel = bnn.BAOAB(linear.model, step_size="auto", **options)
+    run = bnn.MCMC(
+        kernel,
+        num_warmup=1000,
+        num_samples=1000,
+        thinning=10,
+        num_chains=chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mean, precision = linear.posterior(*DATA)
+    start = {
+        linear.KERNEL: jnp.tile(mean[:3, None], (chains, 1, 1)),
+        linear.BIAS: jnp.tile(mean[3:], (chains, 1)),
+    }
+    run.run(jax.random.key(0), *DATA, init_params=start, extra_fields=("kinetic_temperature",))
+    draws = linear.weights(run.get_samples(group_by_chain=True))
+    white = (draws - mean) @ np.linalg.cholesky(precision)
+    momenta = np.asarray(run.get_extra_fields(group_by_chain=True)["kinetic_temperature"])
+    return (white**2).mean((1, 2)) / temperature, momenta.mean(1) / temperature
+
+
+def test_taken_off_it_leaves_positions_and_momenta_at_the_temperature():
+    """Within 5 Monte Carlo errors, and 3 % for the step; without it the chain is several times too hot."""
+    positions, momenta = heat_of(batch_size=BATCH, gradient_noise="auto")
+    error = positions.std(ddof=1) / np.sqrt(len(positions))
+    assert error < 0.012
+    assert abs(positions.mean() - 1) < 5 * error + 0.03
+    assert abs(momenta.mean() - 1) < 0.05
+    hot, _ = heat_of(gradient=gradients.minibatch(BATCH, "replacement"))
+    assert hot.mean() > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.1, 3.0])
+def test_at_other_temperatures_too(temperature):
+    positions, momenta = heat_of(batch_size=BATCH, gradient_noise="auto", temperature=temperature)
+    error = positions.std(ddof=1) / np.sqrt(len(positions))
+    assert abs(positions.mean() - 1) < 5 * error + 0.03
+    assert abs(momenta.mean() - 1) < 0.05
+
+
+def test_without_warm_up_there_is_no_estimate():
+    kernel = bnn.BAOAB(linear.model, step_size=0.01, batch_size=BATCH, gradient_noise="auto")
+    with pytest.raises(ValueError, match='gradient_noise="auto" is estimated in warm-up'):
+        bnn.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False).run(
+            jax.random.key(0), *DATA
+        )
+
+
+def test_all_rows_have_no_noise_to_estimate():
+    kernel = bnn.BAOAB(linear.model, step_size=0.01, gradient_noise="auto")
+    state = kernel.init(jax.random.key(0), 10, model_args=DATA)
+    assert state.adaptation.noise is None

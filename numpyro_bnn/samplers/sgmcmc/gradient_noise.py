@@ -74,9 +74,15 @@ def learned_noise(
     return where_needed(count < num_warmup, learn, known)
 
 
-def quiet_step(known: NoiseEstimate, inverse_mass_matrix: PyTree, temperature: Number) -> jax.Array:
-    r"""The step size at which a kick adds :math:`h^2 V = 0.08\, T M` on average over all parameters.
+def quiet_step(
+    known: NoiseEstimate, inverse_mass_matrix: PyTree, temperature: Number, has_momentum: bool
+) -> jax.Array:
+    r"""The step size at which noise of the gradient is 8 % of what belongs there, on average over parameters.
 
+    With momenta :math:`h^2 V = 0.08\, T M`, the part of the energy of a momentum that a kick adds; without,
+    :math:`\tfrac14 \epsilon^2 V / M^2 = 0.08\, \epsilon T / M`, the part of the noise of a step.
+
+    :param has_momentum: whether the step is h or, without momenta, epsilon.
     :return: infinite without noise, and at temperature 0, where noise is not compared with anything.
     """
     variance = known.variance
@@ -84,4 +90,4 @@ def quiet_step(known: NoiseEstimate, inverse_mass_matrix: PyTree, temperature: N
     mean = total(lambda v, w: v * w, variance, inverse_mass) / size(variance)
     compared = (mean > 0) & (jnp.asarray(temperature) > 0)
     ratio = _QUIET * temperature / jnp.where(compared, mean, 1.0)
-    return jnp.where(compared, jnp.sqrt(ratio), jnp.inf)
+    return jnp.where(compared, jnp.sqrt(ratio) if has_momentum else 4 * ratio, jnp.inf)

@@ -97,9 +97,14 @@ class Ingredients(NamedTuple):
     def _less_noise(self, settings: Settings, noise: NoiseEstimate) -> Settings:
         """Settings with the estimated noise, and an automatic step at which its kicks are small."""
         settings = settings._replace(gradient_noise=noise.variance)
-        if not self.auto or not self.dynamics.has_momentum:
+        if not self.auto:
             return settings
-        most = quiet_step(noise, settings.inverse_mass_matrix, settings.temperature)
+        most = quiet_step(
+            noise,
+            settings.inverse_mass_matrix,
+            settings.temperature,
+            self.dynamics.has_momentum,
+        )
         step_size = jnp.minimum(settings.step_size, most)
         friction = settings.friction
         if self.friction is None:

@@ -63,16 +63,18 @@ def test_a_quiet_step_adds_eight_hundredths_of_the_energy_of_a_momentum():
     variance = {"a": jnp.array([1.0, 3.0]), "b": jnp.array([8.0])}
     metric = {"a": jnp.array([1.0, 2.0]), "b": jnp.array([0.5])}
     known = NoiseEstimate(variance, jnp.asarray(1))
-    h = quiet_step(known, metric, jnp.asarray(0.5))
+    h = quiet_step(known, metric, 0.5, has_momentum=True)
     assert float(h**2) * (1 + 6 + 4) / 3 == pytest.approx(0.08 * 0.5, rel=1e-5)
-    assert quiet_step(known, metric, jnp.asarray(0.0)) == jnp.inf
-    assert quiet_step(begin_noise(variance), metric, jnp.asarray(1.0)) == jnp.inf
+    epsilon = quiet_step(known, metric, 0.5, has_momentum=False)
+    assert float(epsilon) / 4 * (1 + 6 + 4) / 3 == pytest.approx(0.08 * 0.5, rel=1e-5)
+    for nothing in ((known, metric, 0.0), (begin_noise(variance), metric, 1.0)):
+        assert quiet_step(*nothing, has_momentum=True) == jnp.inf
 
 
-def heat_of(**options):
+def heat_of(kind=bnn.BAOAB, **options):
     """Mean over weights of their variance beside the exact one, by chain, and the temperature of momenta."""
     chains, temperature = 200, options.get("temperature", 1.0)
-    kernel = bnn.BAOAB(linear.model, step_size="auto", **options)
+    kernel = kind(linear.model, step_size="auto", **options)
     run = bnn.MCMC(
         kernel,
         num_warmup=1000,
@@ -103,6 +105,15 @@ def test_taken_off_it_leaves_positions_and_momenta_at_the_temperature():
     assert abs(momenta.mean() - 1) < 0.05
     hot, _ = heat_of(gradient=gradients.minibatch(BATCH, "replacement"))
     assert hot.mean() > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [bnn.SGHMC, bnn.SGLD])
+def test_other_methods_keep_the_temperature_of_positions(kind):
+    """Within 5 Monte Carlo errors, and 5 % for a step whose error is of first order."""
+    positions, _ = heat_of(kind, batch_size=BATCH, gradient_noise="auto")
+    error = positions.std(ddof=1) / np.sqrt(len(positions))
+    assert abs(positions.mean() - 1) < 5 * error + 0.05
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from pages_of_studies import (
 )
 
 from benchmarks._shared import mnist_posteriors
-from benchmarks.mixing import against_hmc, which_sampler
+from benchmarks.mixing import against_hmc, hidden_heat, which_sampler
 from benchmarks.predictions import (
     calibration,
     covariate_shift,
@@ -133,6 +133,20 @@ def ladders_that_travel(rows):
             f"{row['round_trips']} ({row['round_trips_at_best']:.0f})",
             f"{by_rung.min():.2f}, {np.median(by_rung):.2f}, {by_rung.max():.2f}",
         )
+
+
+def heat_by_method(rows):
+    """Variances of predictions by method and setting, and temperatures of momenta, each over what is right."""
+
+    def short(value):
+        return "above 900" if value > 900 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+    table = hidden_heat.averaged(rows)
+    for method in hidden_heat.METHODS:
+        own = [row for row in table if row["method"] == method]
+        heat = sorted(row["kinetic"] for row in own)
+        momenta = "" if np.isnan(heat).any() else f"{short(heat[0])} to {short(heat[-1])}"
+        yield line(method, *(short(row["variance of predictions"]) for row in own), momenta)
 
 
 def by_seed(rows):
@@ -322,6 +336,13 @@ CLAIMS = {
         lambda rows: [*ladders_that_travel(rows)],
         {"ladder": "plain", "sweeps": 600},
         "barrier",
+    ),
+    "hidden_heat": Claim(
+        "mixing/hidden_heat",
+        (MIXING,),
+        lambda rows: [*heat_by_method(rows)],
+        {"rows": 1000, "batch": 100, "temperature": 1, "method": "SGLD", "seed": 0},
+        "variance of predictions",
     ),
     "against_hmc: ensembles": Claim(
         "mixing/against_hmc",

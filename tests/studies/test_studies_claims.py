@@ -136,7 +136,7 @@ def ladders_that_travel(rows):
 
 
 def heat_by_method(rows):
-    """Variances of predictions by method and setting, and temperatures of momenta, each over what is right."""
+    """Variances of predictions by method and setting, and temperatures of momenta, over what is right."""
 
     def short(value):
         return "above 900" if value > 900 else f"{value:.2f}" if value < 10 else f"{value:.0f}"

@@ -70,7 +70,7 @@ ROWS = {
         member_programs randomized_model stopping
         member_optimizer
         curvature mean_field optimize sgd_iterates
-        low_rank newton
+        low_rank_laplace newton
         finish
         laplace modes
     """,
@@ -148,7 +148,7 @@ ROWS = {
         mcmc
     """,
     "samplers.sgmcmc": """
-        branches dynamics dynamics.drift_kick_friction named noise schedules target_and_start
+        branches dynamics dynamics.drift_kick_friction minibatch_rows named noise schedules target_and_start
         dynamics.methods gradients precision_preconditioner running_moments
         accept dynamics.isokinetic dynamics.splitting gradient_noise preconditioners
         accept_windows checks metric_updates momentum_refresh step_size
@@ -159,7 +159,7 @@ ROWS = {
         named.microcanonical named.momentum named.overdamped named.windowed_hmc
     """,
     "samplers.tempering": """
-        evidence ladder move_statistics prior_draws rung_energies rung_kernels
+        evidence ladder move_statistics prior_draws rung_energies rung_kernels swaps
         rung_moves warmup
         state
         kernel

@@ -15,7 +15,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.finish import REACHED, fit_modes
-from numpyro_bnn.approximations.low_rank import low_rank
+from numpyro_bnn.approximations.low_rank_laplace import low_rank
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.approximations.members import finite_members, keep_finite

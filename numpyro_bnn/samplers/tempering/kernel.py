@@ -29,12 +29,7 @@ from numpyro_bnn.potential.potential import Potential, Values, transforms_of
 from numpyro_bnn.samplers.gibbs.moves import Move
 from numpyro_bnn.samplers.gibbs.precision_redraw import precision_redraw
 from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
-from numpyro_bnn.samplers.tempering.ladder import (
-    first_ladder,
-    round_trips,
-    swap_order,
-    swap_probabilities,
-)
+from numpyro_bnn.samplers.tempering.ladder import first_ladder
 from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
 from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
@@ -46,6 +41,7 @@ from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 from numpyro_bnn.samplers.tempering.rung_moves import with_moves
 from numpyro_bnn.samplers.tempering.state import TemperingState
+from numpyro_bnn.samplers.tempering.swaps import round_trips, swap_order, swap_probabilities
 from numpyro_bnn.samplers.tempering.warmup import (
     RungTuning,
     after_sweep,

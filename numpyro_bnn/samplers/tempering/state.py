@@ -27,7 +27,7 @@ class TemperingState(NamedTuple):
       each rung but the first (rung - 1,)
     - **move_moments** - the running moments that it is computed from
     - **heading** - which end of the ladder the state on each rung visited last, see
-      :func:`~numpyro_bnn.samplers.tempering.ladder.round_trips`
+      :func:`~numpyro_bnn.samplers.tempering.swaps.round_trips`
     - **adaptation** - step sizes and metrics, with the statistics that tune them
     - **rng_key** - for the next sweep
     """

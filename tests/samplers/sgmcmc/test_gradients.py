@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc import gradients
-from numpyro_bnn.samplers.sgmcmc.gradients import next_rows, shuffled
+from numpyro_bnn.samplers.sgmcmc.minibatch_rows import BatchState, next_rows, shuffled
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compile")
 SIZE = 6
@@ -280,7 +280,7 @@ def test_shuffled_puts_every_row_in_every_place_and_pairs_apart(size):
 )
 def test_an_epoch_visits_every_row_once(size, batch_size):
     """Minibatches in a row are cut from epochs in a row, whether or not they divide them."""
-    state = gradients.BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
+    state = BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
     step = jax.jit(lambda s: next_rows(s, size, batch_size, "permutation"))
     num_epochs = 3 * batch_size // gcd(size, batch_size)
     seen = []
@@ -297,7 +297,7 @@ def test_an_epoch_visits_every_row_once(size, batch_size):
 
 
 def test_blocks_are_neighbours_and_replacement_is_independent():
-    state = gradients.BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
+    state = BatchState(jax.random.key(1), *3 * [jnp.zeros((), jnp.int32)])
     step, seen = jax.jit(lambda s: next_rows(s, 12, 3, "blocks")), []
     for _ in range(8):
         rows, state = step(state)
@@ -306,7 +306,7 @@ def test_blocks_are_neighbours_and_replacement_is_independent():
     assert sorted(seen[:4]) == sorted(seen[4:]) == [0, 3, 6, 9]
     keys = jax.random.split(jax.random.key(0), 4000)
     zero = jnp.zeros((), jnp.int32)
-    draw = jax.vmap(lambda k: next_rows(gradients.BatchState(k, *3 * [zero]), 5, 2, "replacement"))
+    draw = jax.vmap(lambda k: next_rows(BatchState(k, *3 * [zero]), 5, 2, "replacement"))
     rows, _ = jax.jit(draw)(keys)
     same = np.mean(np.asarray(rows[:, 0]) == np.asarray(rows[:, 1]))
     assert abs(same - 0.2) < 5 * np.sqrt(0.16 / 4000)

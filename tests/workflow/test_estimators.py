@@ -292,10 +292,12 @@ def test_a_second_fit_of_a_search_compiles_nothing():
 
 @pytest.mark.slow
 def test_several_processes():
-    found = cross_val_score(clone(fitted()), X, Y, cv=2, n_jobs=2)
+    # With a noise for each row these few draws are far from stationary, and magnify differences more.
+    network = clone(fitted()).set_params(likelihood="gaussian")
+    found = cross_val_score(network, X, Y, cv=2, n_jobs=2)
     # Another seed moves these scores by 0.01 to 0.07; the order of sums in another process, which a chain
     # makes larger at every step, by up to 0.0002.
-    np.testing.assert_allclose(found, cross_val_score(clone(fitted()), X, Y, cv=2), atol=1e-3)
+    np.testing.assert_allclose(found, cross_val_score(network, X, Y, cv=2), atol=1e-3)
 
 
 def test_every_setting_reaches_the_fit(monkeypatch):
@@ -325,7 +327,8 @@ def test_every_setting_reaches_the_fit(monkeypatch):
 @pytest.mark.slow
 def test_a_run_until_predictions_are_known():
     loose = bnn.Tolerance(relative=0.5, log_score=1.0)
-    network = clone(fitted()).set_params(until=loose, num_samples=40, max_minutes=20.0).fit(X, Y)
+    options = {"until": loose, "num_samples": 40, "max_minutes": 20.0, "likelihood": "gaussian"}
+    network = clone(fitted()).set_params(**options).fit(X, Y)
     assert network.mcmc_.stopped.reason == "within tolerance"
     assert network.report_.tolerance == loose
 

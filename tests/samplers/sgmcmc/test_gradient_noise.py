@@ -77,8 +77,8 @@ def heat_of(kind=bnn.BAOAB, **options):
     kernel = kind(linear.model, step_size="auto", **options)
     run = bnn.MCMC(
         kernel,
-        num_warmup=1000,
-        num_samples=1000,
+        num_warmup=600,
+        num_samples=600,
         thinning=10,
         num_chains=chains,
         chain_method="vectorized",
@@ -97,12 +97,16 @@ def heat_of(kind=bnn.BAOAB, **options):
 
 
 def test_taken_off_it_leaves_positions_and_momenta_at_the_temperature():
-    """Within 5 Monte Carlo errors, and 3 % for the step; without it the chain is several times too hot."""
+    """Within 5 Monte Carlo errors, and 3 % for the step."""
     positions, momenta = heat_of(batch_size=BATCH, gradient_noise="auto")
     error = positions.std(ddof=1) / np.sqrt(len(positions))
-    assert error < 0.012
+    assert error < 0.02
     assert abs(positions.mean() - 1) < 5 * error + 0.03
     assert abs(momenta.mean() - 1) < 0.05
+
+
+@pytest.mark.slow
+def test_left_in_it_makes_the_chain_several_times_too_hot():
     hot, _ = heat_of(gradient=gradients.minibatch(BATCH, "replacement"))
     assert hot.mean() > 4
 
@@ -135,5 +139,5 @@ def test_without_warm_up_there_is_no_estimate():
 
 def test_all_rows_have_no_noise_to_estimate():
     kernel = bnn.BAOAB(linear.model, step_size=0.01, gradient_noise="auto")
-    state = kernel.init(jax.random.key(0), 10, model_args=DATA)
+    state = jax.eval_shape(lambda key: kernel.init(key, 10, model_args=DATA), jax.random.key(0))
     assert state.adaptation.noise is None

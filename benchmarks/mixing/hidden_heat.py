@@ -39,36 +39,34 @@ PERIOD = 100
 NUM_PREDICTED = 200
 
 
-def independent(size: int):
-    return gradients.minibatch(size, "replacement")
+def plain(size: int) -> Row:
+    return {"batch_size": size}
+
+
+def taken_off(size: int) -> Row:
+    return {"batch_size": size, "gradient_noise": "auto"}
 
 
 # Name to the kernel and what it differs in from its defaults, given the rows of a minibatch.
 METHODS: dict[str, Any] = {
-    "BAOAB": (bnn.BAOAB, lambda size: {"batch_size": size}),
-    "BAOAB, independent rows": (bnn.BAOAB, lambda size: {"gradient": independent(size)}),
-    "BAOAB, noise taken off": (
+    "BAOAB": (bnn.BAOAB, plain),
+    "BAOAB, independent rows": (
         bnn.BAOAB,
-        lambda size: {"batch_size": size, "gradient_noise": "auto"},
+        lambda size: {"gradient": gradients.minibatch(size, "replacement")},
     ),
+    "BAOAB, noise taken off": (bnn.BAOAB, taken_off),
     "BAOAB, control variate": (
         bnn.BAOAB,
         lambda size: {"gradient": gradients.control_variate(size)},
     ),
     "BAOAB, SVRG": (bnn.BAOAB, lambda size: {"gradient": gradients.svrg(size, PERIOD)}),
-    "SGHMC": (bnn.SGHMC, lambda size: {"batch_size": size}),
-    "SGHMC, noise taken off": (
-        bnn.SGHMC,
-        lambda size: {"batch_size": size, "gradient_noise": "auto"},
-    ),
-    "SGLD": (bnn.SGLD, lambda size: {"batch_size": size}),
-    "SGLD, noise taken off": (
-        bnn.SGLD,
-        lambda size: {"batch_size": size, "gradient_noise": "auto"},
-    ),
-    "SGNHT": (bnn.SGNHT, lambda size: {"batch_size": size}),
-    "MCLMC": (bnn.MCLMC, lambda size: {"batch_size": size}),
-    "AMAGOLD": (bnn.AMAGOLD, lambda size: {"batch_size": size}),
+    "SGHMC": (bnn.SGHMC, plain),
+    "SGHMC, noise taken off": (bnn.SGHMC, taken_off),
+    "SGLD": (bnn.SGLD, plain),
+    "SGLD, noise taken off": (bnn.SGLD, taken_off),
+    "SGNHT": (bnn.SGNHT, plain),
+    "MCLMC": (bnn.MCLMC, plain),
+    "AMAGOLD": (bnn.AMAGOLD, plain),
 }
 KEYS = ("rows", "batch", "temperature", "method", "seed")
 

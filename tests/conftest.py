@@ -1,6 +1,7 @@
 """What every test shares: two host devices, compiled programs, and where the reference data live."""
 
 import atexit
+import contextlib
 import gc
 import os
 import shutil
@@ -28,7 +29,7 @@ import jax
 import pytest
 from weekly import is_weekly
 
-from numpyro_bnn.storage.shared_programs import forget_programs
+from numpyro_bnn.storage.shared_programs import separate_programs
 
 TESTS = Path(__file__).resolve().parent
 SHARED = TESTS.parents[1] / "shared"
@@ -53,11 +54,8 @@ def pytest_collection_finish() -> None:
 def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that change the package itself share no compiled programs with others: a patch is not seen."""
     patches = "monkeypatch" in request.fixturenames
-    if patches:
-        forget_programs()
-    yield
-    if patches:
-        forget_programs()
+    with separate_programs() if patches else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from numpyro_bnn.approximations.members import (
     finite_members,
     keep_finite,
     name_far,
+    take_members,
     where_members,
 )
 from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
@@ -312,7 +313,7 @@ class MemberOptimizer:
         :raises ValueError: if no member is left.
         """
         good, left_out = keep_finite(self.owner, finite_members(z), self.about_data)
-        kept = {name: value[good] for name, value in z.items()}
+        kept = take_members(z, good) if left_out else z
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
         program = self.programs.compiled(self.programs.draws)

@@ -74,6 +74,12 @@ def where_members(take: Array, new: jax.Array, old: jax.Array) -> jax.Array:
     return jnp.where(jnp.reshape(take, (-1, *(1,) * (new.ndim - 1))), new, old)
 
 
+@jax.jit
+def take_members(z: Values, members: Array) -> Values:
+    """The members of these numbers; the shape of `members` becomes the leading axes."""
+    return {name: value[members] for name, value in z.items()}
+
+
 def finite_members(z: Values) -> np.ndarray:
     """Whether all values of each member are finite, (members,)."""
     # On the host: on the device each shape of a site would be compiled.

@@ -28,6 +28,7 @@ import optax
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.finish import fit_modes, say_if_not_reached
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
+from numpyro_bnn.approximations.members import take_members
 from numpyro_bnn.approximations.randomized_model import (
     draw_noise,
     gaussian_priors,
@@ -101,7 +102,7 @@ def map_estimate(
     best = [int(np.argmin(np.where(finite, energy, np.inf)))]
     say_if_not_reached("map_estimate", found[best])
     return member_optimizer.draws(
-        {name: value[np.asarray(best), None] for name, value in z.items()},
+        take_members(z, np.asarray(best)[:, None]),
         None,
         energy[best],
         **_measured(found[best]),

@@ -55,8 +55,9 @@ def log_prior(draws: Draws, x: PyTree, targets: list[str]) -> dict[str, np.ndarr
         )
     arguments = Arguments.split((x,), {})
 
-    def over_draws(flat: dict[str, Any], arrays: list[jax.Array]) -> dict[str, jax.Array]:
+    def over_draws(block: dict[str, Any], arrays: list[jax.Array]) -> dict[str, jax.Array]:
         (rows,), _ = Arguments.join(arrays, arguments.static)
+        flat = jax.tree.map(flat_draws, block)
         return lax.map(lambda draw: _of_one_draw(model, draw, rows, sites), flat, batch_size=VECTOR)
 
     program = compiled(over_draws, Traced(model, arguments.static, sites=sites))
@@ -64,8 +65,8 @@ def log_prior(draws: Draws, x: PyTree, targets: list[str]) -> dict[str, np.ndarr
     lead = (draws.num_chains, draws.num_draws)
     made: dict[str, np.ndarray] = {}
     for drawn in blocks_of_draws(known):
-        flat = {name: jnp.asarray(flat_draws(value[:, drawn])) for name, value in known.items()}
-        for name, found in program(flat, arguments.arrays).items():
+        block = {name: value[:, drawn] for name, value in known.items()}
+        for name, found in program(block, arguments.arrays).items():
             values = made.setdefault(name, np.empty(lead, found.dtype))
             values[:, drawn] = np.asarray(found).reshape(lead[0], -1)
     return made

@@ -166,7 +166,7 @@ class Predictor:
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         from_prior = any(self.structure.sites[name].plates for name in latent)
         for drawn in blocks_of_draws(grouped):
-            flat = {k: jnp.asarray(flat_draws(v[:, drawn])) for k, v in grouped.items()}
+            block = {name: value[:, drawn] for name, value in grouped.items()}
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
                 part = taken(self.x, rows)
@@ -174,12 +174,12 @@ class Predictor:
                 if from_prior:
                     key = jax.random.fold_in(jax.random.key(0), begin)
                     key = jax.random.fold_in(key, first) if first else key
-                    own = flat_draws(jax.random.split(key, lead)[:, drawn])
+                    own = jax.random.split(key, lead)[:, drawn]
                 more = extra[rows] if what in OF_TARGETS else extra
                 if what == "sample":
                     keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
-                    more = flat_draws(keys[:, drawn])
-                yield drawn, rows, self._program_of(target)(flat, part, more, own, what)
+                    more = keys[:, drawn]
+                yield drawn, rows, self._program_of(target)(block, part, more, own, what)
 
     def _evaluate(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -236,10 +236,16 @@ def flat_draws(draws: PyTree) -> PyTree:
 
 
 def _program(model: Callable, target: str, x: Any) -> Callable:
-    """The compiled program ``(draws, x, extra, keys, what) -> values by name``, for inputs like `x`."""
+    """The compiled program ``(draws, x, extra, keys, what) -> values by name``, for inputs like `x`.
 
-    def over_draws(flat: Any, x: Any, extra: Any, prior_keys: Any, what: str) -> Any:
-        return _over_draws(model, target, flat, x, extra, prior_keys, what)
+    Draws and keys have leading axes (chain, draw), and values one axis for both.
+    """
+
+    def over_draws(draws: Any, x: Any, extra: Any, prior_keys: Any, what: str) -> Any:
+        # Flattened in here: outside, the shape of every site would be compiled by itself.
+        flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
+        extra = flat_draws(extra) if what == "sample" else extra
+        return _over_draws(model, target, flat, x, extra, own, what)
 
     traced = Traced(model, Arguments.split((x,), {}).static, target=target)
     return compiled(over_draws, traced, static_argnums=4)

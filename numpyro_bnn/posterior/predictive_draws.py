@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -126,9 +125,9 @@ class Predictions:
         if "probs" in self.values:
             check_labels(what, y, self.probs.shape[-1])
         shape = self.probs.shape[2:-1] if "probs" in self.values else self.mean.shape[2:]
-        if jnp.shape(y) != shape:
+        if np.shape(y) != shape:
             raise ValueError(
-                f"{what}: y has shape {jnp.shape(y)}, but the predictions are for targets of "
+                f"{what}: y has shape {np.shape(y)}, but the predictions are for targets of "
                 f"shape {shape}. Give the targets of the rows that were predicted."
             )
         if self._shift is not None:
@@ -136,7 +135,7 @@ class Predictions:
             y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)
         elif isinstance(y, np.ndarray):
             check_fits(what, "y", y)
-        return self._evaluate(what, jnp.asarray(y))[what]
+        return self._evaluate(what, np.asarray(y))[what]
 
     def sample(self, key: jax.Array) -> np.ndarray:
         """One target of every row under each draw (posterior predictive draws).
@@ -159,7 +158,7 @@ def _of_first_rows(
 ) -> dict[str, np.ndarray]:
     """What predictions of `size` rows give, of the first rows alone."""
     if what in OF_TARGETS:
-        extra = jnp.concatenate([extra, jnp.repeat(extra[-1:], size - count, 0)])
+        extra = np.concatenate([extra, np.repeat(extra[-1:], size - count, 0)])
     return {name: made[:, :, :count] for name, made in evaluate(what, extra).items()}
 
 

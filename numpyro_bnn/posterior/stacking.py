@@ -127,5 +127,13 @@ def stack(
     within = (points - (ends - weights)[chain]) / weights[chain] * length
     taken = chain * length + np.clip(within.astype(int), 0, length - 1)
     taken = np.asarray(jax.random.permutation(key_order, taken))
-    flat = {n: jnp.asarray(v).reshape(-1, *v.shape[2:])[taken][None] for n, v in draws.items()}
-    return Draws(flat, draws.model, info=draws.info | {"weights": [float(w) for w in weights]})
+    chosen = _taken({name: jnp.asarray(value) for name, value in draws.items()}, taken)
+    return Draws(chosen, draws.model, info=draws.info | {"weights": [float(w) for w in weights]})
+
+
+@jax.jit
+def _taken(values: dict[str, jax.Array], taken: ArrayLike) -> dict[str, jax.Array]:
+    """Draws of all chains in a row, some of them taken as one chain."""
+    return {
+        name: value.reshape(-1, *value.shape[2:])[taken][None] for name, value in values.items()
+    }

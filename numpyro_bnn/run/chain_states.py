@@ -5,6 +5,7 @@ which: they advance all chains by a segment of the run.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -120,7 +121,8 @@ class ChainStates:
 
     def draws(self, count: int) -> PyTree:
         """The first `count` draws of the buffer, (chain, draw, …)."""
-        return self._joined(self.placement.gathered(self._draws), count, jnp.stack)
+        buffers = self.placement.gathered(self._draws)
+        return _joined_on_device(buffers, count, self.one_by_one, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:
         """A function that copies the first `count` draws to the host, (chain, draw, …).
@@ -129,13 +131,23 @@ class ChainStates:
         """
         buffers = self.placement.gathered(self._draws)
         self._taken.append(self._draws)
-        return lambda: self._joined(jax.tree.map(np.asarray, buffers), count, np.stack)
+        how = count, self.one_by_one, self.num_chains
+        return lambda: _joined(jax.tree.map(np.asarray, buffers), *how, np.stack)
 
-    def _joined(self, buffers: list[Any], count: int, stack: Callable) -> Any:
-        if self.one_by_one:
-            return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *buffers)
-        alone = self.num_chains == 1
-        return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], buffers[0])
+
+def _joined(
+    buffers: list[Any], count: int, one_by_one: bool, num_chains: int, stack: Callable
+) -> Any:
+    """The first `count` draws of all buffers, (chain, draw, …)."""
+    if one_by_one:
+        return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *buffers)
+    alone = num_chains == 1
+    return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], buffers[0])
+
+
+@partial(jax.jit, static_argnums=(1, 2, 3))
+def _joined_on_device(buffers: list[Any], count: int, one_by_one: bool, num_chains: int) -> Any:
+    return _joined(buffers, count, one_by_one, num_chains, jnp.stack)
 
 
 def chain_of(tree: PyTree, chain: int) -> PyTree:

@@ -92,7 +92,10 @@ def first_bad_draws(draws: PyTree) -> dict[int, int]:
 
 def _finite(values: Any) -> Any:
     if isinstance(values, jax.Array):
-        return _finite_on_device(values)
+        if any(device.platform != "cpu" for device in values.devices()):
+            return _finite_on_device(values)
+        # In host memory already, where no program for each shape has to be compiled.
+        values = np.asarray(values)
     # A sum needs one pass and no memory; it is finite only if all values are.
     with np.errstate(all="ignore"):
         if np.isfinite(values.sum()):

@@ -16,7 +16,8 @@ import hashlib
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -140,7 +141,15 @@ def is_compiled(program: object) -> bool:
     return size is not None and size() > 0
 
 
-def forget_programs() -> None:
-    """Forget all shared programs and the models that they keep alive."""
+@contextmanager
+def separate_programs() -> Iterator[None]:
+    """Share no program with what runs outside of this context, before, during or after it."""
     with _lock:
+        outside = OrderedDict(_programs)
         _programs.clear()
+    try:
+        yield
+    finally:
+        with _lock:
+            _programs.clear()
+            _programs.update(outside)

@@ -12,7 +12,7 @@ from numpyro import handlers
 import numpyro_bnn as bnn
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.storage import shared_programs
-from numpyro_bnn.storage.shared_programs import Traced, compiled, forget_programs
+from numpyro_bnn.storage.shared_programs import Traced, compiled, separate_programs
 
 X = np.linspace(-1.0, 1.0, 4)[:, None]
 SCALE = 1.0
@@ -20,9 +20,8 @@ SCALE = 1.0
 
 @pytest.fixture(autouse=True)
 def no_programs():
-    forget_programs()
-    yield
-    forget_programs()
+    with separate_programs():
+        yield
 
 
 def by_global(x, y=None):
@@ -239,8 +238,9 @@ def test_runs_of_equal_kernels_give_the_draws_of_a_run_alone():
     before = num_programs()
     shared = sampled(bnn.BAOAB(gaussian(1.0), step_size=0.1), 1)
     assert num_programs() == before
-    forget_programs()
-    np.testing.assert_array_equal(shared, sampled(bnn.BAOAB(gaussian(1.0), step_size=0.1), 1))
+    with separate_programs():
+        alone = sampled(bnn.BAOAB(gaussian(1.0), step_size=0.1), 1)
+    np.testing.assert_array_equal(shared, alone)
 
 
 def test_settings_of_a_kernel_tell_runs_apart():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpyro_bnn as bnn
-from numpyro_bnn.storage.shared_programs import forget_programs
+from numpyro_bnn.storage.shared_programs import separate_programs
 
 X = np.linspace(-2.0, 2.0, 12).reshape(6, 2)
 Y = X.sum(1)
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 
 @pytest.fixture(autouse=True)
 def no_programs():
-    forget_programs()
+    with separate_programs():
+        yield
 
 
 def model_of(y):

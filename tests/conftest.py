@@ -21,15 +21,16 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
-# Before workers start: ArviZ 0.23.0 writes the day to a file, which two of them would read half written.
-import arviz  # noqa: F401
-import jax
 import pytest
 from weekly import is_weekly
 
-from numpyro_bnn.storage.shared_programs import separate_programs
+# JAX and the package are imported where they are needed: not by the process that starts the workers.
+if version("arviz").startswith("0."):
+    # Before workers start: ArviZ 0.23.0 writes the day to a file, which two of them would read half written.
+    import arviz  # noqa: F401
 
 TESTS = Path(__file__).resolve().parent
 SHARED = TESTS.parents[1] / "shared"
@@ -53,6 +54,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that change the package itself share no compiled programs with others: a patch is not seen."""
+    from numpyro_bnn.storage.shared_programs import separate_programs
+
     patches = "monkeypatch" in request.fixturenames
     with separate_programs() if patches else contextlib.nullcontext():
         yield
@@ -73,12 +76,16 @@ def mesh_programs() -> int:
     Older JAX sees the results of the first chunk placed in another way than its arguments were, and
     compiles once more: seen on 0.7 and 0.10, and no longer on 0.12.
     """
+    import jax
+
     return 1 if jax.__version_info__ >= (0, 12) else 2
 
 
 @pytest.fixture(scope="module")
 def quick_compile() -> Iterator[None]:
     """Programs that compile several times faster and run slower: for tests of little work."""
+    import jax
+
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     yield

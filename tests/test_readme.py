@@ -20,11 +20,11 @@ import numpyro_bnn
 BLOCKS = [block for path in documents.DOCUMENTS for block in documents.blocks_of(path)]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 SHELL = [block for block in BLOCKS if block.language == "bash" and "pip install" not in block.text]
-# What every change runs, by document and number of the Python block: a model of one's own with NUTS, the
-# same with minibatches, and what takes no time.
+# What every change runs, by document and number of the Python block: a model of one's own with NUTS, and
+# what takes no time.
 QUICK = [
     [block for block in PYTHON if block.name.startswith(f"{document} ")][number]
-    for document, number in {"README.md": 1, "index.md": 1, "versions.md": 0}.items()
+    for document, number in {"README.md": 1, "versions.md": 0}.items()
 ]
 LONGEST_README = 150
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.predictions import predict
 
 Values = dict[str, np.ndarray]
@@ -116,7 +116,8 @@ def find_hidden_layers(
     :return: hidden layers; empty where the network has none that is found.
     """
     rng = np.random.default_rng(0)
-    base = {name: np.asarray(value[:1, -1]) for name, value in draws.items()}
+    last = one_draw(draws, 0, -1)
+    base = {name: value[None] for name, value in last.items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
     weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
     shapes = {name: base[name].shape[1:] for name in weights}

@@ -23,7 +23,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of, one_draw
 from numpyro_bnn.posterior.fitted import arguments_of, targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -252,7 +252,7 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     sites = [name for name in structure.observed if not structure.sites[name].factor]
     # The data are arguments, so that nothing but the targets is computed or kept.
     arguments = Arguments.split(args, kwargs)
-    draw = {name: np.asarray(value[0, 0]) for name, value in draws.items()}
+    draw = one_draw(draws, 0, 0)
 
     model = draws.model
 

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import xarray as xr
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
-from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.log_prior import log_prior
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -105,9 +104,8 @@ class ArvizGroups:
         kept = {name: v for name, v in draws.items() if base_sites or not name.endswith(".base")}
         classes = None
         if draws.model is not None and x is not None and len(targets) == 1:
-            draw = {name: jnp.asarray(value[0, 0]) for name, value in draws.items()}
             (inputs,), _ = prepared(draws.model, (x,), {})
-            classes = class_layer(draws.model, inputs, targets[0], draw)
+            classes = class_layer(draws.model, inputs, targets[0], one_draw(draws, 0, 0))
         shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
         axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():

@@ -175,6 +175,20 @@ def group_by_chain(samples: Mapping[str, Array], shapes: Mapping[str, tuple[int,
     return dict(samples)
 
 
+def one_draw(draws: Mapping[str, Any], chain: int, draw: int) -> dict[str, np.ndarray]:
+    """One draw on the host, by site."""
+    on_device = {name: value for name, value in draws.items() if isinstance(value, jax.Array)}
+    found = _at(on_device, chain, draw)
+    # In the order of the draws.
+    return {n: np.asarray(found[n] if n in found else v[chain, draw]) for n, v in draws.items()}
+
+
+@jax.jit
+def _at(values: dict[str, jax.Array], chain: int, draw: int) -> dict[str, jax.Array]:
+    # One program for all sites: outside of one, the shape of each would be compiled by itself.
+    return {name: value[chain, draw] for name, value in values.items()}
+
+
 def to_host(values: PyTree) -> PyTree:
     """NumPy arrays from device arrays."""
     return jax.tree.map(np.asarray, values)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
 
-from numpyro_bnn._types import PyTree
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import structure_of
@@ -110,9 +110,7 @@ def _weight_axes(site: str, shapes: Mapping[str, Shape]) -> list[str]:
     return [f"{parameter}.axis_{i}" for i in range(len(shape))]
 
 
-def class_layer(
-    model: Callable, x: PyTree, target: str, draw: Mapping[str, jax.Array]
-) -> str | None:
+def class_layer(model: Callable, x: PyTree, target: str, draw: Mapping[str, Array]) -> str | None:
     """The layer whose outputs are the logits of the classes, found by differentiating the model.
 
     The bias b of that layer, and of no other, moves the log probabilities as in a softmax:

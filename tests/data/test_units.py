@@ -99,7 +99,8 @@ def test_what_is_prepared_is_not_prepared_again():
     # The energy is that of rows standardised once, by whichever door they come.
     z = bnn.potential_of(model, X, Y).prior_draw(KEY)
     energies = [
-        bnn.potential_of(model, *data)(z) for data in ((X, Y), model.prepare((X, Y), {})[0])
+        jax.jit(bnn.potential_of(model, *data))(z)
+        for data in ((X, Y), model.prepare((X, Y), {})[0])
     ]
     assert energies[0] == energies[1]
     assert model.prepare((X, Y), {})[0][1].rows.mean() == pytest.approx(0, abs=1e-6)

@@ -73,6 +73,8 @@ def d(number, what="kernel"):
     return f"net/Dense_{number}.{what}"
 
 
+# Weights come from the prior; those of the module would only be compiled.
+ZEROS = nnx.initializers.zeros_init()
 FOUND = {
     "tanh": (bnn.MLP([4], 2), X, {HiddenLayer(d(0), (d(0, "bias"),), d(1), flips=True)}),
     "relu": (
@@ -109,7 +111,9 @@ FOUND = {
     ),
     "nnx": (
         nnx.Sequential(
-            nnx.Linear(3, 4, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(4, 2, rngs=nnx.Rngs(1))
+            nnx.Linear(3, 4, kernel_init=ZEROS, rngs=nnx.Rngs(0)),
+            jnp.tanh,
+            nnx.Linear(4, 2, kernel_init=ZEROS, rngs=nnx.Rngs(1)),
         ),
         X,
         {

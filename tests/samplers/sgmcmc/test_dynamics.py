@@ -242,12 +242,16 @@ METRIC = {"a": np.array([0.5, 1.0, 2.0]), "b": 0.7}
 
 
 def path(dynamics, state, settings, num_steps=6, which=slice(None)):
+    @jax.jit
+    def step(state, noises):
+        state = dynamics.step(state, noises, gradient, settings)
+        return state, ravel_pytree(state.position)[0]
+
     positions = []
     for i in range(num_steps):
         noises = tuple(example(100 + 10 * i + k) for k in range(max(dynamics.num_noises, 1)))
-        noises = noises[which][: dynamics.num_noises]
-        state = dynamics.step(state, noises, gradient, settings)
-        positions.append(ravel_pytree(state.position)[0])
+        state, position = step(state, noises[which][: dynamics.num_noises])
+        positions.append(position)
     return np.stack(positions), state
 
 

@@ -89,8 +89,14 @@ def differences(name):
     )(z)
     # Jacobians of the transforms: what the prior's energy has beyond the log density.
     seeded = seed(potential.bound, jax.random.key(0))
-    _, sites = log_density(seeded, potential.args, potential.kwargs, rest)
-    own = sum(jnp.sum(sites[n]["fn"].log_prob(rest[n])) for n in potential.structure.latent)
+
+    @jax.jit
+    def densities(rest):
+        _, sites = log_density(seeded, potential.args, potential.kwargs, rest)
+        latent = potential.structure.latent
+        return {n: jnp.sum(sites[n]["fn"].log_prob(rest[n])) for n in latent}
+
+    own = sum(densities(rest).values())
     assert np.isfinite(prior)
     integral = jax.jit(lambda power: tempered_integral(model, args, rest, weights, power))
     expected = jnp.stack([integral(power) for power in POWERS])

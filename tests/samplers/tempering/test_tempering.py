@@ -201,7 +201,7 @@ def test_energies_are_those_of_the_prior_and_of_the_likelihood():
     potential = Potential(model, (y,))
     z = {"scale": jnp.asarray(-0.4), "mean": jnp.array([0.7, -0.1])}
     prior, likelihood = jax.jit(potential.energies)(z)
-    np.testing.assert_allclose(prior + likelihood, potential(z), rtol=1e-5)
+    np.testing.assert_allclose(prior + likelihood, jax.jit(potential)(z), rtol=1e-5)
     scale, mean = np.exp(-0.4), np.array([0.7, -0.1])
     expected = 0.5 * norm.logpdf(y, mean.sum(), scale).sum() - (mean**4).sum()
     np.testing.assert_allclose(likelihood, -expected, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import jax.numpy as jnp
 import nets
 import numpyro
@@ -213,8 +214,8 @@ def test_precisions_by_unit_beyond_the_data_are_warned_of_once(
     prior = P.ByPath({pattern: UNITS, "*": P.Normal()})
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        sites(prior, module)
-        sites(prior, module)
+        for _ in range(2):
+            jax.eval_shape(lambda: {n: s["value"] for n, s in sites(prior, module).items()})
     assert len(heard) == warned
     if warned:
         text = str(heard[0].message)

@@ -122,8 +122,11 @@ def shapes_of(module, prior=NORMAL):
         seen[path] = shape
         return prior(path, shape)
 
-    with handlers.seed(rng_seed=0):
-        bnn.random_module("net", module, rule)
+    def traced():
+        with handlers.seed(rng_seed=0):
+            bnn.random_module("net", module, rule)
+
+    jax.eval_shape(traced)
     return seen
 
 

@@ -1,7 +1,9 @@
 """The reference posteriors that ship: their routes agree, and what is off by a known amount is graded so."""
 
 import json
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from numpyro.handlers import seed, trace
@@ -152,9 +154,9 @@ def test_an_unknown_reference_is_refused():
 def test_draws_of_the_model_are_graded():
     """Draws of the prior: its networks are nothing like those of the posterior."""
     reference = references.load("rdata")
-    sites = [sites_of(reference.model, reference.x, key) for key in range(8)]
-    stacked = {name: np.stack([each[name] for each in sites]) for name in sites[0]}
-    draws = {name: value.reshape(2, 4, *value.shape[1:]) for name, value in stacked.items()}
+    of_keys = jax.jit(jax.vmap(partial(sites_of, reference.model, reference.x)))
+    sites = of_keys(jax.random.split(jax.random.key(0), 8))
+    draws = {name: value.reshape(2, 4, *value.shape[1:]) for name, value in sites.items()}
     grade = references.grade(draws, reference)
     assert set(grade.parts) == {"functions", "log scales"}
     assert grade.parts["log scales"].num_scalars == 4

@@ -36,9 +36,8 @@ _STILL_FALLING = (
     "start from `optimize`; lower step_size only if the momenta stay hot after that."
 )
 _TOO_LARGE = (
-    "the step is too large for the curvature or for the minibatch noise; with minibatches give "
-    "gradient_noise='auto', which takes their noise off; else lower step_size, or raise batch_size or "
-    "friction."
+    "the step is too large for the curvature or for the minibatch noise; BAOAB, SGHMC and SGLD take that "
+    "noise off by gradient_noise='auto'; else lower step_size, or raise batch_size or friction."
 )
 _TOO_COLD = (
     "too little noise is added, or the step is near the largest that the curvature allows; lower "

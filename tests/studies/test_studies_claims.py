@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 from pages_of_studies import (
     EVIDENCE,
@@ -12,22 +11,37 @@ from pages_of_studies import (
     PREDICTIONS,
     PRIORS,
     line,
-    number,
     page,
     plain,
     rows_of,
-    with_error,
+)
+from sentences_of_studies import (
+    beside_nuts,
+    better_beyond_two_errors,
+    by_seed,
+    chains_that_never_meet,
+    columns_of_noise,
+    covered,
+    ensembles_in_a_sentence,
+    gains_in_a_sentence,
+    gains_of_tables,
+    gains_over_bde,
+    heat_by_method,
+    ladders_that_travel,
+    nearer_than_mean_field,
+    networks_averaged,
+    next_best,
+    not_converged,
+    shares_of_methods,
+    third_table,
+    units_in_a_sentence,
+    units_matched,
+    wide_tables,
 )
 
 from benchmarks._shared import mnist_posteriors
-from benchmarks.mixing import against_hmc, hidden_heat, which_sampler
-from benchmarks.predictions import (
-    calibration,
-    covariate_shift,
-    out_of_distribution,
-    tabular_report,
-)
-from benchmarks.priors import hierarchy_helps
+from benchmarks.mixing import against_hmc, which_sampler
+from benchmarks.predictions import covariate_shift
 
 
 class Claim(NamedTuple):
@@ -44,229 +58,6 @@ class Claim(NamedTuple):
     tell: Callable[[list], list[str]]
     row: dict
     column: str
-
-
-def of_tables(rows, method, over="deep ensemble", tables=tabular_report.TABLES):
-    """What a method gains by table, empty where not all splits are there."""
-    base = tabular_report.base_of(method, over)
-    found = [tabular_report.gain(rows, name, method, base) for name in tables]
-    return [with_error(tabular_report.mean_and_error(g)) if len(g) > 1 else "" for g in found]
-
-
-def gains_of_tables(rows):
-    methods = ("MCLMC", "MAMS", "NUTS", "BAOAB", "four layers, MCLMC")
-    columns = [of_tables(rows, method) for method in methods]
-    return [line(*cells) for cells in zip(tabular_report.TABLES, *columns)]
-
-
-def gains_in_a_sentence(rows):
-    def listed(cells):
-        return f"{', '.join(cells[:-1])} and {cells[-1]}"
-
-    deep, two = of_tables(rows, "four layers, MCLMC"), of_tables(rows, "MCLMC")
-    return [f"MCLMC gains {listed(two)} nats, with four layers {listed(deep)}, at 3 to"]
-
-
-def gains_over_bde(rows):
-    small = ("yacht", "energy", "concrete", "airfoil")
-    return [" | ".join(of_tables(rows, m, "bde", small)) for m in ("MCLMC", "MCLMC, rough")]
-
-
-def wide_tables(rows):
-    return [*tabular_report.wide(rows), *tabular_report.first_split(rows)]
-
-
-SHOWN = (
-    "MCLMC, non-centred",
-    "tempering, HMC, non-centred",
-    "MCLMC, collapsed",
-    "HMC, non-centred, long, moves",
-    "MCLMC, non-centred, small steps",
-    "NUTS, non-centred, accepting 0.8",
-    "NUTS, non-centred",
-)
-
-
-def shares_of_methods(rows):
-    found = [
-        which_sampler.shares(rows, label, unit)
-        for unit in ("1000", "second")
-        for label in ("precisions", "functions")
-    ]
-    return [line(method, *(number(share[method]) for share in found)) for method in SHOWN]
-
-
-def chains_that_never_meet(rows):
-    assert which_sampler.informative(rows, "functions") == ["rdata", "digits"]
-    assert which_sampler.informative(rows, "precisions") == ["rdata", "digits"]
-    most = [
-        max(max(r["functions_min_ess"], r["precisions_min_ess"]) for r in rows if r["problem"] == p)
-        for p in ("yacht", "airfoil")
-    ]
-    return ["no method has more than {:.1f} and {:.1f} there".format(*most)]
-
-
-def beside_nuts(rows, name="digits"):
-    """Effective draws of small steps over those of NUTS, at both targets of acceptance."""
-    return [
-        f"{ratio:.1f}"
-        for nuts in ("NUTS, non-centred", "NUTS, non-centred, accepting 0.8")
-        for ratio in which_sampler.times(rows, name, which_sampler.SMALL, nuts)
-    ]
-
-
-def ladders_that_travel(rows):
-    """A line for each row: gradients, R-hat, evidence, barrier, round trips, and moves by rung."""
-
-    def spread(cell, digits):
-        values = sorted(float(v) for v in str(cell).split())
-        return f"{values[0]:.{digits}f} to {values[-1]:.{digits}f}"
-
-    for row in rows:
-        by_rung = np.array(row["move_correlations"].split(), float)
-        yield line(
-            f"{row['ladder']}, {row['sweeps']} sweeps",
-            f"{row['gradients'] / 1e5:.1f}",
-            f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})",
-            spread(row["log_evidence"], 0),
-            f"{row['barrier']:.1f}",
-            f"{row['round_trips']} ({row['round_trips_at_best']:.0f})",
-            f"{by_rung.min():.2f}, {np.median(by_rung):.2f}, {by_rung.max():.2f}",
-        )
-
-
-def heat_by_method(rows):
-    """Variances of predictions by method and setting, and temperatures of momenta, over what is right."""
-
-    def short(value):
-        return "above 900" if value > 900 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
-
-    table = hidden_heat.averaged(rows)
-    for method in hidden_heat.METHODS:
-        own = [row for row in table if row["method"] == method]
-        heat = sorted(row["kinetic"] for row in own)
-        momenta = "" if np.isnan(heat).any() else f"{short(heat[0])} to {short(heat[-1])}"
-        yield line(method, *(short(row["variance of predictions"]) for row in own), momenta)
-
-
-def by_seed(rows):
-    first = rows_of("mixing/which_sampler", problem="digits", method=rows[0]["method"])[0]
-    for column in ("functions_max_rhat", "precisions_max_rhat", "precisions_min_by_1000"):
-        assert rows[0][column] == pytest.approx(
-            first[column], abs=0.05 if "1000" in column else 0.005
-        )
-    columns = [[row[c] for row in rows] for c in list(rows[0])[3:]]
-    return [
-        "{:.2f}, {:.2f} and {:.2f} for functions".format(*columns[0]),
-        "{:.2f}, {:.2f} and {:.2f} for log precisions".format(*columns[1]),
-        "with {}, {} and {} effective draws of log precisions".format(*columns[2]),
-    ]
-
-
-def nearer_than_mean_field(rows):
-    found = list(against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field"))
-    assert len(found) == 3
-    return [line(name, number(a, 3), number(b, 3)) for name, a, b in found]
-
-
-def ensembles_in_a_sentence(rows):
-    name, one, other = next(
-        against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field")
-    )
-    assert name == "mnist"
-    return [
-        f"A deep ensemble ({one:.3f}) is nearer than mean field ({other:.3f}), on three problems"
-    ]
-
-
-def next_best(rows):
-    by_label = [which_sampler.shares(rows, label, "1000") for label in ("precisions", "functions")]
-    (first, second), (_, other) = (list(found.values())[:2] for found in by_label)
-    assert first == 1
-    return [f"the next sampler has {second:.2f} (precisions) and {other:.2f} (functions) of its"]
-
-
-def units_matched(rows):
-    def share(value):
-        return f"{value:.1%}".replace("%", " %")
-
-    return [
-        line(
-            r["table"],
-            f"{r['width']} {r['activation']}",
-            share(r["between chains"]),
-            share(r["between, matched"]),
-        )
-        for r in rows
-    ]
-
-
-def units_in_a_sentence(rows):
-    by = {(r["table"], r["width"], r["activation"]): r for r in rows}
-
-    def both(*key):
-        return "{:.1f} and {:.1f} %".format(
-            *(100 * by[key][c] for c in ("between chains", "between, matched"))
-        )
-
-    tanh = [100 * by["yacht", width, "tanh"]["between chains"] for width in (4, 16)]
-    boston = f"({both('boston', 4, 'tanh')}, {both('boston', 16, 'tanh')})"
-    return [
-        "nearly: {:.1f} and {:.1f} % of".format(*tanh),
-        boston,
-        f"takes nothing away ({both('boston', 16, 'relu')})",
-    ]
-
-
-NAMES = {
-    "normal": "N(0, 1)",
-    "fan_in": "scales by fan-in",
-    "group": "precisions by group",
-    "unit": "precisions by unit",
-    "weight": "precisions by weight",
-}
-
-
-def columns_of_noise(rows):
-    own = {prior: hierarchy_helps.losses(rows, prior).values() for prior in NAMES}
-    names = NAMES | {"unit": "precisions by unit (one an input)"}
-    return [line(names[prior], *map(with_error, found)) for prior, found in own.items()]
-
-
-def third_table(rows):
-    mean, error = hierarchy_helps.losses(rows, "unit")["yacht"]
-    return [f"loses {with_error((-mean, error))}"]
-
-
-def better_beyond_two_errors(rows):
-    lines = {row["prior"]: row for row in hierarchy_helps.summary(rows) if not row["noise columns"]}
-    for prior in ("group", "unit", "weight", "normal"):
-        found = hierarchy_helps.gains(rows, prior).values()
-        count = sum(mean > 2 * error for mean, error in found)
-        assert not any(mean < -2 * error for mean, error in found)
-        over = with_error((lines[prior]["lppd - fan_in"], lines[prior]["± s.e."]), 3)
-        yield line(NAMES[prior], over, f"{count} table{'' if count == 1 else 's'}")
-
-
-def not_converged(rows):
-    return [f"{sum(r['converged'] == 'no' for r in rows)} of {len(rows)} runs have not converged"]
-
-
-def covered(rows):
-    return [
-        line(f"{r['table']}, `{r['method']}`", r["coverage before"], r["coverage after"])[:-2]
-        for r in calibration.averaged(rows)
-    ]
-
-
-def networks_averaged(rows):
-    lines = out_of_distribution.summary(rows, out_of_distribution.LENGTHS["full"])
-    kinds = [f"{kind}, MI" for kind in out_of_distribution.UNFAMILIAR]
-    return [
-        line(r["method"], str(r["networks averaged"]), *(number(r[k], 3) for k in kinds))
-        for r in lines
-        if r["prior"] == "normal" and r["method"] != "MAP"
-    ]
 
 
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}

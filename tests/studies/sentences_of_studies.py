@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pages_of_studies import line, number, rows_of, with_error
 
-from benchmarks.mixing import against_hmc, hidden_heat, which_sampler
+from benchmarks.mixing import acceptance, against_hmc, hidden_heat, which_sampler
 from benchmarks.predictions import calibration, out_of_distribution, tabular_report
 from benchmarks.priors import hierarchy_helps
 
@@ -110,6 +110,17 @@ def heat_by_method(rows):
         heat = sorted(row["kinetic"] for row in own)
         momenta = "" if np.isnan(heat).any() else f"{short(heat[0])} to {short(heat[-1])}"
         yield line(method, *(short(row["variance of predictions"]) for row in own), momenta)
+
+
+def acceptance_by_method(rows):
+    """Lines of the table, and what SGLD would lose where MALA loses one percent."""
+    for row in acceptance.summary(rows):
+        yield line(*map(str, row.values()))
+    losses = [acceptance.rejected_where_mala_loses_one_percent(rows, m) for m in acceptance.MODELS]
+    yield "where MALA rejects 1 % (h = {:.3f} and {:.3f})".format(*(at for at, _ in losses))
+    yield "be rejected {:.0%} and {:.0%} of the time".format(*(lost for _, lost in losses)).replace(
+        "%", " %"
+    )
 
 
 def by_seed(rows):

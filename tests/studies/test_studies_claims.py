@@ -16,6 +16,7 @@ from pages_of_studies import (
     rows_of,
 )
 from sentences_of_studies import (
+    acceptance_by_method,
     beside_nuts,
     better_beyond_two_errors,
     by_seed,
@@ -127,6 +128,13 @@ CLAIMS = {
         lambda rows: [*ladders_that_travel(rows)],
         {"ladder": "plain", "sweeps": 600},
         "barrier",
+    ),
+    "acceptance": Claim(
+        "mixing/acceptance",
+        (MIXING,),
+        lambda rows: [*acceptance_by_method(rows)],
+        {"model": "network", "method": "MALA", "scale": 0.00625},
+        "rejected",
     ),
     "hidden_heat": Claim(
         "mixing/hidden_heat",

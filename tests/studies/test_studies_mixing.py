@@ -10,6 +10,7 @@ from scipy.special import kve
 
 import numpyro_bnn as bnn
 from benchmarks.mixing import (
+    acceptance,
     flat_directions,
     function_space,
     hierarchical_posteriors,
@@ -145,3 +146,12 @@ def test_a_posterior_on_which_no_chain_moves_does_not_tell_samplers_apart():
     assert which_sampler.times(rows, "moves", "a", "b") == (4.0, 4.0)
     assert which_sampler.times(rows, "moves", "a", "d") is None
     assert which_sampler.shares(rows[3:], "functions", "1000") == {}
+
+
+def test_the_power_that_rejections_fall_with_is_found_where_rounding_does_not_decide():
+    rows = [
+        {"scale": h, "rejected": 0.3 * h**3 + 1e-6, "error": 1e-4 * h**3} for h in acceptance.SCALES
+    ]
+    found, error = acceptance.power(rows[::-1])
+    assert found == pytest.approx(3, abs=0.15)
+    assert 0 < error < 0.01

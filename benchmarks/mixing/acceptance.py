@@ -1,0 +1,231 @@
+"""How fast acceptance goes to one as steps become small: the ground on which SGLD leaves out the test.
+
+Two moons in the plane, a logistic regression and a tanh network on 200 rows of them, as in
+`predictions.decision_boundary`. Chains begin at draws of a long HMC run and propose with standard deviation
+h: a random walk, Langevin dynamics on all rows (MALA), SGLD with minibatches of 20 rows accepted with the
+energy of all rows or of its minibatch, and HMC trajectories of one unit of time in steps of h. Stored is
+the mean probability of acceptance. For small h one minus it is a power of h; for the random walk and for
+SGLD its factor is known too: E|g| h/√(2π), where g is the gradient, or the noise of the minibatch's.
+
+    python -m benchmarks.mixing.acceptance [--quick]
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.infer import HMC
+
+import numpyro_bnn as bnn
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.predictions.decision_boundary import BATCH, MODELS, ROWS, STEP, data, run
+
+SCALES = tuple(0.4 / 2**k for k in range(7))
+LENGTH = 1.0
+RANDOM_WALK, ALL_ROWS = "random walk", "SGLD, accepted by all rows"
+# The power of h that one minus acceptance falls with: Roberts and Rosenthal (1998) for MALA, Beskos and
+# others (2013) for HMC; for the others the first term of the logarithm of the ratio.
+POWERS = {
+    RANDOM_WALK: 1,
+    ALL_ROWS: 1,
+    "SGLD, accepted by its minibatch": 3,
+    "MALA": 3,
+    "HMC": 2,
+}
+SIZES = {
+    "full": {"starts": 64, "steps": 100, "scales": SCALES, "reference": "full"},
+    "quick": {"starts": 32, "steps": 20, "scales": SCALES[::2], "reference": "quick"},
+    "toy": {"starts": 8, "steps": 5, "scales": SCALES[-2:], "reference": "toy"},
+}
+# Powers are those between the two smallest scales at which more than this is rejected: energies of a hundred
+# nats are known to 10⁻⁵ in single precision.
+ROUNDING = 2e-5
+
+
+@cache
+def starts_of(name: str, size: str) -> Any:
+    """Draws of a long HMC run, far from each other."""
+    from benchmarks.predictions.decision_boundary import SIZES as LONG
+
+    made, _ = run("HMC", MODELS[name], STEP[name], LONG[SIZES[size]["reference"]])
+    count = SIZES[size]["starts"]
+
+    def chosen(draws: np.ndarray) -> np.ndarray:
+        flat = np.reshape(draws, (-1, *draws.shape[2:]))
+        return flat[np.linspace(0, len(flat) - 1, count).astype(int)]
+
+    return {n: chosen(np.asarray(v)) for n, v in made.get_samples(group_by_chain=True).items()}
+
+
+def kernel_of(method: str, model: Callable, scale: float) -> Any:
+    """A kernel whose proposals have the standard deviation `scale`."""
+    if method == RANDOM_WALK:
+        return bnn.RandomWalk(model, step_size=scale)
+    if method == "MALA":
+        return bnn.MALA(model, step_size=scale**2)
+    if method.startswith("SGLD"):
+        rule = "full" if method == ALL_ROWS else "minibatch"
+        return bnn.SGLD(model, step_size=scale**2, batch_size=BATCH, accept=rule)
+    fixed = {"adapt_step_size": False, "adapt_mass_matrix": False, "trajectory_length": None}
+    return HMC(model, step_size=scale, num_steps=round(LENGTH / scale), **fixed)
+
+
+@cache
+def mean_slope(name: str, size: str, of_noise: bool) -> float:
+    """Mean norm over the starts: of the gradient, or of the noise that a minibatch adds to it."""
+    potential = bnn.potential_of(MODELS[name], *data())
+    plate, _ = potential.data_plate()
+
+    @jax.jit
+    def norm(z: Any, rows: jax.Array) -> jax.Array:
+        slope = ravel_pytree(jax.grad(potential)(z))[0]
+        if of_noise:
+            slope -= ravel_pytree(jax.grad(lambda z: potential.minibatch(z, rows, plate))(z))[0]
+        return (slope**2).sum() ** 0.5
+
+    starts, rng = starts_of(name, size), np.random.default_rng(0)
+    count, batches = SIZES[size]["starts"], 20 if of_noise else 1
+    return float(
+        np.mean(
+            [
+                norm({n: v[i] for n, v in starts.items()}, rng.permutation(ROWS)[:BATCH])
+                for i in range(count)
+                for _ in range(batches)
+            ]
+        )
+    )
+
+
+def cell(model: str, method: str, scale: float, size: str) -> Iterator[Row]:
+    """The mean probability of acceptance of one kernel."""
+    numbers = SIZES[size]
+    mcmc = bnn.MCMC(
+        kernel_of(method, MODELS[model], scale),
+        num_warmup=0,
+        num_samples=numbers["steps"],
+        num_chains=numbers["starts"],
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    key = jax.random.fold_in(jax.random.key(0), sum(map(ord, method)) + round(1e5 * scale))
+    starts = starts_of(model, size)
+    mcmc.run(key, *data(), init_params=starts, extra_fields=("accept_prob",))
+    rejected = 1 - np.asarray(mcmc.get_extra_fields(True)["accept_prob"], np.float64).mean(1)
+    known: float | str = ""
+    if POWERS[method] == 1:
+        known = scale * mean_slope(model, size, method == ALL_ROWS) / (2 * np.pi) ** 0.5
+    yield {
+        "rejected": float(rejected.mean()),
+        "error": float(rejected.std(ddof=1) / len(rejected) ** 0.5),
+        "rejected, first order": known,
+    }
+
+
+def of_method(rows: Sequence[Row], model: str, method: str) -> list[Row]:
+    """Rows of one method on one model, from the smallest scale."""
+    own = [r for r in rows if (r["model"], r["method"]) == (model, method)]
+    return sorted(own, key=lambda r: r["scale"])
+
+
+def power(rows: Sequence[Row]) -> tuple[float, float]:
+    """The power of the scale that rejections fall with between the two smallest, and its error."""
+    one, two = [r for r in rows if r["rejected"] > ROUNDING][:2]
+    ratio = np.log(two["scale"] / one["scale"])
+    found = np.log(two["rejected"] / one["rejected"]) / ratio
+    return float(found), float(np.hypot(*(r["error"] / r["rejected"] for r in (one, two))) / ratio)
+
+
+def rejected_where_mala_loses_one_percent(rows: Sequence[Row], model: str) -> tuple[float, float]:
+    """The scale at which MALA rejects 1 %, and what SGLD on minibatches would reject there."""
+    own, mala = (of_method(rows, model, method) for method in (ALL_ROWS, "MALA"))
+    scales, rate = np.log([[r["scale"], r["rejected"]] for r in mala]).T
+    at = np.interp(np.log(0.01), rate, scales)
+    scales, rate = np.log([[r["scale"], r["rejected"]] for r in own]).T
+    return float(np.exp(at)), float(np.exp(np.interp(at, scales, rate)))
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """One row for each model and method: powers, and steps at which one in a hundred is rejected."""
+    made = []
+    for model in MODELS:
+        for method, expected in POWERS.items():
+            own = of_method(rows, model, method)
+            found, error = power(own)
+            rate = [r["rejected"] for r in own]
+            at = np.exp(np.interp(np.log(0.01), np.log(rate), np.log([r["scale"] for r in own])))
+            smallest = own[0]
+            known = smallest["rejected, first order"]
+            made.append(
+                {
+                    "model": model,
+                    "method": method,
+                    "power": f"{found:.2f} ± {error:.2f}",
+                    "power known": expected,
+                    "h at 1 % rejected": f"{at:.2g}" if rate[0] < 0.01 < rate[-1] else "",
+                    "smallest h: rejected": f"{smallest['rejected']:.2g} ± {smallest['error']:.1g}",
+                    "of the first order": f"{smallest['rejected'] / known:.2f}" if known else "",
+                }
+            )
+    return made
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    return [
+        f"{r['model']}, {r['method']}: one minus acceptance falls as h to the power {r['power']} "
+        f"(known: {r['power known']})."
+        for r in summary(rows)
+    ]
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """One minus acceptance against the scale; dotted where the first order is known."""
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(
+        1, len(MODELS), figsize=(9, 4.2), layout="constrained", sharey=True
+    )
+    for ax, model in zip(panels, MODELS):
+        for k, method in enumerate(POWERS):
+            own = of_method(rows, model, method)
+            x = [r["scale"] for r in own]
+            color = bnn.plots.PALETTE[k]
+            ax.errorbar(
+                x,
+                [r["rejected"] for r in own],
+                yerr=[2 * r["error"] for r in own],
+                marker="os^Dv"[k],
+                color=color,
+                label=method,
+                capsize=2,
+            )
+            if POWERS[method] == 1:
+                first = [min(r["rejected, first order"], 1.0) for r in own]
+                label = "first order in h" if method == RANDOM_WALK else None
+                ax.plot(x, first, color="0.3", linestyle=":", zorder=3, label=label)
+        ax.set(xscale="log", yscale="log", xlabel="standard deviation h of a proposal", title=model)
+    panels[0].set_ylabel("1 - acceptance (± 2 errors)")
+    named = panels[0].get_legend_handles_labels()
+    figure.legend(*named, loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    study = Study(__file__, ("model", "method", "scale"), given)
+    study.run(
+        [
+            {"model": model, "method": method, "scale": scale}
+            for model in MODELS
+            for method in POWERS
+            for scale in SIZES[given.size]["scales"]
+        ],
+        lambda model, method, scale: cell(model, method, scale, given.size),
+    )
+    study.publish(summary(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -73,7 +72,7 @@ def optimize(
     check_key("optimize", key)
     member_optimizer = MemberOptimizer("optimize", model, args, kwargs, batch_size)
     z, energy = member_optimizer.fit(key, num_chains, options)
-    bad = [int(chain) for chain in jnp.flatnonzero(~jnp.isfinite(energy))]
+    bad = np.flatnonzero(~np.isfinite(energy)).tolist()
     if bad:
         raise ValueError(
             f"optimize: the potential energy of start(s) {bad} is not finite. "

@@ -122,6 +122,9 @@ class ChainStates:
     def draws(self, count: int) -> PyTree:
         """The first `count` draws of the buffer, (chain, draw, …)."""
         buffers = self.placement.gathered(self._draws)
+        together = not self.one_by_one and self.num_chains > 1
+        if together and all(leaf.shape[1] == count for leaf in jax.tree.leaves(buffers)):
+            return buffers[0]
         return _joined_on_device(buffers, count, self.one_by_one, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:

@@ -185,6 +185,8 @@ class SGMCMC(MCMCKernel):
 
     def is_cold(self, num_steps: int) -> bool:
         """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
+        if self.temperature(0) > 0:
+            return False
         return not bool(jnp.any(jax.vmap(self.temperature)(jnp.arange(num_steps))))
 
     @property

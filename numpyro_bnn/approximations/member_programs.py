@@ -88,16 +88,23 @@ class MemberPrograms:
         """
         centered = marginal_of(self.model, self.static, arrays)
 
-        def one(key: jax.Array, noise: PyTree) -> Values:
+        num_members = len(keys)
+        keys_rows, keys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        keys = jax.vmap(lambda key: jax.random.split(key, _CANDIDATES))(keys)
+
+        def candidate(numbered: tuple) -> Values:
+            i, key = numbered
+            return centered.begin(key, given, i % 2 == 1)
+
+        # One after another: draws for a vector of keys take several times as long to compile.
+        numbers = jnp.tile(jnp.arange(_CANDIDATES), num_members)
+        drawn = jax.tree.map(
+            lambda leaf: leaf.reshape(num_members, _CANDIDATES, *leaf.shape[1:]),
+            lax.map(candidate, (numbers, keys.reshape(-1))),
+        )
+
+        def best_of(drawn: Values, key_rows: jax.Array, noise: PyTree) -> Values:
             rows = self.rows(arrays, noise)
-            key_rows, key = jax.random.split(key)
-
-            def candidate(numbered: tuple) -> Values:
-                i, key = numbered
-                return centered.begin(key, given, i % 2 == 1)
-
-            keys = jax.random.split(key, _CANDIDATES)
-            drawn = lax.map(candidate, (jnp.arange(_CANDIDATES), keys))
             # All candidates are judged by one minibatch.
             first = jax.tree.map(lambda leaf: leaf[0], drawn)
             batches = self.estimator.init(rows, first, key_rows)
@@ -105,7 +112,7 @@ class MemberPrograms:
             best = jnp.argmin(jnp.where(jnp.isfinite(energy), energy, jnp.inf))
             return jax.tree.map(lambda leaf: leaf[best], drawn)
 
-        return jax.vmap(one)(keys, noise)
+        return jax.vmap(best_of)(drawn, keys_rows, noise)
 
     def advance(self, optimizer: optax.GradientTransformation) -> Callable:
         """The compiled program ``(members, num_steps, noise, arrays) -> (members, energies, variances)``.

@@ -6,7 +6,7 @@ from pages_of_studies import line, number, rows_of, with_error
 
 from benchmarks.mixing import acceptance, against_hmc, hidden_heat, which_sampler
 from benchmarks.predictions import calibration, out_of_distribution, tabular_report
-from benchmarks.priors import hierarchy_helps
+from benchmarks.priors import hierarchy_helps, weight_decay
 
 
 def of_tables(rows, method, over="deep ensemble", tables=tabular_report.TABLES):
@@ -121,6 +121,22 @@ def acceptance_by_method(rows):
     yield "be rejected {:.0%} and {:.0%} of the time".format(*(lost for _, lost in losses)).replace(
         "%", " %"
     )
+
+
+def training_beside_modes(rows):
+    """Lines of the table of trainings."""
+    return [line(*map(str, row.values())) for row in weight_decay.averaged(rows)]
+
+
+def decoupled_decay_in_a_sentence(rows):
+    """Nats above a mode for a prior of standard deviation 1."""
+    nats = {
+        row["method"]: row["nats above the mode: median"]
+        for row in weight_decay.averaged(rows)
+        if row["prior sd"] == "1"
+    }
+    decoupled, none = nats[weight_decay.DECOUPLED], nats[weight_decay.NO_DECAY]
+    return [f"{decoupled} nats above the nearest mode for a prior of sd 1, no decay {none}"]
 
 
 def by_seed(rows):

@@ -6,12 +6,27 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from weekly import is_weekly
 
 # Before JAX starts: two host devices, so that "parallel" chains are exercised everywhere.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Files of tests are in memory, where there is much of it: a disk takes milliseconds to replace one.
+_MEMORY = "/dev/shm"
+if (
+    "TMPDIR" not in os.environ
+    and os.access(_MEMORY, os.W_OK)
+    and shutil.disk_usage(_MEMORY).free > 4 * 2**30
+):
+    os.environ["TMPDIR"] = _MEMORY
+    tempfile.tempdir = None
 # Programs that compile for long are compiled once a session: its workers and their child processes
 # inherit the folder, which the process that made it removes. A developer may name one that stays.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -19,13 +34,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs
     atexit.register(shutil.rmtree, _programs, ignore_errors=True)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
-
-from collections.abc import Iterator
-from importlib.metadata import version
-from pathlib import Path
-
-import pytest
-from weekly import is_weekly
 
 # JAX and the package are imported where they are needed: not by the process that starts the workers.
 if version("arviz").startswith("0."):

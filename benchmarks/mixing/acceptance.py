@@ -21,7 +21,8 @@ from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Row, Study, parser
-from benchmarks.predictions.decision_boundary import BATCH, MODELS, ROWS, STEP, data, run
+from benchmarks.predictions import decision_boundary
+from benchmarks.predictions.decision_boundary import BATCH, MODELS, ROWS, STEP, data
 
 SCALES = tuple(0.4 / 2**k for k in range(7))
 LENGTH = 1.0
@@ -36,9 +37,9 @@ POWERS = {
     "HMC": 2,
 }
 SIZES = {
-    "full": {"starts": 64, "steps": 100, "scales": SCALES, "reference": "full"},
-    "quick": {"starts": 32, "steps": 20, "scales": SCALES[::2], "reference": "quick"},
-    "toy": {"starts": 8, "steps": 5, "scales": SCALES[-2:], "reference": "toy"},
+    "full": {"starts": 64, "steps": 100, "scales": SCALES},
+    "quick": {"starts": 32, "steps": 20, "scales": SCALES[::2]},
+    "toy": {"starts": 8, "steps": 5, "scales": SCALES[2:4]},
 }
 # Powers are those between the two smallest scales at which more than this is rejected: energies of a hundred
 # nats are known to 10⁻⁵ in single precision.
@@ -48,16 +49,11 @@ ROUNDING = 2e-5
 @cache
 def starts_of(name: str, size: str) -> Any:
     """Draws of a long HMC run, far from each other."""
-    from benchmarks.predictions.decision_boundary import SIZES as LONG
-
-    made, _ = run("HMC", MODELS[name], STEP[name], LONG[SIZES[size]["reference"]])
-    count = SIZES[size]["starts"]
-
-    def chosen(draws: np.ndarray) -> np.ndarray:
-        flat = np.reshape(draws, (-1, *draws.shape[2:]))
-        return flat[np.linspace(0, len(flat) - 1, count).astype(int)]
-
-    return {n: chosen(np.asarray(v)) for n, v in made.get_samples(group_by_chain=True).items()}
+    made, _ = decision_boundary.run("HMC", MODELS[name], STEP[name], decision_boundary.SIZES[size])
+    draws = {n: np.asarray(v) for n, v in made.get_samples().items()}
+    last = len(next(iter(draws.values()))) - 1
+    chosen = np.linspace(0, last, SIZES[size]["starts"]).astype(int)
+    return {n: v[chosen] for n, v in draws.items()}
 
 
 def kernel_of(method: str, model: Callable, scale: float) -> Any:
@@ -138,13 +134,22 @@ def power(rows: Sequence[Row]) -> tuple[float, float]:
     return float(found), float(np.hypot(*(r["error"] / r["rejected"] for r in (one, two))) / ratio)
 
 
+def curve(own: Sequence[Row]) -> np.ndarray:
+    """Logarithms of scales and rejections of one method, (2, scale)."""
+    return np.log([[r["scale"], r["rejected"]] for r in own]).T
+
+
+def scale_at_one_percent(own: Sequence[Row]) -> float:
+    """The scale at which one proposal in a hundred is rejected, between two that were run."""
+    scales, rejected = curve(own)
+    return float(np.exp(np.interp(np.log(0.01), rejected, scales)))
+
+
 def rejected_where_mala_loses_one_percent(rows: Sequence[Row], model: str) -> tuple[float, float]:
     """The scale at which MALA rejects 1 %, and what SGLD on minibatches would reject there."""
-    own, mala = (of_method(rows, model, method) for method in (ALL_ROWS, "MALA"))
-    scales, rate = np.log([[r["scale"], r["rejected"]] for r in mala]).T
-    at = np.interp(np.log(0.01), rate, scales)
-    scales, rate = np.log([[r["scale"], r["rejected"]] for r in own]).T
-    return float(np.exp(at)), float(np.exp(np.interp(at, scales, rate)))
+    at = scale_at_one_percent(of_method(rows, model, "MALA"))
+    rejected = np.interp(np.log(at), *curve(of_method(rows, model, ALL_ROWS)))
+    return at, float(np.exp(rejected))
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -154,9 +159,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         for method, expected in POWERS.items():
             own = of_method(rows, model, method)
             found, error = power(own)
-            rate = [r["rejected"] for r in own]
-            at = np.exp(np.interp(np.log(0.01), np.log(rate), np.log([r["scale"] for r in own])))
             smallest = own[0]
+            between = smallest["rejected"] < 0.01 < own[-1]["rejected"]
             known = smallest["rejected, first order"]
             made.append(
                 {
@@ -164,7 +168,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
                     "method": method,
                     "power": f"{found:.2f} ± {error:.2f}",
                     "power known": expected,
-                    "h at 1 % rejected": f"{at:.2g}" if rate[0] < 0.01 < rate[-1] else "",
+                    "h at 1 % rejected": f"{scale_at_one_percent(own):.2g}" if between else "",
                     "smallest h: rejected": f"{smallest['rejected']:.2g} ± {smallest['error']:.1g}",
                     "of the first order": f"{smallest['rejected'] / known:.2f}" if known else "",
                 }

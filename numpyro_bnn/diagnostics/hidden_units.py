@@ -116,8 +116,7 @@ def find_hidden_layers(
     :return: hidden layers; empty where the network has none that is found.
     """
     rng = np.random.default_rng(0)
-    last = one_draw(draws, 0, -1)
-    base = {name: value[None] for name, value in last.items()}
+    base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
     weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
     shapes = {name: base[name].shape[1:] for name in weights}

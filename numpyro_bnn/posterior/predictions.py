@@ -166,7 +166,8 @@ class Predictor:
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
         from_prior = any(self.structure.sites[name].plates for name in latent)
         for drawn in blocks_of_draws(grouped):
-            block = {name: value[:, drawn] for name, value in grouped.items()}
+            # Put on the device once for all blocks of rows.
+            block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
                 part = taken(self.x, rows)

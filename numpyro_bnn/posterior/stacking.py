@@ -27,7 +27,7 @@ from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import flat_draws, predict
 
 _MOST_STEPS = 200_000
 
@@ -133,7 +133,5 @@ def stack(
 
 @jax.jit
 def _taken(values: dict[str, jax.Array], taken: ArrayLike) -> dict[str, jax.Array]:
-    """Draws of all chains in a row, some of them taken as one chain."""
-    return {
-        name: value.reshape(-1, *value.shape[2:])[taken][None] for name, value in values.items()
-    }
+    """Some of the draws of all chains, as one chain."""
+    return {name: flat_draws(value)[taken][None] for name, value in values.items()}

@@ -122,10 +122,7 @@ class ChainStates:
     def draws(self, count: int) -> PyTree:
         """The first `count` draws of the buffer, (chain, draw, …)."""
         buffers = self.placement.gathered(self._draws)
-        together = not self.one_by_one and self.num_chains > 1
-        if together and all(leaf.shape[1] == count for leaf in jax.tree.leaves(buffers)):
-            return buffers[0]
-        return _joined_on_device(buffers, count, self.one_by_one, self.num_chains)
+        return _joined_on_device(buffers, count, self.num_chains)
 
     def take(self, count: int) -> Callable[[], PyTree]:
         """A function that copies the first `count` draws to the host, (chain, draw, …).
@@ -134,23 +131,19 @@ class ChainStates:
         """
         buffers = self.placement.gathered(self._draws)
         self._taken.append(self._draws)
-        how = count, self.one_by_one, self.num_chains
-        return lambda: _joined(jax.tree.map(np.asarray, buffers), *how, np.stack)
+        return lambda: _joined(jax.tree.map(np.asarray, buffers), count, self.num_chains, np.stack)
 
 
-def _joined(
-    buffers: list[Any], count: int, one_by_one: bool, num_chains: int, stack: Callable
-) -> Any:
-    """The first `count` draws of all buffers, (chain, draw, …)."""
-    if one_by_one:
+def _joined(buffers: list[Any], count: int, num_chains: int, stack: Callable) -> Any:
+    """The first `count` draws of all chains, (chain, draw, …), from one buffer or one a chain."""
+    if len(buffers) == num_chains:
         return jax.tree.map(lambda *leaves: stack([x[:count] for x in leaves]), *buffers)
-    alone = num_chains == 1
-    return jax.tree.map(lambda x: x[None, :count] if alone else x[:, :count], buffers[0])
+    return jax.tree.map(lambda x: x[:, :count], buffers[0])
 
 
-@partial(jax.jit, static_argnums=(1, 2, 3))
-def _joined_on_device(buffers: list[Any], count: int, one_by_one: bool, num_chains: int) -> Any:
-    return _joined(buffers, count, one_by_one, num_chains, jnp.stack)
+@partial(jax.jit, static_argnums=(1, 2))
+def _joined_on_device(buffers: list[Any], count: int, num_chains: int) -> Any:
+    return _joined(buffers, count, num_chains, jnp.stack)
 
 
 def chain_of(tree: PyTree, chain: int) -> PyTree:

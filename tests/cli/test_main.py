@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 from unittest.mock import Mock
 
+import arviz
 import jax
 import numpy as np
 import pandas as pd
@@ -244,7 +245,6 @@ def test_a_table_of_classes_becomes_a_report(kernel, tmp_path):
 
 
 def test_the_posterior_is_readable_by_arviz(regression):
-    arviz = pytest.importorskip("arviz")
     options, output, _ = regression
     idata = arviz.from_netcdf(output / "posterior.nc")
     draws = from_inference_data(idata)

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from numpyro.infer import NUTS
+from scipy.sparse import csr_matrix
 
 import numpyro_bnn as bnn
 from numpyro_bnn.data.columns import (
@@ -144,7 +145,7 @@ def test_a_fit_names_the_lost_column(table, target):
 
 
 def test_what_is_no_table_of_numbers_says_what_becomes_one(table, target):
-    sparse = pytest.importorskip("scipy.sparse").csr_matrix(table.to_numpy())
+    sparse = csr_matrix(table.to_numpy())
     with pytest.raises(TypeError, match=r"`x\.toarray\(\)`"):
         bnn.optimize(ready(), key(), sparse, target)
     with pytest.raises(TypeError, match=r"`x\.real`, `x\.imag`"):

@@ -231,7 +231,7 @@ def test_a_rule_that_returns_what_does_not_fit_is_told(given, error, message):
         lambda: dist.Normal(0, np.ones(3)),
         lambda: dist.Normal(0, np.ones((4, 1))),
         lambda: dist.Normal(0, 1).expand([3]).to_event(1),
-        lambda: dist.MultivariateNormal(np.zeros(3), scale_tril=np.eye(3)),
+        lambda: dist.MultivariateNormal(np.zeros(3), np.eye(3)),
         lambda: dist.Normal(0, 1).expand([4, 3]).to_event(2),
     ],
 )

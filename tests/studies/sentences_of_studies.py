@@ -116,16 +116,42 @@ def acceptance_by_method(rows):
     """Lines of the table, and what SGLD would lose where MALA loses one percent."""
     for row in acceptance.summary(rows):
         yield line(*map(str, row.values()))
-    losses = [acceptance.rejected_where_mala_loses_one_percent(rows, m) for m in acceptance.MODELS]
-    yield "where MALA rejects 1 % (h = {:.3f} and {:.3f})".format(*(at for at, _ in losses))
-    yield "be rejected {:.0%} and {:.0%} of the time".format(*(lost for _, lost in losses)).replace(
-        "%", " %"
+    scales, lost = zip(
+        *(acceptance.rejected_where_mala_loses_one_percent(rows, m) for m in acceptance.MODELS)
     )
+    yield "where MALA rejects 1 % (h = {:.3f} and {:.3f})".format(*scales)
+    yield "be rejected {:.0f} % and {:.0f} % of the time".format(*(100 * share for share in lost))
+    least = [
+        100 * acceptance.of_method(rows, model, acceptance.ALL_ROWS)[0]["rejected"]
+        for model in acceptance.MODELS
+    ]
+    yield "At the smallest steps here {:.0f} % and {:.0f} % still are".format(*least)
+
+
+def acceptance_in_a_sentence(rows):
+    """What SGLD would lose on either model where MALA loses one percent."""
+    for model in acceptance.MODELS:
+        _, lost = acceptance.rejected_where_mala_loses_one_percent(rows, model)
+        yield f"would be rejected {100 * lost:.0f} % of the time where MALA's lose 1 %"
 
 
 def training_beside_modes(rows):
-    """Lines of the table of trainings."""
-    return [line(*map(str, row.values())) for row in weight_decay.averaged(rows)]
+    """Lines of the table of trainings, and how far the penalty ends from a mode at either end."""
+    table = weight_decay.averaged(rows)
+    yield from (line(*map(str, row.values())) for row in table)
+    largest = {
+        sd: max(
+            (
+                row["largest"]
+                for row in table
+                if row["prior sd"] == sd and "penalty" in row["method"]
+            ),
+            key=float,
+        )
+        for sd in ("0.3", "3")
+    }
+    yield f"within {largest['0.3']} noise sd"
+    yield f"predictions still move by up to {largest['3']} noise sd"
 
 
 def decoupled_decay_in_a_sentence(rows):

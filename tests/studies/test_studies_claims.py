@@ -17,6 +17,7 @@ from pages_of_studies import (
 )
 from sentences_of_studies import (
     acceptance_by_method,
+    acceptance_in_a_sentence,
     beside_nuts,
     better_beyond_two_errors,
     by_seed,
@@ -131,10 +132,17 @@ CLAIMS = {
         {"ladder": "plain", "sweeps": 600},
         "barrier",
     ),
+    "acceptance: sentence": Claim(
+        "mixing/acceptance",
+        (EVIDENCE,),
+        lambda rows: [*acceptance_in_a_sentence(rows)],
+        {"model": "network", "method": "MALA", "scale": 0.05},
+        "rejected",
+    ),
     "weight_decay": Claim(
         "priors/weight_decay",
         (PRIORS,),
-        training_beside_modes,
+        lambda rows: [*training_beside_modes(rows)],
         {"table": "boston", "spread": 1, "method": "decoupled decay, AdamW", "split": 0},
         "lppd",
     ),

@@ -185,6 +185,7 @@ class SGMCMC(MCMCKernel):
 
     def is_cold(self, num_steps: int) -> bool:
         """Whether the temperature is 0 in all of `num_steps` steps, so that the kernel only optimises."""
+        # Most kernels are told apart by the first step, without compiling a program.
         if self.temperature(0) > 0:
             return False
         return not bool(jnp.any(jax.vmap(self.temperature)(jnp.arange(num_steps))))

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import MaskedDistribution
 from numpyro.handlers import seed, substitute, trace
@@ -33,7 +34,8 @@ def finite_or_before(drawn: Values, before: Values) -> Values:
 def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
     """Prior draws of the highest likelihood, the highest for the posterior's rung."""
     keys = jax.random.split(key, _DRAWS_A_RUNG * num_rungs)
-    draws = jax.vmap(partial(prior_draw, potential))(keys)
+    # One after another: draws for a vector of keys take several times as long to compile.
+    draws = lax.map(partial(prior_draw, potential), keys)
     prior, likelihood = jax.vmap(potential.energies)(draws)
     likelihood = jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
     usable = jnp.isfinite(prior)

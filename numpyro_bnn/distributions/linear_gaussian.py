@@ -15,10 +15,11 @@ Source: C. E. Rasmussen and C. K. I. Williams, *Gaussian Processes for Machine L
 *Matrix Computations* (2013), §5.3.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
@@ -88,16 +89,13 @@ class LinearGaussian(dist.Distribution):
         :param power: b, from 0 to 1; at 1 this is the log density.
         """
         residuals, features = (jnp.sqrt(power) * v for v in self._in_units_of_noise(value))
-        log_determinant, factor = _factorised(features)
-        weights = _most_likely(factor, features, residuals)
-        squares = jnp.sum((residuals - features @ weights) ** 2) + jnp.sum(weights**2)
         log_scale = jnp.sum(jnp.log(self.scale)) + residuals.size / 2 * jnp.log(2 * jnp.pi)
-        return -squares / 2 - log_determinant - power * log_scale
+        return -_solved(residuals, features).energy - power * log_scale
 
     def weights_given(self, key: jax.Array, value: jax.Array) -> jax.Array:
         """An exact draw of u, (p,), given y."""
         residuals, features = self._in_units_of_noise(value)
-        _, factor = _factorised(features)
+        factor = _factor(features)
         noise = jax.random.normal(key, features.shape[1:], features.dtype)
         return _most_likely(factor, features, residuals) + solve_triangular(factor, noise)
 
@@ -108,42 +106,64 @@ class LinearGaussian(dist.Distribution):
         return residuals, features.reshape(residuals.size, -1)
 
 
-@jax.custom_jvp
-def _factorised(features: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """½ log |I + Bᵀ B|, and R, upper triangular (p, p), with Rᵀ R = I + Bᵀ B.
+class _Solution(NamedTuple):
+    """What integrating u out of exp(-½ ‖r - B u‖² - ½ ‖u‖²) gives.
 
-    Only the first has a derivative. It is given explicitly, because differentiating an orthogonal
+    - **energy** - minus the log of the integral of that and of (2π)^(-p/2), in nats
+    - **weights** - the most likely u, (p,)
+    - **covariance** - of u, (I + Bᵀ B)⁻¹, (p, p)
+    """
+
+    energy: jax.Array
+    weights: jax.Array
+    covariance: jax.Array
+
+
+@jax.custom_jvp
+def _solved(residuals: jax.Array, features: jax.Array) -> _Solution:
+    """The solution for r, (n,), and B, (n, p), by one orthogonal factorisation.
+
+    Its derivatives are given explicitly, in terms of itself and so to any order, because differentiating the
     factorisation costs several times the factorisation.
     """
-    identity = jnp.eye(features.shape[1], dtype=features.dtype)
-    factor = jnp.linalg.qr(jnp.concatenate([features, identity]), mode="r")
-    return jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor)))), factor
+    factor = _factor(features)
+    weights = _most_likely(factor, features, residuals)
+    squares = jnp.sum((residuals - features @ weights) ** 2) + jnp.sum(weights**2)
+    half_log_determinant = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
+    inverse = solve_triangular(factor, jnp.eye(len(factor), dtype=factor.dtype))
+    return _Solution(squares / 2 + half_log_determinant, weights, inverse @ inverse.T)
 
 
-@_factorised.defjvp
+@_solved.defjvp
 def _derivative(
-    primals: tuple[jax.Array], tangents: tuple[jax.Array]
-) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """tr (I + Bᵀ B)⁻¹ Bᵀ dB, itself to be differentiated: a Newton step from the solution."""
-    (features,), (change,) = primals, tangents
-    log_determinant, factor = _factorised(features)
-    inverse = lax.stop_gradient(solve_triangular(factor, jnp.eye(len(factor), dtype=factor.dtype)))
-    gram_inverse = inverse @ inverse.T
-    first = lax.stop_gradient(features @ gram_inverse)
-    slope = first + (features - first - first @ (features.T @ features)) @ gram_inverse
-    return (log_determinant, factor), (jnp.sum(slope * change), jnp.zeros_like(factor))
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[_Solution, _Solution]:
+    """Of the energy by its partial derivatives, since u minimises; of the rest from (I + Bᵀ B) u = Bᵀ r."""
+    (residuals, features), (by_residuals, by_features) = primals, tangents
+    solution = _solved(residuals, features)
+    _, weights, covariance = solution
+    left = residuals - features @ weights
+    slope = features @ covariance - left[:, None] * weights
+    pull = by_features.T @ left + features.T @ (by_residuals - by_features @ weights)
+    cross = features.T @ by_features
+    return solution, _Solution(
+        jnp.sum(left * by_residuals) + jnp.sum(slope * by_features),
+        covariance @ pull,
+        -covariance @ (cross + cross.T) @ covariance,
+    )
+
+
+def _factor(features: jax.Array) -> jax.Array:
+    """R, upper triangular (p, p), with Rᵀ R = I + Bᵀ B."""
+    identity = jnp.eye(features.shape[1], dtype=features.dtype)
+    return jnp.linalg.qr(jnp.concatenate([features, identity]), mode="r")
 
 
 def _most_likely(factor: jax.Array, features: jax.Array, residuals: jax.Array) -> jax.Array:
-    """u that minimises ‖r - B u‖² + ‖u‖², (p,), with one step of refinement.
-
-    The refinement is a Newton step from the solution, and its derivative is that of the solution. So first
-    and second derivatives of the minimum are exact although the factor has no derivative.
-    """
-    factor = lax.stop_gradient(factor)
+    """u that minimises ‖r - B u‖² + ‖u‖², (p,), with one step of refinement against rounding."""
 
     def solved(right: jax.Array) -> jax.Array:
         return solve_triangular(factor, solve_triangular(factor, right, trans=1))
 
-    first = lax.stop_gradient(solved(features.T @ residuals))
+    first = solved(features.T @ residuals)
     return first + solved(features.T @ (residuals - features @ first) - first)

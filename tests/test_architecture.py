@@ -125,7 +125,8 @@ ROWS = {
         arviz_export
     """,
     "potential": """
-        compiled_arguments rows shared_rows sites tempered_likelihood
+        compiled_arguments flat_position shared_rows sites tempered_likelihood
+        rows
         targets without_subsampling
         structure
         potential

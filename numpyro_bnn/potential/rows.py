@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import by_site
 
 
 class SummedOverRows(Protocol):
@@ -35,9 +36,13 @@ class Rows(NamedTuple):
     plate: str = ""
     size: int = 0
 
+    def energy(self, position: PyTree) -> jax.Array:
+        """U on all rows, in nats, at values by name or at a flat position."""
+        return self.potential(by_site(position))
+
     def full(self, position: PyTree) -> tuple[jax.Array, PyTree]:
         """U and its gradient on all rows."""
-        return jax.value_and_grad(self.potential)(position)
+        return jax.value_and_grad(self.energy)(position)
 
     def some(
         self,
@@ -49,7 +54,8 @@ class Rows(NamedTuple):
         """U(θ; I) and its gradient; `ahead` are the row numbers of the next step, for host data."""
 
         def energy(position: PyTree) -> jax.Array:
-            return self.potential.minibatch(position, indices, self.plate, contiguous, ahead)
+            values = by_site(position)
+            return self.potential.minibatch(values, indices, self.plate, contiguous, ahead)
 
         return jax.value_and_grad(energy)(position)
 

@@ -291,12 +291,13 @@ class Checkpoint:
 
         :param like: abstract states of the same run, for structure, shapes and dtypes.
         :param step: the step at which they were stored.
-        :raises ValueError: if the stored states have another structure or are damaged.
+        :raises ValueError: if the stored states are those of another version, or damaged.
         """
         import orbax.checkpoint as ocp
 
         leaves, structure = jax.tree.flatten(like)
         plain = zeros_like(leaves)
+        self._refuse_other_states(step, len(leaves))
         args = ocp.args.Composite(
             state=ocp.args.StandardRestore(named(plain)), progress=ocp.args.JsonRestore()
         )
@@ -311,6 +312,24 @@ class Checkpoint:
             return jax.tree.unflatten(structure, restored), progress
         except Exception as error:  # damaged files make the readers fail in any way there is
             raise self._unreadable(step, error) from error
+
+    def _refuse_other_states(self, step: int, expected: int) -> None:
+        """Refuse states of another version, which consist of another number of arrays."""
+        import orbax.checkpoint as ocp
+
+        only_progress = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        try:
+            with quiet_orbax():
+                stored = len(self._open().restore(step, args=only_progress).progress["kinds"])
+        except Exception as error:  # damaged files make the readers fail in any way there is
+            raise self._unreadable(step, error) from error
+        if stored != expected:
+            raise ValueError(
+                f"The states in {self._steps / str(step)} were written by another version of "
+                f"numpyro_bnn: they consist of {stored} arrays, and those of this version of {expected}. "
+                "The draws are untouched: read them with `bnn.load`. Finish this run with the version "
+                "that began it, or begin another one in another folder."
+            )
 
     def _unreadable(self, step: int, error: Exception) -> ValueError:
         return ValueError(

@@ -17,6 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._text import Told
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.flat_position import flat_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import own_coordinates
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
@@ -145,7 +146,8 @@ def state_at(kernel: MCMCKernel, state: PyTree, values: Values, bound: Bound) ->
 def _at(z: Values, state: PyTree, kernel: MCMCKernel) -> PyTree:
     """A state with another position and its own momentum."""
     if isinstance(state, SGMCMCState):
-        return state._replace(dynamics=state.dynamics._replace(position=z))
+        position = flat_like(state.dynamics.position, z)
+        return state._replace(dynamics=state.dynamics._replace(position=position))
     return state._replace(**{kernel.sample_field: z})
 
 

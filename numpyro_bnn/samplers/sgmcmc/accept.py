@@ -116,7 +116,7 @@ def propose(rule: Metropolis, begin: ProposalInputs) -> Decision:
     noises = normals_like(key_noise, method.num_noises, state.position)
     if not method.uses_gradient:
         end = method.complete(state, None, noises, settings)
-        end_energy = rows.potential(end.position)
+        end_energy = rows.energy(end.position)
         return _decide(key_accept, begin, end, end_energy, end_energy - energy, None, estimator)
     if rule.caches_gradient:
         here, after = state.gradient, estimator
@@ -130,7 +130,7 @@ def propose(rule: Metropolis, begin: ProposalInputs) -> Decision:
     end_energy, change = there.value, there.value - energy
     if not rule.caches_gradient:
         if rule.exact:
-            end_energy = rows.potential(end.position)
+            end_energy = rows.energy(end.position)
             change = end_energy - energy
         else:
             change = there.value - first.value
@@ -159,7 +159,7 @@ def trajectory(rule: Metropolis, begin: ProposalInputs) -> Decision:
     end, estimator, value, last = lax.fori_loop(0, count, step, carry)
     # A splitting that ends with a kick has computed gradient and energy at the end of the trajectory.
     known = method.reuses_gradient and gradient.batch_size is None
-    end_energy = value if known else jnp.asarray(rows.potential(end.position), real)
+    end_energy = value if known else jnp.asarray(rows.energy(end.position), real)
     change = end_energy - energy + end.work
     decision = _decide(key_accept, begin, end, end_energy, change, last, estimator)
     return decision._replace(num_steps=count)

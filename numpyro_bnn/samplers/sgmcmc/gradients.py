@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import flat_like
 from numpyro_bnn.potential.rows import Rows, in_chunks
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.minibatch_rows import ORDERS, BatchState, Order, next_rows
@@ -233,7 +234,7 @@ class _ControlVariate:
         return AnchorState(batches, anchor, exact.value, exact.gradient)
 
     def init(self, potential: Rows, position: PyTree, key: jax.Array) -> AnchorState:
-        anchor = position if self.anchor is None else self.anchor
+        anchor = position if self.anchor is None else flat_like(position, self.anchor)
         return self._at(potential, anchor, self.batches.init(potential, position, key))
 
     def refresh(self, potential: Rows, state: AnchorState) -> AnchorState:

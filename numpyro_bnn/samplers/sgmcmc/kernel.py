@@ -20,6 +20,7 @@ from numpyro.util import identity, is_prng_key
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import flattened
 from numpyro_bnn.potential.potential import Potential, transforms_of
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.potential.sites import Structure
@@ -272,6 +273,7 @@ class SGMCMC(MCMCKernel):
         rows = self._rows(model_args, model_kwargs)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
         z = start_of(type(self).__name__, rows, key_start, init_params, model_kwargs)
+        z = flattened(z)
         estimator = self.gradient.init(rows, z, key_batches)
         preconditioner = conditioned(self.preconditioner, self.preconditioner.init(z), rows)
         parts = self._ingredients
@@ -348,7 +350,7 @@ class SGMCMC(MCMCKernel):
         parts = self._ingredients
         if not cached and not parts.judges_all_rows:
             return state
-        energy, gradient, estimator = parts.evaluate(rows, state.z, estimator)
+        energy, gradient, estimator = parts.evaluate(rows, state.dynamics.position, estimator)
         dynamics = state.dynamics._replace(gradient=gradient) if cached else state.dynamics
         energy = jnp.asarray(energy, state.potential_energy.dtype)
         return state._replace(estimator=estimator, dynamics=dynamics, potential_energy=energy)

@@ -14,13 +14,18 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import FlatPosition
 
 # Number of entries up to which all leaves are drawn together.
 _SMALL = 1 << 16
 
 
 def normal_like(key: jax.Array, tree: PyTree) -> PyTree:
-    """Standard normals like a pytree."""
+    """Standard normals like a pytree; for a flat position those of its sites, where they are small."""
+    if isinstance(tree, FlatPosition):
+        _, key = jax.random.split(key)
+        vector = normal(key, tree.vector.shape, tree.vector.dtype)
+        return FlatPosition(lax.optimization_barrier(vector), tree.shapes)
     leaves, structure = jax.tree.flatten(tree)
     small = [k for k, x in enumerate(leaves) if x.dtype == jnp.float32 and x.size <= _SMALL]
     noise = {}

@@ -24,6 +24,7 @@ from numpyro_bnn._checks import check_whole
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.potential.flat_position import by_site, flat_like
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.priors.precision_conditionals import levels_of
 
@@ -65,10 +66,11 @@ class _GivenPrecisions:
             )
         keys = jax.random.split(jax.random.key(0), self.num_draws)
         prior, scores = jax.vmap(lambda key: _curvature(potential, key))(keys)
-        return {
+        curvatures = {
             name: (1 / (prior[name].mean(axis=0) + _mean_square(scores[name]))).astype(old.dtype)
-            for name, old in state.items()
+            for name, old in by_site(state).items()
         }
+        return flat_like(state, curvatures)
 
 
 def _mean_square(scores: jax.Array) -> jax.Array:

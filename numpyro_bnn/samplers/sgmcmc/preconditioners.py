@@ -25,6 +25,7 @@ import numpy as np
 
 from numpyro_bnn._text import call_of
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import by_site, flat_like
 from numpyro_bnn.samplers.sgmcmc.branches import where_needed
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import map_like, size, spread, total
 from numpyro_bnn.samplers.sgmcmc.precision_preconditioner import (
@@ -84,8 +85,9 @@ class _Fixed:
     needs_warmup = False
 
     def init(self, position: PyTree) -> PyTree:
-        values = spread(self.value, position, "inverse_mass_matrix")
-        pairs = zip(jax.tree.leaves(values), jax.tree.leaves(position), strict=True)
+        parameters = by_site(position)
+        values = spread(self.value, parameters, "inverse_mass_matrix")
+        pairs = zip(jax.tree.leaves(values), jax.tree.leaves(parameters), strict=True)
         for given, wanted in ((jnp.shape(value), jnp.shape(leaf)) for value, leaf in pairs):
             fits = all(m in (1, n) for m, n in zip(given[::-1], wanted[::-1], strict=False))
             if not fits or len(given) > len(wanted):
@@ -95,7 +97,8 @@ class _Fixed:
                     "whole leaf."
                 )
         # The metric is in the state, so that a large one is an argument of the compiled step and no constant.
-        return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
+        metric = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self.value)
+        return flat_like(position, metric)
 
     def update(
         self,
@@ -169,8 +172,8 @@ class _RMSprop:
         return self.gamma_term
 
     def init(self, position: PyTree) -> RMSpropState:
-        shape = (lambda x: jnp.zeros((), x.dtype)) if self.per_layer else jnp.zeros_like
-        zeros = jax.tree.map(lambda x: shape(jnp.asarray(x)), position)
+        zeros = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), position)
+        zeros = _layer_means(zeros) if self.per_layer else zeros
         divergence = zeros if self.gamma_term else jnp.zeros((), jnp.result_type(float))
         return RMSpropState(jnp.asarray(0), zeros, divergence)
 
@@ -209,7 +212,7 @@ class _RMSprop:
     def _average(self, state: RMSpropState, gradient: PyTree) -> RMSpropState:
         square = jax.tree.map(lambda g: (self._scale * g) ** 2, gradient)
         if self.per_layer:
-            square = jax.tree.map(jnp.mean, square)
+            square = _layer_means(square)
         moment = map_like(
             lambda v, s: self.decay * v + (1 - self.decay) * s, state.second_moment, square
         )
@@ -228,6 +231,11 @@ class _RMSprop:
 
     def divergence(self, state: RMSpropState) -> PyTree:
         return state.divergence
+
+
+def _layer_means(tree: PyTree) -> PyTree:
+    """The mean over each leaf or site, in a form that broadcasts against the tree."""
+    return flat_like(tree, jax.tree.map(jnp.mean, by_site(tree)))
 
 
 def _fraction(owner: str, name: str, value: float, below: float) -> None:
@@ -335,7 +343,7 @@ class _FromWarmup:
         variance = state.old.variance_with(state.new)
         overall = total(lambda v: v, variance) / size(variance)
         if self.per_layer:
-            variance = jax.tree.map(jnp.mean, variance)
+            variance = _layer_means(variance)
         # The identity until a window is complete, and if no parameter has moved.
         known = (state.old.size > 0) & (overall > 0)
         return map_like(

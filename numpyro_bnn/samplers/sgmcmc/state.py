@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.potential.flat_position import by_site
 from numpyro_bnn.samplers.sgmcmc.branches import chosen
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
     DynamicsState,
@@ -68,8 +69,8 @@ class SGMCMCState(NamedTuple):
 
     @property
     def z(self) -> PyTree:
-        """Unconstrained position."""
-        return self.dynamics.position
+        """Unconstrained position, by site where a model has several."""
+        return by_site(self.dynamics.position)
 
 
 def initial_state(
@@ -83,7 +84,7 @@ def initial_state(
     real = jnp.result_type(float)
     zero, one = (jnp.full((), i, jnp.int32) for i in (0, 1))
     nan = jnp.full((), jnp.nan, real)
-    by_site = jax.tree.map(lambda _: nan, dynamics.position)
+    nans = jax.tree.map(lambda _: nan, by_site(dynamics.position))
     return SGMCMCState(
         i=zero,
         count=zero,
@@ -101,8 +102,8 @@ def initial_state(
         grad_norm=nan,
         kinetic_temperature=nan,
         configurational_temperature=nan,
-        kinetic_temperatures=by_site,
-        configurational_temperatures=by_site,
+        kinetic_temperatures=nans,
+        configurational_temperatures=nans,
         exploded_at=-one,
         rng_key=rng_key,
     )
@@ -129,17 +130,17 @@ def record(
         temperature=jnp.asarray(settings.temperature, real),
     )
     if gradient is not None:
-        by_site = means(jnp.multiply, at, gradient)
+        products = means(jnp.multiply, at, gradient)
         new = new._replace(
             grad_norm=jnp.sqrt(total(jnp.square, gradient)),
-            configurational_temperature=mean_over(by_site, at),
-            configurational_temperatures=by_site,
+            configurational_temperature=mean_over(products, at),
+            configurational_temperatures=products,
         )
     if dynamics.momentum is not None:
-        by_site = kinetic_temperatures(dynamics.momentum, settings.inverse_mass_matrix)
+        squares = kinetic_temperatures(dynamics.momentum, settings.inverse_mass_matrix)
         new = new._replace(
-            kinetic_temperature=mean_over(by_site, dynamics.momentum),
-            kinetic_temperatures=by_site,
+            kinetic_temperature=mean_over(squares, dynamics.momentum),
+            kinetic_temperatures=squares,
         )
     return new
 
@@ -152,7 +153,9 @@ def freeze(before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:
     """
     scheduled = jnp.stack([after.step_size, after.temperature])
     possible = (jnp.isfinite(scheduled) & (scheduled >= 0)).all()
-    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(total(jnp.square, after.z))
+    finite = jnp.isfinite(after.potential_energy) & jnp.isfinite(
+        total(jnp.square, after.dynamics.position)
+    )
     is_moving = before.exploded_at < 0
     kept = chosen(possible & finite & is_moving, after, before)
     shown = is_moving & ~possible

@@ -78,7 +78,7 @@ def largest_curvature(
     """
 
     def product(vector: PyTree) -> PyTree:
-        return jax.jvp(jax.grad(rows.potential), (position,), (vector,))[1]
+        return jax.jvp(jax.grad(rows.energy), (position,), (vector,))[1]
 
     start = normal_like(key, position)
     norm = _norm(start)

@@ -121,10 +121,10 @@ class Ingredients(NamedTuple):
         trajectory would not be equally likely.
         """
         if not self.dynamics.uses_gradient:
-            return rows.potential(z), None, estimator
+            return rows.energy(z), None, estimator
         value, gradient, after = self.gradient.estimate(rows, z, estimator)
         if self.gradient.batch_size is not None and self.judges_all_rows:
-            value = rows.potential(z)
+            value = rows.energy(z)
         return value, gradient, after if self.dynamics.reuses_gradient else estimator
 
 
@@ -150,7 +150,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     """One step without a Metropolis decision: advance, estimate the gradient, complete."""
     rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
     warming = state.i < parts.num_warmup
-    noises = normals_like(key, parts.dynamics.num_noises, state.z)
+    noises = normals_like(key, parts.dynamics.num_noises, state.dynamics.position)
     settings = parts.settings(state.count, state.adaptation, state.preconditioner)
     dynamics = parts.dynamics.advance(state.dynamics, noises, settings)
     at = dynamics.position

@@ -248,7 +248,13 @@ def _learned(
         metrics = [metric(before.preconditioner), metric(after.preconditioner)]
         energy = after.potential_energy / before.temperature
         return rule.update(
-            after.adaptation, energy_error, energy, after.z, metrics, before.i, context.num_warmup
+            after.adaptation,
+            energy_error,
+            energy,
+            after.dynamics.position,
+            metrics,
+            before.i,
+            context.num_warmup,
         )
 
     warming = before.i < context.num_warmup

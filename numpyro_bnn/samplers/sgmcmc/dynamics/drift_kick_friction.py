@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from numpyro_bnn._types import Number, PyTree
+from numpyro_bnn.potential.flat_position import by_site, flat_like
 
 
 class DynamicsState(NamedTuple):
@@ -73,13 +74,14 @@ def spread(value: PyTree, tree: PyTree, name: str) -> PyTree:
     :raises ValueError: if ``value`` is neither; ``name`` says in the message what it is.
     """
     structure: Any = jax.tree.structure(tree)
+    value = flat_like(tree, value)
     own: Any = jax.tree.structure(value)
     if own == structure:
         return value
     if jax.tree_util.treedef_is_leaf(own) and jnp.ndim(value) == 0:
         return jax.tree.unflatten(structure, [value] * structure.num_leaves)
     raise ValueError(
-        f"{name} has the structure {own}, the position has {structure}. "
+        f"{name} has the structure {own}, the position has {jax.tree.structure(by_site(tree))}. "
         f"Give {name} as a scalar or as a pytree like the position."
     )
 
@@ -130,20 +132,21 @@ def rescaled(momentum: PyTree, before: PyTree, after: PyTree) -> PyTree:
 
 
 def kinetic_temperatures(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTree:
-    r""":math:`p^\top M^{-1} p / D` of each leaf, whose mean at stationarity is the temperature."""
+    r""":math:`p^\top M^{-1} p / D` of each site, whose mean at stationarity is the temperature."""
     inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")
     return means(lambda p, w: w * p * p, momentum, inverse_mass)
 
 
 def means(function: Callable[..., jax.Array], *trees: PyTree) -> PyTree:
-    """The mean of ``function`` over the entries of each leaf."""
+    """The mean of ``function`` over the entries of each leaf, or of each site of a flat position."""
     real = jnp.result_type(float)
-    return jax.tree.map(lambda *x: jnp.mean(function(*x), dtype=real), *trees)
+    values = by_site(jax.tree.map(function, *trees))
+    return jax.tree.map(lambda x: jnp.mean(x, dtype=real), values)
 
 
 def mean_over(values: PyTree, tree: PyTree) -> jax.Array:
-    """The mean over all entries of ``tree``, from those of its leaves."""
-    weighted = jax.tree.map(lambda value, x: value * jnp.size(x), values, tree)
+    """The mean over all entries of ``tree``, from those of its leaves or sites."""
+    weighted = jax.tree.map(lambda value, x: value * jnp.size(x), values, by_site(tree))
     return jnp.asarray(sum(jax.tree.leaves(weighted)) / size(tree))
 
 

@@ -15,6 +15,11 @@ from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from numpyro_bnn._types import PyTree
 
+# Above so many numbers an operation on a site costs more than its start, and the compiler shares sites among
+# the cores, but not the parts of one vector: with minibatches of 100 rows a step of SGHMC on two cores takes
+# .85 times as long as on sites apart at 2·10³ numbers, .98 at 10⁴, 1.04 at 2·10⁴ and 1.16 at 8·10⁴.
+_MOST = 1 << 14
+
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -77,14 +82,15 @@ class FlatPosition(Mapping[str, jax.Array]):
 
 
 def flattened(position: PyTree) -> PyTree:
-    """Values by name as one vector, where they are several of one floating dtype; others as they are."""
+    """Values by name as one vector, where they are several small ones of one dtype; others as they are."""
     if not isinstance(position, dict) or len(position) < 2:
         return position
     leaves = position.values()
     if not all(isinstance(leaf, jax.Array) for leaf in leaves):
         return position
     (dtype, *others) = {leaf.dtype for leaf in leaves}
-    if others or not jnp.issubdtype(dtype, jnp.floating):
+    small = sum(leaf.size for leaf in leaves) <= _MOST
+    if others or not small or not jnp.issubdtype(dtype, jnp.floating):
         return position
     # In the order in which JAX takes the entries of a mapping.
     shapes = tuple((name, jnp.shape(position[name])) for name in sorted(position))

@@ -64,6 +64,7 @@ def test_values_broadcast_to_their_sites():
         pytest.param({"a": jnp.ones(2), "b": jnp.ones(2, jnp.bfloat16)}, id="two dtypes"),
         pytest.param({"a": jnp.ones(2), "b": np.ones(2)}, id="not of JAX"),
         pytest.param((jnp.ones(2), jnp.ones(2)), id="not by name"),
+        pytest.param({"a": jnp.ones(2), "b": jnp.ones(1 << 14)}, id="large"),
     ],
 )
 def test_others_stay_as_they_are(position):

@@ -1,8 +1,9 @@
 """How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
 
 Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
-airfoil: the posteriors of `which_sampler`, four chains, each sampled twice, in other coordinates or by
-another kernel. After every doubling of the budget: the worst and the median R-hat of the
+airfoil: the posteriors of `which_sampler`, four chains, each sampled by pairs of methods: in other
+coordinates, or by another kernel, of which one has no bias. After every doubling of the budget: the
+worst and the median R-hat of the
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
 gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
 that are far apart (R-hat above 1.05) and how much of the variance of their prediction lies between
@@ -11,13 +12,15 @@ barrier, round trips, and by rung the correlation of the log likelihood before a
 rows are older than that, and have none.
 
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python -m benchmarks.mixing.hard_posteriors
-        [--minutes 20] [--problems NAME …] [--quick | --toy] [--data FOLDER] [--output FOLDER]
+        [--minutes 20] [--problems NAME …] [--methods NAME …] [--seeds N …] [--quick | --toy]
+        [--data FOLDER] [--output FOLDER]
 
 Converged is what keeps the limit of all studies, a worst R-hat of 1.01, in functions and in
 precisions. Sources are those of `which_sampler`.
 """
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -32,7 +35,6 @@ from benchmarks._shared.sampled_runs import (
     publish,
     scores_of_chains,
     select,
-    starts,
 )
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
@@ -40,6 +42,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     LADDER,
     METHODS,
     Posterior,
+    begin_at,
     functions,
     gradients_of,
     kernel_of,
@@ -53,10 +56,14 @@ from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 # Functions whose chains are further apart than that are counted at the end of a run.
 FAR_APART = 1.05
 TEST_ROWS = 200
+_TABLES = (
+    ("tempering, HMC, non-centred", "MCLMC, collapsed"),
+    ("MCLMC, output integrated out", "MAMS, output integrated out"),
+)
 PAIRS = {
-    "digits": ("HMC, non-centred, long, moves", "MCLMC, non-centred, small steps"),
-    "yacht": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
-    "airfoil": ("tempering, HMC, non-centred", "MCLMC, collapsed"),
+    "digits": (("HMC, non-centred, long, moves", "MCLMC, non-centred, small steps"),),
+    "yacht": _TABLES,
+    "airfoil": _TABLES,
 }
 # Trajectories' worth of steps between draws of a kernel of one gradient a step.
 APART = 5
@@ -89,7 +96,7 @@ class Found(NamedTuple):
 
 
 def pieces(
-    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any = None
+    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any, seed: int = 0
 ) -> Iterator[tuple[Found, bnn.MCMC, float]]:
     """One piece after the other of the same chains, with the run that made it and the seconds so far."""
     begin = time.perf_counter()
@@ -103,9 +110,7 @@ def pieces(
         num_chains=CHAINS,
         progress_bar=False,
     )
-    if init_params is None:
-        init_params = starts(given.model, given.split, 0, CHAINS, 200)
-    key = jax.random.key(0)
+    key = jax.random.key(seed)
     while True:
         mcmc.run(key, x, y, init_params=init_params)
         mcmc.post_warmup_state, init_params = mcmc.last_state, None
@@ -163,17 +168,22 @@ EMPTY = dict.fromkeys(
 )
 
 
-def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list[Row], Found]:
+def run(
+    given: Posterior, method: str, seed: int, size: Size, minutes: float
+) -> tuple[list[Row], Found]:
     """Rows at every doubling of the number of pieces, and all draws."""
     which = METHODS[method]
     kernel = kernel_of(which, given, size.steps)
-    thinning = 1 if which.fixed != 0 else APART * size.steps
+    thinning = which.apart if which.fixed != 0 else APART * size.steps
     known = size.draws * thinning * max(1.0, (which.fixed or 0) * size.steps)
     parts, rows, gradients = [], [], 0.0
-    for number, (part, mcmc, seconds) in enumerate(pieces(kernel, given, size, thinning), 1):
+    begin = begin_at(given, which.coordinates, seed, 200)
+    for number, (part, mcmc, seconds) in enumerate(
+        pieces(kernel, given, size, thinning, begin, seed), 1
+    ):
         parts.append(part)
         counted = "num_steps" in mcmc.get_extra_fields()
-        gradients += size.draws * gradients_of(mcmc) if counted else known
+        gradients += size.draws * thinning * gradients_of(mcmc) if counted else known
         done = seconds > 60 * minutes
         if done or number & (number - 1) == 0:
             everything = joined(parts)
@@ -190,39 +200,50 @@ def run(given: Posterior, method: str, size: Size, minutes: float) -> tuple[list
 
 
 @functools.lru_cache(maxsize=2)
-def both(folder: Any, name: str, size: Size, minutes: float):
-    """Rows of the two methods, the last with their distance in joint Monte Carlo errors."""
+def both(
+    folder: Any, name: str, methods: tuple[str, ...], seed: int, size: Size, minutes: float
+) -> dict[str, list[Row]]:
+    """Rows of each method; of two the last rows have their distance in joint Monte Carlo errors."""
     given = posterior(folder, name, size.rows)
-    ran = {method: run(given, method, size, minutes) for method in PAIRS[name]}
-    one, other = (found for _, found in ran.values())
-    for label in ("functions", "precisions"):
-        a, b = (getattr(found, label) for found in (one, other))
-        z = (a.mean((0, 1)) - b.mean((0, 1))) / np.hypot(mcse_mean(a), mcse_mean(b))
-        for rows, _ in ran.values():
-            rows[-1][f"{label}_max_z"] = float(np.nanmax(np.abs(z)))
+    ran = {method: run(given, method, seed, size, minutes) for method in methods}
+    if len(ran) == 2:
+        one, other = (found for _, found in ran.values())
+        for label in ("functions", "precisions"):
+            a, b = (getattr(found, label) for found in (one, other))
+            z = (a.mean((0, 1)) - b.mean((0, 1))) / np.hypot(mcse_mean(a), mcse_mean(b))
+            for rows, _ in ran.values():
+                rows[-1][f"{label}_max_z"] = float(np.nanmax(np.abs(z)))
     return {method: rows for method, (rows, _) in ran.items()}
 
 
-def cells(size: Size):
-    for name in size.problems:
-        for method in PAIRS[name]:
-            yield {"problem": name, "method": method}
+def pairs_of(problem: str, asked: list[str] | None) -> list[tuple[str, ...]]:
+    """The pairs of methods that are compared, or those methods of them that were asked for."""
+    chosen = (tuple(m for m in pair if asked is None or m in asked) for pair in PAIRS[problem])
+    return [pair for pair in chosen if pair]
 
 
 def last_rows(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["log_score"] != ""]
 
 
+def apart(row: Row) -> str:
+    """How far the last row of a method is from that of the other method."""
+    return (
+        f"; from the other sampler at most {row['functions_max_z']:.1f} joint errors in functions and "
+        f"{row['precisions_max_z']:.1f} in log precisions."
+    )
+
+
 def findings(rows: list[Row]):
     for row in last_rows(rows):
         yield (
-            f"{row['problem']}, {row['method']}, {row['run_seconds'] / 60:.0f} minutes: worst R-hat of "
+            f"{row['problem']}, {row['method']}, seed {row['seed']:g}, {row['run_seconds'] / 60:.0f} minutes"
+            ": worst R-hat of "
             f"functions {row['functions_max_rhat']:.3f} (median {row['functions_median_rhat']:.3f}), of "
             f"log precisions {row['precisions_max_rhat']:.3f}; {row['apart']} of {row['of']} functions "
             f"above {FAR_APART}, {row['between_share']:.0%} of whose variance lies between chains; log score "
-            f"{row['log_score']:.4f}, of single chains {row['log_scores_of_chains']}; from the other "
-            f"sampler at most {row['functions_max_z']:.1f} joint errors in functions and "
-            f"{row['precisions_max_z']:.1f} in log precisions."
+            f"{row['log_score']:.4f}, of single chains {row['log_scores_of_chains']}"
+            + (apart(row) if row["functions_max_z"] != "" else ".")
         )
 
 
@@ -236,15 +257,22 @@ def draw(rows: list[Row]):
         1, len(names), figsize=(1 + 3.6 * len(names), 4.2), layout="constrained", squeeze=False
     )
     for ax, name in zip(axes[0], names):
-        for i, method in enumerate(PAIRS[name]):
+        for i, method in enumerate(itertools.chain(*PAIRS[name])):
             here = select(rows, problem=name, method=method)
-            minutes = [r["run_seconds"] / 60 for r in here]
-            for label, style in (("functions", "-"), ("precisions", ":")):
-                excess = [max(r[f"{label}_max_rhat"] - 1, 1e-3) for r in here]
-                text = f"{method}, {label}"
-                ax.plot(
-                    minutes, excess, "o" + style, color=color_at(ax, i), label=text, markersize=3
-                )
+            for seed in sorted({r["seed"] for r in here}):
+                own = select(here, seed=seed)
+                minutes = [r["run_seconds"] / 60 for r in own]
+                for label, style in (("functions", "-"), ("precisions", ":")):
+                    excess = [max(r[f"{label}_max_rhat"] - 1, 1e-3) for r in own]
+                    text = f"{method}, {label}" if seed == 0 else None
+                    ax.plot(
+                        minutes,
+                        excess,
+                        "o" + style,
+                        color=color_at(ax, i),
+                        label=text,
+                        markersize=3,
+                    )
         ax.axhline(RHAT_LIMIT - 1, color="0.5", linewidth=1)
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
@@ -258,6 +286,7 @@ def draw(rows: list[Row]):
 TABLE = {
     "problem": "posterior",
     "method": "method",
+    "seed": "seed",
     "run_seconds": "seconds",
     "gradients": "gradients a chain",
     "draws": "draws a chain",
@@ -278,12 +307,29 @@ def main(argv=None) -> None:
     made = parser(__doc__)
     made.add_argument("--minutes", type=float, help="of every run (default: 20)")
     made.add_argument("--problems", nargs="+", choices=PAIRS, help="default: all")
+    made.add_argument("--methods", nargs="+", help="default: all")
+    made.add_argument("--seeds", nargs="+", type=int, default=[0], help="default: 0")
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
     size = size._replace(problems=tuple(asked.problems or size.problems))
     minutes = asked.minutes or size.minutes
-    study = Study(__file__, ["problem", "method", "draws"], asked)
-    study.run(cells(size), lambda problem, method: both(asked.data, problem, size, minutes)[method])
+    study = Study(__file__, ["problem", "method", "seed", "draws"], asked)
+    together = {
+        (problem, method): pair
+        for problem in size.problems
+        for pair in pairs_of(problem, asked.methods)
+        for method in pair
+    }
+    study.run(
+        (
+            {"problem": problem, "method": method, "seed": seed}
+            for seed in asked.seeds
+            for problem, method in together
+        ),
+        lambda problem, method, seed: both(
+            asked.data, problem, together[problem, method], seed, size, minutes
+        )[method],
+    )
     publish(study, study.rows, TABLE, findings(study.rows), draw(study.rows))
 
 

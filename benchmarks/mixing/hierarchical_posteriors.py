@@ -13,10 +13,13 @@ from sklearn.model_selection import train_test_split
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.sampled_runs import starts
 from benchmarks.neal import posteriors, tempering
 from numpyro_bnn import moves
 
 CHAINS = 4
+# The output layer integrated out, everything else non-centred as it is: for Gaussian noise.
+INTEGRATED = "output layer integrated out"
 
 
 class Method(NamedTuple):
@@ -24,12 +27,14 @@ class Method(NamedTuple):
 
     - **kernel** - of the model in those coordinates and of the steps of a long trajectory
     - **fixed** - gradients a step as a share of those; None where the run counts them
+    - **apart** - trajectories between draws, in runs that are judged piece by piece
     """
 
     coordinates: str
     kernel: Callable[[Callable, int], Any]
     moves: bool = False
     fixed: float | None = None
+    apart: int = 1
 
 
 def nuts(target: float, depth: int = 8) -> Callable:
@@ -73,6 +78,10 @@ METHODS = {
         "noncentered", lambda model, _: bnn.MCLMC(model, energy_variance=1e-5), fixed=0.0
     ),
     "tempering, HMC, non-centred": Method("noncentered", ladder),
+    "MCLMC, output integrated out": Method(
+        INTEGRATED, lambda model, _: bnn.MCLMC(model), fixed=0.0
+    ),
+    "MAMS, output integrated out": Method(INTEGRATED, lambda model, _: bnn.MAMS(model), apart=5),
 }
 
 
@@ -85,8 +94,8 @@ class Posterior(NamedTuple):
 
 
 @functools.cache
-def posterior(folder: Any, name: str, rows: int) -> Posterior:
-    """One of the posteriors; with at most so many rows (0: all)."""
+def posterior(folder: Any, name: str, rows: int, split: int = 0) -> Posterior:
+    """One of the posteriors; with at most so many rows (0: all), for tables of one of their splits."""
     if name == "rdata":
         parts = posteriors.data_of("rdata", posteriors.SHARED)
         return Posterior(posteriors.model_of("rdata", MLPByFeatures), data_sets.Split(*parts), 0)
@@ -107,21 +116,38 @@ def posterior(folder: Any, name: str, rows: int) -> Posterior:
         net = bnn.random_module("net", MLPByFeatures((16, 16), 1, jax.nn.relu), prior, x[:1])
         bnn.likelihoods.gaussian(lambda some: net(some).squeeze(-1), y, x=x, noise=noise)
 
-    return Posterior(model, standardised(*data_sets.table(folder, name), rows), 2)
+    return Posterior(model, standardised(*data_sets.table(folder, name), rows, split), 2)
 
 
-def standardised(x: np.ndarray, y: np.ndarray, rows: int) -> data_sets.Split:
+def standardised(x: np.ndarray, y: np.ndarray, rows: int, split: int) -> data_sets.Split:
     """Four fifths of a table, or `rows` of them, to learn from, in units of their own."""
-    x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=0)
+    x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=split)
     x, y = x[: rows or None], y[: rows or None]
     units = [(part.mean(0), np.where(part.std(0) > 0, part.std(0), 1.0)) for part in (x, y)]
     parts = ((x, 0), (y, 1), (x_test, 0), (y_test, 1))
     return data_sets.Split(*(np.float32((p - units[i][0]) / units[i][1]) for p, i in parts))
 
 
+def in_coordinates(model: Callable, coordinates: str) -> Callable:
+    """The model in coordinates of `parameterize`, or with its output layer integrated out."""
+    if coordinates == INTEGRATED:
+        return bnn.integrate_output(model)
+    return bnn.parameterize(model, coordinates)
+
+
+def begin_at(given: Posterior, coordinates: str, seed: int, num_steps: int) -> dict[str, Any]:
+    """Starts of all chains at optima; an integrated layer has none, it is drawn."""
+    found = starts(given.model, given.split, seed, CHAINS, num_steps)
+    if coordinates != INTEGRATED:
+        return found
+    model = in_coordinates(given.model, coordinates)
+    latent = bnn.potential_of(model, given.split.x, given.split.y).structure.latent
+    return {name: value for name, value in found.items() if name in latent}
+
+
 def kernel_of(method: Method, given: Posterior, steps: int) -> Any:
     """The kernel, with moves after each of its steps where the method has them."""
-    kernel = method.kernel(bnn.parameterize(given.model, method.coordinates), steps)
+    kernel = method.kernel(in_coordinates(given.model, method.coordinates), steps)
     if not method.moves:
         return kernel
     layer = "net/Dense_{}.{}".format

@@ -34,13 +34,14 @@ from benchmarks._shared.sampled_runs import (
     sampler,
     scores_of_chains,
     select,
-    starts,
 )
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
+    INTEGRATED,
     METHODS,
     Posterior,
+    begin_at,
     functions,
     gradients_of,
     kernel_of,
@@ -140,7 +141,7 @@ def one(folder: Any, size: Size, problem: str, method: str, seed: int):
     which = METHODS[method]
     cost = None if which.fixed is None else max(1.0, which.fixed * size.steps)
     kernel = kernel_of(which, given, size.steps)
-    begin = starts(given.model, given.split, seed, CHAINS, OPTIMISED[problem])
+    begin = begin_at(given, which.coordinates, seed, OPTIMISED[problem])
     mcmc, gradients, seconds = sampled(kernel, given, begin, seed, size, cost, budget)
     predictions = bnn.predict(None, mcmc, given.split.x_test)
     row: Row = {"gradients": gradients, "sampling_seconds": seconds}
@@ -171,6 +172,9 @@ def cells(size: Size):
             for method in names:
                 # Their sweeps cost a hundred steps of all others, with as little warm-up.
                 if method in LADDERS and problem not in ("rdata", "digits"):
+                    continue
+                # Only Gaussian noise lets an output layer be integrated out.
+                if METHODS[method].coordinates == INTEGRATED and problem == "digits":
                     continue
                 yield {"problem": problem, "method": method, "seed": seed}
 

@@ -9,6 +9,7 @@ from catalogue import BATCH, data, make
 import numpyro_bnn as bnn
 from numpyro_bnn import gradients, preconditioners
 from numpyro_bnn.potential.flat_position import FlatPosition
+from numpyro_bnn.samplers.gibbs.interleaved import Interleaved
 from numpyro_bnn.samplers.sgmcmc import kernel as kernels
 from numpyro_bnn.storage.shared_programs import separate_programs
 
@@ -69,6 +70,18 @@ def test_a_metric_of_other_sites_is_refused_by_name():
     metric = preconditioners.diagonal({"weights": 1.0})
     with pytest.raises(ValueError, match=r"inverse_mass_matrix has .*the position has .*'scale'"):
         make("SGLD", preconditioner=metric).init(jax.random.key(0), 0, None, data(), {})
+
+
+def test_moves_leave_a_state_its_form():
+    kernel = Interleaved(make("MALA exact"), [lambda key, values, bound: values])
+
+    def states(key):
+        first = kernel.init(key, 4, None, data(), {})
+        return first, kernel.sample(first, data(), {})
+
+    first, after = jax.eval_shape(states, jax.random.key(0))
+    assert isinstance(first.dynamics.position, FlatPosition)
+    assert jax.tree.structure(after) == jax.tree.structure(first)
 
 
 def test_states_of_another_version_are_refused(tmp_path, monkeypatch):

@@ -135,9 +135,11 @@ def in_coordinates(model: Callable, coordinates: str) -> Callable:
     return bnn.parameterize(model, coordinates)
 
 
-def begin_at(given: Posterior, coordinates: str, seed: int, num_steps: int) -> dict[str, Any]:
+def begin_at(
+    given: Posterior, coordinates: str, seed: int, num_steps: int, num_chains: int = CHAINS
+) -> dict[str, Any]:
     """Starts of all chains at optima; an integrated layer has none, it is drawn."""
-    found = starts(given.model, given.split, seed, CHAINS, num_steps)
+    found = starts(given.model, given.split, seed, num_chains, num_steps)
     if coordinates != INTEGRATED:
         return found
     model = in_coordinates(given.model, coordinates)

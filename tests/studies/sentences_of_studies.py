@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from pages_of_studies import line, number, rows_of, with_error
 
-from benchmarks.mixing import acceptance, against_hmc, hidden_heat, which_sampler
+from benchmarks.mixing import (
+    acceptance,
+    against_hmc,
+    hidden_heat,
+    modes_or_posterior,
+    which_sampler,
+)
 from benchmarks.predictions import calibration, out_of_distribution, tabular_report
 from benchmarks.priors import hierarchy_helps, weight_decay
 
@@ -282,4 +288,54 @@ def networks_averaged(rows):
         line(r["method"], str(r["networks averaged"]), *(number(r[k], 3) for k in kinds))
         for r in lines
         if r["prior"] == "normal" and r["method"] != "MAP"
+    ]
+
+
+def output_integrated_out(rows):
+    """The last row of each run with the output layer integrated out, in the table of yacht and below it."""
+    ends = [row for row in rows if "integrated" in row["method"] and row["apart"] != ""]
+    mclmc, (mams,) = ends[:1] + ends[2:], ends[1:2]
+    cells = [
+        f"{row['run_seconds'] / 60:.0f} | {row['functions_max_rhat']:.2f} "
+        f"({row['functions_median_rhat']:.2f})"
+        for row in ends
+    ]
+    first, *others = mclmc
+    return [
+        *cells,
+        *(f"| {row['precisions_max_rhat']:.2f} |" for row in ends),
+        f"after {first['gradients'] / 1e6:.3g}·10⁶ gradients a chain {first['apart']:.0f} of 62 functions",
+        "after 10 minutes: {:.0f} and {:.0f})".format(*(row["apart"] for row in others)),
+        f"at most {mams['precisions_max_z']:.1f} joint errors away in log precisions and "
+        f"{mams['functions_max_z']:.1f} in functions, with {mams['apart']:.0f} functions above 1.05",
+    ]
+
+
+def beside_the_posterior(rows):
+    """The table of the posterior, chains in their modes and ensembles."""
+    return [
+        line(
+            row["method"],
+            row["gain"],
+            number(row["log_score"], 3),
+            row["functions_max_rhat"],
+            row["functions_median_rhat"],
+            row["precisions_max_rhat"],
+            f"{row['run_seconds']:.0f}",
+        ).replace("-0", "−0")
+        for row in modes_or_posterior.summary(rows)
+    ]
+
+
+def on_one_vector(rows):
+    """The table of steps on one vector and on sites apart."""
+    return [
+        line(
+            f"{row['network']}, {row['numbers']:.0f} numbers",
+            row["kernel"],
+            number(row["ratio"]),
+            f"{number(row['least_ratio'])} to {number(row['largest_ratio'])}",
+            number(row["one_first"] / row["apart_first"]),
+        )
+        for row in rows
     ]

@@ -53,7 +53,10 @@ def verdicts(name, *good):
 CONVERGED = {
     "mixing/which_sampler": lambda: both_limits(rows_of("mixing/which_sampler")),
     "mixing/hard_posteriors": lambda: both_limits(
-        last_of_each(rows_of("mixing/hard_posteriors"), "problem", "method")
+        last_of_each(rows_of("mixing/hard_posteriors"), "problem", "method", "seed")
+    ),
+    "mixing/modes_or_posterior": lambda: both_limits(
+        [row for row in rows_of("mixing/modes_or_posterior") if row["functions_max_rhat"] != ""]
     ),
     "mixing/ladders": lambda: both_limits(last_of_each(rows_of("mixing/ladders"), "ladder")),
     "mixing/against_hmc": lambda: said("mixing/against_hmc"),

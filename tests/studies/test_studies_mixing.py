@@ -13,8 +13,10 @@ from benchmarks.mixing import (
     acceptance,
     flat_directions,
     function_space,
+    hard_posteriors,
     hierarchical_posteriors,
     mnist_gibbs,
+    modes_or_posterior,
     which_sampler,
 )
 from numpyro_bnn.priors.precision_conditionals import levels_of
@@ -44,6 +46,49 @@ def test_every_sampler_of_hierarchies_takes_a_step(name, shared):
 
     position, *_ = jax.eval_shape(one, jax.random.key(0))
     assert position
+
+
+def test_methods_are_compared_in_pairs_or_alone():
+    whole = hard_posteriors.pairs_of("yacht", None)
+    assert [len(pair) for pair in whole] == [2, 2]
+    one = whole[1][0]
+    assert hard_posteriors.pairs_of("yacht", [one]) == [(one,)]
+    assert hard_posteriors.pairs_of("digits", [one]) == []
+
+
+@pytest.mark.parametrize("split", [0, 3])
+def test_splits_of_a_table_test_other_rows(split, shared):
+    given = hierarchical_posteriors.posterior(shared / "data", "yacht", 0, split).split
+    base = hierarchical_posteriors.posterior(shared / "data", "yacht", 0).split
+    assert len(given.y_test) == len(base.y_test) == 62
+    assert np.array_equal(given.y_test, base.y_test) == (split == 0)
+    np.testing.assert_allclose([given.y.mean(), given.y.std()], [0, 1], atol=1e-5)
+
+
+def test_gains_of_the_posterior_are_paired_by_split():
+    def row(split, method, score):
+        judged = {"functions_max_rhat": 1.2, "functions_median_rhat": 1.1, "precisions_max_rhat": 1}
+        return {
+            **{"split": split, "method": method, "log_score": score, "rmse": 0.1, "chains": 4},
+            **{"gradients": 10, "run_seconds": 1.0, **judged},
+        }
+
+    other = "ensemble, stopped early"
+    rows = [row(s, modes_or_posterior.POSTERIOR, s + 1.0) for s in (2, 0, 1)]
+    rows += [row(0, other, 0.5), row(2, other, 2.7)]
+    np.testing.assert_allclose(modes_or_posterior.differences(rows, other), [0.5, 0.3])
+    posterior, ensemble = modes_or_posterior.summary(rows)
+    assert posterior["gain"] == ""
+    # √(1/2 + .2/.8) of the standard deviation of the two.
+    assert ensemble["gain"] == f"0.400 ± {0.1 * 2**0.5 * 0.75**0.5:.3f}"
+    assert ensemble["functions_max_rhat"] == "1.20 to 1.20"
+
+
+def test_the_average_of_members_is_a_mixture_of_their_laws():
+    means, y = np.array([[0.0, 1.0], [2.0, 1.0]]), np.array([1.0, 1.5])
+    found = modes_or_posterior.log_mixture(means, 0.5, y)
+    expected = [-2.0, -0.5] - np.log(0.5 * (2 * np.pi) ** 0.5)
+    np.testing.assert_allclose(found, expected)
 
 
 def test_chains_are_averaged_as_densities():

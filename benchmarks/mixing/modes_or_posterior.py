@@ -1,0 +1,277 @@
+"""Does the posterior predict better than samples that stay in the modes of an ensemble, or than the ensemble?
+
+Sampling-based ensembles start a chain in each optimised member and run it for a while, in which it does not
+leave its mode: their average is not the posterior. Here is the posterior of the same model, as far as it can
+be had: 16-16 relu networks with learned precisions and noise on yacht, the output layer integrated out,
+MCLMC, four chains whose functions are judged. Beside it on the same rows, five splits:
+
+- chains in their modes: MCLMC on the model as it is from eight starts like those of the posterior, shortly
+  (the budget of `fit`), and with as many gradients in all as the posterior;
+- a deep ensemble of eight networks with N(0, 1) weights, stopped early by a tenth of the rows, held out; and
+  the same networks with one noise that fits these rows best. (Modes under learned precisions are no ensemble:
+  from most starts all weights go to zero.)
+
+Log scores of test rows with R-hats of functions, and differences from the posterior, split by split.
+
+    python -m benchmarks.mixing.modes_or_posterior [--splits N …] [--quick | --toy] [--data FOLDER]
+        [--output FOLDER]
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from scipy.special import logsumexp
+from scipy.stats import norm
+
+import numpyro_bnn as bnn
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, select
+from benchmarks._shared.splits import split_error
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.mixing.hierarchical_posteriors import (
+    CHAINS,
+    INTEGRATED,
+    Posterior,
+    begin_at,
+    functions,
+    in_coordinates,
+    log_precisions,
+    posterior,
+)
+from numpyro_bnn.diagnostics import summarize
+
+MEMBERS = 8
+TABLE_NAME = "yacht"
+# Of a table: a fifth is tested.
+TESTED, LEFT = 0.2, 0.8
+POSTERIOR = "posterior"
+METHODS = (
+    POSTERIOR,
+    "chains in their modes, as many gradients",
+    "chains in their modes, short",
+    "ensemble, noise fitted to held-out rows",
+    "ensemble, stopped early",
+)
+# Standard deviations of the noise that are tried for an ensemble, in units of the target.
+NOISES = np.geomspace(1e-3, 1, 121)
+
+
+class Size(NamedTuple):
+    """Splits; gradients a chain of the posterior and its warm-up, of short chains; draws; rows; steps."""
+
+    splits: tuple[int, ...]
+    gradients: int
+    warmup: int
+    short: int
+    draws: int
+    rows: int
+    num_steps: int
+
+
+SIZES = {
+    "full": Size((0, 1, 2, 3, 4), 1_000_000, 200_000, 20_000, 500, 0, 5000),
+    "quick": Size((0, 1), 10_000, 2000, 1000, 100, 100, 200),
+    "toy": Size((0, 1), 40, 20, 20, 8, 30, 20),
+}
+
+
+def chains(given: Posterior, method: str, split: int, size: Size) -> tuple[bnn.MCMC, int]:
+    """A run, and its gradients a chain, warm-up included."""
+    if method == POSTERIOR:
+        coordinates, number, warmup, gradients = INTEGRATED, CHAINS, size.warmup, size.gradients
+    elif method.endswith("short"):
+        coordinates, number, warmup, gradients = "noncentered", MEMBERS, size.short, size.short
+    else:
+        coordinates, number = "noncentered", MEMBERS
+        warmup, gradients = (n * CHAINS // MEMBERS for n in (size.warmup, size.gradients))
+    begin = begin_at(given, coordinates, split, 200, number)
+    thinning = max(1, gradients // size.draws)
+    mcmc = bnn.MCMC(
+        bnn.MCLMC(in_coordinates(given.model, coordinates)),
+        num_warmup=warmup,
+        num_samples=gradients // thinning * thinning,
+        thinning=thinning,
+        num_chains=number,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(split), given.split.x, given.split.y, init_params=begin)
+    return mcmc, warmup + gradients
+
+
+def network(x: Any, y: Any = None) -> None:
+    """The network of the members of an ensemble."""
+    net = bnn.random_module(
+        "net", MLPByFeatures((16, 16), 1, jax.nn.relu), bnn.priors.Normal(1.0), x[:1]
+    )
+    noise = dist.HalfNormal(1.0)
+    bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
+
+
+def log_mixture(means: np.ndarray, noise: float, y: np.ndarray) -> np.ndarray:
+    """Log density of each target under the average of the members, all with the same noise.
+
+    :param means: predictions of the members, (member, row).
+    """
+    return logsumexp(norm(means, noise).logpdf(y), 0) - np.log(len(means))
+
+
+def ensemble(given: Posterior, method: str, split: int, size: Size) -> Row:
+    """Scores of a deep ensemble."""
+    x, y, x_test, y_test = given.split
+    fit = len(y) - max(2, len(y) // 10)
+    members = bnn.deep_ensemble(
+        network,
+        jax.random.key(split),
+        x[:fit],
+        y[:fit],
+        validation=(x[fit:], y[fit:]),
+        num_members=MEMBERS,
+        num_steps=size.num_steps,
+        progress_bar=False,
+    )
+    predictions = bnn.predict(network, members, x_test)
+    row = {"gradients": size.num_steps, "chains": MEMBERS}
+    row["rmse"] = float(bnn.scores.rmse(predictions, y_test))
+    if method.endswith("early"):
+        return row | {"log_score": float(bnn.scores.lppd(predictions, y_test))}
+    held_out, tested = (
+        np.asarray(bnn.predict(network, members, rows).mean, np.float64).reshape(MEMBERS, -1)
+        for rows in (x[fit:], x_test)
+    )
+    noise = max(NOISES, key=lambda sd: log_mixture(held_out, sd, y[fit:]).mean())
+    return row | {"log_score": float(log_mixture(tested, noise, y_test).mean())}
+
+
+def judged(given: Posterior, method: str, split: int, size: Size):
+    """The row of a method on a split."""
+    begin = time.perf_counter()
+    row: Row = dict.fromkeys(
+        ("functions_max_rhat", "functions_median_rhat", "precisions_max_rhat"), ""
+    )
+    if method.startswith("ensemble"):
+        row |= ensemble(given, method, split, size)
+    else:
+        mcmc, gradients = chains(given, method, split, size)
+        predictions = bnn.predict(None, mcmc, given.split.x_test)
+        of_functions = summarize(functions(predictions.values), tail=False).rhat
+        draws = mcmc.get_samples(group_by_chain=True)
+        of_precisions = summarize(log_precisions(draws), tail=False).rhat
+        row |= {
+            "functions_max_rhat": float(np.nanmax(of_functions)),
+            "functions_median_rhat": float(np.nanmedian(of_functions)),
+            "precisions_max_rhat": float(np.nanmax(of_precisions)),
+            "gradients": gradients,
+            "chains": mcmc.num_chains,
+            "log_score": float(bnn.scores.lppd(predictions, given.split.y_test)),
+            "rmse": float(bnn.scores.rmse(predictions, given.split.y_test)),
+        }
+    yield row | {"run_seconds": time.perf_counter() - begin}
+
+
+def differences(rows: list[Row], method: str) -> np.ndarray:
+    """Log score of the posterior less that of a method, on each split that has both."""
+    by_split = {r["split"]: r["log_score"] for r in select(rows, method=method)}
+    base = {r["split"]: r["log_score"] for r in select(rows, method=POSTERIOR)}
+    return np.asarray([base[s] - by_split[s] for s in sorted(base) if s in by_split])
+
+
+def summary(rows: list[Row]) -> list[Row]:
+    """A row for each method: means over splits, and how much better the posterior is."""
+    found = []
+    for method in METHODS:
+        own = select(rows, method=method)
+        if not own:
+            continue
+        gap = differences(rows, method)
+        sampled = [r for r in own if r["functions_max_rhat"] != ""]
+        found.append(
+            {
+                "method": method,
+                "gradients": own[0]["gradients"],
+                "chains": own[0]["chains"],
+                "log_score": float(np.mean([r["log_score"] for r in own])),
+                "rmse": float(np.mean([r["rmse"] for r in own])),
+                "gain": ""
+                if method == POSTERIOR
+                else f"{gap.mean():.3f} ± {split_error(gap, TESTED, LEFT):.3f}",
+                "functions_max_rhat": _range(sampled, "functions_max_rhat"),
+                "functions_median_rhat": _range(sampled, "functions_median_rhat"),
+                "precisions_max_rhat": _range(sampled, "precisions_max_rhat"),
+                "run_seconds": float(np.mean([r["run_seconds"] for r in own])),
+            }
+        )
+    return found
+
+
+def _range(rows: list[Row], name: str) -> str:
+    values = [r[name] for r in rows]
+    return f"{min(values):.2f} to {max(values):.2f}" if values else ""
+
+
+TABLE = {
+    "method": "method",
+    "gradients": "gradients a chain",
+    "chains": "chains or members",
+    "log_score": "log score",
+    "gain": "the posterior gains",
+    "rmse": "RMSE",
+    "functions_max_rhat": "worst R-hat, functions",
+    "functions_median_rhat": "median",
+    "precisions_max_rhat": "worst R-hat, log precisions",
+    "run_seconds": "seconds",
+}
+
+
+def findings(rows: list[Row]):
+    for row in summary(rows):
+        if row["gain"]:
+            yield f"The posterior gains {row['gain']} nats a row over: {row['method']}."
+    runs = select(rows, method=POSTERIOR)
+    reached = sum(r["functions_max_rhat"] <= RHAT_LIMIT for r in runs)
+    yield f"{reached} of {len(runs)} runs of the posterior have converged."
+
+
+def draw(rows: list[Row]):
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots.style import color_at, label_axes
+
+    figure, ax = plt.subplots(figsize=(5.5, 3.2), layout="constrained")
+    others = [method for method in METHODS if method != POSTERIOR and select(rows, method=method)]
+    for i, method in enumerate(others):
+        gap = differences(rows, method)
+        ax.plot(gap, np.full(len(gap), i), "o", color=color_at(ax, 0), alpha=0.5)
+        ax.errorbar(
+            gap.mean(), i, xerr=split_error(gap, TESTED, LEFT), fmt="|", color="black", capsize=4
+        )
+    ax.axvline(0, color="0.5", linewidth=1)
+    ax.set_yticks(range(len(others)), others)
+    ax.invert_yaxis()
+    label_axes(ax, "log score of the posterior less that of the method, nats a row", "")
+    return figure
+
+
+def main(argv=None) -> None:
+    made = parser(__doc__)
+    made.add_argument("--splits", nargs="+", type=int, help="default: five")
+    asked = made.parse_args(argv)
+    size = SIZES[asked.size]
+    study = Study(__file__, ["split", "method"], asked)
+    study.run(
+        (
+            {"split": split, "method": method}
+            for split in asked.splits or size.splits
+            for method in METHODS
+        ),
+        lambda split, method: judged(
+            posterior(asked.data, TABLE_NAME, size.rows, split), method, split, size
+        ),
+    )
+    publish(study, summary(study.rows), TABLE, findings(study.rows), draw(study.rows))
+
+
+if __name__ == "__main__":
+    main()

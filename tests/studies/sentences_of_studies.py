@@ -312,7 +312,15 @@ def output_integrated_out(rows):
 
 
 def beside_the_posterior(rows):
-    """The table of the posterior, chains in their modes and ensembles."""
+    """The table of the posterior, chains in their modes and ensembles, and two errors."""
+    found = modes_or_posterior.summary(rows)
+    return [
+        f"{found[1]['rmse']:.3f} for {found[0]['rmse']:.3f}",
+        *_lines_beside_the_posterior(found),
+    ]
+
+
+def _lines_beside_the_posterior(found):
     return [
         line(
             row["method"],
@@ -323,7 +331,7 @@ def beside_the_posterior(rows):
             row["precisions_max_rhat"],
             f"{row['run_seconds']:.0f}",
         ).replace("-0", "−0")
-        for row in modes_or_posterior.summary(rows)
+        for row in found
     ]
 
 

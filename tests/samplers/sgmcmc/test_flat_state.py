@@ -49,8 +49,9 @@ def test_positions_and_temperatures_are_those_of_sites_apart(name, monkeypatch):
     assert isinstance(flat.dynamics.position, FlatPosition)
     assert isinstance(apart.dynamics.position, dict)
     kept = ("z", "step_size", "kinetic_temperatures", "configurational_temperatures")
+    # All of size one; sums in another order differ by 1e-7, which a dozen steps magnify a few hundred times.
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5),
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4),
         {field: getattr(flat, field) for field in kept},
         {field: getattr(apart, field) for field in kept},
     )

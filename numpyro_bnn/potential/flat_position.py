@@ -7,11 +7,11 @@ ten sites one by one spends most of a step, and of its compile time, on that.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.tree_util import GetAttrKey, register_pytree_with_keys_class
 
 from numpyro_bnn._types import PyTree
 
@@ -23,7 +23,8 @@ _MOST = 1 << 14
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False, repr=False)
 class FlatPosition(Mapping[str, jax.Array]):
     """Values of several sites of one dtype in one vector; a mapping from names, and a pytree with one leaf.
 
@@ -31,9 +32,8 @@ class FlatPosition(Mapping[str, jax.Array]):
     :param shapes: name and shape of each site.
     """
 
-    def __init__(self, vector: jax.Array, shapes: Shapes) -> None:
-        self.vector = vector
-        self.shapes = shapes
+    vector: jax.Array
+    shapes: Shapes = field(metadata={"static": True})
 
     def __repr__(self) -> str:
         return f"FlatPosition({dict(self.shapes)})"
@@ -66,19 +66,6 @@ class FlatPosition(Mapping[str, jax.Array]):
             for name, shape in self.shapes
         ]
         return FlatPosition(jnp.concatenate(parts, len(lead)), self.shapes)
-
-    def tree_flatten(self) -> tuple[tuple[jax.Array], Shapes]:
-        """The vector, and what is static."""
-        return (self.vector,), self.shapes
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[GetAttrKey, jax.Array]], Shapes]:
-        """The vector with its name, and what is static."""
-        return ((GetAttrKey("vector"), self.vector),), self.shapes
-
-    @classmethod
-    def tree_unflatten(cls, shapes: Shapes, children: tuple[jax.Array]) -> "FlatPosition":
-        """The position again."""
-        return cls(children[0], shapes)
 
 
 def flattened(position: PyTree) -> PyTree:

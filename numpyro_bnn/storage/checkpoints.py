@@ -296,40 +296,38 @@ class Checkpoint:
         import orbax.checkpoint as ocp
 
         leaves, structure = jax.tree.flatten(like)
+        progress, kinds = self._load_progress(step)
+        if len(kinds) != len(leaves):
+            raise ValueError(
+                f"The states in {self._steps / str(step)} were written by another version of numpyro_bnn: "
+                f"they consist of {len(kinds)} arrays, and those of this version of {len(leaves)}. The draws "
+                "are untouched: read them with `bnn.load`. Finish this run with the version that began it, "
+                "or begin another one in another folder."
+            )
         plain = zeros_like(leaves)
-        self._refuse_other_states(step, len(leaves))
-        args = ocp.args.Composite(
-            state=ocp.args.StandardRestore(named(plain)), progress=ocp.args.JsonRestore()
-        )
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(named(plain)))
         try:
             with quiet_orbax():
-                found = self._open().restore(step, args=args)
-            progress = Progress(*(int(found.progress[name]) for name in Progress._fields))
-            if progress.steps != step or not 0 <= progress.draws <= step:
-                raise ValueError(f"it tells {progress}")
-            kinds = found.progress["kinds"]
-            restored = from_plain([found.state[str(i)] for i in range(len(plain))], kinds)
+                found = self._open().restore(step, args=args).state
+            restored = from_plain([found[str(i)] for i in range(len(plain))], kinds)
             return jax.tree.unflatten(structure, restored), progress
         except Exception as error:  # damaged files make the readers fail in any way there is
             raise self._unreadable(step, error) from error
 
-    def _refuse_other_states(self, step: int, expected: int) -> None:
-        """Refuse states of another version, which consist of another number of arrays."""
+    def _load_progress(self, step: int) -> tuple[Progress, list[str | None]]:
+        """Numbers of steps and draws, and the kinds of the arrays that the states consist of."""
         import orbax.checkpoint as ocp
 
-        only_progress = ocp.args.Composite(progress=ocp.args.JsonRestore())
+        args = ocp.args.Composite(progress=ocp.args.JsonRestore())
         try:
             with quiet_orbax():
-                stored = len(self._open().restore(step, args=only_progress).progress["kinds"])
+                found = self._open().restore(step, args=args).progress
+            progress = Progress(*(int(found[name]) for name in Progress._fields))
+            if progress.steps != step or not 0 <= progress.draws <= step:
+                raise ValueError(f"it tells {progress}")
+            return progress, list(found["kinds"])
         except Exception as error:  # damaged files make the readers fail in any way there is
             raise self._unreadable(step, error) from error
-        if stored != expected:
-            raise ValueError(
-                f"The states in {self._steps / str(step)} were written by another version of "
-                f"numpyro_bnn: they consist of {stored} arrays, and those of this version of {expected}. "
-                "The draws are untouched: read them with `bnn.load`. Finish this run with the version "
-                "that began it, or begin another one in another folder."
-            )
 
     def _unreadable(self, step: int, error: Exception) -> ValueError:
         return ValueError(

@@ -294,35 +294,26 @@ def networks_averaged(rows):
 def output_integrated_out(rows):
     """The last row of each run with the output layer integrated out, in the table of yacht and below it."""
     ends = [row for row in rows if "integrated" in row["method"] and row["apart"] != ""]
-    mclmc, (mams,) = ends[:1] + ends[2:], ends[1:2]
-    cells = [
-        f"{row['run_seconds'] / 60:.0f} | {row['functions_max_rhat']:.2f} "
-        f"({row['functions_median_rhat']:.2f})"
-        for row in ends
-    ]
-    first, *others = mclmc
-    return [
-        *cells,
-        *(f"| {row['precisions_max_rhat']:.2f} |" for row in ends),
-        f"after {first['gradients'] / 1e6:.3g}·10⁶ gradients a chain {first['apart']:.0f} of 62 functions",
-        "after 10 minutes: {:.0f} and {:.0f})".format(*(row["apart"] for row in others)),
+    (mams,) = [row for row in ends if row["method"].startswith("MAMS")]
+    first, *others = [row for row in ends if row is not mams]
+    for row in ends:
+        functions = f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})"
+        yield f"{row['run_seconds'] / 60:.0f} | {functions}"
+        yield f"| {row['precisions_max_rhat']:.2f} |"
+    yield f"after {first['gradients'] / 1e6:.3g}·10⁶ gradients a chain {first['apart']:.0f} of 62 functions"
+    yield "after 10 minutes: {:.0f} and {:.0f})".format(*(row["apart"] for row in others))
+    yield (
         f"at most {mams['precisions_max_z']:.1f} joint errors away in log precisions and "
-        f"{mams['functions_max_z']:.1f} in functions, with {mams['apart']:.0f} functions above 1.05",
-    ]
+        f"{mams['functions_max_z']:.1f} in functions, with {mams['apart']:.0f} functions above 1.05"
+    )
 
 
 def beside_the_posterior(rows):
     """The table of the posterior, chains in their modes and ensembles, and two errors."""
-    found = modes_or_posterior.summary(rows)
-    return [
-        f"{found[1]['rmse']:.3f} for {found[0]['rmse']:.3f}",
-        *_lines_beside_the_posterior(found),
-    ]
-
-
-def _lines_beside_the_posterior(found):
-    return [
-        line(
+    posterior, long_chains, *_ = found = modes_or_posterior.summary(rows)
+    yield f"{long_chains['rmse']:.3f} for {posterior['rmse']:.3f}"
+    for row in found:
+        yield line(
             row["method"],
             row["gain"],
             number(row["log_score"], 3),
@@ -331,8 +322,6 @@ def _lines_beside_the_posterior(found):
             row["precisions_max_rhat"],
             f"{row['run_seconds']:.0f}",
         ).replace("-0", "−0")
-        for row in found
-    ]
 
 
 def on_one_vector(rows):

@@ -272,8 +272,8 @@ class SGMCMC(MCMCKernel):
         self._num_warmup = num_warmup
         rows = self._rows(model_args, model_kwargs)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
-        z = start_of(type(self).__name__, rows, key_start, init_params, model_kwargs)
-        z = flattened(z)
+        name = type(self).__name__
+        z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))
         estimator = self.gradient.init(rows, z, key_batches)
         preconditioner = conditioned(self.preconditioner, self.preconditioner.init(z), rows)
         parts = self._ingredients

@@ -34,6 +34,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs
     atexit.register(shutil.rmtree, _programs, ignore_errors=True)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+# Programs that are compiled once and thrown away need not know the lines they come from.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 # JAX and the package are imported where they are needed: not by the process that starts the workers.
 if version("arviz").startswith("0."):

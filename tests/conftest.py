@@ -42,16 +42,21 @@ if version("arviz").startswith("0."):
     # Before workers start: ArviZ 0.23.0 writes the day to a file, which two of them would read half written.
     import arviz  # noqa: F401
 
+_LONGEST = ("tests/workflow", "tests/test_readme.py")
 TESTS = Path(__file__).resolve().parent
 SHARED = TESTS.parents[1] / "shared"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the week as slow, before slow ones are left out."""
+    """Mark the tests of the week as slow, before slow ones are left out; short ones come last.
+
+    Two workers end together only where what is left at the end is short: whole workflows come first.
+    """
     for item in items:
         if is_weekly(item.nodeid.removeprefix("tests/")):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST))
 
 
 def pytest_collection_finish() -> None:

@@ -16,6 +16,8 @@ from numpyro_bnn.models.call_order import call_order
 from numpyro_bnn.models.networks import NNX, Linen
 from numpyro_bnn.priors import layer_patterns
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 X = jnp.ones((2, 3))
 P = bnn.priors
 

@@ -8,6 +8,8 @@ import pytest
 
 import numpyro_bnn as bnn
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 PARAMS = {
     "Conv_0": {"kernel": jnp.full((3, 3), 2.0), "bias": jnp.zeros(4000)},
     "Dense_0": {"kernel": jnp.linspace(-3.0, 3.0, 5000), "bias": jnp.ones(2)},

@@ -14,6 +14,8 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.storage import shared_programs
 from numpyro_bnn.storage.shared_programs import Traced, compiled, separate_programs
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 X = np.linspace(-1.0, 1.0, 4)[:, None]
 SCALE = 1.0
 

@@ -19,6 +19,8 @@ from numpyro_bnn.samplers.sgmcmc.dynamics.splitting import Splitting
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import PersistentMomentum
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 
 # Twenty lines from here: HMC whose momenta persist (Horowitz 1991), with a metric from warm-up.
 class PersistentHMC(bnn.SGMCMC):

@@ -9,7 +9,7 @@ divided by what is right, and the error of the mean of predictions in posterior 
     python -m benchmarks.mixing.hidden_heat [--quick]
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,31 @@ METHODS: dict[str, Any] = {
 KEYS = ("rows", "batch", "temperature", "method", "seed")
 
 
+def standardised_rows(folder: Path | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of bikesharing, random rows of it, with mean 0 and standard deviation 1.
+
+    :param folder: the folder of data sets; None for the one beside the checkout.
+    """
+    x, y = stored_table(folder, "bikesharing")
+    chosen = np.random.default_rng(0).permutation(len(x))[:rows]
+    # The first column is the number of the record.
+    x, y = x[chosen, 1:], y[chosen]
+    return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+
+
+def linear_regression(noise: float) -> Callable:
+    """A model of weights N(0, 1) and known noise."""
+
+    def model(x: Any, y: Any) -> None:
+        size = x.shape[-1]
+        weights = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([size]).to_event(1))
+        with numpyro.plate("rows", x.shape[0]):
+            x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal(x @ weights, noise), obs=y)
+
+    return model
+
+
 class Posterior:
     """A linear regression with weights N(0, 1), an intercept, and known noise; its posterior in closed form.
 
@@ -79,11 +104,7 @@ class Posterior:
     """
 
     def __init__(self, folder: Path | None, rows: int) -> None:
-        x, y = stored_table(folder, "bikesharing")
-        chosen = np.random.default_rng(0).permutation(len(x))[:rows]
-        # The first column is the number of the record.
-        x, y = x[chosen, 1:], y[chosen]
-        x, y = (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
+        x, y = standardised_rows(folder, rows)
         self.x = np.concatenate([x, np.ones((rows, 1))], 1)
         self.y = y
         residuals = y - self.x @ np.linalg.lstsq(self.x, y, rcond=None)[0]
@@ -91,19 +112,12 @@ class Posterior:
         precision = np.eye(self.x.shape[1]) + self.x.T @ self.x / self.noise**2
         self.covariance = np.linalg.inv(precision)
         self.mean = self.covariance @ self.x.T @ y / self.noise**2
+        self.model = linear_regression(self.noise)
 
     @property
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets, float32."""
         return self.x.astype(np.float32), self.y.astype(np.float32)
-
-    def model(self, x: Any, y: Any) -> None:
-        """The same as a NumPyro model."""
-        size = x.shape[-1]
-        weights = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([size]).to_event(1))
-        with numpyro.plate("rows", x.shape[0]):
-            x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
-            numpyro.sample("y", dist.Normal(x @ weights, self.noise), obs=y)
 
 
 def cell(

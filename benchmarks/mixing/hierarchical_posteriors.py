@@ -82,6 +82,9 @@ METHODS = {
         INTEGRATED, lambda model, _: bnn.MCLMC(model), fixed=0.0
     ),
     "MAMS, output integrated out": Method(INTEGRATED, lambda model, _: bnn.MAMS(model), apart=5),
+    "MALA, non-centred": Method(
+        "noncentered", lambda model, _: bnn.MALA(model, step_size="auto"), fixed=0.0
+    ),
 }
 
 

@@ -53,7 +53,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(
-        (100, 1000, 10_000, 50_000), (8, 32, 128, 256), 7, ("yacht", "airfoil"), 2, 500, 300, 0
+        (100, 1000, 10_000, 50_000), (8, 32, 128, 256), 7, ("yacht", "airfoil"), 1, 500, 300, 0
     ),
     "quick": Size((100, 1000), (8, 32), 3, ("yacht",), 1, 100, 50, 100),
     "toy": Size((50,), (4,), 1, ("yacht",), 1, 8, 5, 30),
@@ -185,7 +185,7 @@ def draw_cost(rows):
     ax.set_xscale("log")
     ax.set_yscale("log")
     label_axes(ax, "rows", "cost of a gradient, integrated / as it is")
-    ax.legend(frameon=False)
+    figure.legend(frameon=False, loc="outside right center")
     return figure
 
 
@@ -242,7 +242,7 @@ def findings(costs, mixed):
 def main(argv=None) -> None:
     made = parser(__doc__)
     made.add_argument("--problems", nargs="*", help="posteriors of the mixing (default: all)")
-    made.add_argument("--seeds", type=int, help="runs of each (default: 2)")
+    made.add_argument("--seeds", type=int, help="runs of each (default: 1)")
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
     problems = size.problems if asked.problems is None else tuple(asked.problems)

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import numpyro.distributions as dist
-from scipy.special import logsumexp
-from scipy.stats import norm
 
 import numpyro_bnn as bnn
+from benchmarks._shared.ensembles import fitted_noise, log_mixture
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, select
 from benchmarks._shared.splits import split_error
@@ -55,8 +54,6 @@ METHODS = (
     "ensemble, noise fitted to held-out rows",
     "ensemble, stopped early",
 )
-# Standard deviations of the noise that are tried for an ensemble, in units of the target.
-NOISES = np.geomspace(1e-3, 1, 121)
 
 
 class Size(NamedTuple):
@@ -110,14 +107,6 @@ def network(x: Any, y: Any = None) -> None:
     bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
 
 
-def log_mixture(means: np.ndarray, noise: float, y: np.ndarray) -> np.ndarray:
-    """Log density of each target under the average of the members, all with the same noise.
-
-    :param means: predictions of the members, (member, row).
-    """
-    return logsumexp(norm(means, noise).logpdf(y), 0) - np.log(len(means))
-
-
 def ensemble(given: Posterior, method: str, split: int, size: Size) -> Row:
     """Scores of a deep ensemble."""
     x, y, x_test, y_test = given.split
@@ -141,7 +130,7 @@ def ensemble(given: Posterior, method: str, split: int, size: Size) -> Row:
         np.asarray(bnn.predict(network, members, rows).mean, np.float64).reshape(MEMBERS, -1)
         for rows in (x[fit:], x_test)
     )
-    noise = max(NOISES, key=lambda sd: log_mixture(held_out, sd, y[fit:]).mean())
+    noise = fitted_noise(held_out, y[fit:])
     return row | {"log_score": float(log_mixture(tested, noise, y_test).mean())}
 
 

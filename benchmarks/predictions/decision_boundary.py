@@ -64,15 +64,17 @@ SIZES = {
 }
 
 
-def _model(hidden: tuple[int, ...]) -> Callable:
+def model_of(hidden: tuple[int, ...], scale: float = SCALE) -> Callable:
+    """A classifier of two classes with weights N(0, scale²)."""
+
     def model(x, y=None):
-        net = bnn.random_module("net", bnn.MLP(hidden, 1), bnn.priors.Normal(SCALE), x[:1])
+        net = bnn.random_module("net", bnn.MLP(hidden, 1), bnn.priors.Normal(scale), x[:1])
         bnn.likelihoods.bernoulli(lambda rows: net(rows).squeeze(-1), y, x=x)
 
     return model
 
 
-MODELS = {"logistic": _model(()), "network": _model((HIDDEN,))}
+MODELS = {"logistic": model_of(()), "network": model_of((HIDDEN,))}
 
 
 def data(count: int = ROWS, seed: int = 0):

@@ -30,6 +30,8 @@ def model(x, y):
 
 
 START = {"w": jnp.zeros(3), "noise": jnp.zeros(()), "shares": jnp.zeros(2), "factors": jnp.zeros(3)}
+# What compiles fast.
+QUICK = {"step_size": 0.1, "num_steps": 2, "trajectory_length": None, "adapt_step_size": False}
 KERNELS = {
     "NUTS": NUTS,
     "HMC": HMC,
@@ -161,9 +163,8 @@ def mixture(x, y):
 
 
 def test_discrete_sites_need_no_start():
-    mcmc = bnn.MCMC(
-        DiscreteHMCGibbs(NUTS(mixture)), num_warmup=1, num_samples=1, progress_bar=False
-    )
+    kernel = DiscreteHMCGibbs(HMC(mixture, **QUICK))
+    mcmc = bnn.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
     with pytest.raises(ValueError, match=r"'w' the shape \(2, 1\)"):
         mcmc.run(KEY, X, Y, init_params={"w": jnp.zeros((2, 1))})
     mcmc.run(KEY, X, Y, init_params={"w": jnp.ones(3)})
@@ -186,6 +187,6 @@ def test_hmc_over_discrete_sites_says_what_it_needs(monkeypatch):
     ],
 )
 def test_fields_that_there_are_not_are_refused(fields, message):
-    mcmc = bnn.MCMC(NUTS(model), num_warmup=1, num_samples=1, progress_bar=False)
+    mcmc = bnn.MCMC(HMC(model, **QUICK), num_warmup=1, num_samples=1, progress_bar=False)
     with pytest.raises(ValueError, match=message):
         mcmc.run(KEY, X, Y, extra_fields=fields)

@@ -7,11 +7,19 @@ from pages_of_studies import line, number, rows_of, with_error
 from benchmarks.mixing import (
     acceptance,
     against_hmc,
+    bias_by_dimension,
     hidden_heat,
     modes_or_posterior,
     which_sampler,
 )
-from benchmarks.predictions import calibration, out_of_distribution, tabular_report
+from benchmarks.predictions import (
+    averaging_or_width,
+    boundary_by_rows,
+    calibration,
+    out_of_distribution,
+    polynomials,
+    tabular_report,
+)
 from benchmarks.priors import hierarchy_helps, weight_decay
 
 
@@ -169,6 +177,70 @@ def decoupled_decay_in_a_sentence(rows):
     }
     decoupled, none = nats[weight_decay.DECOUPLED], nats[weight_decay.NO_DECAY]
     return [f"{decoupled} nats above the nearest mode for a prior of sd 1, no decay {none}"]
+
+
+def cost_of_integrating(rows):
+    """Lines of the table of costs, and their range."""
+    for row in rows:
+        yield line(
+            f"{row['rows']:,}",
+            str(row["hidden"]),
+            *(f"{row[c]:.3g}" for c in ("plain_ms", "integrated_ms", "ratio")),
+            f"{row['error_nats']:.1g}",
+        )
+    ratios, errors = ([row[c] for row in rows] for c in ("ratio", "error_nats"))
+    yield f"costs {min(ratios):.1f} to {max(ratios):.0f} times that of the model"
+    yield f"at most {max(errors):.3f} nats off"
+
+
+def mixing_by_coordinates(rows):
+    for row in rows:
+        pairs = [
+            f"{row[f'{what}_max_rhat']:.2f} ({row[f'{what}_median_rhat']:.2f})"
+            for what in ("functions", "precisions")
+        ]
+        scores = " ".join(f"{float(v):.2f}" for v in row["log_scores_of_chains"].split())
+        seconds = f"{row['run_seconds']:.0f}"
+        yield line(row["problem"], row["coordinates"], seconds, *pairs, scores)
+
+
+def lines_of(study):
+    """A function of rows that gives the lines of the study's own table of means."""
+    return lambda rows: [line(*map(str, row.values())) for row in study.averaged(rows)]
+
+
+def boundary_in_a_sentence(rows):
+    (row,) = (
+        r for r in boundary_by_rows.averaged(rows) if (r["model"], r["rows"]) == ("network", "20")
+    )
+    yield f"sure of a class on {row['sure, MAP']} of the plane, the average on {row['sure, average']}."
+    yield f"(the average gains {row['gain'].replace('-', '−')} nats)"
+
+
+def polynomials_in_a_sentence(rows):
+    gains = [
+        float(row["network over polynomial"].split()[0])
+        for row in polynomials.averaged(rows)
+        if row["split"] == "at random"
+    ]
+    assert len(gains) == 4
+    yield f"between rows by {min(gains):.1f} to {max(gains):.1f} nats on four tables"
+
+
+def small_networks_in_a_sentence(rows):
+    gains = [
+        float(value.split()[0])
+        for row in averaging_or_width.averaged(rows)
+        for name, value in row.items()
+        if row["width"] == "16" and name.startswith("posterior over")
+    ]
+    yield f"by {min(gains):.1f} to {max(gains):.1f} nats"
+
+
+def shared_noise_in_a_sentence(rows):
+    ratios = {row["method"]: row["D = 1000"].split()[0] for row in bias_by_dimension.averaged(rows)}
+    yield f"predictions vary {ratios['BAOAB, noise taken off']} times too much while momenta are right"
+    yield f"with control variates {ratios['BAOAB, control variate']} times"
 
 
 def by_seed(rows):

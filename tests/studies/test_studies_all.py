@@ -25,7 +25,11 @@ STORED = sorted(
     if path.is_file() and path.suffix != ".npz"
 )
 # What a study stores of several tables.
-PARTS = {"decision_boundary": ["", "step_size"], "integrated_output": ["cost", "mixing"]}
+PARTS = {
+    "decision_boundary": ["", "step_size"],
+    "integrated_output": ["cost", "mixing"],
+    "which_sampler": ["", "added"],
+}
 
 
 def imports_of(path):

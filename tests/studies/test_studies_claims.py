@@ -22,9 +22,11 @@ from sentences_of_studies import (
     beside_nuts,
     beside_the_posterior,
     better_beyond_two_errors,
+    boundary_in_a_sentence,
     by_seed,
     chains_that_never_meet,
     columns_of_noise,
+    cost_of_integrating,
     covered,
     decoupled_decay_in_a_sentence,
     ensembles_in_a_sentence,
@@ -33,13 +35,18 @@ from sentences_of_studies import (
     gains_over_bde,
     heat_by_method,
     ladders_that_travel,
+    lines_of,
+    mixing_by_coordinates,
     nearer_than_mean_field,
     networks_averaged,
     next_best,
     not_converged,
     on_one_vector,
     output_integrated_out,
+    polynomials_in_a_sentence,
+    shared_noise_in_a_sentence,
     shares_of_methods,
+    small_networks_in_a_sentence,
     third_table,
     training_beside_modes,
     units_in_a_sentence,
@@ -48,8 +55,13 @@ from sentences_of_studies import (
 )
 
 from benchmarks._shared import mnist_posteriors
-from benchmarks.mixing import against_hmc, which_sampler
-from benchmarks.predictions import covariate_shift
+from benchmarks.mixing import against_hmc, bias_by_dimension, which_sampler
+from benchmarks.predictions import (
+    averaging_or_width,
+    boundary_by_rows,
+    covariate_shift,
+    polynomials,
+)
 
 
 class Claim(NamedTuple):
@@ -245,6 +257,76 @@ CLAIMS = {
         beside_the_posterior,
         {"method": "ensemble, stopped early", "split": 2},
         "log_score",
+    ),
+    "integrated_output: cost": Claim(
+        "mixing/integrated_output_cost",
+        (MIXING,),
+        cost_of_integrating,
+        {"rows": 1000, "hidden": 32},
+        "ratio",
+    ),
+    "integrated_output: mixing": Claim(
+        "mixing/integrated_output_mixing",
+        (MIXING,),
+        mixing_by_coordinates,
+        {"problem": "airfoil", "coordinates": "output layer integrated out"},
+        "precisions_max_rhat",
+    ),
+    "bias_by_dimension": Claim(
+        "mixing/bias_by_dimension",
+        (MIXING,),
+        lines_of(bias_by_dimension),
+        {"dimension": 1000, "method": "BAOAB, noise taken off", "seed": 0},
+        "variance of predictions",
+    ),
+    "bias_by_dimension: sentence": Claim(
+        "mixing/bias_by_dimension",
+        (EVIDENCE,),
+        shared_noise_in_a_sentence,
+        {"dimension": 1000, "method": "BAOAB, noise taken off", "seed": 1},
+        "variance of predictions",
+    ),
+    "averaging_or_width: sentence": Claim(
+        "predictions/averaging_or_width",
+        (EVIDENCE, PREDICTIONS),
+        small_networks_in_a_sentence,
+        {"table": "energy", "split": 0, "method": "posterior", "width": 16},
+        "lppd",
+    ),
+    "boundary_by_rows": Claim(
+        "predictions/boundary_by_rows",
+        (PREDICTIONS,),
+        lines_of(boundary_by_rows),
+        {"model": "network", "rows": 20, "seed": 3},
+        "sure, average",
+    ),
+    "boundary_by_rows: sentence": Claim(
+        "predictions/boundary_by_rows",
+        (EVIDENCE,),
+        boundary_in_a_sentence,
+        {"model": "network", "rows": 20, "seed": 5},
+        "lppd, average",
+    ),
+    "polynomials: sentence": Claim(
+        "predictions/polynomials",
+        (EVIDENCE,),
+        polynomials_in_a_sentence,
+        {"table": "yacht", "kind": "at random", "split": 0, "method": "network"},
+        "lppd",
+    ),
+    "polynomials": Claim(
+        "predictions/polynomials",
+        (PREDICTIONS,),
+        lines_of(polynomials),
+        {"table": "yacht", "kind": "beyond", "split": 1, "method": "network"},
+        "lppd",
+    ),
+    "averaging_or_width": Claim(
+        "predictions/averaging_or_width",
+        (PREDICTIONS,),
+        lines_of(averaging_or_width),
+        {"table": "boston", "split": 0, "method": "posterior", "width": 8},
+        "lppd",
     ),
     "one_vector": Claim(
         "speed/one_vector",

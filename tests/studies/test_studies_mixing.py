@@ -9,8 +9,10 @@ from numpyro.util import nested_attrgetter
 from scipy.special import kve
 
 import numpyro_bnn as bnn
+from benchmarks._shared import ensembles
 from benchmarks.mixing import (
     acceptance,
+    bias_by_dimension,
     flat_directions,
     function_space,
     hard_posteriors,
@@ -86,9 +88,39 @@ def test_gains_of_the_posterior_are_paired_by_split():
 
 def test_the_average_of_members_is_a_mixture_of_their_laws():
     means, y = np.array([[0.0, 1.0], [2.0, 1.0]]), np.array([1.0, 1.5])
-    found = modes_or_posterior.log_mixture(means, 0.5, y)
+    found = ensembles.log_mixture(means, 0.5, y)
     expected = [-2.0, -0.5] - np.log(0.5 * (2 * np.pi) ** 0.5)
     np.testing.assert_allclose(found, expected)
+
+
+def test_the_noise_of_one_member_is_that_of_its_residuals():
+    y = np.random.default_rng(0).normal(size=400)
+    found = ensembles.fitted_noise(np.zeros((1, 400)), 0.2 * y)
+    # The values that are tried lie 6 % apart.
+    assert abs(np.log(found / (0.2 * np.sqrt(np.mean(y**2))))) < 0.06
+
+
+@pytest.fixture(scope="module")
+def features(shared):
+    """More features than rows."""
+    return bias_by_dimension.Posterior(shared / "data", 30, 50)
+
+
+def test_the_posterior_over_functions_is_that_of_the_weights(features):
+    x, noise = features.x, features.noise
+    covariance = np.linalg.inv(np.eye(50) + x.T @ x / noise**2)
+    np.testing.assert_allclose(features.mean, x @ covariance @ x.T @ features.y / noise**2)
+    np.testing.assert_allclose(features.variance, np.diag(x @ covariance @ x.T))
+
+
+def test_exact_draws_of_many_weights_have_their_posterior(features):
+    draws = features.draws(4000, seed=0).reshape(4, 1000, 50)
+    found = bias_by_dimension.against_exact(features, draws)
+    # The mean square of N draws has a relative error of √(2 / N); predictions share what moves them.
+    assert abs(found["variance of predictions"] - 1) < 4 * (2 / 4000) ** 0.5
+    assert found["bias of predictions"] < 4 / 4000**0.5
+    wide = bias_by_dimension.against_exact(features, draws * 1.1)
+    assert wide["variance of predictions"] > 1.1
 
 
 def test_chains_are_averaged_as_densities():

@@ -12,8 +12,10 @@ import pytest
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
+    averaging_or_width,
     calibration,
     decision_boundary,
+    polynomials,
     sgd_as_inference,
     sgd_theory,
     tabular,
@@ -54,6 +56,56 @@ def test_the_exact_logistic_posterior_is_that_of_the_model():
     np.testing.assert_allclose(np.diff(log_weights), -np.diff(energies), atol=2e-4)
     squares = decision_boundary.whitened_square(nodes.points, nodes)
     np.testing.assert_allclose(nodes.weights @ squares, 1, rtol=1e-9)
+
+
+def test_a_posterior_is_compared_on_its_own_splits_with_the_widest_networks():
+    def row(split, method, width, lppd, alone=""):
+        same = {"rmse": 0.1, "rmse of one": 0.2, "verdict": "run_longer"}
+        return same | {
+            "table": "yacht", "split": split, "method": method, "width": width, "lppd": lppd,
+            "lppd of one": alone,
+        }  # fmt: skip
+
+    rows = [row(1, "posterior", 2, 1.0), row(0, "posterior", 2, 2.0)]
+    rows += [row(split, "trained", 2, 0.0, -1.0) for split in (0, 1)]
+    rows += [row(0, "trained", 8, 0.7, 0.5), row(1, "trained", 8, 1.5, 0.5)]
+    (found,) = averaging_or_width.averaged(rows)
+    assert found["posterior"] == "1.50"
+    assert found["one network, same width"] == "-1.00"
+    # Splits 0 and 1 of the posterior less those of eight units: 1.5 and 0.5 over one, 1.3 and -0.5 over ten,
+    # with the error of splits that share nine tenths.
+    assert found["posterior over one of 8"] == f"1.00 ± {0.5**0.5 * (1 / 2 + 1 / 9) ** 0.5:.2f}"
+    assert found["posterior over ten of 8"] == f"0.40 ± {0.9 * 2**0.5 * (1 / 2 + 1 / 9) ** 0.5:.2f}"
+    assert found["within tolerance"] == "0 of 2"
+
+
+def test_the_evidence_finds_the_degree_of_a_polynomial():
+    rng = np.random.default_rng(0)
+    x, x_new = rng.normal(size=(80, 2)), rng.normal(size=(40, 2))
+
+    def cubic(x):
+        return x[:, 0] ** 3 - 2 * x[:, 0] * x[:, 1] + 1
+
+    forecast, degree = polynomials.best_polynomial(x, cubic(x) + 0.1 * rng.normal(size=80), x_new)
+    assert degree == 3
+    y = cubic(x_new) + 0.1 * rng.normal(size=40)
+    log_prob = forecast.predictions.log_prob(y)[0, 0]
+    # The mean of 40 log densities, and the noise that ten coefficients of 80 rows add.
+    expected = -0.5 * np.log(2 * np.pi * 0.1**2) - 0.5
+    assert abs(log_prob.mean() - expected) < 4 * np.sqrt(0.5 / 40)
+
+
+def test_rows_beyond_lie_on_one_side_of_all_others(shared):
+    x = np.random.default_rng(0).normal(size=(50, 3))
+    kept, tested = polynomials.beyond(x, 3)
+    assert sorted([*kept, *tested]) == list(range(50))
+    assert len(tested) == 10
+    along = x @ np.random.default_rng(3).normal(size=3)
+    assert along[kept].max() < along[tested].min()
+    rows = polynomials.rows_of(shared / "data", "yacht", "beyond", 3)
+    np.testing.assert_allclose([rows.y.mean(), rows.y.std()], [0, 1], atol=1e-5)
+    # Beyond what was seen, some input lies further out than any.
+    assert (np.abs(rows.x_test.mean(0)) > 0.5).any()
 
 
 @pytest.fixture

@@ -8,6 +8,10 @@ stochastic gradient Fisher scoring*, section 3; Chen, Fox and Guestrin 2014, eq.
 Two independent minibatches at the same position give gradients :math:`g, g'`, and :math:`(g - g')^2 / 2` has
 the mean V, entry by entry, however far the chain is from a mode. Differences of gradients of successive steps
 would count the curvature along the path as noise.
+
+Noise that many weights share, as those of a wide layer do, is not taken off: its covariance has a few large
+eigenvalues, along the directions in which predictions move, and V is only its diagonal. Means over weights,
+such as the kinetic temperature, do not show that heat (``benchmarks/mixing/bias_by_dimension.py``).
 """
 
 from typing import NamedTuple

@@ -1,0 +1,218 @@
+"""Does the bias of stochastic gradients grow with the number of weights?
+
+A linear regression on D random features of bikesharing, tanh units with fixed inner weights, whose posterior
+over functions is a Gaussian in closed form: weights N(0, 1) on features that are divided by √D, so that the
+prior over functions and the noise are the same for every D. 2000 rows, minibatches of 100, the same steps
+for all methods, which tune their step size themselves. Chains begin at exact posterior draws. Stored are
+the variance of predictions about the exact mean, over the exact one, and the temperature of momenta.
+
+    python -m benchmarks.mixing.bias_by_dimension [--quick]
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+import numpyro_bnn as bnn
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.mixing.hidden_heat import linear_regression, standardised_rows
+from numpyro_bnn import gradients
+
+CHAINS, BATCH, KEPT, PREDICTED = 4, 100, 200, 100
+SIZES: dict[str, Row] = {
+    "full": {
+        "rows": 2000,
+        "dimensions": (10, 100, 1000, 4000),
+        "warmup": 4000,
+        "steps": 20_000,
+        "seeds": 2,
+    },
+    "quick": {"rows": 500, "dimensions": (10, 100), "warmup": 1000, "steps": 4000, "seeds": 1},
+    "toy": {"rows": 200, "dimensions": (10,), "warmup": 100, "steps": 400, "seeds": 1},
+}
+# Name to the kernel and what it differs in from its defaults.
+METHODS: dict[str, Any] = {
+    "BAOAB, all rows": (bnn.BAOAB, {}),
+    "BAOAB": (bnn.BAOAB, {"batch_size": BATCH}),
+    "BAOAB, noise taken off": (bnn.BAOAB, {"batch_size": BATCH, "gradient_noise": "auto"}),
+    "BAOAB, control variate": (bnn.BAOAB, {"gradient": gradients.control_variate(BATCH)}),
+    "SGHMC": (bnn.SGHMC, {"batch_size": BATCH}),
+    "SGLD": (bnn.SGLD, {"batch_size": BATCH}),
+    "MCLMC": (bnn.MCLMC, {"batch_size": BATCH}),
+}
+KEYS = ("dimension", "method", "seed")
+# With all rows a step costs twenty times as much: this method, which is to show that there is no other bias,
+# runs up to this many weights.
+ALL_ROWS, MOST_OF_ALL_ROWS = "BAOAB, all rows", 1000
+
+
+class Posterior:
+    """A linear regression on random features, and its posterior over functions in closed form.
+
+    :param folder: the folder of data sets; None for the one beside the checkout.
+    :param rows: how many rows it has, drawn at random.
+    :param dimension: features, D.
+    """
+
+    def __init__(self, folder: Path | None, rows: int, dimension: int) -> None:
+        x, y = standardised_rows(folder, rows)
+        rng = np.random.default_rng(1)
+        inner = rng.normal(size=(x.shape[1], dimension)) / np.sqrt(x.shape[1])
+        features = np.tanh(x @ inner + rng.normal(size=dimension))
+        self.x, self.y, self.noise = features / np.sqrt(dimension), y, 0.5
+        self.model = linear_regression(self.noise)
+        self.kernel = self.x @ self.x.T
+        # The covariance of the targets, and their precision times them.
+        self.factor = cho_factor(self.kernel + self.noise**2 * np.eye(rows))
+        self.mean = self.kernel @ cho_solve(self.factor, y)
+        gain = cho_solve(self.factor, self.kernel)
+        self.variance = np.diag(self.kernel) - np.einsum("ij,ji->i", self.kernel, gain)
+
+    @property
+    def data(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features and targets, float32."""
+        return self.x.astype(np.float32), self.y.astype(np.float32)
+
+    def draws(self, count: int, seed: int) -> np.ndarray:
+        """Exact draws of the weights, (draw, D): prior draws that are moved by what they miss of the targets.
+
+        Matheron's rule, as in Wilson et al. (2020, *Efficiently sampling functions from Gaussian process
+        posteriors*, equation 9).
+        """
+        rng = np.random.default_rng(seed)
+        prior = rng.normal(size=(count, self.x.shape[1]))
+        noise = self.noise * rng.normal(size=(count, len(self.y)))
+        missed = self.y - prior @ self.x.T - noise
+        return prior + cho_solve(self.factor, missed.T).T @ self.x
+
+
+def against_exact(posterior: Posterior, draws: np.ndarray) -> Row:
+    """Predictions of draws (chain, draw, D) at the first rows: their variance over the exact one.
+
+    It is taken about the exact mean, so that a chain that has drifted away counts. The error is over
+    chains, each of which gives a ratio.
+    """
+    rows = slice(0, PREDICTED)
+    gap = np.asarray(draws, np.float64) @ posterior.x[rows].T - posterior.mean[rows]
+    ratio = (gap**2).mean(1) / posterior.variance[rows]
+    bias = gap.mean((0, 1)) / np.sqrt(posterior.variance[rows])
+    return {
+        "variance of predictions": float(ratio.mean()),
+        "error": float(ratio.mean(1).std(ddof=1) / np.sqrt(len(draws))),
+        "bias of predictions": float(np.sqrt(np.mean(bias**2))),
+    }
+
+
+def cell(
+    dimension: int, method: str, seed: int, *, size: Row, folder: Path | None
+) -> Iterator[Row]:
+    """One run, and its draws beside the exact posterior."""
+    posterior = Posterior(folder, size["rows"], dimension)
+    kind, own = METHODS[method]
+    begin = time.process_time()
+    kernel = kind(posterior.model, step_size="auto", **own)
+    run = bnn.MCMC(
+        kernel,
+        num_warmup=size["warmup"],
+        num_samples=size["steps"],
+        num_chains=CHAINS,
+        thinning=max(1, size["steps"] // KEPT),
+        progress_bar=False,
+    )
+    start = jnp.asarray(posterior.draws(CHAINS, seed), jnp.float32)
+    with_momentum = kernel.dynamics.has_momentum and method != "MCLMC"
+    fields = ("step_size",) + (("kinetic_temperature",) if with_momentum else ())
+    run.run(jax.random.key(seed), *posterior.data, init_params={"w": start}, extra_fields=fields)
+    extra = run.get_extra_fields()
+    # Momenta of constant size, and those that are drawn anew, have no temperature to measure.
+    heat = float(np.mean(extra["kinetic_temperature"])) if with_momentum else float("nan")
+    yield {
+        "kinetic": heat,
+        "step size": float(np.mean(np.asarray(extra["step_size"]))),
+        **against_exact(posterior, run.get_samples(group_by_chain=True)["w"]),
+        "seconds": time.process_time() - begin,
+    }
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """One row for each method: the variance of predictions by dimension, means over seeds."""
+    made = []
+    for method in METHODS:
+        row: Row = {"method": method}
+        for dimension in sorted({r["dimension"] for r in rows}):
+            own = [r for r in rows if (r["method"], r["dimension"]) == (method, dimension)]
+            if not own:
+                row[f"D = {dimension:g}"] = ""
+                continue
+            ratio = np.mean([r["variance of predictions"] for r in own])
+            error = np.sqrt(np.mean([r["error"] ** 2 for r in own]) / len(own))
+            row[f"D = {dimension:g}"] = f"{ratio:.3g} ± {error:.2g}"
+        for name in ("kinetic", "bias of predictions"):
+            found = [r[name] for r in rows if r["method"] == method]
+            told = f"{min(found):.2f} to {max(found):.2f}"
+            row[name] = "" if np.isnan(found).any() else told
+        made.append(row)
+    return made
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    return [
+        f"{r['method']}: variance of predictions over the exact one "
+        + ", ".join(f"{r[name]} at {name}" for name in r if name.startswith("D =") and r[name])
+        for r in averaged(rows)
+    ]
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Variance of predictions against the number of weights."""
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
+    for k, method in enumerate(METHODS):
+        own = [r for r in rows if r["method"] == method]
+        at = sorted({r["dimension"] for r in own})
+        values = [
+            np.mean([r["variance of predictions"] for r in own if r["dimension"] == d]) for d in at
+        ]
+        color, marker = bnn.plots.PALETTE[k % len(bnn.plots.PALETTE)], "os^Dv<>"[k]
+        ax.plot(at, values, marker + "-", color=color, label=method)
+    ax.axhline(1.0, color="0.6", lw=1)
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="weights",
+        ylabel="variance of predictions over the exact one",
+    )
+    ax.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    size = SIZES[given.size]
+    study = Study(__file__, KEYS, given)
+
+    def compute(**chosen: Any) -> Iterator[Row]:
+        yield from cell(**chosen, size=size, folder=given.data)
+
+    study.run(
+        [
+            {"dimension": dimension, "method": method, "seed": seed}
+            for seed in range(size["seeds"])
+            for dimension in size["dimensions"]
+            for method in METHODS
+            if method != ALL_ROWS or dimension <= MOST_OF_ALL_ROWS
+        ],
+        compute,
+    )
+    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""Do small networks that are averaged over their posterior predict as well as wide ones that are trained?
+
+Networks with one hidden layer of tanh units on small UCI tables, splits of Hernandez-Lobato and Adams
+(2015). Averaged: `BNNRegressor` with learned precisions and one noise, widths 2 to 32. Trained: N(0, 1)
+weights, ten networks from different starts, stopped early by a tenth of the rows, widths 2 to 256; judged
+one by one (the mean score of the ten) and as an ensemble, with the noise that fits the rows held out best.
+Targets have standard deviation 1.
+
+    python -m benchmarks.predictions.averaging_or_width [--quick]
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from sklearn.exceptions import ConvergenceWarning
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import Split, uci
+from benchmarks._shared.ensembles import fitted_noise, log_mixture
+from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.splits import split_error
+from benchmarks._shared.study import Row, Study, parser
+from numpyro_bnn import scores
+
+TABLES = ("yacht", "boston", "energy", "concrete")
+POSTERIOR, TRAINED = "posterior", "trained"
+# What is read of the rows: the method, and the columns of its log score and error.
+READ = {
+    "posterior": (POSTERIOR, "lppd", "rmse"),
+    "one network": (TRAINED, "lppd of one", "rmse of one"),
+    "ensemble of ten": (TRAINED, "lppd", "rmse"),
+}
+MEMBERS = 10
+SIZES: dict[str, Row] = {
+    "full": {
+        "tables": TABLES,
+        "splits": 2,
+        "draws": 300,
+        "steps": 5000,
+        POSTERIOR: (2, 4, 8, 16, 32),
+        TRAINED: (2, 4, 8, 16, 32, 64, 128, 256),
+    },
+    "quick": {
+        "tables": TABLES[:1],
+        "splits": 2,
+        "draws": 100,
+        "steps": 500,
+        POSTERIOR: (2, 8),
+        TRAINED: (2, 8, 32),
+    },
+    "toy": {
+        "tables": TABLES[:1],
+        "splits": 1,
+        "draws": 10,
+        "steps": 20,
+        POSTERIOR: (2,),
+        TRAINED: (2,),
+    },
+}
+
+
+def averaged_network(rows: Split, width: int, split: int, size: Row) -> Row:
+    """The posterior of a network of this width."""
+    numbers = {"num_warmup": size["draws"], "num_samples": size["draws"]}
+    network = bnn.BNNRegressor((width,), likelihood="gaussian", random_state=split, **numbers)
+    with warnings.catch_warnings():
+        # Its verdict stands in the row.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        network.fit(rows.x, rows.y)
+    predictions = network.predictions(rows.x_test)
+    return {
+        "lppd": scores.lppd(np.asarray(predictions.log_prob(rows.y_test), np.float64)),
+        "rmse": scores.rmse(predictions, rows.y_test),
+        "lppd of one": "",
+        "rmse of one": "",
+        "worst R-hat": network.report_.predictions.max_rhat,
+        "verdict": network.report_.verdict.words,
+    }
+
+
+def trained_networks(rows: Split, width: int, split: int, size: Row) -> Row:
+    """Ten networks, one by one and together."""
+    x, y, x_test, y_test = rows
+
+    def model(x: Any, y: Any = None) -> None:
+        module = MLPByFeatures((width,), 1, jax.nn.tanh)
+        net = bnn.random_module("net", module, bnn.priors.Normal(1.0), x[:1])
+        noise = dist.HalfNormal(1.0)
+        bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
+
+    fit = len(y) - len(y) // 10
+    members = bnn.deep_ensemble(
+        model,
+        jax.random.key(split),
+        x[:fit],
+        y[:fit],
+        validation=(x[fit:], y[fit:]),
+        num_members=MEMBERS,
+        num_steps=size["steps"],
+        progress_bar=False,
+    )
+    held_out, tested = (
+        np.asarray(bnn.predict(model, members, inputs).mean, np.float64).reshape(MEMBERS, -1)
+        for inputs in (x[fit:], x_test)
+    )
+    alone = [
+        log_mixture(mean[None], fitted_noise(own[None], y[fit:]), y_test).mean()
+        for own, mean in zip(held_out, tested)
+    ]
+    return {
+        "lppd": float(log_mixture(tested, fitted_noise(held_out, y[fit:]), y_test).mean()),
+        "rmse": float(np.sqrt(np.mean((tested.mean(0) - y_test) ** 2))),
+        "lppd of one": float(np.mean(alone)),
+        "rmse of one": float(np.sqrt(np.mean((tested - y_test) ** 2, 1)).mean()),
+        "worst R-hat": "",
+        "verdict": "",
+    }
+
+
+def cell(
+    table: str, split: int, method: str, width: int, *, size: Row, folder: Path | None
+) -> Iterator[Row]:
+    """One width on one split."""
+    rows = uci(folder, table, split)
+    begin = time.process_time()
+    made = averaged_network if method == POSTERIOR else trained_networks
+    row = made(rows, width, split, size)
+    yield row | {"seconds": time.process_time() - begin}
+
+
+def of_splits(rows: Sequence[Row], table: str, name: str, width: int, column: int) -> np.ndarray:
+    """Log score (1) or error (2) of a width on every split, in their order."""
+    method, *columns = READ[name]
+    own = select(list(rows), table=table, method=method, width=width)
+    return np.array(
+        [r[columns[column - 1]] for r in sorted(own, key=lambda r: r["split"])], np.float64
+    )
+
+
+def widths(rows: Sequence[Row], name: str) -> list[int]:
+    return sorted({r["width"] for r in rows if r["method"] == READ[name][0]})
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """Each table: log scores by width, and what the widest trained networks gain over each posterior."""
+    made = []
+    for table in dict.fromkeys(r["table"] for r in rows):
+        widest = widths(rows, "one network")[-1]
+        alone, together = (
+            of_splits(rows, table, name, widest, 1) for name in ("one network", "ensemble of ten")
+        )
+        for width in widths(rows, "posterior"):
+            own = of_splits(rows, table, "posterior", width, 1)
+            row: Row = {"table": table, "width": f"{width:g}", "posterior": f"{own.mean():.2f}"}
+            for name in ("one network", "ensemble of ten"):
+                row[f"{name}, same width"] = f"{of_splits(rows, table, name, width, 1).mean():.2f}"
+            for name, other in (("one", alone), ("ten", together)):
+                gain = own - other
+                error = f" ± {split_error(gain, 0.1, 0.9):.2f}" if len(gain) > 1 else ""
+                row[f"posterior over {name} of {widest:g}"] = f"{gain.mean():.2f}{error}"
+            found = select(list(rows), table=table, method=POSTERIOR, width=width)
+            row["rmse"] = f"{of_splits(rows, table, 'posterior', width, 2).mean():.3f}"
+            best = of_splits(rows, table, "ensemble of ten", widest, 2)
+            row[f"rmse, ten of {widest:g}"] = f"{best.mean():.3f}"
+            within = sum("within" in r["verdict"] for r in found)
+            row["within tolerance"] = f"{within} of {len(found)}"
+            made.append(row)
+    return made
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    return [", ".join(f"{what} {value}" for what, value in row.items()) for row in averaged(rows)]
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Log score against width, one panel a table."""
+    import matplotlib.pyplot as plt
+
+    tables = list(dict.fromkeys(r["table"] for r in rows))
+    figure, axes = plt.subplots(
+        1, len(tables), figsize=(1 + 3 * len(tables), 3.4), layout="constrained", squeeze=False
+    )
+    for ax, table in zip(axes[0], tables):
+        for k, name in enumerate(READ):
+            own = widths(rows, name)
+            values = [of_splits(rows, table, name, width, 1).mean() for width in own]
+            ax.plot(own, values, "os^"[k] + "-", color=bnn.plots.PALETTE[k], label=name)
+        ax.set(xscale="log", xlabel="hidden units", title=table)
+    axes[0][0].set_ylabel("log score of test rows, nats")
+    axes[0][0].legend(frameon=False)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    size = SIZES[given.size]
+    study = Study(__file__, ("table", "split", "method", "width"), given)
+
+    def compute(**chosen: Any) -> Iterator[Row]:
+        yield from cell(**chosen, size=size, folder=given.data)
+
+    study.run(
+        [
+            {"table": table, "split": split, "method": method, "width": width}
+            for split in range(size["splits"])
+            for table in size["tables"]
+            for method in (POSTERIOR, TRAINED)
+            for width in size[method]
+        ],
+        compute,
+    )
+    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""From how few rows on does one network's decision boundary differ from the average over the posterior?
+
+Two moons, 20 to 200 rows, ten data sets each; a logistic regression and a tanh network with one hidden
+layer, with three scales of its prior. MAP (the best of eight starts) beside the average over HMC's draws,
+on a grid over the data with a margin around them and on fresh rows: the total variation between the two,
+the share of the grid on which each is sure (a class of probability .95 or more), log score and error rate.
+
+    python -m benchmarks.predictions.boundary_by_rows [--quick]
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.interpolate import RegularGridInterpolator
+
+import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import convergence, sampled
+from benchmarks._shared.study import Row, Study, as_text, from_text, parser
+from benchmarks.predictions.decision_boundary import (
+    HIDDEN,
+    axes_of_grid,
+    data,
+    grid,
+    kernel_named,
+    model_of,
+)
+from numpyro_bnn import scores
+
+# The first two are those of `decision_boundary`, with prior standard deviations of 2.
+MODELS = {
+    "logistic": model_of(()),
+    "network": model_of((HIDDEN,)),
+    "network, prior sd 1": model_of((HIDDEN,), 1.0),
+    "network, prior sd 0.5": model_of((HIDDEN,), 0.5),
+}
+SURE = 0.95
+FRESH, FRESH_SEED = 2000, 1000
+SIZES: dict[str, Row] = {
+    "full": {"rows": (20, 50, 200), "sets": 10, "chains": 8, "draws": 2000},
+    "quick": {"rows": (20, 200), "sets": 2, "chains": 4, "draws": 400},
+    "toy": {"rows": (20,), "sets": 1, "chains": 2, "draws": 20},
+}
+
+
+def judged(name: str, model: Callable, draws: Any) -> tuple[np.ndarray, Row, np.ndarray]:
+    """Probability of class 1 on the grid, a row about `draws`, and that probability of each draw."""
+    x, y = data(FRESH, FRESH_SEED)
+    # One call, so that one program is compiled.
+    probs = bnn.predict(model, draws, np.concatenate([grid(), x])).probs[..., 1]
+    on_grid, fresh = np.split(probs, [len(grid())], axis=-1)
+    average = on_grid.mean((0, 1))
+    log_prob = np.log(np.where(y == 1, fresh, 1 - fresh))
+    row = {
+        f"lppd, {name}": scores.lppd(log_prob),
+        f"error rate, {name}": float(np.mean((fresh.mean((0, 1)) > 0.5) != y)),
+        f"sure, {name}": float(np.mean(np.maximum(average, 1 - average) >= SURE)),
+        f"surface, {name}": as_text(average),
+    }
+    return average, row, on_grid
+
+
+def cell(model: str, rows: int, seed: int, *, size: Row) -> Iterator[Row]:
+    """MAP and the average on one data set."""
+    own, (x, y) = MODELS[model], data(rows, seed)
+    key = jax.random.key(seed)
+    options = {"progress_bar": False}
+    mode = bnn.map_estimate(own, key, x, y, num_starts=8, **options)
+    starts = bnn.optimize(own, key, x, y, num_chains=size["chains"], **options)
+    kernel, _ = kernel_named("HMC", own, 0.01)
+    numbers = {"num_warmup": size["draws"] // 4, "num_samples": size["draws"], "thinning": 1}
+    run = sampled(kernel, jax.random.fold_in(key, 1), x, y, starts=starts, **numbers)
+    at_mode, of_mode, _ = judged("MAP", own, mode)
+    average, of_average, draws = judged("average", own, run)
+    classes = [np.stack([1 - p, p], -1) for p in (at_mode, average)]
+    if (model, seed) != ("network", 0):  # Only these are drawn.
+        of_mode["surface, MAP"] = of_average["surface, average"] = ""
+    yield {
+        "total variation": scores.total_variation(*classes),
+        **of_mode,
+        **of_average,
+        **convergence(draws),
+    }
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """Means over data sets, with standard errors of differences, for each model and number of rows."""
+    made = []
+    for model in MODELS:
+        for count in sorted({r["rows"] for r in rows}):
+            own = [r for r in rows if (r["model"], r["rows"]) == (model, count)]
+            if not own:
+                continue
+
+            def mean(column: str, own: list[Row] = own) -> float:
+                return float(np.mean([r[column] for r in own]))
+
+            gain = np.array([r["lppd, average"] - r["lppd, MAP"] for r in own])
+            error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
+            made.append(
+                {
+                    "model": model,
+                    "rows": f"{count:g}",
+                    "total variation": f"{mean('total variation'):.3f}",
+                    "sure, MAP": f"{mean('sure, MAP'):.2f}",
+                    "sure, average": f"{mean('sure, average'):.2f}",
+                    "log score, MAP": f"{mean('lppd, MAP'):.3f}",
+                    "average": f"{mean('lppd, average'):.3f}",
+                    "gain": f"{gain.mean():.3f} ± {error:.3f}",
+                    "error rate, MAP": f"{mean('error rate, MAP'):.3f}",
+                    "error rate, average": f"{mean('error rate, average'):.3f}",
+                    "converged": f"{sum(r['converged'] == 'yes' for r in own)} of {len(own)}",
+                }
+            )
+    return made
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    return [
+        f"{r['model']}, {r['rows']} rows: total variation {r['total variation']}; sure on {r['sure, MAP']} "
+        f"of the grid (MAP), {r['sure, average']} (average); the average gains {r['gain']} nats a row."
+        for r in averaged(rows)
+    ]
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """The first data set of each size: the network's probabilities, MAP above and the average below."""
+    import matplotlib.pyplot as plt
+
+    own = [r for r in rows if (r["model"], r["seed"]) == ("network", 0)]
+    figure, panels = plt.subplots(
+        2, len(own), figsize=(3.2 * len(own), 6), layout="constrained", squeeze=False
+    )
+    for column, row in zip(panels.T, sorted(own, key=lambda r: r["rows"])):
+        for ax, name in zip(column, ("MAP", "average")):
+            values = from_text(row[f"surface, {name}"]).reshape(25, 25)
+            surface = RegularGridInterpolator(axes_of_grid(), values)
+
+            def probs(points: np.ndarray, surface: Any = surface) -> np.ndarray:
+                p = surface(points)
+                return np.stack([1 - p, p], -1)[None]
+
+            bnn.plots.plot_decision_boundary(probs, *data(int(row["rows"]), 0), ax=[ax])
+            ax.set(title=f"{row['rows']:g} rows: {name}", xlabel="", ylabel="")
+            if (name, row) != ("MAP", own[0]):
+                ax.get_legend().remove()
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    size = SIZES[given.size]
+    study = Study(__file__, ("model", "rows", "seed"), given)
+
+    def compute(**chosen: Any) -> Iterator[Row]:
+        yield from cell(**chosen, size=size)
+
+    study.run(
+        [
+            {"model": model, "rows": rows, "seed": seed}
+            for model in MODELS
+            for rows in size["rows"]
+            for seed in range(size["sets"])
+        ],
+        compute,
+    )
+    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

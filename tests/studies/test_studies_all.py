@@ -223,8 +223,10 @@ TOYS = [
 
 # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
 MAY_STAY = {"predictions.covariate_shift", "predictions.out_of_distribution", "mixing.mnist_gibbs"}
-# Averages over runs of one verdict: "nan" where no run had it.
+# Averages over runs of one verdict, temperatures of methods without momenta: "nan" where there are none.
 OF_SOME_RUNS = {
+    "mixing.bias_by_dimension": {"kinetic"},
+    "mixing.hidden_heat": {"kinetic"},
     "diagnostics.verdict_calibration": {
         "groups",
         "covered",

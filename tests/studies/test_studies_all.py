@@ -233,7 +233,7 @@ OF_SOME_RUNS = {
         "covered, all known",
         "stated",
         "actual",
-    }
+    },
 }
 
 

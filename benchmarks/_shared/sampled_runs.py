@@ -1,7 +1,8 @@
 """Networks on data sets, runs of all their chains at once, and how such a run is judged."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.infer import HMC
 from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
@@ -161,6 +163,18 @@ def leapfrogs(mcmc: bnn.MCMC) -> float:
     return float(np.mean(mcmc.get_extra_fields()["num_steps"]))
 
 
+def estimator(
+    hidden: tuple[int, ...], split: data_sets.Split, seed: int, draws: int
+) -> bnn.BNNRegressor:
+    """A fitted regressor with one noise, as many draws of warm-up as are kept; its verdict is no warning."""
+    network = bnn.BNNRegressor(
+        hidden, likelihood="gaussian", random_state=seed, num_warmup=draws, num_samples=draws
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return network.fit(split.x, split.y)
+
+
 def score(predictions: Any, y: np.ndarray) -> tuple[Row, np.ndarray]:
     """Scores of a posterior average, and its log score of every row in nats."""
     rows = np.asarray(bnn.scores.lppd(predictions, y, pointwise=True))
@@ -193,7 +207,7 @@ def paired(rows: np.ndarray, base: np.ndarray) -> Row:
     return {"difference": gap.difference, "difference_se": gap.standard_error}
 
 
-def select(rows: list[Row], **wanted: Any) -> list[Row]:
+def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     """The rows with these values."""
     return [row for row in rows if all(row[k] == v for k, v in wanted.items())]
 

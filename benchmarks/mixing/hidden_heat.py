@@ -10,6 +10,7 @@ divided by what is right, and the error of the mean of predictions in posterior 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,17 +183,22 @@ def against_exact(posterior: Posterior, draws: np.ndarray, temperature: float) -
     exact = temperature * np.einsum("ij,jk,ik->i", x, posterior.covariance, x)
     # Around the exact mean, so that a chain that has drifted away counts.
     gap = draws - posterior.mean
-    predictions = gap @ x.T
     by_chain = (gap**2).mean(1) / exact_weights
-    predicted = (predictions**2).mean(1) / exact
-    scatter = predicted.mean(1).std(ddof=1) / np.sqrt(len(draws))
-    bias = predictions.mean((0, 1)) / np.sqrt(exact)
     return {
         "variance of weights": float(by_chain.mean()),
         "largest": float(by_chain.mean(0).max()),
         "smallest": float(by_chain.mean(0).min()),
-        "variance of predictions": float(predicted.mean()),
-        "error": float(scatter),
+        **of_predictions(gap @ x.T, exact),
+    }
+
+
+def of_predictions(gap: np.ndarray, exact: np.ndarray) -> Row:
+    """Predictions less their exact means, (chain, draw, row), beside their exact variances, (row,)."""
+    ratio = (gap**2).mean(1) / exact
+    bias = gap.mean((0, 1)) / np.sqrt(exact)
+    return {
+        "variance of predictions": float(ratio.mean()),
+        "error": float(ratio.mean(1).std(ddof=1) / np.sqrt(len(gap))),
         "bias of predictions": float(np.sqrt(np.mean(bias**2))),
     }
 
@@ -292,11 +298,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for temperature in TEMPERATURES
         for method in METHODS
     )
-
-    def compute(**keys):
-        return cell(**keys, size=size, folder=given.data)
-
-    study.run(cells, compute)
+    study.run(cells, partial(cell, size=size, folder=given.data))
     study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
 
 

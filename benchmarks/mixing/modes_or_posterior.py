@@ -18,15 +18,13 @@ Log scores of test rows with R-hats of functions, and differences from the poste
 """
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
-import numpyro.distributions as dist
 
 import numpyro_bnn as bnn
-from benchmarks._shared.ensembles import fitted_noise, log_mixture
-from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.ensembles import log_mixture, stopped_early
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, publish, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
@@ -98,40 +96,15 @@ def chains(given: Posterior, method: str, split: int, size: Size) -> tuple[bnn.M
     return mcmc, warmup + gradients
 
 
-def network(x: Any, y: Any = None) -> None:
-    """The network of the members of an ensemble."""
-    net = bnn.random_module(
-        "net", MLPByFeatures((16, 16), 1, jax.nn.relu), bnn.priors.Normal(1.0), x[:1]
-    )
-    noise = dist.HalfNormal(1.0)
-    bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
-
-
 def ensemble(given: Posterior, method: str, split: int, size: Size) -> Row:
     """Scores of a deep ensemble."""
-    x, y, x_test, y_test = given.split
-    fit = len(y) - max(2, len(y) // 10)
-    members = bnn.deep_ensemble(
-        network,
-        jax.random.key(split),
-        x[:fit],
-        y[:fit],
-        validation=(x[fit:], y[fit:]),
-        num_members=MEMBERS,
-        num_steps=size.num_steps,
-        progress_bar=False,
-    )
-    predictions = bnn.predict(network, members, x_test)
+    found = stopped_early((16, 16), jax.nn.relu, given.split, split, MEMBERS, size.num_steps)
+    y_test = given.split.y_test
     row = {"gradients": size.num_steps, "chains": MEMBERS}
-    row["rmse"] = float(bnn.scores.rmse(predictions, y_test))
+    row["rmse"] = float(bnn.scores.rmse(found.predictions, y_test))
     if method.endswith("early"):
-        return row | {"log_score": float(bnn.scores.lppd(predictions, y_test))}
-    held_out, tested = (
-        np.asarray(bnn.predict(network, members, rows).mean, np.float64).reshape(MEMBERS, -1)
-        for rows in (x[fit:], x_test)
-    )
-    noise = fitted_noise(held_out, y[fit:])
-    return row | {"log_score": float(log_mixture(tested, noise, y_test).mean())}
+        return row | {"log_score": float(bnn.scores.lppd(found.predictions, y_test))}
+    return row | {"log_score": float(log_mixture(found.means, found.noise, y_test).mean())}
 
 
 def judged(given: Posterior, method: str, split: int, size: Size):

@@ -15,6 +15,9 @@ far chains are apart. Warm-up gets half as many gradients again, and 200 steps o
 neither it nor compilation is in the counts.
 Differences below a factor of four were seen between seeds of the same method.
 
+A second table has runs with programs of one version: MCLMC and MAMS with the output layer integrated out and
+without, and MALA.
+
     python -m benchmarks.mixing.which_sampler [--quick | --toy] [--data FOLDER] [--output FOLDER]
 
 The kernels and moves are cited where the library has them. Tempering counts the gradients of all rungs.

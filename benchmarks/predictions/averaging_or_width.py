@@ -10,21 +10,18 @@ Targets have standard deviation 1.
 """
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-import numpyro.distributions as dist
-from sklearn.exceptions import ConvergenceWarning
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
-from benchmarks._shared.ensembles import fitted_noise, log_mixture
-from benchmarks._shared.rows_last_mlp import MLPByFeatures
-from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.ensembles import log_mixture, stopped_early
+from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
 from numpyro_bnn import scores
@@ -68,12 +65,7 @@ SIZES: dict[str, Row] = {
 
 def averaged_network(rows: Split, width: int, split: int, size: Row) -> Row:
     """The posterior of a network of this width."""
-    numbers = {"num_warmup": size["draws"], "num_samples": size["draws"]}
-    network = bnn.BNNRegressor((width,), likelihood="gaussian", random_state=split, **numbers)
-    with warnings.catch_warnings():
-        # Its verdict stands in the row.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        network.fit(rows.x, rows.y)
+    network = estimator((width,), rows, split, size["draws"])
     predictions = network.predictions(rows.x_test)
     return {
         "lppd": scores.lppd(np.asarray(predictions.log_prob(rows.y_test), np.float64)),
@@ -87,38 +79,16 @@ def averaged_network(rows: Split, width: int, split: int, size: Row) -> Row:
 
 def trained_networks(rows: Split, width: int, split: int, size: Row) -> Row:
     """Ten networks, one by one and together."""
-    x, y, x_test, y_test = rows
-
-    def model(x: Any, y: Any = None) -> None:
-        module = MLPByFeatures((width,), 1, jax.nn.tanh)
-        net = bnn.random_module("net", module, bnn.priors.Normal(1.0), x[:1])
-        noise = dist.HalfNormal(1.0)
-        bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=noise)
-
-    fit = len(y) - len(y) // 10
-    members = bnn.deep_ensemble(
-        model,
-        jax.random.key(split),
-        x[:fit],
-        y[:fit],
-        validation=(x[fit:], y[fit:]),
-        num_members=MEMBERS,
-        num_steps=size["steps"],
-        progress_bar=False,
-    )
-    held_out, tested = (
-        np.asarray(bnn.predict(model, members, inputs).mean, np.float64).reshape(MEMBERS, -1)
-        for inputs in (x[fit:], x_test)
-    )
+    found = stopped_early((width,), jax.nn.tanh, rows, split, MEMBERS, size["steps"])
+    y_test, means = rows.y_test, found.means
     alone = [
-        log_mixture(mean[None], fitted_noise(own[None], y[fit:]), y_test).mean()
-        for own, mean in zip(held_out, tested)
+        log_mixture(mean[None], noise, y_test).mean() for mean, noise in zip(means, found.own_noise)
     ]
     return {
-        "lppd": float(log_mixture(tested, fitted_noise(held_out, y[fit:]), y_test).mean()),
-        "rmse": float(np.sqrt(np.mean((tested.mean(0) - y_test) ** 2))),
+        "lppd": float(log_mixture(means, found.noise, y_test).mean()),
+        "rmse": float(np.sqrt(np.mean((means.mean(0) - y_test) ** 2))),
         "lppd of one": float(np.mean(alone)),
-        "rmse of one": float(np.sqrt(np.mean((tested - y_test) ** 2, 1)).mean()),
+        "rmse of one": float(np.sqrt(np.mean((means - y_test) ** 2, 1)).mean()),
         "worst R-hat": "",
         "verdict": "",
     }
@@ -138,7 +108,7 @@ def cell(
 def of_splits(rows: Sequence[Row], table: str, name: str, width: int, column: int) -> np.ndarray:
     """Log score (1) or error (2) of a width on every split, in their order."""
     method, *columns = READ[name]
-    own = select(list(rows), table=table, method=method, width=width)
+    own = select(rows, table=table, method=method, width=width)
     return np.array(
         [r[columns[column - 1]] for r in sorted(own, key=lambda r: r["split"])], np.float64
     )
@@ -165,7 +135,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
                 gain = own - other
                 error = f" ± {split_error(gain, 0.1, 0.9):.2f}" if len(gain) > 1 else ""
                 row[f"posterior over {name} of {widest:g}"] = f"{gain.mean():.2f}{error}"
-            found = select(list(rows), table=table, method=POSTERIOR, width=width)
+            found = select(rows, table=table, method=POSTERIOR, width=width)
             row["rmse"] = f"{of_splits(rows, table, 'posterior', width, 2).mean():.3f}"
             best = of_splits(rows, table, "ensemble of ten", widest, 2)
             row[f"rmse, ten of {widest:g}"] = f"{best.mean():.3f}"
@@ -202,10 +172,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "split", "method", "width"), given)
-
-    def compute(**chosen: Any) -> Iterator[Row]:
-        yield from cell(**chosen, size=size, folder=given.data)
-
     study.run(
         [
             {"table": table, "split": split, "method": method, "width": width}
@@ -214,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for method in (POSTERIOR, TRAINED)
             for width in size[method]
         ],
-        compute,
+        partial(cell, size=size, folder=given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
 

@@ -9,6 +9,7 @@ the share of the grid on which each is sure (a class of probability .95 or more)
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -90,8 +91,6 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     for model in MODELS:
         for count in sorted({r["rows"] for r in rows}):
             own = [r for r in rows if (r["model"], r["rows"]) == (model, count)]
-            if not own:
-                continue
 
             def mean(column: str, own: list[Row] = own) -> float:
                 return float(np.mean([r[column] for r in own]))
@@ -152,10 +151,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("model", "rows", "seed"), given)
-
-    def compute(**chosen: Any) -> Iterator[Row]:
-        yield from cell(**chosen, size=size)
-
     study.run(
         [
             {"model": model, "rows": rows, "seed": seed}
@@ -163,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for rows in size["rows"]
             for seed in range(size["sets"])
         ],
-        compute,
+        partial(cell, size=size),
     )
     study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
 

@@ -11,20 +11,19 @@ precisions and one noise, as `BNNRegressor` samples it. Targets have standard de
 """
 
 import time
-import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split, uci
-from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.sampled_runs import estimator, select
 from benchmarks._shared.splits import split_error
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.predictions.other_regressors import process, single
@@ -97,12 +96,7 @@ def cell(
     elif method == PROCESS:
         predictions = process(rows.x, rows.y, rows.x_test, split).predictions
     else:
-        numbers = {"num_warmup": size["draws"], "num_samples": size["draws"]}
-        network = bnn.BNNRegressor((16, 16), likelihood="gaussian", random_state=split, **numbers)
-        with warnings.catch_warnings():
-            # Its verdict stands in the row.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            network.fit(rows.x, rows.y)
+        network = estimator((16, 16), rows, split, size["draws"])
         predictions = network.predictions(rows.x_test)
         more["verdict"] = network.report_.verdict.words
     log_prob = np.asarray(predictions.log_prob(rows.y_test), np.float64)
@@ -120,9 +114,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     made = []
     for kind in KINDS:
         for table in dict.fromkeys(r["table"] for r in rows):
-            own = {m: select(list(rows), table=table, kind=kind, method=m) for m in METHODS}
-            if len({len(found) for found in own.values()}) > 1 or not own[NETWORK]:
-                continue
+            own = {m: select(rows, table=table, kind=kind, method=m) for m in METHODS}
             tested = BEYOND if kind == "beyond" else 0.1
             row: Row = {"split": kind, "table": table}
             for method, found in own.items():
@@ -157,7 +149,7 @@ def picture(rows: Sequence[Row]) -> Any:
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
     for ax, kind in zip(axes, KINDS):
         for k, method in enumerate(METHODS):
-            own = select(list(rows), kind=kind, method=method)
+            own = select(rows, kind=kind, method=method)
             place = [tables.index(r["table"]) + 0.2 * (k - 1) for r in own]
             color = bnn.plots.PALETTE[k]
             ax.plot(place, [r["rmse"] for r in own], "os^"[k], color=color, label=method, alpha=0.7)
@@ -171,10 +163,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "kind", "split", "method"), given)
-
-    def compute(**chosen: Any) -> Iterator[Row]:
-        yield from cell(**chosen, size=size, folder=given.data)
-
     study.run(
         [
             {"table": table, "kind": kind, "split": split, "method": method}
@@ -183,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for kind in KINDS
             for method in METHODS
         ],
-        compute,
+        partial(cell, size=size, folder=given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
 

@@ -12,6 +12,7 @@ of the noise.
 
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +162,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, ("table", "spread", "method", "split"), given)
-
-    def compute(**chosen: Any) -> Iterator[Row]:
-        yield from cell(**chosen, size=size, folder=given.data)
-
     study.run(
         [
             {"table": table, "spread": spread, "method": method, "split": split}
@@ -173,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for spread in SPREADS
             for method in METHODS
         ],
-        compute,
+        partial(cell, size=size, folder=given.data),
     )
     study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
 

@@ -80,9 +80,9 @@ class SGMCMC(MCMCKernel):
     :param gradient_noise: known variance of the gradient, subtracted from the variance of the noise that is
         added; or ``"auto"``: estimated in warm-up from pairs of independent minibatches, at one gradient more
         a step (:mod:`~numpyro_bnn.samplers.sgmcmc.gradient_noise`). With ``step_size="auto"`` the step is
-        then also so small that kicks add no more than 8 % of the energy of a momentum. It is taken off
-        weight by weight: noise that many weights share stays, and temperatures, means over weights, do not
-        show it. Predictions of a linear model with 1000 weights vary twice too much then
+        then also so small that kicks add no more than 8 % of the energy of a momentum. What is taken off
+        is that of each weight by itself: noise that many weights share stays, and temperatures, means over
+        weights, do not show it. Predictions of a linear model with 1000 weights vary twice too much then
         (``benchmarks/mixing/bias_by_dimension.py``); a control variate has less noise to begin with.
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of

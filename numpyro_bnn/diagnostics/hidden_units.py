@@ -9,6 +9,7 @@ by the same number. Chains in such copies of one mode have a large R-hat in weig
 that remain are real.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -23,8 +24,10 @@ from numpyro_bnn.posterior.predictions import predict
 Values = dict[str, np.ndarray]
 _BLOCK = 256  # draws at a time, for bounded memory
 _SWEEPS = 10
-# Rounding error of an exact symmetry in float32, relative to the spread of the predictions.
-_ROUNDING = 1e-3
+# Rounding error of an exact symmetry in float32, relative to the spread and to the size of the predictions.
+_ROUNDING, _LAST_DIGITS = 1e-3, 1e-6
+# Where symmetries are tried: as many values of the weights near the draw as afresh.
+_TRIALS = 2
 
 
 class HiddenLayer(NamedTuple):
@@ -99,15 +102,50 @@ def _candidates(shapes: Mapping[str, tuple[int, ...]]) -> list[HiddenLayer]:
     return found
 
 
+def _trials(base: Values, sites: list[str]) -> list[Values]:
+    """Values of the weights at which symmetries are tried, none of them special, `(1, ...)` each.
+
+    A symmetry holds for every value, but a single one may hide what breaks it: units that are off, or
+    predictions that are sure. So some values lie near the draw, which suits the scale of the inputs, and
+    others have the scale of a new network, which is sure of nothing.
+    """
+    rng = np.random.default_rng(0)
+    found = []
+    for trial in range(2 * _TRIALS):
+        values = dict(base)
+        for name in sites:
+            own = base[name]
+            noise = rng.normal(size=own.shape)
+            if trial < _TRIALS:
+                changed = own + noise * (own.std() + 0.1)
+            else:
+                changed = noise / np.sqrt(max(1, math.prod(own.shape[1:-1])))
+            values[name] = changed.astype(own.dtype)
+        found.append(values)
+    return found
+
+
+def _variants(base: Values, layer: HiddenLayer) -> list[Values]:
+    """The incoming kernel alone in another order; then units exchanged, flipped, and scaled."""
+    size = base[layer.incoming].shape[-1]
+    order, same = np.roll(np.arange(size), 1), np.arange(size)
+    return [
+        {**base, layer.incoming: base[layer.incoming][..., order]},
+        _moved(base, layer, order, 1.0, 1.0),
+        _moved(base, layer, same, -1.0, -1.0),
+        _moved(base, layer, same, 2.0, 0.5),
+    ]
+
+
 def find_hidden_layers(
     draws: Draws, x: PyTree, model: Callable | None = None, site: str | None = None
 ) -> tuple[HiddenLayer, ...]:
     """The layers of a network whose hidden units can be exchanged.
 
-    Every pair of kernels whose sizes fit is tried. One draw, with noise added so that none of its values is
-    special, predicts before and after its units are exchanged, flipped or scaled; a change that leaves all
-    predictions as they are is a symmetry. So activations, norm layers, convolutions and skip connections need
-    not be declared; units tied across several layers (the channels of a residual stage) are not found.
+    Every pair of kernels whose sizes fit is tried, at several values of the weights. The network predicts
+    before and after its units are exchanged, flipped or scaled; a change that leaves all predictions as they
+    are, everywhere, is a symmetry. So activations, norm layers, convolutions and skip connections need not be
+    declared; units tied across several layers (the channels of a residual stage) are not found.
 
     :param draws: draws of the weights, with their model.
     :param x: inputs at which predictions are compared; some rows are enough.
@@ -115,36 +153,32 @@ def find_hidden_layers(
     :param site: the site that is predicted, where the model has several without draws.
     :return: hidden layers; empty where the network has none that is found.
     """
-    rng = np.random.default_rng(0)
     base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
     weights = [n for n in base if not any(n.startswith(f"{other}.") for other in base)]
-    shapes = {name: base[name].shape[1:] for name in weights}
-    candidates = _candidates(shapes)
+    candidates = _candidates({name: base[name].shape[1:] for name in weights})
     if not candidates:
         return ()
-    touched = {c.incoming for c in candidates} | {c.outgoing for c in candidates}
-    touched |= {name for c in candidates for name in c.vectors}
-    for name in touched:
-        value = base[name]
-        noise = rng.normal(size=value.shape) * (value.std() + 0.1)
-        base[name] = (value + noise).astype(value.dtype)
-    tried = [base]
-    for layer in candidates:
-        order = np.roll(np.arange(shapes[layer.incoming][-1]), 1)
-        kernel = {**base, layer.incoming: base[layer.incoming][..., order]}
-        same = np.arange(len(order))
-        tried += [kernel, _moved(base, layer, order, 1.0, 1.0)]
-        tried += [_moved(base, layer, same, -1.0, -1.0), _moved(base, layer, same, 2.0, 0.5)]
-    stacked = {name: np.stack([t[name] for t in tried], axis=1) for name in base}
+    vectors = {name for c in candidates for name in c.vectors}
+    beside = tuple(n.removesuffix("kernel") for n in weights if n.endswith("kernel"))
+    trials = _trials(base, [n for n in weights if n in vectors or n.startswith(beside)])
+    tried = [
+        values
+        for trial in trials
+        for values in (trial, *(v for layer in candidates for v in _variants(trial, layer)))
+    ]
+    stacked = {name: np.stack([values[name] for values in tried], axis=1) for name in base}
     predictions = predict(model, Draws(stacked, draws.model), x, site=site).values
-    first = next(iter(predictions.values()))[0].astype(np.float64)
-    change = np.abs(first - first[0]).reshape(len(first), -1).max(axis=1)
-    unchanged = change <= _ROUNDING * max(first[0].std(), 1e-12)
+    values = next(iter(predictions.values()))[0].astype(np.float64).reshape(len(tried), -1)
+    # By trial, variant and number of the predictions.
+    values = values.reshape(len(trials), -1, values.shape[1])
+    first = values[:, :1]
+    size = np.maximum(
+        _ROUNDING * first.std(axis=2), _LAST_DIGITS * np.abs(first).max(axis=2, initial=1e-300)
+    )
+    unchanged = (np.abs(values - first).max(axis=2) <= size)[:, 1:].all(axis=0)
     found: dict[str, HiddenLayer] = {}
-    for layer, kernel, exchanged, flipped, scaled in zip(
-        candidates, *(unchanged[1 + k :: 4] for k in range(4))
-    ):
+    for layer, (kernel, exchanged, flipped, scaled) in zip(candidates, unchanged.reshape(-1, 4)):
         # If the kernel alone can be reordered, predictions do not depend on it.
         if exchanged and not kernel:
             found.setdefault(

@@ -164,7 +164,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         own |= {level.site: jnp.ones_like(own[level.site]) for level in levels}
         bound = substitute(seed(self._model, jax.random.key(0)), data=own)
         sites = trace(bound).get_trace(*args, **kwargs)
-        return {name: _standard_residual(name, sites[name]) for name in observed}
+        return {name: _standard_residual(name, sites[name]) for name in sorted(observed)}
 
     def refresh(
         self, state: CustomGibbsState, model_args: tuple, model_kwargs: dict | None

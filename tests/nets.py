@@ -199,6 +199,12 @@ def weights(model, *args, seed=0):
     }
 
 
+def starts(num_chains, model, *args):
+    """Starts of some chains: a run that looks for its own compiles a long program to find them."""
+    values = [weights(model, *args, seed=chain) for chain in range(num_chains)]
+    return values[0] if num_chains == 1 else jax.tree.map(lambda *z: jnp.stack(z), *values)
+
+
 @contextmanager
 def double():
     """Float64 inside the block only."""

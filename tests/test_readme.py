@@ -36,6 +36,8 @@ LONGEST_README = 150
 def test_a_block_runs_with_few_draws(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = re.sub(r"\b(num_warmup|num_samples)=\d+", r"\1=20", block.text)
+    # A prior without precisions compiles in two thirds of the time; the block as it stands runs weekly.
+    short = short.replace("priors.Hierarchical()", "priors.Normal()")
     namespace: dict = {}
     exec(compile(short, block.name, "exec"), namespace)
     if "probs" in namespace:

@@ -46,6 +46,10 @@ METHODS: dict[str, Any] = {
     "BAOAB": (bnn.BAOAB, {"batch_size": BATCH}),
     "BAOAB, noise taken off": (bnn.BAOAB, {"batch_size": BATCH, "gradient_noise": "auto"}),
     "BAOAB, control variate": (bnn.BAOAB, {"gradient": gradients.control_variate(BATCH)}),
+    "BAOAB, SVRG, noise taken off": (
+        bnn.BAOAB,
+        {"gradient": gradients.svrg(BATCH, order="replacement"), "gradient_noise": "auto"},
+    ),
     "SGHMC": (bnn.SGHMC, {"batch_size": BATCH}),
     "SGLD": (bnn.SGLD, {"batch_size": BATCH}),
     "MCLMC": (bnn.MCLMC, {"batch_size": BATCH}),
@@ -175,7 +179,7 @@ def picture(rows: Sequence[Row]) -> Any:
         values = [
             np.mean([r["variance of predictions"] for r in own if r["dimension"] == d]) for d in at
         ]
-        color, marker = bnn.plots.PALETTE[k % len(bnn.plots.PALETTE)], "os^Dv<>"[k]
+        color, marker = bnn.plots.PALETTE[k % len(bnn.plots.PALETTE)], "os^Dv<>P"[k]
         ax.plot(at, values, marker + "-", color=color, label=method)
     ax.axhline(1.0, color="0.6", lw=1)
     ax.set(

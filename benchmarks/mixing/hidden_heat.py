@@ -61,6 +61,13 @@ METHODS: dict[str, Any] = {
         lambda size: {"gradient": gradients.control_variate(size)},
     ),
     "BAOAB, SVRG": (bnn.BAOAB, lambda size: {"gradient": gradients.svrg(size, PERIOD)}),
+    "BAOAB, SVRG, noise taken off": (
+        bnn.BAOAB,
+        lambda size: {
+            "gradient": gradients.svrg(size, order="replacement"),
+            "gradient_noise": "auto",
+        },
+    ),
     "SGHMC": (bnn.SGHMC, plain),
     "SGHMC, noise taken off": (bnn.SGHMC, taken_off),
     "SGLD": (bnn.SGLD, plain),
@@ -138,6 +145,8 @@ def cell(
     passes = {
         "BAOAB, control variate": 2.0,
         "BAOAB, SVRG": 2 + rows / batch / PERIOD,
+        # Its anchors are as many steps apart as go through all rows.
+        "BAOAB, SVRG, noise taken off": 3.0,
         "AMAGOLD": 10 + rows / batch,
     }
     share = batch / BATCHES[0] * passes.get(method, 1.0)

@@ -70,7 +70,7 @@ OPTIMISED = {"rdata": 2000, "digits": 200, "yacht": 200, "airfoil": 200}
 
 class Size(NamedTuple):
     """Gradients a chain for each posterior; seeds; steps of a long trajectory; least warm-up; draws kept;
-    rows; how many methods; posteriors of the second table."""
+    rows; how many methods; posteriors and seeds of the second table."""
 
     gradients: dict[str, int]
     seeds: tuple[int, ...]
@@ -80,12 +80,13 @@ class Size(NamedTuple):
     rows: int
     methods: int | None
     added: tuple[str, ...]
+    added_seeds: tuple[int, ...] = (0,)
 
 
 SIZES = {
     "full": Size(
         {"rdata": 1_000_000, "digits": 20_000, "yacht": 100_000, "airfoil": 20_000},
-        *((0,), 100, 200, 1000, 0, None, ("rdata", "digits")),
+        *((0,), 100, 200, 1000, 0, None, ("rdata", "digits"), (0, 1, 2)),
     ),
     "quick": Size({"rdata": 4000, "yacht": 2000}, (0,), 50, 50, 100, 200, 6, ("yacht",)),
     "toy": Size({"yacht": 60}, (0,), 5, 8, 12, 30, 2, ("yacht",)),
@@ -187,7 +188,7 @@ def cells(size: Size):
 
 def added_cells(size: Size):
     """Those of the second table."""
-    for seed in size.seeds:
+    for seed in size.added_seeds:
         for problem in size.added:
             for method in (*AGAIN, *ADDED):
                 # Only Gaussian noise lets an output layer be integrated out.

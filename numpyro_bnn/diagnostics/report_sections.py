@@ -112,13 +112,18 @@ def temperature_section(heat: Temperatures) -> str:
         found = [heat.measured[kind].get(site) for kind in kinds]
         cells = ["–" if one is None else f"{one.value:.3f} ± {one.error:.3f}" for one in found]
         rows.append((strong("all sites") if site == "all" else site, *cells))
+    if heat.along_gradient is not None:
+        value, error = heat.along_gradient
+        cells = ["–" if kind != "kinetic" else f"{value:.3f} ± {error:.3f}" for kind in kinds]
+        rows.append(("along gradients", *cells))
     return section(
         "Temperatures",
         table(
             ("site", *kinds),
             rows,
             f"Mean over draws and its Monte Carlo error; {heat.asked:g} is right. A kinetic temperature "
-            "that is off speaks of the step size, a configurational one of chains that have not arrived.",
+            "that is off speaks of the step size, one along gradients alone of noise that weights share, a "
+            "configurational one of chains that have not arrived.",
         ),
     )
 

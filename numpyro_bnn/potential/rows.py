@@ -72,15 +72,17 @@ def in_chunks(
     whole, rest = divmod(size, min(chunk_size, size))
     chunk = (size - rest) // whole
 
-    def weighted(start: Any, count: int) -> tuple[jax.Array, PyTree]:
+    def weighted(start: Any, count: int) -> Any:
         result = potential.some(position, start + jnp.arange(count), contiguous=True)
         return jax.tree.map(lambda leaf: leaf * (count / size), result)
 
     def add(total: Any, start: jax.Array) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, total, weighted(start, chunk)), None
 
-    total = weighted(0, chunk)
-    total, _ = lax.scan(add, total, chunk * jnp.arange(1, whole))
+    # From zeros: a first chunk outside of the loop would be compiled as a second program.
+    kinds = jax.eval_shape(lambda: weighted(0, chunk))
+    total = jax.tree.map(lambda kind: jnp.zeros(kind.shape, kind.dtype), kinds)
+    total, _ = lax.scan(add, total, chunk * jnp.arange(whole))
     if rest:
         total = jax.tree.map(jnp.add, total, weighted(whole * chunk, rest))
     return total

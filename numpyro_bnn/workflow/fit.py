@@ -120,7 +120,9 @@ def fit(
     :param num_warmup: length of warm-up in draws, of `thinning` steps each.
     :param num_samples: draws a chain that are kept; with `until` their number when the run is first judged.
     :param thinning: steps to a draw; default: 100 of the unadjusted samplers, 1 of all others.
-    :param batch_size: rows in a minibatch, of optimisation and sampling.
+    :param batch_size: rows in a minibatch, of optimisation and sampling. Chains correct their minibatch
+        gradients by one over all rows every so often
+        (:func:`~numpyro_bnn.samplers.sgmcmc.gradients.svrg`).
     :param combine: ``"average"``: all chains with equal weight, which is right where they mix;
         ``"stack"``: chains weighted by how well they predict rows that were held out.
     :param validation: share of the rows held out for stacking.

@@ -43,7 +43,7 @@ def own(x, y=None):
 
 
 def ready():
-    return bnn.regression(bnn.MLP((2,), 1), bnn.priors.FanIn())
+    return bnn.regression(bnn.MLP((2,), 1), bnn.priors.Normal(1.0), noise=0.1)
 
 
 def key():
@@ -123,8 +123,7 @@ def test_what_differs_is_named(table):
 
 
 def test_names_go_with_saved_draws(table, target, tmp_path):
-    model = ready()
-    draws = bnn.map_estimate(model, key(), table, target, **few)
+    draws = sampled(ready(), table, target)
     found = bnn.load(bnn.save(draws, tmp_path / "draws"), again := ready())
     assert again.standardization.columns.tolist() == NAMES
     with pytest.raises(ValueError, match=r"has 'income' where the training data had 'age'"):
@@ -157,9 +156,9 @@ def test_a_model_without_a_target_has_no_log_likelihood(table, target):
         w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
         numpyro.factor("fit", -((y - x @ w) ** 2).sum() if y is not None else 0.0)
 
-    x = table.to_numpy()
+    draws = bnn.Draws({"w": np.zeros((1, 5, 3))}, factor)
     with pytest.raises(ValueError, match=r"the model observes no site"):
-        bnn.to_inference_data(sampled(factor, x, target), x=x, y=target)
+        bnn.to_inference_data(draws, x=table.to_numpy(), y=target)
 
 
 def test_arrays_with_another_number_of_columns_are_refused(fitted, table):

@@ -7,18 +7,18 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+import small_run
 from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
-from numpyro_bnn import priors, scores
+from numpyro_bnn import scores
 from numpyro_bnn.data.arguments import as_arrays
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 KEY = jax.random.key(0)
-ROWS = 24
-RNG = np.random.default_rng(0)
-X, Y = RNG.normal(size=(ROWS, 2)).astype(np.float32), RNG.normal(size=ROWS).astype(np.float32)
+X, Y = small_run.X.astype(np.float32), small_run.Y.astype(np.float32)
+ROWS = len(X)
 
 
 def own(x, y=None):
@@ -50,30 +50,21 @@ KINDS = {
 }  # fmt: skip
 MODELS = {
     "own": lambda: own,
-    "ready": lambda: bnn.regression(bnn.MLP((2,), 1), priors.Normal(1.0), noise=0.5),
+    "ready": small_run.regression,
 }
-
-
-def run(model, x, y):
-    fixed = {"adapt_step_size": False, "trajectory_length": None, "num_steps": 2}
-    mcmc = bnn.MCMC(
-        HMC(model, step_size=0.01, **fixed), num_warmup=0, num_samples=100, progress_bar=False
-    )
-    mcmc.run(KEY, x, y)
-    return mcmc
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_door_takes_what_any_container_holds(name):
     model = MODELS[name]()
-    mcmc = run(model, X, Y)
+    mcmc = small_run.sample(small_run.unstarted(model), X, Y)
     expected = bnn.predict(None, mcmc, X)
     report = bnn.diagnose(mcmc, X)
     start = bnn.optimize(model, KEY, X, Y, num_steps=0, progress_bar=False)
     for kind in KINDS.values():
         x, y = kind(X, Y)
         # All of these must come to the same arrays, so that nothing is compiled again.
-        mcmc.run(KEY, x, y)
+        small_run.sample(mcmc, x, y)
         found = bnn.predict(None, mcmc, x)
         np.testing.assert_array_equal(found.mean, expected.mean)
         np.testing.assert_allclose(found.log_prob(y), expected.log_prob(Y), rtol=1e-5)
@@ -123,8 +114,8 @@ BAD = {
         r"x is a DataFrame whose columns 'kind' \(category\)",
     ),
     "a series of text": (X, pd.Series(["u"] * ROWS), "y is of type Series of .*expected numbers"),
-    "a ragged list": ([[1.0, 2.0], [3.0]] * 12, Y, "x is of type list, .*rows of one length"),
-    "dates": (np.arange("2020-01-01", "2020-01-25", dtype="datetime64[D]"), Y, "of datetime64"),
+    "a ragged list": ([[1.0, 2.0], [3.0]] * (ROWS // 2), Y, "x is of type list, .*rows of one length"),
+    "dates": (np.arange("2020-01-01", "2020-01-13", dtype="datetime64[D]"), Y, "of datetime64"),
     "complex numbers": (X * 1j, Y, "x is of type ndarray of complex64"),
     "masked values": (np.ma.masked_less(X, 0), Y, "masked array with [0-9]+ masked"),
 }  # fmt: skip
@@ -149,8 +140,8 @@ def test_what_holds_no_numbers_is_refused_the_same_way_at_every_door(name, case)
 
 
 def test_missing_values_of_a_nullable_column_are_counted():
-    table = pd.DataFrame({"a": pd.array([1, None] * 12, dtype="Int64"), "b": 1.0})
-    with pytest.raises(ValueError, match="own: x has 12 missing values"):
+    table = pd.DataFrame({"a": pd.array([1, None] * (ROWS // 2), dtype="Int64"), "b": 1.0})
+    with pytest.raises(ValueError, match="own: x has 6 missing values"):
         bnn.potential_of(own, table, Y)
 
 
@@ -169,8 +160,8 @@ def data(**parts):
 
 def test_compare_refuses_rows_that_do_not_belong_together():
     for bad, message in (
-        ({"y": Y[:-1]}, r"x and y must have the same positive number of rows, got \[23, 24\]"),
-        ({"y_test": Y[:-2]}, r"x_test and y_test must have the same .* got \[22, 24\]"),
+        ({"y": Y[:-1]}, r"x and y must have the same positive number of rows, got \[11, 12\]"),
+        ({"y_test": Y[:-2]}, r"x_test and y_test must have the same .* got \[10, 12\]"),
         ({"x": X[:0], "y": Y[:0]}, r"x and y must .* got \[0\]"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -178,9 +169,9 @@ def test_compare_refuses_rows_that_do_not_belong_together():
 
 
 def test_compare_refuses_a_run_over_other_rows():
-    mcmc = run(own, X, Y)
-    with pytest.raises(ValueError, match="'mine' was fitted to 24 rows, and x has 20"):
-        bnn.compare(own, data(x=X[:20], y=Y[:20]), {"mine": mcmc}, reference="mine")
+    mcmc = small_run.sample(small_run.unstarted(own), X, Y)
+    with pytest.raises(ValueError, match="'mine' was fitted to 12 rows, and x has 8"):
+        bnn.compare(own, data(x=X[:8], y=Y[:8]), {"mine": mcmc}, reference="mine")
     found = bnn.compare(own, data(), {"mine": mcmc}, reference="mine", progress_bar=False)
     assert found["mine"].difference == 0
 

@@ -82,7 +82,7 @@ def test_diagnose_and_average_see_the_new_rows_after_a_run():
     # Small steps, which none of the few draws rejects.
     kernel = HMC(model, step_size=1e-3, num_steps=3, trajectory_length=None, adapt_step_size=False)
     mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=4, num_chains=2, progress_bar=False)
-    mcmc.run(KEY, X, Y)
+    mcmc.run(KEY, X, Y, init_params=nets.starts(2, model, X, Y))
     given = {k: v for k, v in mcmc.get_samples().items() if "/" in k}
     expected = Predictive(model, given, return_sites=["f"])(KEY, NEW)["f"]
     found = bnn.predict(None, mcmc, NEW)

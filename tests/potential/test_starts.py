@@ -183,10 +183,14 @@ def test_hmc_over_discrete_sites_says_what_it_needs(monkeypatch):
     [
         (("energy", "speed"), r"extra_fields names 'speed'.*it has \['i', 'z', "),
         (("adapt_state.tempo",), "names 'adapt_state.tempo'"),
-        (("~z.v",), r"leaves out the sites \['v'\], which are not among the draws: \['factors'"),
+        (("~z.v",), r"leaves out the sites \['v'\], which are not among the draws: \['noise'"),
     ],
 )
 def test_fields_that_there_are_not_are_refused(fields, message):
-    mcmc = bnn.MCMC(HMC(model, **QUICK), num_warmup=1, num_samples=1, progress_bar=False)
+    def two_sites(x, y):
+        w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ w, numpyro.sample("noise", dist.HalfNormal())), obs=y)
+
+    mcmc = bnn.MCMC(HMC(two_sites, **QUICK), num_warmup=1, num_samples=1, progress_bar=False)
     with pytest.raises(ValueError, match=message):
-        mcmc.run(KEY, X, Y, extra_fields=fields)
+        mcmc.run(KEY, X, Y, extra_fields=fields, init_params={k: START[k] for k in ("w", "noise")})

@@ -1,17 +1,7 @@
-"""What pages say of stored rows: lines of tables, and numbers as they stand in sentences."""
+"""What the other pages say of stored rows: lines of tables, and numbers as they stand in sentences."""
 
-import numpy as np
-import pytest
-from pages_of_studies import line, number, rows_of, with_error
+from pages_of_studies import line, number, with_error
 
-from benchmarks.mixing import (
-    acceptance,
-    against_hmc,
-    bias_by_dimension,
-    hidden_heat,
-    modes_or_posterior,
-    which_sampler,
-)
 from benchmarks.predictions import (
     averaging_or_width,
     boundary_by_rows,
@@ -53,102 +43,6 @@ def wide_tables(rows):
     return [*tabular_report.wide(rows), *tabular_report.first_split(rows)]
 
 
-SHOWN = (
-    "MCLMC, non-centred",
-    "tempering, HMC, non-centred",
-    "MCLMC, collapsed",
-    "HMC, non-centred, long, moves",
-    "MCLMC, non-centred, small steps",
-    "NUTS, non-centred, accepting 0.8",
-    "NUTS, non-centred",
-)
-
-
-def shares_of_methods(rows):
-    found = [
-        which_sampler.shares(rows, label, unit)
-        for unit in ("1000", "second")
-        for label in ("precisions", "functions")
-    ]
-    return [line(method, *(number(share[method]) for share in found)) for method in SHOWN]
-
-
-def chains_that_never_meet(rows):
-    assert which_sampler.informative(rows, "functions") == ["rdata", "digits"]
-    assert which_sampler.informative(rows, "precisions") == ["rdata", "digits"]
-    most = [
-        max(max(r["functions_min_ess"], r["precisions_min_ess"]) for r in rows if r["problem"] == p)
-        for p in ("yacht", "airfoil")
-    ]
-    return ["no method has more than {:.1f} and {:.1f} there".format(*most)]
-
-
-def beside_nuts(rows, name="digits"):
-    """Effective draws of small steps over those of NUTS, at both targets of acceptance."""
-    return [
-        f"{ratio:.1f}"
-        for nuts in ("NUTS, non-centred", "NUTS, non-centred, accepting 0.8")
-        for ratio in which_sampler.times(rows, name, which_sampler.SMALL, nuts)
-    ]
-
-
-def ladders_that_travel(rows):
-    """A line for each row: gradients, R-hat, evidence, barrier, round trips, and moves by rung."""
-
-    def spread(cell, digits):
-        values = sorted(float(v) for v in str(cell).split())
-        return f"{values[0]:.{digits}f} to {values[-1]:.{digits}f}"
-
-    for row in rows:
-        by_rung = np.array(row["move_correlations"].split(), float)
-        yield line(
-            f"{row['ladder']}, {row['sweeps']} sweeps",
-            f"{row['gradients'] / 1e5:.1f}",
-            f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})",
-            spread(row["log_evidence"], 0),
-            f"{row['barrier']:.1f}",
-            f"{row['round_trips']} ({row['round_trips_at_best']:.0f})",
-            f"{by_rung.min():.2f}, {np.median(by_rung):.2f}, {by_rung.max():.2f}",
-        )
-
-
-def heat_by_method(rows):
-    """Variances of predictions by method and setting, and temperatures of momenta, over what is right."""
-
-    def short(value):
-        return "above 900" if value > 900 else f"{value:.2f}" if value < 10 else f"{value:.0f}"
-
-    table = hidden_heat.averaged(rows)
-    for method in hidden_heat.METHODS:
-        own = [row for row in table if row["method"] == method]
-        heat = sorted(row["kinetic"] for row in own)
-        momenta = "" if np.isnan(heat).any() else f"{short(heat[0])} to {short(heat[-1])}"
-        yield line(method, *(short(row["variance of predictions"]) for row in own), momenta)
-
-
-def acceptance_by_method(rows):
-    """Lines of the table, and what SGLD would lose where MALA loses one percent."""
-    for row in acceptance.summary(rows):
-        yield line(*map(str, row.values()))
-    scales, lost = zip(
-        *(acceptance.rejected_where_mala_loses_one_percent(rows, m) for m in acceptance.MODELS)
-    )
-    yield "where MALA rejects 1 % (h = {:.3f} and {:.3f})".format(*scales)
-    yield "be rejected {:.0f} % and {:.0f} % of the time".format(*(100 * share for share in lost))
-    least = [
-        100 * acceptance.of_method(rows, model, acceptance.ALL_ROWS)[0]["rejected"]
-        for model in acceptance.MODELS
-    ]
-    yield "At the smallest steps here {:.0f} % and {:.0f} % still are".format(*least)
-
-
-def acceptance_in_a_sentence(rows):
-    """What SGLD would lose on either model where MALA loses one percent."""
-    for model in acceptance.MODELS:
-        _, lost = acceptance.rejected_where_mala_loses_one_percent(rows, model)
-        yield f"would be rejected {100 * lost:.0f} % of the time where MALA's lose 1 %"
-
-
 def training_beside_modes(rows):
     """Lines of the table of trainings, and how far the penalty ends from a mode at either end."""
     table = weight_decay.averaged(rows)
@@ -177,31 +71,6 @@ def decoupled_decay_in_a_sentence(rows):
     }
     decoupled, none = nats[weight_decay.DECOUPLED], nats[weight_decay.NO_DECAY]
     return [f"{decoupled} nats above the nearest mode for a prior of sd 1, no decay {none}"]
-
-
-def cost_of_integrating(rows):
-    """Lines of the table of costs, and their range."""
-    for row in rows:
-        yield line(
-            f"{row['rows']:,}",
-            str(row["hidden"]),
-            *(f"{row[c]:.3g}" for c in ("plain_ms", "integrated_ms", "ratio")),
-            f"{row['error_nats']:.1g}",
-        )
-    ratios, errors = ([row[c] for row in rows] for c in ("ratio", "error_nats"))
-    yield f"costs {min(ratios):.1f} to {max(ratios):.0f} times that of the model"
-    yield f"at most {max(errors):.3f} nats off"
-
-
-def mixing_by_coordinates(rows):
-    for row in rows:
-        pairs = [
-            f"{row[f'{what}_max_rhat']:.2f} ({row[f'{what}_median_rhat']:.2f})"
-            for what in ("functions", "precisions")
-        ]
-        scores = " ".join(f"{float(v):.2f}" for v in row["log_scores_of_chains"].split())
-        seconds = f"{row['run_seconds']:.0f}"
-        yield line(row["problem"], row["coordinates"], seconds, *pairs, scores)
 
 
 def lines_of(study):
@@ -235,81 +104,6 @@ def small_networks_in_a_sentence(rows):
         if row["width"] == "16" and name.startswith("posterior over")
     ]
     yield f"by {min(gains):.1f} to {max(gains):.1f} nats"
-
-
-def shared_noise_in_a_sentence(rows):
-    ratios = {row["method"]: row["D = 1000"].split()[0] for row in bias_by_dimension.averaged(rows)}
-    yield f"predictions vary {ratios['BAOAB, noise taken off']} times too much while momenta are right"
-    yield f"with control variates {ratios['BAOAB, control variate']} times"
-
-
-def by_seed(rows):
-    first = rows_of("mixing/which_sampler", problem="digits", method=rows[0]["method"])[0]
-    for column in ("functions_max_rhat", "precisions_max_rhat", "precisions_min_by_1000"):
-        assert rows[0][column] == pytest.approx(
-            first[column], abs=0.05 if "1000" in column else 0.005
-        )
-    columns = [[row[c] for row in rows] for c in list(rows[0])[3:]]
-    return [
-        "{:.2f}, {:.2f} and {:.2f} for functions".format(*columns[0]),
-        "{:.2f}, {:.2f} and {:.2f} for log precisions".format(*columns[1]),
-        "with {}, {} and {} effective draws of log precisions".format(*columns[2]),
-    ]
-
-
-def nearer_than_mean_field(rows):
-    found = list(against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field"))
-    assert len(found) == 3
-    return [line(name, number(a, 3), number(b, 3)) for name, a, b in found]
-
-
-def ensembles_in_a_sentence(rows):
-    name, one, other = next(
-        against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field")
-    )
-    assert name == "mnist"
-    return [
-        f"A deep ensemble ({one:.3f}) is nearer than mean field ({other:.3f}), on three problems"
-    ]
-
-
-def next_best(rows):
-    by_label = [which_sampler.shares(rows, label, "1000") for label in ("precisions", "functions")]
-    (first, second), (_, other) = (list(found.values())[:2] for found in by_label)
-    assert first == 1
-    return [f"the next sampler has {second:.2f} (precisions) and {other:.2f} (functions) of its"]
-
-
-def units_matched(rows):
-    def share(value):
-        return f"{value:.1%}".replace("%", " %")
-
-    return [
-        line(
-            r["table"],
-            f"{r['width']} {r['activation']}",
-            share(r["between chains"]),
-            share(r["between, matched"]),
-        )
-        for r in rows
-    ]
-
-
-def units_in_a_sentence(rows):
-    by = {(r["table"], r["width"], r["activation"]): r for r in rows}
-
-    def both(*key):
-        return "{:.1f} and {:.1f} %".format(
-            *(100 * by[key][c] for c in ("between chains", "between, matched"))
-        )
-
-    tanh = [100 * by["yacht", width, "tanh"]["between chains"] for width in (4, 16)]
-    boston = f"({both('boston', 4, 'tanh')}, {both('boston', 16, 'tanh')})"
-    return [
-        "nearly: {:.1f} and {:.1f} % of".format(*tanh),
-        boston,
-        f"takes nothing away ({both('boston', 16, 'relu')})",
-    ]
 
 
 NAMES = {
@@ -361,39 +155,6 @@ def networks_averaged(rows):
         for r in lines
         if r["prior"] == "normal" and r["method"] != "MAP"
     ]
-
-
-def output_integrated_out(rows):
-    """The last row of each run with the output layer integrated out, in the table of yacht and below it."""
-    ends = [row for row in rows if "integrated" in row["method"] and row["apart"] != ""]
-    (mams,) = [row for row in ends if row["method"].startswith("MAMS")]
-    first, *others = [row for row in ends if row is not mams]
-    for row in ends:
-        functions = f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})"
-        yield f"{row['run_seconds'] / 60:.0f} | {functions}"
-        yield f"| {row['precisions_max_rhat']:.2f} |"
-    yield f"after {first['gradients'] / 1e6:.3g}·10⁶ gradients a chain {first['apart']:.0f} of 62 functions"
-    yield "after 10 minutes: {:.0f} and {:.0f})".format(*(row["apart"] for row in others))
-    yield (
-        f"at most {mams['precisions_max_z']:.1f} joint errors away in log precisions and "
-        f"{mams['functions_max_z']:.1f} in functions, with {mams['apart']:.0f} functions above 1.05"
-    )
-
-
-def beside_the_posterior(rows):
-    """The table of the posterior, chains in their modes and ensembles, and two errors."""
-    posterior, long_chains, *_ = found = modes_or_posterior.summary(rows)
-    yield f"{long_chains['rmse']:.3f} for {posterior['rmse']:.3f}"
-    for row in found:
-        yield line(
-            row["method"],
-            row["gain"],
-            number(row["log_score"], 3),
-            row["functions_max_rhat"],
-            row["functions_median_rhat"],
-            row["precisions_max_rhat"],
-            f"{row['run_seconds']:.0f}",
-        ).replace("-0", "−0")
 
 
 def on_one_vector(rows):

@@ -227,6 +227,7 @@ MAY_STAY = {"predictions.covariate_shift", "predictions.out_of_distribution", "m
 OF_SOME_RUNS = {
     "mixing.bias_by_dimension": {"kinetic"},
     "mixing.hidden_heat": {"kinetic"},
+    "mixing.networks_beside_full_batch": {"kinetic"},
     "diagnostics.verdict_calibration": {
         "groups",
         "covered",

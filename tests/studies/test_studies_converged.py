@@ -54,9 +54,16 @@ def estimators(name):
     return [row["verdict"].startswith("within") for row in rows_of(name) if row["verdict"]]
 
 
+def references(name):
+    """Of a study that judges its references alone: one for each network."""
+    runs = last_of_each(rows_of(name), "units")
+    return [row["reference R-hat"] <= RHAT_LIMIT for row in runs]
+
+
 # Whether each run of a study has converged.
 CONVERGED = {
     "mixing/which_sampler": lambda: both_limits(rows_of("mixing/which_sampler")),
+    "mixing/networks_beside_full_batch": lambda: references("mixing/networks_beside_full_batch"),
     "mixing/hard_posteriors": lambda: both_limits(
         last_of_each(rows_of("mixing/hard_posteriors"), "problem", "method", "seed")
     ),

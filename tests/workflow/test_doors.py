@@ -7,7 +7,9 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import small_run
 from numpyro.infer import NUTS
+from small_run import PRIOR, X, Y
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.draws import draws_of
@@ -20,11 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*chain.*suspect"),
 ]
 rng = np.random.default_rng(3)
-X = rng.normal(size=(12, 2))
-Y = X @ [1.0, -0.5] + 0.1 * rng.normal(size=12)
 NAMES = np.where(X[:, 0] > 0.3, "warm", "cold")
 KINDS = ("estimator", "fit", "run", "draws")
-PRIOR = bnn.priors.Normal(1.0)
 # Rows that were not fitted, of the shape of those that were: all doors share one program.
 NEW, ITS_Y = X + 5.0, Y
 
@@ -32,10 +31,8 @@ NEW, ITS_Y = X + 5.0, Y
 @functools.cache
 def doors():
     """One run in the four forms in which it is handed on; `fit` itself is tested elsewhere."""
-    model = bnn.regression(bnn.MLP((2,), 1), PRIOR, noise=0.1)
-    settings = {"num_warmup": 20, "num_samples": 100, "num_chains": 2, "progress_bar": False}
-    run = bnn.MCMC(bnn.BAOAB(model, step_size=0.01), **settings)
-    run.run(jax.random.key(0), X, Y, extra_fields=("potential_energy",))
+    model = small_run.regression()
+    run = small_run.sample(small_run.unstarted(model), X, Y)
     draws = draws_of(run)
     estimator = bnn.BNNRegressor()
     estimator.model_, estimator.mcmc_, estimator.draws_ = model, run, draws

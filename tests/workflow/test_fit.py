@@ -125,6 +125,7 @@ def many():
 def test_many_rows_go_in_minibatches(many):
     assert isinstance(many.mcmc.sampler, bnn.BAOAB)
     assert many.mcmc.sampler.gradient.batch_size == 4
+    assert repr(many.mcmc.sampler.gradient).startswith("svrg(")
     assert many.mcmc.sampler.gradient_noise == "auto"
 
 

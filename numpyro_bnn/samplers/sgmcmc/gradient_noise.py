@@ -11,7 +11,9 @@ would count the curvature along the path as noise.
 
 Noise that many weights share, as those of a wide layer do, is not taken off: its covariance has a few large
 eigenvalues, along the directions in which predictions move, and V is only its diagonal. Means over weights,
-such as the kinetic temperature, do not show that heat (``benchmarks/mixing/bias_by_dimension.py``).
+such as the kinetic temperature, do not show that heat (``benchmarks/mixing/bias_by_dimension.py``); the
+kinetic temperature along gradients does. Estimators with little noise, such as
+:func:`~numpyro_bnn.samplers.sgmcmc.gradients.svrg`, leave little to take off.
 """
 
 from typing import NamedTuple
@@ -65,7 +67,7 @@ def learned_noise(
     horizon = max(1.0, _SHARE * num_warmup)
 
     def learn() -> NoiseEstimate:
-        second = estimator.estimate(rows, position, first.state).gradient
+        second = estimator.again(rows, position, first.state).gradient
         weight = 1 / jnp.minimum(known.pairs + 1.0, horizon)
         variance = map_like(
             lambda v, g, k: v + weight * (0.5 * (g - k) ** 2 - v),

@@ -11,7 +11,7 @@ likelihood of the B rows I counts N/B times and the prior once:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,10 @@ class Estimator(Protocol):
         """The state before the first step."""
 
     def estimate(self, potential: "Rows", position: PyTree, state: PyTree) -> Estimate:
-        """Value and gradient at a position."""
+        """Value and gradient at the next position of the chain."""
+
+    def again(self, potential: "Rows", position: PyTree, state: PyTree) -> Estimate:
+        """Value and gradient at a position, with nothing in the state that depends on it."""
 
     def refresh(self, potential: "Rows", state: PyTree) -> PyTree:
         """The state after the potential has changed (inside Gibbs)."""
@@ -100,6 +103,8 @@ class _Full:
         if self.chunk_size is None:
             return Estimate(*potential.full(position), state)
         return Estimate(*in_chunks(potential, position, self.chunk_size), state)
+
+    again = estimate
 
 
 def full(chunk_size: int | None = None) -> Estimator:
@@ -151,6 +156,8 @@ class _Minibatch:
     def estimate(self, potential: Rows, position: PyTree, state: BatchState) -> Estimate:
         rows, state = self.rows(potential, state)
         return Estimate(*self.some(potential, position, rows, state), state)
+
+    again = estimate
 
 
 def check_rows(batches: "_Minibatch", potential: Rows) -> None:
@@ -207,15 +214,16 @@ class AnchorState(NamedTuple):
 class _ControlVariate:
     batches: _Minibatch
     anchor: PyTree = None
+    follows_chain: bool = False
     period: int | None = None
     chunk_size: int | None = None
     evaluations: ClassVar[int] = 2
     needs_rows: ClassVar[bool] = True
 
     def __repr__(self) -> str:
-        own = {"anchor": self.anchor} if self.period is None else {"period": self.period}
+        own = {"period": self.period} if self.follows_chain else {"anchor": self.anchor}
         given = {**vars(self.batches), **own, "chunk_size": self.chunk_size}
-        return call_of("control_variate" if self.period is None else "svrg", given)
+        return call_of("svrg" if self.follows_chain else "control_variate", given)
 
     @property
     def batch_size(self) -> int:
@@ -225,32 +233,37 @@ class _ControlVariate:
     def independent(self) -> bool:
         return self.batches.independent
 
-    @property
-    def follows_chain(self) -> bool:
-        return self.period is not None
-
     def _at(self, potential: Rows, anchor: PyTree, batches: BatchState) -> AnchorState:
         exact = _Full(self.chunk_size).estimate(potential, anchor, None)
         return AnchorState(batches, anchor, exact.value, exact.gradient)
 
     def init(self, potential: Rows, position: PyTree, key: jax.Array) -> AnchorState:
         anchor = position if self.anchor is None else flat_like(position, self.anchor)
-        return self._at(potential, anchor, self.batches.init(potential, position, key))
+        batches = self.batches.init(potential, position, key)
+        if self.follows_chain:
+            # The first estimate moves the anchor and computes its gradient.
+            zero = jnp.zeros((), jnp.result_type(float))
+            return AnchorState(batches, anchor, zero, jax.tree.map(jnp.zeros_like, anchor))
+        return self._at(potential, anchor, batches)
 
     def refresh(self, potential: Rows, state: AnchorState) -> AnchorState:
         return self._at(potential, state.anchor, state.batches)
 
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
-        if self.period is not None:
+        if self.follows_chain:
+            period = self.period or max(1, potential.size // self.batch_size)
             # The sequence of minibatches advances outside of the branch: its random key must be used only
             # once.
             batches = state.batches
             exact = where_needed(
-                batches.count % self.period == 0,
+                batches.count % period == 0,
                 lambda: self._at(potential, position, batches)[1:],
                 state[1:],
             )
             state = AnchorState(batches, *exact)
+        return self.again(potential, position, state)
+
+    def again(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         rows, batches = self.batches.rows(potential, state.batches)
         here = self.batches.some(potential, position, rows, batches)
         there = self.batches.some(potential, state.anchor, rows, batches)
@@ -261,17 +274,12 @@ class _ControlVariate:
 
 
 def _anchored(
-    owner: str,
-    batch_size: int,
-    order: Order,
-    anchor: PyTree,
-    period: int | None,
-    chunk_size: int | None,
+    owner: str, batch_size: int, order: Order, chunk_size: int | None, **own: Any
 ) -> Estimator:
     batch_size = check_whole(owner, "batch_size", batch_size)
     if chunk_size is not None:
         chunk_size = check_whole(owner, "chunk_size", chunk_size)
-    return _ControlVariate(minibatch(batch_size, order), anchor, period, chunk_size)
+    return _ControlVariate(minibatch(batch_size, order), chunk_size=chunk_size, **own)
 
 
 def control_variate(
@@ -293,22 +301,26 @@ def control_variate(
     Source: Baker, Fearnhead, Fox and Nemeth, *Control variates for stochastic gradient MCMC*
     (2019), eq. (7).
     """
-    return _anchored("gradients.control_variate", batch_size, order, anchor, None, chunk_size)
+    return _anchored("gradients.control_variate", batch_size, order, chunk_size, anchor=anchor)
 
 
 def svrg(
     batch_size: int,
-    period: int,
+    period: int | None = None,
     order: Order = "permutation",
     chunk_size: int | None = None,
 ) -> Estimator:
     """A control variate whose anchor moves to the chain's own position every `period` steps.
 
-    Costs two minibatch gradients a step and one full gradient every `period`. It is refused for Metropolis
-    methods, because the proposal would depend on earlier positions of the chain through the anchor.
+    Costs two minibatch gradients a step and one full gradient every `period`, three minibatch gradients a
+    step at the default. Noise of plain minibatches makes predictions of a network too wide, the more so the
+    wider the network. Here only the noise of the way since the anchor is left, which is little unless
+    minibatches are very small (``benchmarks/mixing/networks_beside_full_batch.py``). It is refused for
+    Metropolis methods, because the proposal would depend on earlier positions of the chain through the
+    anchor.
 
     :param batch_size: rows a step.
-    :param period: steps between anchors; about N/B makes the full gradients a third of the cost.
+    :param period: steps between anchors; None for N/B, once in as many steps as go through all rows.
     :param order: see :func:`minibatch`.
     :param chunk_size: rows at a time for the full gradient.
     :raises ValueError: if `period` is not a positive integer.
@@ -316,5 +328,7 @@ def svrg(
     Source: Dubey et al., *Variance reduction in stochastic gradient Langevin dynamics* (2016),
     algorithm 2.
     """
-    period = check_whole("gradients.svrg", "period", period)
-    return _anchored("gradients.svrg", batch_size, order, None, period, chunk_size)
+    if period is not None:
+        period = check_whole("gradients.svrg", "period", period)
+    own = {"follows_chain": True, "period": period}
+    return _anchored("gradients.svrg", batch_size, order, chunk_size, **own)

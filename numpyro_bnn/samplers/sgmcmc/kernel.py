@@ -81,9 +81,11 @@ class SGMCMC(MCMCKernel):
         added; or ``"auto"``: estimated in warm-up from pairs of independent minibatches, at one gradient more
         a step (:mod:`~numpyro_bnn.samplers.sgmcmc.gradient_noise`). With ``step_size="auto"`` the step is
         then also so small that kicks add no more than 8 % of the energy of a momentum. What is taken off
-        is that of each weight by itself: noise that many weights share stays, and temperatures, means over
-        weights, do not show it. Predictions of a linear model with 1000 weights vary twice too much then
-        (``benchmarks/mixing/bias_by_dimension.py``); a control variate has less noise to begin with.
+        is that of each weight by itself: noise that many weights share stays. Means over weights do not show
+        it; ``gradient_temperature`` does, and a report complains of it. Give
+        ``gradient=gradients.svrg(batch_size, order="replacement")`` there: predictions of a network of 256
+        units then vary as they should, and a third too much without
+        (``benchmarks/mixing/networks_beside_full_batch.py``).
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
         :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None.
@@ -207,6 +209,8 @@ class SGMCMC(MCMCKernel):
             fields += [] if self.metropolis.trajectory_length is None else ["num_steps"]
         elif self.dynamics.tracks_work and self.gradient.batch_size is None:
             fields.append("energy_error")
+        if self.dynamics.has_momentum and self.metropolis is None and self.gradient.batch_size:
+            fields.append("gradient_temperature")
         return tuple(fields)
 
     def get_diagnostics_str(self, state: SGMCMCState) -> str:

@@ -63,10 +63,10 @@ def reconditioned(
 def hessian_product(
     estimator: Estimator, rows: Rows, at: PyTree, state: PyTree, vector: PyTree
 ) -> PyTree:
-    """The derivative of a gradient estimate in a direction."""
+    """The derivative of a gradient estimate in a direction, which no anchor changes."""
 
     def gradient(z: PyTree) -> PyTree:
-        return estimator.estimate(rows, z, state).gradient
+        return estimator.again(rows, z, state).gradient
 
     return jax.jvp(gradient, (at,), (vector,))[1]
 

@@ -41,6 +41,9 @@ class SGMCMCState(NamedTuple):
       momentum
     - **configurational_temperature** - θᵀ∇U / D, which should average to the temperature too
     - **kinetic_temperatures**, **configurational_temperatures** - these two temperatures by site
+    - **gradient_temperature** - kinetic temperature along the last gradient, see
+      :func:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.temperature_along`, which should
+      average to the temperature; NaN without momentum and for Metropolis methods
     - **exploded_at** - call of `sample` at which the chain became non-finite, or a schedule gave a negative
       or non-finite value, and the chain was frozen; -1 for a sound chain
     - **rng_key** - random key of the next step
@@ -64,6 +67,7 @@ class SGMCMCState(NamedTuple):
     configurational_temperature: jax.Array
     kinetic_temperatures: PyTree
     configurational_temperatures: PyTree
+    gradient_temperature: jax.Array
     exploded_at: jax.Array
     rng_key: jax.Array
 
@@ -104,6 +108,7 @@ def initial_state(
         configurational_temperature=nan,
         kinetic_temperatures=nans,
         configurational_temperatures=nans,
+        gradient_temperature=nan,
         exploded_at=-one,
         rng_key=rng_key,
     )

@@ -15,7 +15,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
-from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, temperature_along
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate, learned_noise, quiet_step
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -157,6 +157,11 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     estimate = parts.gradient.estimate(rows, at, state.estimator)
     product = partial(hessian_product, parts.gradient, rows, at, state.estimator)
     varies = parts.preconditioner.varies
+    # The momentum is not yet kicked by this gradient.
+    along = state.gradient_temperature
+    if parts.dynamics.has_momentum:
+        metric = settings.inverse_mass_matrix
+        along = temperature_along(estimate.gradient, dynamics.momentum, metric).astype(along.dtype)
     learned, momentum = learned_metric(
         parts.preconditioner,
         state.preconditioner,
@@ -181,6 +186,7 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         estimator=estimate.state,
         preconditioner=learned,
         adaptation=tuned,
+        gradient_temperature=along,
         count=state.count + ~warming,
         rng_key=rng_key,
     )

@@ -244,8 +244,15 @@ def test_noise_of_a_likelihood_that_is_scaled_is_refused(data):
         with numpyro.handlers.scale(scale=0.5):
             likelihoods.gaussian(net, y, x=x, noise=likelihoods.Precision())
 
+    kernel = bnn.neal(scaled, step_size=0.1)
+
+    def begun(key):
+        return kernel.init(key, 0, None, data, {})
+
+    # Traced alone: starts of that model take seconds to compile.
+    state = jax.eval_shape(begun, jax.random.key(0))
     with pytest.raises(ValueError, match="'y' is scaled, masked or subsampled"):
-        run(bnn.neal(scaled, step_size=0.1), *data)
+        jax.eval_shape(lambda state: kernel.sample(state, data, {}), state)
 
 
 def test_a_level_of_outputs_needs_outputs(data):

@@ -137,6 +137,22 @@ def kinetic_temperatures(momentum: PyTree, inverse_mass_matrix: PyTree) -> PyTre
     return means(lambda p, w: w * p * p, momentum, inverse_mass)
 
 
+def temperature_along(
+    direction: PyTree, momentum: PyTree, inverse_mass_matrix: PyTree
+) -> jax.Array:
+    r""":math:`(p^\top M^{-1} g)^2 / g^\top M^{-1} g`, the kinetic temperature along a direction g.
+
+    Its mean is the temperature for every direction that is independent of the momentum: at stationarity that
+    of the gradient which has not acted on the momentum yet. Most of a minibatch gradient is noise, so that it
+    shows heat in the few directions of noise that many weights share, of which a mean over weights shows
+    nothing.
+    """
+    inverse_mass = spread(inverse_mass_matrix, momentum, "inverse_mass_matrix")
+    along = total(lambda p, g, w: w * p * g, momentum, direction, inverse_mass)
+    norm = total(lambda g, w: w * g * g, direction, inverse_mass)
+    return jnp.where(norm > 0, along**2 / jnp.where(norm > 0, norm, 1.0), jnp.nan)
+
+
 def means(function: Callable[..., jax.Array], *trees: PyTree) -> PyTree:
     """The mean of ``function`` over the entries of each leaf, or of each site of a flat position."""
     real = jnp.result_type(float)

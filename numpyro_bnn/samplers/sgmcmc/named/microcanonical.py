@@ -30,8 +30,9 @@ class MCLMC(SGMCMC):
     With minibatches most of the energy error comes from the minibatch, so the step size follows the curvature
     as for :class:`~numpyro_bnn.samplers.sgmcmc.named.momentum.BAOAB`. Gradient noise turns momenta at random
     and so flattens the distribution (by a term of first order in the step size), as it heats Langevin
-    dynamics. No thermostat can correct that, because momenta have constant size: prefer BAOAB or SGNHT where
-    it matters.
+    dynamics: predictions of a network of 256 units varied three times too much. No thermostat can correct
+    that, because momenta have constant size: prefer BAOAB, or give ``gradient=gradients.svrg(batch_size)``,
+    with which they varied as they should to 4 % (``benchmarks/mixing/networks_beside_full_batch.py``).
 
     :param model: a NumPyro model; minibatches need a plate around its observed sites.
     :param potential_fn: a potential energy in place of a model, a function of the position.

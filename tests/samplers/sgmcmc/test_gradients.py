@@ -40,7 +40,10 @@ def model(x, y, z):
 
 def some_slow(fast, slow):
     """All cases, the latter marked slow."""
-    return [*fast, *(pytest.param(*np.atleast_1d(case), marks=pytest.mark.slow) for case in slow)]
+    return [
+        *fast,
+        *(pytest.param(*np.atleast_1d(case).tolist(), marks=pytest.mark.slow) for case in slow),
+    ]
 
 
 @cache

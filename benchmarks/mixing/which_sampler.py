@@ -86,7 +86,7 @@ class Size(NamedTuple):
 SIZES = {
     "full": Size(
         {"rdata": 1_000_000, "digits": 20_000, "yacht": 100_000, "airfoil": 20_000},
-        *((0,), 100, 200, 1000, 0, None, ("rdata", "digits"), (0, 1, 2)),
+        *((0,), 100, 200, 1000, 0, None, ("rdata", "digits"), (0, 1)),
     ),
     "quick": Size({"rdata": 4000, "yacht": 2000}, (0,), 50, 50, 100, 200, 6, ("yacht",)),
     "toy": Size({"yacht": 60}, (0,), 5, 8, 12, 30, 2, ("yacht",)),

@@ -150,6 +150,23 @@ def minibatches_of_networks_in_a_sentence(rows):
     yield f"{off} times with its noise taken off, {svrg} with SVRG"
 
 
+def integrated_beside_plain(rows):
+    def by_seed_of(method, coordinates, column, digits):
+        own = [
+            r for r in rows if (r["problem"], r["method"]) == ("rdata", f"{method}, {coordinates}")
+        ]
+        assert [row["seed"] for row in own] == [0, 1]
+        return " and ".join(f"{row[column]:.{digits}f}" for row in own)
+
+    for method in ("MCLMC", "MAMS"):
+        for column, digits in (("precisions_max_rhat", 3), ("precisions_min_by_1000", 2)):
+            integrated = by_seed_of(method, "output integrated out", column, digits)
+            plain = by_seed_of(method, "non-centred", column, 2 if digits == 3 else 3)
+            yield f"{integrated} for {method} ({plain} without)"
+    alone = [row["precisions_max_rhat"] for row in rows if row["method"] == "MALA, non-centred"]
+    yield f"MALA is last: {min(alone):.1f} to {max(alone):.1f}"
+
+
 def by_seed(rows):
     first = rows_of("mixing/which_sampler", problem="digits", method=rows[0]["method"])[0]
     for column in ("functions_max_rhat", "precisions_max_rhat", "precisions_min_by_1000"):

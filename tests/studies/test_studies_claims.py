@@ -26,6 +26,7 @@ from sentences_of_mixing import (
     cost_of_integrating,
     ensembles_in_a_sentence,
     heat_by_method,
+    integrated_beside_plain,
     ladders_that_travel,
     minibatches_of_networks_in_a_sentence,
     mixing_by_coordinates,
@@ -136,6 +137,13 @@ CLAIMS = {
         ],
         DIGITS,
         "functions_min_by_1000",
+    ),
+    "which_sampler: output layer integrated out": Claim(
+        "mixing/which_sampler_added",
+        (MIXING,),
+        integrated_beside_plain,
+        {"problem": "rdata", "method": "MAMS, output integrated out", "seed": 1},
+        "precisions_max_rhat",
     ),
     "which_sampler: range of seeds": Claim(
         "mixing/which_sampler_seeds",

@@ -66,6 +66,24 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
+# Every compiled program holds some maps of memory, of which Linux gives a process 65,530 and no more: beyond
+# them the compiler crashes.
+_MOST_MAPS = 40_000
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Forget compiled programs after a file of tests or a slow one, before there are too many of them."""
+    maps = Path("/proc/self/maps")
+    ends = nextitem is not None and nextitem.path != item.path
+    if not (ends or item.get_closest_marker("slow")) or not maps.exists():
+        return
+    if maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def own_programs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that change the package itself share no compiled programs with others: a patch is not seen."""

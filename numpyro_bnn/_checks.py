@@ -56,13 +56,18 @@ def check_share(owner: str, label: str, value: Any) -> None:
         )
 
 
+def is_typed_key(value: Any) -> bool:
+    """Whether an array, abstract or not, holds random keys of JAX's own type, which NumPy cannot hold."""
+    return jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
 def check_key(owner: str, key: object, batch: int = 1) -> None:
     """Refuse values that are neither a random key nor one key a chain.
 
     :raises TypeError: naming the value.
     """
     if isinstance(key, (jax.Array, np.ndarray)):
-        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        typed = is_typed_key(key)
         shape = key.shape if typed else key.shape[:-1]
         raw = key.dtype == jnp.uint32 and key.shape[-1:] == (2,)
         if (typed or raw) and shape in ((), (batch,)):
@@ -80,7 +85,7 @@ def refuse_equal_keys(owner: str, keys: jax.Array) -> None:
     :param keys: one random key a chain.
     :raises ValueError: naming two chains.
     """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+    typed = is_typed_key(keys)
     rows = [bytes(row) for row in np.asarray(jax.random.key_data(keys) if typed else keys)]
     for chain, row in enumerate(rows):
         if (first := rows.index(row)) < chain:

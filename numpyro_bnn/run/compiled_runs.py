@@ -15,7 +15,7 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import _is_under_jax_transform, is_prng_key
 
-from numpyro_bnn._checks import check_key, refuse_equal_keys
+from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.columns import about_inputs, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
@@ -240,7 +240,9 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         if self._states_flat is None:
             # Draws on disk are read here: all chains in a row have no order on disk.
             self._states_flat = jax.tree.map(
-                lambda x: jnp.reshape(np.asarray(x), (-1, *x.shape[2:])), self._states
+                # Random keys, in a state that was asked for whole, are no numbers that NumPy could hold.
+                lambda x: jnp.reshape(x if is_typed_key(x) else np.asarray(x), (-1, *x.shape[2:])),
+                self._states,
             )
         return self._states_flat
 

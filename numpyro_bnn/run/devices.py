@@ -22,6 +22,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.potential.shared_rows import CHAIN, DATA, _shared_by
 from numpyro_bnn.storage.shared_programs import Traced, compiled
@@ -224,7 +225,7 @@ def _cut(arrays: Sequence[DeviceRows]) -> list[Any]:
 def _put(leaf: Any, sharding: NamedSharding) -> jax.Array:
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if isinstance(leaf, jax.Array) and is_typed_key(leaf):
         data = _put(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:

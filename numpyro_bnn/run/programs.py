@@ -17,6 +17,7 @@ from jax import lax
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import nested_attrgetter
 
+from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import DeviceRows, Placement
@@ -226,8 +227,7 @@ def _shown(values: Mapping) -> str:
 
 def _strong(leaf: Any) -> jax.Array:
     leaf = jnp.asarray(leaf)
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return leaf if is_key else lax.convert_element_type(leaf, leaf.dtype)
+    return leaf if is_typed_key(leaf) else lax.convert_element_type(leaf, leaf.dtype)
 
 
 def _field(state: State, name: str) -> Any:

@@ -1,6 +1,8 @@
 """Refuses runs that would be silently wrong: models a kernel cannot sample, starts of infinite energy."""
 
-from collections.abc import Callable
+import math
+import warnings
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ import numpy as np
 from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedHMC
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays
@@ -58,6 +61,7 @@ def seen_by(
     take_batch_size(sampler, structure)
     refuse_subsampling(sampler, structure)
     refuse_discrete(sampler, structure)
+    warn_of_unused_step_size(sampler)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
     return Seen(*arguments, fit)
@@ -103,6 +107,35 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
             "out needs the package `funsor`, which is not installed. Install it (`pip install "
             "funsor`), sum them out in the model, or sample them with NumPyro's DiscreteHMCGibbs."
         )
+
+
+def warn_of_unused_step_size(sampler: MCMCKernel) -> None:
+    """Warn of HMC with a number of steps and a trajectory length: NumPyro does not use its step size then.
+
+    The trajectory length is there by default, 2π, so that ``HMC(model, step_size=0.1, num_steps=3)`` takes
+    steps of 2.1 and hardly ever accepts one. Blocks of Gibbs and kernels with moves are looked into.
+    """
+    for kernel in _with_inner_kernels(sampler):
+        if not isinstance(kernel, HMC) or kernel._num_steps is None:
+            continue
+        length, steps = kernel._trajectory_length, kernel._num_steps
+        if length is None or math.isclose(length / steps, kernel._step_size, rel_tol=1e-6):
+            continue
+        warnings.warn(
+            f"HMC: num_steps={steps} and trajectory_length={length:.4g} are both set (the default length is "
+            f"2π), so every step is {length / steps:.4g} long and step_size={kernel._step_size:.4g} is not "
+            "used. Give `trajectory_length=None` to keep the step size, or leave `num_steps` out to keep "
+            "the length.",
+            stacklevel=find_stack_level(),
+        )
+
+
+def _with_inner_kernels(sampler: object) -> Iterator[object]:
+    yield sampler
+    for block, _ in getattr(sampler, "blocks", ()):
+        yield from _with_inner_kernels(block)
+    if hasattr(sampler, "kernel"):
+        yield from _with_inner_kernels(sampler.kernel)
 
 
 def refuse_host_rows(sampler: MCMCKernel, chunked: bool, data: PyTree) -> None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import Array
 
 
@@ -32,20 +33,16 @@ def shapes_of(leaves: list[np.ndarray]) -> list[tuple[list[int], str]]:
     return [(list(leaf.shape), str(leaf.dtype)) for leaf in leaves]
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
 def to_plain(leaves: Sequence[Array]) -> tuple[list[np.ndarray], list[str | None]]:
     """Leaves as NumPy arrays, and for each that was a typed random key the kind of the key."""
-    kinds = [str(jax.random.key_impl(x)) if _is_key(x) else None for x in leaves]
+    kinds = [str(jax.random.key_impl(x)) if is_typed_key(x) else None for x in leaves]
     plain = [jax.random.key_data(x) if kind else x for x, kind in zip(leaves, kinds)]
     return [np.asarray(x) for x in plain], kinds
 
 
 def zeros_like(leaves: Sequence[Array]) -> list[np.ndarray]:
     """Zeros of the shapes and dtypes that `to_plain` gives, from abstract leaves."""
-    shapes = [jax.eval_shape(jax.random.key_data, x) if _is_key(x) else x for x in leaves]
+    shapes = [jax.eval_shape(jax.random.key_data, x) if is_typed_key(x) else x for x in leaves]
     return [np.zeros(x.shape, x.dtype) for x in shapes]
 
 

@@ -22,9 +22,9 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.storage.identity_parts import (
     constant_of_library,
@@ -283,7 +283,7 @@ def _code_parts(code: types.CodeType) -> Iterator[bytes]:
 
 def digest(array: Any) -> str:
     """Dtype, shape and a hash of the values of an array, which is read a block at a time."""
-    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+    if isinstance(array, jax.Array) and is_typed_key(array):
         return f"key {digest(jax.random.key_data(array))}"
     if not hasattr(array, "dtype") or isinstance(array, jax.Array):
         array = np.asarray(array)

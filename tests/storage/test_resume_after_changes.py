@@ -25,7 +25,9 @@ pytest.importorskip("zarr")
 
 
 def run_of(folder, model, **options):
-    kernel = HMC(model, step_size=0.1, num_steps=2, adapt_step_size=False, adapt_mass_matrix=False)
+    kernel = HMC(
+        model, step_size=0.1, trajectory_length=0.2, adapt_step_size=False, adapt_mass_matrix=False
+    )
     settings = {"num_warmup": 2, "num_samples": 4, "progress_bar": False, "checkpoint_every": 3}
     return bnn.MCMC(kernel, checkpoint=folder, **(settings | options))
 

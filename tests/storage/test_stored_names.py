@@ -62,7 +62,9 @@ def model_of(sites):
 
 def sampler(sites, kernel=None, **where):
     """A run over a model of these sites; where a cheap kernel is given, over an energy."""
-    kernel = kernel or HMC(model_of(sites), step_size=0.1, num_steps=2, adapt_step_size=False)
+    kernel = kernel or HMC(
+        model_of(sites), step_size=0.1, trajectory_length=0.2, adapt_step_size=False
+    )
     return bnn.MCMC(
         kernel, num_warmup=0, num_samples=4, progress_bar=False, checkpoint_every=2, **where
     )

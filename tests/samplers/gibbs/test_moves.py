@@ -122,7 +122,9 @@ def test_rescaled_units_keep_the_law(activation):
 
 
 COMPOSED = {
-    "HMC": lambda model: bnn.neal(model, HMC, step_size=0.1, num_steps=3, adapt_step_size=False),
+    "HMC": lambda model: bnn.neal(
+        model, HMC, step_size=0.1, trajectory_length=0.3, adapt_step_size=False
+    ),
     "WindowedHMC": lambda model: bnn.neal(model, step_size=0.1, num_steps=3, window=1),
 }
 
@@ -149,6 +151,9 @@ def test_moves_after_each_step_of_a_composition_agree_with_its_state(name):
     np.testing.assert_allclose(last.block_states[1].potential_energy, energy, rtol=1e-4)
     draws = mcmc.get_samples(group_by_chain=True)
     np.testing.assert_allclose(draws[FIRST][0, -1], last.z[FIRST], rtol=1e-6)
+    # Whole states hold random keys, and come in a row as well.
+    states = mcmc.get_extra_fields()["block_states"][1]
+    assert states.potential_energy.shape == states.rng_key.shape == (10,)
 
 
 def test_precisions_drawn_anew_keep_the_law():
@@ -161,7 +166,13 @@ def test_interweaving_keeps_the_law():
     """Joint draws moved by non-centred HMC, with precisions drawn given the weights in between."""
     model = model_with(jax.nn.relu)
     kernel = Interleaved(
-        HMC(model, step_size=0.15, num_steps=4, adapt_step_size=False, adapt_mass_matrix=False),
+        HMC(
+            model,
+            step_size=0.15,
+            trajectory_length=0.6,
+            adapt_step_size=False,
+            adapt_mass_matrix=False,
+        ),
         [PrecisionRedraw(), RidgeScaling(0.3)],
     )
     centered = bnn.parameterize(model, "centered")

@@ -133,7 +133,11 @@ PLANTED = {
     # The determinant of I + Bᵀ B without its half.
     "determinant": lambda law, y, b: (
         LinearGaussian.tempered_log_prob(law, y, b)
-        - module._factorised(jnp.sqrt(b) * law._in_units_of_noise(y)[1])[0]
+        - jnp.sum(
+            jnp.log(
+                jnp.abs(jnp.diagonal(module._factor(jnp.sqrt(b) * law._in_units_of_noise(y)[1])))
+            )
+        )
     ),
     # The power of the integral: another path with the same ends.
     "another path": lambda law, y, b: b * LinearGaussian.tempered_log_prob(law, y, 1.0),

@@ -18,6 +18,9 @@ os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Workers share the cores: threads of a library that wait for each other there take twenty times as long.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
 # Files of tests are in memory, where there is much of it: a disk takes milliseconds to replace one.
 _MEMORY = "/dev/shm"
 if (

@@ -25,7 +25,7 @@ ALLOWED = {
     "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data likelihoods priors",
     "samplers.sgmcmc": "_checks _text _types data distributions potential priors",
-    "storage": "_types data potential priors samplers",
+    "storage": "_checks _types data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types data distributions potential priors samplers samplers.sgmcmc",
     "posterior": "_calls _checks _types data distributions likelihoods potential priors samplers storage",

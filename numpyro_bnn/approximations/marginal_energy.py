@@ -16,6 +16,7 @@ ordinary sites, like the scale of the noise.
 """
 
 from collections.abc import Callable
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +48,14 @@ class Marginal:
     """
 
     def __init__(self, model: Callable, args: tuple = (), kwargs: dict | None = None) -> None:
-        self.original = Potential(model, args, kwargs)
-        self.centered = centered(self.original)
+        self._model = model
+        self.centered = centered(model, args, kwargs)
         self.groups = self.centered.structure.groups
+
+    @cached_property
+    def original(self) -> Potential:
+        """The potential energy in the model's own coordinates, which most programs do without."""
+        return Potential(self._model, self.centered.args, self.centered.kwargs)
 
     @property
     def sites(self) -> list[str]:

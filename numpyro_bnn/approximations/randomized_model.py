@@ -21,6 +21,7 @@ from numpyro.primitives import Messenger
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.structure import blanks
 
 Noise = dict[str, jax.Array]
 
@@ -84,15 +85,15 @@ def gaussian_priors(marginal: Marginal) -> list[str]:
     potential = marginal.centered
     found: list[str] = []
 
-    def visit(key: jax.Array) -> jax.Array:
-        drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
-        sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
+    def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
+        shaped = seed(substitute(potential.bound, substitute_fn=blanks(blank)), key)
+        sites = trace(shaped).get_trace(*potential.args, **potential.kwargs)
         found.extend(
             name for name in marginal.sites if isinstance(unwrapped(sites[name]["fn"]), dist.Normal)
         )
         return key
 
-    jax.eval_shape(visit, jax.random.key(0))
+    jax.eval_shape(visit, jax.random.key(0), 0.0)
     return found
 
 

@@ -20,10 +20,9 @@ from numpyro_bnn.priors.paths import fan_in
 from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 
 
-def centered(potential: Potential) -> Potential:
-    """The potential energy of the model in centred coordinates, over weights and precisions themselves."""
-    model = parameterize(potential.model, "centered")
-    return Potential(model, potential.args, potential.kwargs)
+def centered(model: Callable, args: tuple, kwargs: dict | None = None) -> Potential:
+    """The potential energy of a model in centred coordinates, over weights and precisions themselves."""
+    return Potential(parameterize(model, "centered"), args, kwargs)
 
 
 def own_coordinates(potential: Potential, values: Values) -> Values:
@@ -127,7 +126,7 @@ def complete(potential: Potential, given: Values, chains: tuple[int, ...]) -> Va
     :return: unconstrained values of every latent site; precisions at their conditional means.
     :raises ValueError: if other sites are missing, naming them.
     """
-    in_centered_coordinates = centered(potential)
+    in_centered_coordinates = centered(potential.model, potential.args, potential.kwargs)
     levels = in_centered_coordinates.structure.levels
     needed = [n for n in in_centered_coordinates.structure.latent if n not in levels]
     check_names(given, [*needed, *levels], needed)

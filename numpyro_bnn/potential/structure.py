@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 
 from numpyro_bnn._types import PyTree
@@ -91,10 +90,10 @@ def structure_of(
     # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
-    def visit(key: jax.Array) -> jax.Array:
+    def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
         bound = substitute(with_stand_ins(model), data=dict(indices or {}))
-        seeded = seed(bound, key)
-        sites = trace(substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
+        shaped = substitute(bound, substitute_fn=blanks(blank))
+        sites = trace(seed(shaped, key)).get_trace(*args, **kwargs)
         samples = {
             name: site
             for name, site in sites.items()
@@ -112,8 +111,26 @@ def structure_of(
         )
         return key
 
-    jax.eval_shape(visit, jax.random.key(0))
+    jax.eval_shape(visit, jax.random.key(0), 0.0)
     return found[0]
+
+
+def blanks(blank: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
+    """A substitution for abstract traces: values of continuous latent sites that have no more than a shape.
+
+    Tracing a random draw of each site takes longer than tracing the rest of a model.
+
+    :param blank: a number, traced, so that no model can branch on it.
+    """
+
+    def value(site: dict[str, Any]) -> jax.Array | None:
+        if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
+            return None
+        if site["fn"].support.is_discrete:
+            return None
+        return jnp.broadcast_to(blank, site["fn"].shape(site["kwargs"].get("sample_shape") or ()))
+
+    return value
 
 
 def _plates(sites: Mapping[str, Any]) -> dict[str, Plate]:

@@ -5,6 +5,7 @@
 - ``looks_at_all_rows`` - true where a model that subsamples would be frozen at one minibatch;
 - ``takes_host_rows`` - true where data may stay on the host (:class:`~numpyro_bnn.OnHost`);
 - ``take_batch_size(structure)`` - use the batch size that the model gives by ``subsample_size=``;
+- ``take_num_warmup(num_warmup)`` - all that steps need of ``init``: their program is then traced without it;
 - ``is_cold(num_steps)`` - whether the temperature is 0, so that chains only descend and chains from one
   start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
@@ -28,6 +29,21 @@ def take_batch_size(kernel: MCMCKernel, structure: Structure) -> None:
     """Give a minibatch kernel the batch size that the model names (``subsample_size=``)."""
     if hasattr(kernel, "take_batch_size"):
         kernel.take_batch_size(structure)
+
+
+def take_num_warmup(kernel: MCMCKernel, num_warmup: int) -> bool:
+    """Tell a kernel the length of its warm-up, where that is all that its steps need of ``init``.
+
+    :return: whether it is. A subclass that replaces ``init`` may learn more there.
+    """
+
+    def owner(method: str) -> type | None:
+        return next((kind for kind in type(kernel).__mro__ if method in vars(kind)), None)
+
+    known = hasattr(kernel, "take_num_warmup") and owner("take_num_warmup") is owner("init")
+    if known:
+        kernel.take_num_warmup(num_warmup)
+    return known
 
 
 def is_cold(kernel: MCMCKernel, num_steps: int) -> bool:

@@ -21,6 +21,7 @@ from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import DeviceRows, Placement
+from numpyro_bnn.run.kernel_protocol import take_num_warmup
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
 State: TypeAlias = PyTree
@@ -33,7 +34,8 @@ class Programs:
     Chains keep a leading axis in states and buffers (none for a single chain).
 
     :param kernel: the kernel; `init` is traced again inside `advance`, where nothing of it is
-        executed, because kernels keep closures over the arguments of the trace they live in.
+        executed, because kernels keep closures over the arguments of the trace they live in. Those that
+        keep none (:func:`~numpyro_bnn.run.kernel_protocol.take_num_warmup`) are spared it.
     :param num_warmup: passed to `kernel.init`.
     :param static: description of the arguments, see :class:`Arguments`.
     :param fields: dotted names of state fields to collect, the sample field first.
@@ -116,6 +118,11 @@ class Programs:
         # with other types, would compile another program.
         return jax.tree.map(_strong, state)
 
+    def _prepare(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> None:
+        """Let the kernel learn what its steps need, in the trace that it is called in."""
+        if not take_num_warmup(self.kernel, self.num_warmup):
+            self._init(_key_of(state), init_params, arrays)
+
     def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """An empty draw buffer, for `size` draws of every chain."""
         return self._zeros(state, init_params, arrays)
@@ -136,7 +143,7 @@ class Programs:
         return jax.tree.map(zeros, shapes)
 
     def _collect(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
-        self._init(_key_of(state), init_params, arrays)
+        self._prepare(state, init_params, arrays)
         args, kwargs = Arguments.join(arrays, self.static)
         return self._collected(state, args, kwargs)
 
@@ -171,7 +178,7 @@ class Programs:
         def one(chain: tuple, arrays: Sequence[DeviceRows]) -> tuple[State, Draws]:
             state, draws, init_params = chain
             args, kwargs = Arguments.join(arrays, self.static)
-            self._init(_key_of(state), init_params, arrays)
+            self._prepare(state, init_params, arrays)
 
             def step(_: int, state: State) -> State:
                 return jax.tree.map(_strong, self.kernel.sample(state, args, kwargs))

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from numpyro.handlers import seed, substitute, trace
-from numpyro.infer import init_to_sample
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG, CustomGibbsState, Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import identity
@@ -22,6 +21,7 @@ from numpyro_bnn._text import Told, call_of
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.structure import blanks
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 from numpyro_bnn.samplers.sgmcmc.named.windowed_hmc import WindowedHMC
@@ -113,12 +113,12 @@ class PrecisionGibbs(Told, MCMCKernel):
         """The levels of the precisions to draw; refuses sites that are no precisions."""
         found: dict[str, Level] = {}
 
-        def visit(key: jax.Array) -> jax.Array:
-            seeded = substitute(seed(self._model, key), substitute_fn=init_to_sample)
+        def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
+            seeded = seed(substitute(self._model, substitute_fn=blanks(blank)), key)
             found.update(levels_of(trace(seeded).get_trace(*args, **kwargs)))
             return key
 
-        jax.eval_shape(visit, jax.random.key(0))
+        jax.eval_shape(visit, jax.random.key(0), 0.0)
         others = sorted(names - set(found))
         if others:
             raise ValueError(

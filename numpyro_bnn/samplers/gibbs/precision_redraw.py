@@ -69,7 +69,7 @@ def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Valu
     :param potential: potential energy of a model in any coordinates.
     :return: None for a model without hierarchical precisions.
     """
-    structure = centered(potential).structure
+    structure = centered(potential.model, potential.args, potential.kwargs).structure
     # Only precisions of weights are drawn: those of the noise depend on the power of the likelihood.
     levels = structure.levels
     if not levels:

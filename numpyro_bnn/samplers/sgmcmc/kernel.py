@@ -251,6 +251,10 @@ class SGMCMC(MCMCKernel):
             return Rows(self._potential_fn)
         return rows_of(self._model, args, kwargs, self.gradient.needs_rows, self._plate)
 
+    def take_num_warmup(self, num_warmup: int) -> None:
+        """Learn the length of warm-up, which is all that steps need of :meth:`init`."""
+        self._num_warmup = num_warmup
+
     def init(
         self,
         rng_key: jax.Array,
@@ -276,7 +280,7 @@ class SGMCMC(MCMCKernel):
                 f'{type(self).__name__}: gradient_noise="auto" is estimated in warm-up, but num_warmup=0. '
                 "Give it some steps."
             )
-        self._num_warmup = num_warmup
+        self.take_num_warmup(num_warmup)
         rows = self._rows(model_args, model_kwargs)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
         name = type(self).__name__

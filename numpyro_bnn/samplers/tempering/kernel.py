@@ -198,6 +198,10 @@ class ParallelTempering(Told, MCMCKernel):
         kernel._sample_fn = kernel._sweep
         return kernel
 
+    def take_num_warmup(self, num_warmup: int) -> None:
+        """Learn the length of warm-up, which is all that sweeps need of :meth:`init`."""
+        self._num_warmup = num_warmup
+
     def init(
         self,
         rng_key: jax.Array,
@@ -211,7 +215,7 @@ class ParallelTempering(Told, MCMCKernel):
             init = partial(self.init, model_args=model_args, model_kwargs=model_kwargs)
             return jax.vmap(lambda key, z: init(key, num_warmup, z))(rng_key, init_params)
         self._check(num_warmup)
-        self._num_warmup = num_warmup
+        self.take_num_warmup(num_warmup)
         potential = Potential(self._model, model_args, model_kwargs)
         refuse_improper(potential)
         num_rungs = int(self.num_rungs)

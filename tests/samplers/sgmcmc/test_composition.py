@@ -7,6 +7,8 @@ import textwrap
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from catalogue import SAMPLERS
 
@@ -88,6 +90,28 @@ def test_dynamics_from_outside_run_without_any_of_ours():
     found = ((z - 1.0) ** 2).mean(1)
     error = found.std(0, ddof=1) / np.sqrt(len(found))
     assert np.all(np.abs(found.mean(0) - expected) < 5 * error)
+
+
+class Averaging(bnn.BAOAB):
+    """A kernel that keeps a value of its data from `init`, which is one of the trace it is called in."""
+
+    def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None):
+        self.mean = jnp.mean(model_args[0])
+        return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+
+    def sample(self, state, model_args, model_kwargs):
+        state = super().sample(state, model_args, model_kwargs)
+        return state._replace(energy_error=self.mean)
+
+
+def test_what_a_kernel_from_outside_learns_in_init_it_learns_in_every_program():
+    def model(x):
+        numpyro.sample("y", dist.Normal(numpyro.sample("slope", dist.Normal()) * x), obs=x)
+
+    kernel = Averaging(model, step_size=0.01)
+    run = bnn.MCMC(kernel, num_warmup=1, num_samples=2, progress_bar=False)
+    run.run(jax.random.key(0), jnp.arange(6.0), extra_fields=("energy_error",))
+    np.testing.assert_allclose(run.get_extra_fields()["energy_error"], 2.5)
 
 
 class Halving:

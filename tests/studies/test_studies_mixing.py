@@ -18,6 +18,7 @@ from benchmarks.mixing import (
     hard_posteriors,
     hierarchical_posteriors,
     mnist_gibbs,
+    modes_by_width,
     modes_or_posterior,
     which_sampler,
 )
@@ -232,3 +233,30 @@ def test_the_power_that_rejections_fall_with_is_found_where_rounding_does_not_de
     found, error = acceptance.power(rows[::-1])
     assert found == pytest.approx(3, abs=0.15)
     assert 0 < error < 0.01
+
+
+def minimum(energy, *predictions):
+    return modes_by_width.Minimum(energy, np.array(predictions), 0.0, np.array([1.05, 3.0]))
+
+
+def test_modes_are_told_apart_by_their_functions():
+    one, copy, other = minimum(1.0, 0.0, 5.0), minimum(1.0, 0.05, 5.0), minimum(9.0, 3.0, 1.0)
+    found = modes_by_width.described([other, one, copy, one])
+    assert (found["modes"], found["low modes"], found["minima that are low"]) == (2, 1, 0.75)
+    # One mode was seen once and none twice.
+    assert found["modes in all"] == 2
+    assert found["apart"] == pytest.approx(np.sqrt((3**2 + 4**2) / 2))
+    assert found["low ones apart"] == 0
+    assert found["flat"] == 0.5
+    assert found["directions known"] == pytest.approx(0.05 / 1.05 + 2 / 3)
+
+
+def test_weights_over_their_scales_have_the_curvature_one_where_the_data_say_nothing():
+    rng = np.random.default_rng(0)
+    at = rng.normal(size=(4, 3))
+    # Of inputs that are all zero the six weights of the first layer move nothing.
+    given = modes_by_width.problem(2, np.zeros((5, 3)), rng.normal(size=5), at)
+    weights = rng.normal(size=given.size).astype(np.float32)
+    curvatures = np.linalg.eigvalsh(jax.hessian(given.energy)(weights))
+    assert np.sum(np.abs(curvatures - 1) < 1e-3) >= 6
+    assert given.predictions(weights).shape == (4,)

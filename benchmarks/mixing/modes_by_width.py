@@ -1,0 +1,268 @@
+"""How many modes has the posterior of a network, by hidden units and by rows?
+
+Regressions with one hidden layer of tanh units and known noise on rows of two UCI tables, fan-in-scaled
+normal weights, so that functions of the prior hardly depend on the width. From prior draws the energy is
+minimised in double precision. Two minima are one mode where they are one function: predictions at rows that
+were not learned from lie within a tenth of the noise (relabelled units and signs give the same function).
+Directions are flat where the likelihood is curved less than a tenth of what the prior is.
+
+Minima with many flat directions, of like energy and like functions, are places of one wide valley. Minima of
+unlike energy and unlike functions are "glassy": descents, and chains, stay where they begin.
+
+    python -m benchmarks.mixing.modes_by_width [--quick]
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy.optimize import minimize
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import uci
+from benchmarks._shared.study import Row, Study, parser, without
+
+NOISE, PREDICTED = 0.1, 100
+# Most that lies between predictions of one mode, in standard deviations of the noise.
+SAME = 0.1
+# Most curvature of the likelihood in a flat direction; that of the prior is 1.
+FLAT = 0.1
+# Largest entry of the gradient at a minimum, in nats.
+STILL = 0.01
+# Energies of minima that a posterior visits, above the least, in nats.
+NEAR = 3.0
+
+
+class Size(NamedTuple):
+    """Tables, rows to learn from, hidden units, minimisations, subsets of rows."""
+
+    tables: tuple[str, ...]
+    rows: tuple[int, ...]
+    widths: tuple[int, ...]
+    starts: int
+    subsets: tuple[int, ...]
+
+
+SIZES = {
+    "full": Size(("energy", "yacht"), (10, 30, 100, 200), (1, 2, 4, 8, 16, 32, 64), 32, (0, 1)),
+    "quick": Size(("energy",), (10, 100), (1, 4, 16), 12, (0,)),
+    "toy": Size(("energy",), (10,), (2,), 3, (0,)),
+}
+
+
+class Minimum(NamedTuple):
+    """Where a minimisation ended.
+
+    - **energy** - U in nats
+    - **predictions** - at rows that were not learned from, in standard deviations of the noise
+    - **gradient** - its largest entry, in nats
+    - **curvatures** - eigenvalues of the Hessian in weights over the prior's scales, whose own part is 1
+    """
+
+    energy: float
+    predictions: np.ndarray
+    gradient: float
+    curvatures: np.ndarray
+
+
+class Problem(NamedTuple):
+    """Energy and predictions as functions of weights over the scales of their priors, in one vector.
+
+    - **energy** - U in nats
+    - **predictions** - at rows that were not learned from, in standard deviations of the noise
+    - **size** - number of weights
+    """
+
+    energy: Callable[[jax.Array], jax.Array]
+    predictions: Callable[[jax.Array], jax.Array]
+    size: int
+
+
+def problem(width: int, x: np.ndarray, y: np.ndarray, at: np.ndarray) -> Problem:
+    """The network on rows x, y; what it predicts at other rows."""
+    network, prior = bnn.MLP([width], 1), bnn.priors.FanIn()
+
+    def model(x: jax.Array, y: jax.Array | None = None) -> None:
+        net = bnn.random_module("net", network, prior, x[:1])
+        bnn.likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), y, x=x, noise=NOISE)
+
+    potential = bnn.potential_of(model, x, y)
+    sites = {name: potential.structure.sites[name].shape for name in potential.structure.latent}
+    scales = {name: prior(name.removeprefix("net/"), shape).scale for name, shape in sites.items()}
+    blank, unravel = ravel_pytree({name: jnp.zeros(shape) for name, shape in sites.items()})
+
+    def weights(vector: jax.Array) -> dict[str, jax.Array]:
+        return {name: scales[name] * value for name, value in unravel(vector).items()}
+
+    def predictions(vector: jax.Array) -> jax.Array:
+        params = bnn.to_params(weights(vector))
+        return network.apply({"params": params}, at).squeeze(-1) / NOISE
+
+    return Problem(lambda vector: potential(weights(vector)), predictions, blank.size)
+
+
+def minima(given: Problem, starts: int, seed: int) -> list[Minimum]:
+    """Where minimisations from so many prior draws end."""
+    slope = jax.jit(jax.value_and_grad(given.energy))
+    hessian, predictions = jax.jit(jax.hessian(given.energy)), jax.jit(given.predictions)
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(starts):
+        options = {"maxiter": 50_000, "maxfun": 100_000, "maxcor": 50, "ftol": 0, "gtol": 1e-4}
+        begin = rng.normal(size=given.size)
+        end = minimize(slope, begin, jac=True, method="L-BFGS-B", options=options)
+        found.append(
+            Minimum(
+                float(end.fun),
+                np.asarray(predictions(end.x)),
+                float(np.abs(end.jac).max()),
+                np.linalg.eigvalsh(np.asarray(hessian(end.x))),
+            )
+        )
+    return found
+
+
+def modes_of(found: Sequence[Minimum]) -> list[list[Minimum]]:
+    """Minima by the function that they are, the lowest first."""
+    modes: list[list[Minimum]] = []
+    for minimum in sorted(found, key=lambda one: one.energy):
+        for mode in modes:
+            apart = minimum.predictions - mode[0].predictions
+            if np.sqrt(np.mean(apart**2)) < SAME:
+                mode.append(minimum)
+                break
+        else:
+            modes.append([minimum])
+    return modes
+
+
+def described(found: Sequence[Minimum]) -> Row:
+    """How many modes the minima are, how much mass each has, and how flat they are."""
+    arrived = [minimum for minimum in found if minimum.gradient < STILL]
+    modes = modes_of(arrived)
+    once, twice = (sum(len(mode) == count for mode in modes) for count in (1, 2))
+    energies = np.array([minimum.energy for minimum in arrived])
+    low = [mode[0] for mode in modes if mode[0].energy < energies.min() + NEAR]
+    curvatures = np.stack([minimum.curvatures for minimum in arrived]) - 1
+    return {
+        "arrived": len(arrived),
+        "modes": len(modes),
+        # Chao (1984): how many were seen once and twice tells how many were not seen.
+        "modes in all": len(modes) + once * (once - 1) / (2 * (twice + 1)),
+        "low modes": len(low),
+        "minima that are low": float(np.mean(energies < energies.min() + NEAR)),
+        "median above the least": float(np.median(energies) - energies.min()),
+        "apart": apart([mode[0] for mode in modes]),
+        "low ones apart": apart(low),
+        "flat": float(np.mean(curvatures < FLAT)),
+        "directions known": float(
+            np.mean(np.sum(np.maximum(curvatures, 0) / (1 + np.maximum(curvatures, 0)), 1))
+        ),
+    }
+
+
+def apart(modes: Sequence[Minimum]) -> float:
+    """Root mean square distance between the predictions of two modes, in standard deviations of the noise."""
+    if len(modes) < 2:
+        return 0.0
+    predictions = np.stack([mode.predictions for mode in modes])
+    return float(np.sqrt(2 * predictions.var(0, ddof=1).mean()))
+
+
+def cell(
+    table: str, rows: int, width: int, subset: int, *, size: Size, folder: Path | None
+) -> Iterator[Row]:
+    """The minima of one network on one subset of a table."""
+    data = uci(folder, table, subset)
+    # The rows of a split are in the order of the table, which is that of a design.
+    order = np.random.default_rng(subset).permutation(len(data.x))
+    own, at = order[:rows], data.x_test[:PREDICTED].astype(float)
+    with jax.enable_x64(True):
+        given = problem(width, data.x[own].astype(float), data.y[own].astype(float), at)
+        found = minima(given, size.starts, seed=subset)
+    yield {"weights": given.size, "starts": size.starts, **described(found)}
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """Means over subsets of rows."""
+    made = []
+    for key in dict.fromkeys((r["table"], r["rows"], r["width"]) for r in rows):
+        own = [r for r in rows if (r["table"], r["rows"], r["width"]) == key]
+        mean = {
+            name: float(np.mean([r[name] for r in own]))
+            for name in without(own)[0]
+            if name != "table"
+        }
+        made.append(mean | dict(zip(("table", "rows", "width"), key)))
+    return [{k: v for k, v in row.items() if k != "subset"} for row in made]
+
+
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Numbers of modes by width, in words."""
+    for table in dict.fromkeys(row["table"] for row in rows):
+        for count in dict.fromkeys(row["rows"] for row in rows if row["table"] == table):
+            own = [r for r in rows if (r["table"], r["rows"]) == (table, count)]
+            words = (
+                f"{r['width']} units {r['modes']:.3g} ({r['apart']:.2g} sd apart, {r['low modes']:.3g} of "
+                f"low energy {r['low ones apart']:.2g}; {r['flat']:.0%} of directions flat)"
+                for r in own
+            )
+            yield f"{table}, {count} rows: modes of {own[0]['starts']:.0f} minima: {'; '.join(words)}"
+
+
+COLUMNS = {
+    "modes": "modes found by 32 descents",
+    "low modes": f"of these within {NEAR:.0f} nats of the least",
+    "median above the least": "median energy above the least, nats",
+    "low ones apart": "predictions of low modes apart, sd of noise",
+    "flat": "share of flat directions",
+}
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Modes, their masses, their distance and flat directions against hidden units, one line for each n."""
+    import matplotlib.pyplot as plt
+
+    tables = list(dict.fromkeys(row["table"] for row in rows))
+    figure, axes = plt.subplots(
+        len(tables), len(COLUMNS), figsize=(19, 3.6 * len(tables)), layout="constrained", squeeze=False
+    )  # fmt: skip
+    for line, table in zip(axes, tables):
+        counts = list(dict.fromkeys(row["rows"] for row in rows if row["table"] == table))
+        for ax, (name, label) in zip(line, COLUMNS.items()):
+            for color, count in zip(bnn.plots.PALETTE, counts):
+                own = [r for r in rows if (r["table"], r["rows"]) == (table, count)]
+                values = [r[name] for r in own]
+                ax.plot([r["width"] for r in own], values, "o-", color=color, label=f"{count} rows")
+            ax.set_xscale("log", base=2)
+            ax.set(xlabel="hidden units", ylabel=label, title=table)
+            if name != "flat":
+                ax.set_yscale("symlog", linthresh=1.0 if "modes" in name else 0.1)
+        line[0].legend(frameon=False)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parser(__doc__).parse_args(argv)
+    size = SIZES[options.size]
+    study = Study(__file__, ("table", "rows", "width", "subset"), options)
+    study.run(
+        [
+            {"table": table, "rows": rows, "width": width, "subset": subset}
+            for table in size.tables
+            for width in size.widths
+            for rows in size.rows
+            for subset in size.subsets
+        ],
+        lambda **which: cell(**which, size=size, folder=options.data),
+    )
+    shown = averaged(study.rows)
+    study.publish(shown, findings(shown), picture(shown))
+
+
+if __name__ == "__main__":
+    main()

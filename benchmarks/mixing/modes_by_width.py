@@ -187,31 +187,46 @@ def cell(
     yield {"weights": given.size, "starts": size.starts, **described(found)}
 
 
-def averaged(rows: Sequence[Row]) -> list[Row]:
-    """Means over subsets of rows."""
+def means(rows: Sequence[Row]) -> list[Row]:
+    """Means over subsets of rows, by table, rows and hidden units."""
     made = []
     for key in dict.fromkeys((r["table"], r["rows"], r["width"]) for r in rows):
-        own = [r for r in rows if (r["table"], r["rows"], r["width"]) == key]
-        mean = {
-            name: float(np.mean([r[name] for r in own]))
-            for name in without(own)[0]
-            if name != "table"
+        own = without([r for r in rows if (r["table"], r["rows"], r["width"]) == key], "subset")
+        first = {"table": key[0], "rows": key[1], "width": key[2]}
+        rest = [name for name in own[0] if name not in first]
+        made.append(first | {name: float(np.mean([r[name] for r in own])) for name in rest})
+    return made
+
+
+def by_width(found: Sequence[Row], table: str, rows: int) -> list[Row]:
+    """The means of one table and number of rows, by hidden units."""
+    return [r for r in found if (r["table"], r["rows"]) == (table, rows)]
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """A line for each table and number of rows: modes that were found, in brackets those of low energy."""
+    found = means(rows)
+    return [
+        {"table": table, "rows": str(count)}
+        | {
+            f"{r['width']} units": f"{r['modes']:.3g} ({r['low modes']:.3g})"
+            for r in by_width(found, table, count)
         }
-        made.append(mean | dict(zip(("table", "rows", "width"), key)))
-    return [{k: v for k, v in row.items() if k != "subset"} for row in made]
+        for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found)
+    ]
 
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
-    """Numbers of modes by width, in words."""
-    for table in dict.fromkeys(row["table"] for row in rows):
-        for count in dict.fromkeys(row["rows"] for row in rows if row["table"] == table):
-            own = [r for r in rows if (r["table"], r["rows"]) == (table, count)]
-            words = (
-                f"{r['width']} units {r['modes']:.3g} ({r['apart']:.2g} sd apart, {r['low modes']:.3g} of "
-                f"low energy {r['low ones apart']:.2g}; {r['flat']:.0%} of directions flat)"
-                for r in own
-            )
-            yield f"{table}, {count} rows: modes of {own[0]['starts']:.0f} minima: {'; '.join(words)}"
+    """Modes by hidden units, in words."""
+    found = means(rows)
+    for table, count in dict.fromkeys((r["table"], r["rows"]) for r in found):
+        own = by_width(found, table, count)
+        words = (
+            f"{r['width']} units {r['modes']:.3g} ({r['apart']:.2g} sd apart; {r['low modes']:.3g} of low "
+            f"energy, {r['low ones apart']:.2g} apart; {r['flat']:.0%} of directions flat)"
+            for r in own
+        )
+        yield f"{table}, {count} rows: modes of {own[0]['starts']:.0f} minima: {'; '.join(words)}"
 
 
 COLUMNS = {
@@ -224,18 +239,19 @@ COLUMNS = {
 
 
 def picture(rows: Sequence[Row]) -> Any:
-    """Modes, their masses, their distance and flat directions against hidden units, one line for each n."""
+    """Modes, their energies and distances, and flat directions against hidden units, a line for each n."""
     import matplotlib.pyplot as plt
 
-    tables = list(dict.fromkeys(row["table"] for row in rows))
+    found = means(rows)
+    tables = list(dict.fromkeys(row["table"] for row in found))
     figure, axes = plt.subplots(
         len(tables), len(COLUMNS), figsize=(19, 3.6 * len(tables)), layout="constrained", squeeze=False
     )  # fmt: skip
     for line, table in zip(axes, tables):
-        counts = list(dict.fromkeys(row["rows"] for row in rows if row["table"] == table))
+        counts = dict.fromkeys(row["rows"] for row in found if row["table"] == table)
         for ax, (name, label) in zip(line, COLUMNS.items()):
             for color, count in zip(bnn.plots.PALETTE, counts):
-                own = [r for r in rows if (r["table"], r["rows"]) == (table, count)]
+                own = by_width(found, table, count)
                 values = [r[name] for r in own]
                 ax.plot([r["width"] for r in own], values, "o-", color=color, label=f"{count} rows")
             ax.set_xscale("log", base=2)
@@ -260,8 +276,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ],
         lambda **which: cell(**which, size=size, folder=options.data),
     )
-    shown = averaged(study.rows)
-    study.publish(shown, findings(shown), picture(shown))
+    study.publish(means(study.rows), findings(study.rows), picture(study.rows))
 
 
 if __name__ == "__main__":

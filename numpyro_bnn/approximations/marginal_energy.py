@@ -13,6 +13,12 @@ in unconstrained values of the sites that the model has in centred coordinates. 
 and the last term is known: precisions are conjugate, and depend on the data through the weights only. In a
 hierarchy of several levels this holds for the lowest level given the next; the upper levels are treated as
 ordinary sites, like the scale of the noise.
+
+Near zero n weights of a group have a density of about |w|^(-n) under this prior, down to a |w| that
+depends on the prior of their precision: for a wide first layer a spike that outweighs any likelihood, at a
+network that predicts nothing, and with hardly any mass. So a precision is integrated out only where its
+conditional mean is below its prior's 99.9 % quantile. For smaller weights it is held there, their prior
+being Gaussian. U and its gradient are continuous.
 """
 
 from collections.abc import Callable
@@ -26,6 +32,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import block
 from numpyro.infer.util import potential_energy
 
+from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.starts import (
@@ -51,6 +58,7 @@ class Marginal:
         self._model = model
         self.centered = centered(model, args, kwargs)
         self.groups = self.centered.structure.groups
+        self._largest = self.centered.structure.largest_precisions
 
     @cached_property
     def original(self) -> Potential:
@@ -83,7 +91,7 @@ class Marginal:
     def _integrated(self, z: Values, energy: Callable[[Values], jax.Array]) -> jax.Array:
         full = self.with_precisions(z)
         total = energy(full)
-        for name, law in self._conditionals(z).items():
+        for name, law in self._likely(z).items():
             # The unconstrained precision is its logarithm, whose Jacobian `energy` counts.
             total += jnp.sum(law.log_prob(jnp.exp(full[name])) + full[name])
         return total
@@ -92,6 +100,14 @@ class Marginal:
         """Laws of the precisions given unconstrained values of all other sites."""
         above = {n: jnp.exp(z[n]) for n in self.centered.structure.levels if n not in self.groups}
         return {name: group.conditional(z | above) for name, group in self.groups.items()}
+
+    def _likely(self, z: Values) -> dict[str, dist.Gamma]:
+        """These laws, of means that the prior allows: those of the weights at which a precision is held."""
+        laws = {}
+        for name, law in self._conditionals(z).items():
+            least = law.concentration / self._largest[name]
+            laws[name] = Gamma(law.concentration, jnp.maximum(law.rate, least))
+        return laws
 
     def prior_energy(self, z: Values, precisions: Values) -> jax.Array:
         """-log p(w | τ) up to a constant: the energy of the prior at given precisions.
@@ -109,10 +125,10 @@ class Marginal:
         return sum((by_site[name] for name in self.centered.structure.observed), jnp.zeros(()))
 
     def with_precisions(self, z: Values) -> Values:
-        """Add unconstrained precisions at their conditional means, as constants."""
+        """Add unconstrained precisions, as constants: conditional means as far as the prior allows."""
         to_unconstrained = biject_to(constraints.positive).inv
         full = dict(z)
-        for name, law in self._conditionals(z).items():
+        for name, law in self._likely(z).items():
             full[name] = lax.stop_gradient(to_unconstrained(law.mean))
         return full
 
@@ -152,14 +168,14 @@ class Marginal:
 
         :param z: unconstrained values of the sites that U is a function of.
         :param key: draws every precision from its conditional given the weights; without a key
-            each is at the mean of it.
+            each is at the mean of it, or at the largest that its prior allows.
         """
         values = self.centered.constrain(self.with_precisions(z))
-        for i, (name, conditional) in enumerate(self._conditionals(z).items()):
-            if key is None:
-                values[name] = conditional.mean
-            else:
-                values[name] = conditional.sample(jax.random.fold_in(key, i))
+        if key is None:
+            values |= {name: law.mean for name, law in self._likely(z).items()}
+        else:
+            for i, (name, law) in enumerate(self._conditionals(z).items()):
+                values[name] = law.sample(jax.random.fold_in(key, i))
         return own_coordinates(self.original, values)
 
     def draw(self, z: Values, key: jax.Array | None = None) -> Values:

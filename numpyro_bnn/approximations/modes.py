@@ -8,7 +8,8 @@ those of a sampler. A member of an ensemble is a chain.
 
 Everything here minimises the energy of the weights (and of all other latent sites, in
 unconstrained coordinates) with hierarchical precisions integrated out; in the draws each
-precision is at its conditional mean given the weights. A member whose values are not finite
+precision is at its conditional mean given the weights, or at its prior's 99.9 % quantile where that is
+smaller (:mod:`~numpyro_bnn.approximations.marginal_energy` says why). A member whose values are not finite
 is left out with a warning and named in ``draws.left_out``.
 
 Optimisation on all rows ends at the mode, which means ½ gᵀG⁻¹g ≤ 10⁻³ nats (g the gradient, G the

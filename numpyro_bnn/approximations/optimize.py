@@ -35,12 +35,14 @@ def optimize(
     Weights and everything without a hierarchical precision are optimised in centred
     coordinates. Hierarchical precisions have no joint mode with their weights worth finding,
     so at every step they are held at their conditional means given the weights; this minimises
-    the energy with the precisions integrated out. All chains run together under ``jax.vmap``
-    and stop together, when 100 steps lower the mean energy of none of them by more than a
-    fraction `tolerance`, two standard errors of minibatches allowed for. Chains that end further
-    above the lowest than its posterior reaches start again, twice at most, and are named in a
-    warning if they stay. This makes starts, at the cost of starts: for a mode to within
-    10⁻³ nats use :func:`numpyro_bnn.map_estimate`.
+    the energy with the precisions integrated out. A mean above the 99.9 % quantile of the prior
+    counts as that quantile: a wide layer would otherwise end at zero weights, where the density
+    is a spike with hardly any mass. All chains run together under ``jax.vmap`` and stop
+    together, when 100 steps lower the mean energy of none of them by more than a fraction
+    `tolerance`, two standard errors of minibatches allowed for. Chains that end further above
+    the lowest than its posterior reaches start again, twice at most, and are named in a warning
+    if they stay. This makes starts, at the cost of starts: for a mode to within 10⁻³ nats use
+    :func:`numpyro_bnn.map_estimate`.
 
     :param model: a NumPyro model.
     :param key: random key.

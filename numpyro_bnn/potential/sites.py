@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from numpyro_bnn.priors.precision_conditionals import Level
+from numpyro_bnn.priors.precision_conditionals import Level, largest_likely
 
 
 class Plate(NamedTuple):
@@ -79,6 +79,11 @@ class Structure(NamedTuple):
     def groups(self) -> dict[str, Level]:
         """Precisions that are Gamma distributed given the weights and the level above."""
         return {name: level for name, level in self.levels.items() if level.conjugate}
+
+    @property
+    def largest_precisions(self) -> dict[str, float]:
+        """Values that precisions hardly exceed by their priors: their 99.9 % quantiles."""
+        return largest_likely(self.levels)
 
     @property
     def row_counts(self) -> set[int]:

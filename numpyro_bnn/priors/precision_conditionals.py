@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from scipy.special import gammaincinv
 
 from numpyro_bnn._types import Number
 from numpyro_bnn.distributions.gamma import Gamma
@@ -195,6 +196,20 @@ def prior_means(
         mean = level.concentration / jnp.asarray(level.prior_rate(means))
         means[name] = jnp.broadcast_to(mean, shapes[name])
     return means
+
+
+def largest_likely(levels: Mapping[str, Level]) -> dict[str, float]:
+    """The 99.9 % quantile of each precision under its prior, given the level above at its own.
+
+    :param levels: all levels of a model.
+    """
+    found: dict[str, float] = {}
+    for name, level in reversed(list(levels.items())):
+        above = None if level.parent is None else found[level.parent]
+        rate = level.rate if above is None else level.concentration / above
+        assert rate is not None
+        found[name] = float(gammaincinv(level.concentration, 0.999)) / rate
+    return found
 
 
 def typical_values(

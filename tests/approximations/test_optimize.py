@@ -9,9 +9,11 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer import NUTS
+from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
+from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.potential.starts import centered
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -145,6 +147,44 @@ def test_the_centred_potential_is_the_same_for_models_without_a_hierarchy(data):
     other = centered(potential.model, potential.args)
     both = jax.jit(lambda z: (potential(z), other(z)))(z)
     assert both[0] == both[1]
+
+
+def test_a_wide_first_layer_does_not_end_at_zero_weights():
+    """The density of 800 weights of one precision is highest at zero, where the network predicts nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 100)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
+    model = bnn.classification(bnn.MLP([8], 2), priors.Hierarchical())
+    z = optimize(model, x, y, num_chains=2, num_steps=600)
+    potential = bnn.potential_of(model, x, y)
+    values = jax.jit(jax.vmap(potential.constrain))(z)
+    # The 99.9 % quantile of Gamma(1, 1) is log 1000; it was 350.
+    assert (values["net/Dense_0.kernel.precision"] < 7).all()
+    energies = jax.jit(jax.vmap(potential.energies))(z)
+    assert (energies[1] < 0.2 * 30 * np.log(2)).all()
+
+
+def test_small_weights_have_a_gaussian_prior_that_continues_the_marginal_one(double_precision):
+    """Of no data the energy is that of the weights' prior: in s = |w|²/2 log (b + s) goes on as a line."""
+    k, b = 2.0, 3.0
+
+    def model():
+        bnn.random_module("net", nets.Linear(), priors.Hierarchical(k, b), jnp.ones((1, 40)))
+
+    marginal = Marginal(model)
+    most = stats.gamma(k, scale=1 / b).ppf(0.999)
+    end = (k + 20) / most - b
+    direction = np.random.default_rng(0).normal(size=(40, 1))
+
+    def energy(s):
+        z = {"net/Dense_0.kernel": direction * jnp.sqrt(2 * s / np.sum(direction**2))}
+        return marginal(z | {"net/Dense_0.bias": jnp.ones(1)})
+
+    at = np.array([0.01, 0.5, 1.0, 1.5, 4.0]) * end
+    found, slope = jax.jit(jax.vmap(jax.value_and_grad(energy)))(at)
+    np.testing.assert_allclose(slope, (k + 20) / np.maximum(b + at, b + end), rtol=1e-6)
+    expected = np.where(at < end, most * (at - end), (k + 20) * np.log((b + at) / (b + end)))
+    np.testing.assert_allclose(found - found[2], expected, atol=1e-6)
 
 
 @pytest.mark.slow

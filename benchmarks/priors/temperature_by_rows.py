@@ -55,12 +55,13 @@ FIRST_STEP = 0.02
 # Test rows whose class probabilities are judged for convergence.
 JUDGED = 500
 # Columns that not every row has.
-NOTHING = dict.fromkeys(
-    """worst R-hat,median R-hat,least ESS,converged,kinetic,along gradients,accepted,step size,leapfrogs
-    gradients,draws,gain,gain rows,gain chains,over ensemble,over ensemble rows,over ensemble chains
-    from HMC,from HMC rows,from HMC chains""".replace("\n    ", ",").split(","),
-    "",
-)
+NOTHING: Row = {
+    f"{name}{error}": ""
+    for name in ("gain", "over ensemble", "from HMC")
+    for error in ("", " rows", " chains")
+} | dict.fromkeys(("worst R-hat", "median R-hat", "least ESS", "converged", "decay"), "")
+NOTHING |= dict.fromkeys(("kinetic", "along gradients", "accepted", "step size"), "")
+NOTHING |= dict.fromkeys(("leapfrogs", "gradients", "draws"), "")
 
 
 class Subset(NamedTuple):
@@ -234,7 +235,6 @@ def described(found: Scored) -> Row:
         "log_score chains": found.monte_carlo,
         "error": found.error,
         "calibration": found.calibration,
-        "decay": "",
     }
 
 

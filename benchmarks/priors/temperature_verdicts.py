@@ -87,7 +87,7 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
     sampled = select(rows, method=FULL_BATCH)
     for count in sorted({r["rows"] for r in sampled}):
         for prior in PRIORS:
-            own = select(sampled, rows=count, prior=prior)
+            own = [r for r in sampled if (r["rows"], r["prior"]) == (count, prior)]
             if not own:
                 continue
             by = {t: select(own, temperature=t) for t in sorted({r["temperature"] for r in own})}

@@ -30,10 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import convergence, paired, sampler
+from benchmarks._shared.sampled_runs import convergence, sampler
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.priors import common_step_hmc as hmc
 from benchmarks.priors import tempered_network as network
+from benchmarks.priors.average_scores import Scored, against, against_ensemble, scored
 from benchmarks.priors.temperature_verdicts import (
     ENSEMBLE,
     FULL_BATCH,
@@ -65,7 +66,7 @@ NOTHING |= dict.fromkeys(("leapfrogs", "gradients", "draws"), "")
 
 
 class Subset(NamedTuple):
-    """Training rows: how many, which subset of the data, and what is sampled with them."""
+    """Training rows, which subset of the data they are, and what is sampled with them."""
 
     rows: int
     subset: int
@@ -102,18 +103,18 @@ COLD = (0.1, 1.0)
 SIZES = {
     "full": Size(
         (
-            Subset(300, 0),
             Subset(1000, 0),
-            Subset(3000, 0),
+            Subset(300, 0),
+            Subset(3000, 0, PRIORS[:2]),
+            Subset(3000, 0, PRIORS[2:], (0.1, 0.3, 1.0)),
             Subset(300, 1),
             Subset(1000, 1),
-            Subset(10_000, 0, PRIORS[:3], COLD),
-            Subset(3000, 1, PRIORS, COLD),
+            Subset(10_000, 0, (0.3, 0.1), COLD),
         ),
         ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
         5000,
         8,
-        ((1000, 80, 20, 50), (10_000, 80, 10, 16)),
+        ((1000, 80, 20, 50), (10_000, 80, 10, 30)),
         6000,
         50,
         100,
@@ -181,58 +182,13 @@ def trained(folder: Path | None, size: Size, rows: int, subset: int, alpha: floa
     return network.trained(x, y, alpha, size.chains, size.training, key)
 
 
-class Scored(NamedTuple):
-    """Log scores of an average over draws.
-
-    - **rows** - of each test row, nats
-    - **without** - mean over rows of the average without each chain, nats
-    - **error**, **calibration** - share of wrong classes; expected calibration error
-    """
-
-    rows: np.ndarray
-    without: np.ndarray
-    error: float
-    calibration: float
-
-    @property
-    def monte_carlo(self) -> float:
-        """Jackknife standard error of the mean log score over chains."""
-        chains = len(self.without)
-        return math.sqrt((chains - 1) * np.var(self.without))
-
-
-def scored(probs: np.ndarray, y: np.ndarray) -> Scored:
-    """Scores of class probabilities (chain, draw, row, class)."""
-    by_chain = probs.astype(np.float64).mean(1)
-    mean = by_chain.mean(0)
-    every = np.arange(len(y))
-    right = by_chain[:, every, y]
-    others = np.stack([np.delete(right, chain, 0).mean(0) for chain in range(len(right))])
-    return Scored(
-        np.log(np.maximum(mean[every, y], 1e-300)),
-        np.log(np.maximum(others, 1e-300)).mean(1),
-        1 - float(bnn.scores.accuracy(mean[None], y)),
-        float(bnn.scores.expected_calibration_error(mean[None], y)),
-    )
-
-
-def against(one: Scored, other: Scored, name: str) -> Row:
-    """Difference of two log scores, its error over test rows, and that over chains."""
-    gap = paired(one.rows, other.rows)
-    chains = math.hypot(one.monte_carlo, other.monte_carlo)
-    return {
-        name: gap["difference"],
-        f"{name} rows": gap["difference_se"],
-        f"{name} chains": chains,
-    }
-
-
 def described(found: Scored) -> Row:
     """The columns that every row has."""
     return NOTHING | {
         "log_score": float(found.rows.mean()),
         "log_score_se": bnn.scores.standard_error(found.rows),
         "log_score chains": found.monte_carlo,
+        "of the posterior": float(found.of_the_posterior.mean()),
         "error": found.error,
         "calibration": found.calibration,
     }
@@ -333,7 +289,7 @@ def cell(
             "decay": decay,
         }
         return
-    (asked,) = (s for s in size.subsets if (s.rows, s.subset) == (rows, subset))
+    (asked,) = (s for s in size.subsets if s[:2] == (rows, subset) and prior in s.priors)
     run = partial(one_run, folder, size, rows, subset, prior)
     found = {t: run(t, FULL_BATCH) for t in asked.temperatures}
     for t, (row, own) in found.items():
@@ -341,7 +297,7 @@ def cell(
             "temperature": t,
             "method": FULL_BATCH,
             **against(own, found[1.0][1], "gain"),
-            **against(own, trained_networks, "over ensemble"),
+            **against_ensemble(own, trained_networks),
         }
     for *here, temperatures in size.both:
         for t in temperatures if here == [rows, subset, prior] else ():
@@ -349,9 +305,16 @@ def cell(
             yield row | {
                 "temperature": t,
                 "method": MINIBATCH,
-                **against(own, trained_networks, "over ensemble"),
+                **against_ensemble(own, trained_networks),
                 **against(own, found[t][1], "from HMC"),
             }
+
+
+def _priors(size: Size, rows: int, subset: int) -> Iterator[float | str]:
+    """The priors of all that is asked of these training rows."""
+    for asked in size.subsets:
+        if asked[:2] == (rows, subset):
+            yield from asked.priors
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -360,9 +323,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, KEYS, given)
     study.run(
         [
-            {"rows": asked.rows, "subset": asked.subset, "prior": prior}
-            for asked in size.subsets
-            for prior in (ENSEMBLE, *asked.priors)
+            {"rows": rows, "subset": subset, "prior": prior}
+            for rows, subset in dict.fromkeys(asked[:2] for asked in size.subsets)
+            for prior in (ENSEMBLE, *_priors(size, rows, subset))
         ],
         partial(cell, size=size, folder=given.data),
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import numpyro_bnn as bnn
+from benchmarks.priors import average_scores
 from benchmarks.priors import common_step_hmc as hmc
 from benchmarks.priors import temperature_by_rows as study
 from benchmarks.priors import temperature_verdicts as verdicts
@@ -112,14 +113,28 @@ def test_scores_of_an_average_and_their_error_over_chains():
     rng = np.random.default_rng(0)
     right = rng.uniform(0.5, 0.52, size=(8, 3))
     probs = np.stack([right, 1 - right], -1)[:, :, None].repeat(2, 2)
-    found = study.scored(probs, np.array([0, 0]))
+    found = average_scores.scored(probs, np.array([0, 0]))
     assert found.rows == pytest.approx(np.log(right.mean()))
     error = right.mean(1).std(ddof=1) / 8**0.5 / right.mean()
     assert found.monte_carlo == pytest.approx(error, rel=0.02)
     assert found.error == 0
-    gap = study.against(found, found._replace(rows=found.rows - 0.5), "gain")
+    lower = found._replace(rows=found.rows - 0.5, without=found.without - 0.5)
+    gap = average_scores.against(found, lower, "gain")
     assert gap["gain"] == pytest.approx(0.5)
     assert gap["gain chains"] == pytest.approx(found.monte_carlo * 2**0.5)
+
+
+def test_the_score_of_few_draws_is_corrected_to_that_of_many():
+    """The mean logarithm of an average of eight falls short by half its relative variance."""
+    rng = np.random.default_rng(0)
+    right = rng.uniform(0.1, 0.9, size=(8, 1, 40_000))
+    found = average_scores.scored(np.stack([right, 1 - right], -1), np.zeros(40_000, int))
+    exact, few = math.log(0.5), math.log(0.5) - 0.8**2 / 12 / 8 / 0.5**2 / 2
+    assert found.rows.mean() == pytest.approx(few, abs=0.003)
+    assert found.of_the_posterior.mean() == pytest.approx(exact, abs=0.003)
+    assert average_scores.against_ensemble(found, found)["over ensemble"] == pytest.approx(
+        exact - few, abs=0.003
+    )
 
 
 def _row(rows, subset, temperature, gain, prior=1):

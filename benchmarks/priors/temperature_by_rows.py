@@ -87,7 +87,7 @@ class Size(NamedTuple):
     """
 
     subsets: tuple[Subset, ...]
-    both: tuple[tuple[int, int, float, tuple[float, ...]], ...]
+    both: tuple[tuple[int, int, float | str, tuple[float, ...]], ...]
     test: int
     chains: int
     trajectories: tuple[tuple[int, int, int, int], ...]
@@ -99,17 +99,20 @@ class Size(NamedTuple):
 
 
 DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-COLD = (0.1, 1.0)
+COLD, FEWER = (0.1, 1.0), (0.1, 0.3, 1.0)
 SIZES = {
     "full": Size(
         (
             Subset(1000, 0),
             Subset(300, 0),
             Subset(3000, 0, PRIORS[:2]),
-            Subset(3000, 0, PRIORS[2:], (0.1, 0.3, 1.0)),
+            Subset(3000, 0, PRIORS[2:4], FEWER),
             Subset(300, 1),
-            Subset(1000, 1),
+            Subset(1000, 1, PRIORS[:2]),
+            Subset(1000, 1, PRIORS[2:4], FEWER),
             Subset(10_000, 0, (0.3, 0.1), COLD),
+            Subset(1000, 1, PRIORS[4:], FEWER),
+            Subset(3000, 0, PRIORS[4:], COLD),
         ),
         ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
         5000,
@@ -134,8 +137,8 @@ SIZES = {
         DECAYS,
     ),
     "toy": Size(
-        (Subset(40, 0, (0.3, HIERARCHICAL), COLD),),
-        ((40, 0, 0.3, (1.0,)),),
+        (Subset(40, 0, (HIERARCHICAL,), COLD),),
+        ((40, 0, HIERARCHICAL, (1.0,)),),
         60,
         2,
         ((40, 10, 4, 6),),
@@ -194,7 +197,7 @@ def described(found: Scored) -> Row:
     }
 
 
-@lru_cache(maxsize=2)
+@cache
 def ensemble(folder: Path | None, size: Size, rows: int, subset: int) -> tuple[Scored, float]:
     """A deep ensemble, and the α of its weight decay, best on a held-out fifth of the training rows."""
     x, y, x_test, y_test = network.images(folder, rows, size.test, subset)
@@ -310,13 +313,6 @@ def cell(
             }
 
 
-def _priors(size: Size, rows: int, subset: int) -> Iterator[float | str]:
-    """The priors of all that is asked of these training rows."""
-    for asked in size.subsets:
-        if asked[:2] == (rows, subset):
-            yield from asked.priors
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
@@ -324,8 +320,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     study.run(
         [
             {"rows": rows, "subset": subset, "prior": prior}
-            for rows, subset in dict.fromkeys(asked[:2] for asked in size.subsets)
-            for prior in (ENSEMBLE, *_priors(size, rows, subset))
+            # An ensemble stands beside several entries of the same rows.
+            for rows, subset, prior in dict.fromkeys(
+                (*asked[:2], prior) for asked in size.subsets for prior in (ENSEMBLE, *asked.priors)
+            )
         ],
         partial(cell, size=size, folder=given.data),
     )

@@ -173,12 +173,13 @@ def picture(rows: Sequence[Row]) -> Any:
         ax.set_title(f"{count} rows", fontsize="medium")
         label_axes(ax, "temperature T", "")
     axes[0].set_ylabel("log score – that at T = 1 (nats, ± 2 s.e.)")
-    above.legend(
-        *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False
-    )
+    # A prior may be missing in some axes.
+    named = {k: v for ax in axes for v, k in zip(*ax.get_legend_handles_labels())}
+    axes[0].set_ylim(-0.3, 0.3)
+    above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
     maps = below.subplots(1, 2)
-    _map(maps[0], found, "log score at T = 0.1 over T = 1 (nats)", lambda v: v.gains[0.1])
-    _map(maps[1], found, "log score at T = 1 over the ensemble (nats)", lambda v: v.over_ensemble)
+    _map(maps[0], found, "log score at T = 0.1 over T = 1", lambda v: v.gains[0.1])
+    _map(maps[1], found, "log score at T = 1 over the ensemble", lambda v: v.over_ensemble)
     return figure
 
 
@@ -196,4 +197,4 @@ def _map(ax: Any, found: Sequence[Verdict], title: str, gap_of: Callable[[Verdic
     ax.set_xticks(range(len(counts)), [str(n) for n in counts])
     ax.set_yticks(range(len(priors)), map(name_of, priors))
     ax.set(xlabel="training rows", ylabel="α of the prior")
-    ax.set_title(title, fontsize="medium")
+    ax.set_title(f"{title} (nats; in brackets: within 2 s.e. of 0)", fontsize="medium")

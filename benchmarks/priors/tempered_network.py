@@ -160,8 +160,9 @@ def _log_prob(w, x):
 
 def probabilities(w: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     """Class probabilities by chain and draw: weights (chain, draw, …) to (chain, draw, row, class)."""
-    made = [np.exp(_log_prob({k: v[c] for k, v in w.items()}, x)) for c in range(_chains(w))]
-    return np.stack(made)
+    by_chain = ({k: v[c] for k, v in w.items()} for c in range(_chains(w)))
+    # In double precision, in which no probability of a saturated network is zero.
+    return np.stack([np.exp(np.asarray(_log_prob(one, x), np.float64)) for one in by_chain])
 
 
 def _chains(w: Mapping[str, Any]) -> int:

@@ -46,7 +46,7 @@ class Gap(NamedTuple):
         return abs(self.value) > 2 * self.error
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.error:.3f}"
+        return f"{self.value:.3f} ± {self.error:.3f}".replace("-", "−")
 
 
 class Verdict(NamedTuple):
@@ -175,9 +175,10 @@ def picture(rows: Sequence[Row]) -> Any:
     axes[0].set_ylabel("log score – that at T = 1 (nats, ± 2 s.e.)")
     # A prior may be missing in some axes.
     named = {k: v for ax in axes for v, k in zip(*ax.get_legend_handles_labels())}
-    axes[0].set_ylim(-0.3, 0.3)
+    axes[0].set_ylim(-0.5, 0.3)
     above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
     maps = below.subplots(1, 2)
+    below.suptitle("nats; in brackets: within two standard errors of zero", fontsize="medium")
     _map(maps[0], found, "log score at T = 0.1 over T = 1", lambda v: v.gains[0.1])
     _map(maps[1], found, "log score at T = 1 over the ensemble", lambda v: v.over_ensemble)
     return figure
@@ -197,4 +198,4 @@ def _map(ax: Any, found: Sequence[Verdict], title: str, gap_of: Callable[[Verdic
     ax.set_xticks(range(len(counts)), [str(n) for n in counts])
     ax.set_yticks(range(len(priors)), map(name_of, priors))
     ax.set(xlabel="training rows", ylabel="α of the prior")
-    ax.set_title(f"{title} (nats; in brackets: within 2 s.e. of 0)", fontsize="medium")
+    ax.set_title(title, fontsize="medium")

@@ -1,5 +1,6 @@
 """What the other pages say of stored rows: lines of tables, and numbers as they stand in sentences."""
 
+import numpy as np
 from pages_of_studies import line, number, with_error
 
 from benchmarks.predictions import (
@@ -10,7 +11,7 @@ from benchmarks.predictions import (
     polynomials,
     tabular_report,
 )
-from benchmarks.priors import hierarchy_helps, weight_decay
+from benchmarks.priors import hierarchy_helps, temperature_verdicts, weight_decay
 
 
 def of_tables(rows, method, over="deep ensemble", tables=tabular_report.TABLES):
@@ -169,3 +170,40 @@ def on_one_vector(rows):
         )
         for row in rows
     ]
+
+
+def beside_full_batch(rows):
+    """Lines of the table of minibatch runs beside HMC."""
+    return [line(*row.values()) for row in temperature_verdicts.beside_hmc(rows)]
+
+
+def _by_rows_and_prior(rows):
+    return {(v.rows, v.prior): v for v in temperature_verdicts.verdicts(rows)}
+
+
+def averages_of_few_draws(rows):
+    """What T = 0.1 would gain over T = 1 by the scores of averages as they are, 1000 rows."""
+    found = []
+    for prior in (1, 2):
+        own = [r for r in rows if (r["rows"], r["prior"], r["method"]) == (1000, prior, "HMC")]
+        cold, one = (
+            np.mean([r["log_score"] for r in own if r["temperature"] == t]) for t in (0.1, 1)
+        )
+        found.append(number(cold - one, 3))
+    yield "T = 0.1 would gain {} and {} nats with 1000 rows and α = 1 and 2".format(*found)
+
+
+def decays_of_ensembles(rows):
+    found = sorted({r["decay"] for r in rows if r["method"] == "ensemble"})
+    yield f"chose α = {' or '.join(f'{v:g}' for v in found)}"
+
+
+def cold_in_a_sentence(rows):
+    """By how much T = 0.1 is better than T = 1 with 1000 images, and T = 1 than the ensemble."""
+    found = _by_rows_and_prior(rows)
+    cold = [str(found[1000, prior].gains[0.1]) for prior in (0.3, 1, 2)]
+    over = [str(found[1000, prior].over_ensemble) for prior in (0.3, 1, 2)]
+    yield "T = 0.1 gains {} nats over T = 1 with α = 0.3, {} with α = 1, {} with α = 2".format(
+        *cold
+    )
+    yield "T = 1 gains {}, {} and {} over a deep ensemble".format(*over)

@@ -39,10 +39,14 @@ from sentences_of_mixing import (
     units_matched,
 )
 from sentences_of_studies import (
+    averages_of_few_draws,
+    beside_full_batch,
     better_beyond_two_errors,
     boundary_in_a_sentence,
+    cold_in_a_sentence,
     columns_of_noise,
     covered,
+    decays_of_ensembles,
     decoupled_decay_in_a_sentence,
     gains_in_a_sentence,
     gains_of_tables,
@@ -71,6 +75,7 @@ from benchmarks.predictions import (
     covariate_shift,
     polynomials,
 )
+from benchmarks.priors import temperature_by_rows
 
 
 class Claim(NamedTuple):
@@ -92,6 +97,7 @@ class Claim(NamedTuple):
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
 RELU = {"table": "boston", "width": 16, "activation": "relu"}
 DIGITS = {"problem": "digits", "method": which_sampler.SMALL}
+COLD = {"rows": 1000, "subset": 0, "prior": 0.3, "temperature": 0.1, "method": "HMC"}
 NOISY = {"data": "yacht", "prior": "unit", "noise_columns": 10, "split": 2}
 
 CLAIMS = {
@@ -357,6 +363,37 @@ CLAIMS = {
         lines_of(averaging_or_width),
         {"table": "boston", "split": 0, "method": "posterior", "width": 8},
         "lppd",
+    ),
+    "temperature_by_rows": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        lines_of(temperature_by_rows),
+        COLD,
+        "gain",
+    ),
+    "temperature_by_rows: minibatches": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        beside_full_batch,
+        COLD | {"method": "BAOAB, SVRG"},
+        "along gradients",
+    ),
+    "temperature_by_rows: few draws": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        averages_of_few_draws,
+        COLD | {"prior": 2},
+        "log_score",
+    ),
+    "temperature_by_rows: ensembles": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        decays_of_ensembles,
+        {"rows": 1000, "subset": 0, "method": "ensemble"},
+        "decay",
+    ),
+    "temperature_by_rows: sentence": Claim(
+        "priors/temperature_by_rows", (EVIDENCE,), cold_in_a_sentence, COLD, "gain"
     ),
     "one_vector": Claim(
         "speed/one_vector",

@@ -119,6 +119,7 @@ CONVERGED = {
         # At T = 1 the likelihood to a power is the plain one: the same run again.
         if (row["mode"], row["temperature"]) != ("labels", 1)
     ],
+    "priors/temperature_by_rows": lambda: said("priors/temperature_by_rows"),
     "priors/gaussian_process_limit": lambda: said("priors/gaussian_process_limit"),
 }
 # What their runs are told is a verdict, or a sampler's own doubt, in place of R-hat.

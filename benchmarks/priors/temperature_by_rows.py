@@ -1,0 +1,331 @@
+"""For which number of rows and which prior is the posterior best at T = 1?
+
+A 196-32-10 relu network on n images of MNIST (averaged two by two): the log score of 5000 test images by
+temperature, for priors N(0, α²) and a hierarchical one. Beside each stands the deep ensemble of eight
+networks whose weight decay was chosen on a fifth of the same training rows.
+
+- Every posterior is sampled by full-batch HMC (`common_step_hmc`): eight chains, each from a trained network
+  of its own, unit mass in coordinates that are standard under the prior, trajectories of about a quarter turn
+  of the prior. For one n, all cells have as many trajectories; what they cost in gradients is stored.
+- Some are sampled by minibatch BAOAB with variance-reduced gradients (SVRG) too, what noise is left taken
+  off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC.
+
+Differences of log scores are paired by test row, which all subsets share. The Monte Carlo error of a score is
+a jackknife over chains. `tempered_network` has the model, `temperature_verdicts` tables and the figure.
+
+    python -m benchmarks.priors.temperature_by_rows [--quick]
+
+Sources: Wenzel et al., *How good is the Bayes posterior in deep neural networks really?* (2020); Izmailov et
+al., *What are Bayesian neural network posteriors really like?* (2021), section 7.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import convergence, sampler
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.priors import common_step_hmc as hmc
+from benchmarks.priors import tempered_network as network
+from benchmarks.priors.average_scores import Scored, against, against_ensemble, scored
+from benchmarks.priors.temperature_verdicts import (
+    ENSEMBLE,
+    FULL_BATCH,
+    MINIBATCH,
+    PRIORS,
+    averaged,
+    findings,
+    picture,
+)
+from benchmarks.priors.tempered_network import HIERARCHICAL
+from numpyro_bnn import gradients
+
+TEMPERATURES = (0.03, 0.1, 0.3, 1.0, 3.0)
+KEYS = ("rows", "subset", "prior", "temperature", "method")
+# Where chains of the hierarchical prior begin: networks trained with this α, precisions at 1/α².
+HIERARCHICAL_START = 0.3
+# Step size in standard coordinates that adaptation begins with.
+FIRST_STEP = 0.02
+# Test rows whose class probabilities are judged for convergence.
+JUDGED = 500
+# Columns that not every row has.
+NOTHING: Row = {
+    f"{name}{error}": ""
+    for name in ("gain", "over ensemble", "from HMC")
+    for error in ("", " rows", " chains")
+} | dict.fromkeys(("worst R-hat", "median R-hat", "least ESS", "converged", "decay"), "")
+NOTHING |= dict.fromkeys(("kinetic", "along gradients", "accepted", "step size"), "")
+NOTHING |= dict.fromkeys(("leapfrogs", "gradients", "draws"), "")
+
+
+class Subset(NamedTuple):
+    """Training rows, which subset of the data they are, and what is sampled with them."""
+
+    rows: int
+    subset: int
+    priors: tuple[float | str, ...] = PRIORS
+    temperatures: tuple[float, ...] = TEMPERATURES
+
+
+class Size(NamedTuple):
+    """What is run.
+
+    - **subsets** - in the order in which they are computed
+    - **both** - (rows, subset, prior, temperatures) that are also sampled with minibatches
+    - **test**, **chains** - test rows; chains, and networks of an ensemble
+    - **trajectories** - of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
+    - **steps**, **kept**, **batch** - of BAOAB: steps, a third of them warm-up; draws; rows of a minibatch
+    - **training** - steps of Adam
+    - **decays** - α of weight decays 1/α² among which the ensemble chooses
+    """
+
+    subsets: tuple[Subset, ...]
+    both: tuple[tuple[int, int, float | str, tuple[float, ...]], ...]
+    test: int
+    chains: int
+    trajectories: tuple[tuple[int, int, int, int], ...]
+    steps: int
+    kept: int
+    batch: int
+    training: int
+    decays: tuple[float, ...]
+
+
+DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+COLD, FEWER = (0.1, 1.0), (0.1, 0.3, 1.0)
+SIZES = {
+    "full": Size(
+        (
+            Subset(1000, 0),
+            Subset(300, 0),
+            Subset(3000, 0, PRIORS[:2]),
+            Subset(3000, 0, PRIORS[2:4], FEWER),
+            Subset(300, 1),
+            Subset(1000, 1, PRIORS[:2]),
+            Subset(1000, 1, PRIORS[2:4], FEWER),
+        ),
+        ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
+        5000,
+        8,
+        ((1000, 80, 20, 50), (3000, 80, 10, 30)),
+        6000,
+        50,
+        100,
+        2000,
+        DECAYS,
+    ),
+    "quick": Size(
+        (Subset(300, 0, (0.3, 1.0), COLD),),
+        (),
+        500,
+        4,
+        ((300, 60, 10, 20),),
+        300,
+        20,
+        100,
+        500,
+        DECAYS,
+    ),
+    "toy": Size(
+        (Subset(40, 0, (HIERARCHICAL,), COLD),),
+        ((40, 0, HIERARCHICAL, (1.0,)),),
+        60,
+        2,
+        ((40, 10, 4, 6),),
+        60,
+        6,
+        10,
+        30,
+        (0.2, 0.8),
+    ),
+}
+
+
+@cache
+def minibatch_run(size: Size, hierarchical: bool) -> bnn.MCMC:
+    """A run of BAOAB, of which α and T are arguments of the model."""
+    model = network.tempered(hierarchical)
+    kernel = bnn.BAOAB(
+        model,
+        step_size="auto",
+        gradient=gradients.svrg(size.batch, order="replacement"),
+        gradient_noise="auto",
+    )
+    thinning = size.steps * 2 // 3 // size.kept
+    return sampler(kernel, size.chains, size.steps // 3, size.kept, thinning)
+
+
+@cache
+def full_batch_run(lengths: tuple[int, int, int], hierarchical: bool) -> Callable:
+    """A run of HMC, a function of a key, starts and arguments of the model: one program for all α and T."""
+    model = network.tempered(hierarchical)
+
+    def run(key, begin, x, y, alpha, temperature):
+        energy = bnn.potential_of(model, x, y, alpha, temperature)
+        return hmc.sample(energy, key, begin, *lengths, FIRST_STEP)
+
+    return jax.jit(run)
+
+
+@lru_cache(maxsize=8)
+def trained(folder: Path | None, size: Size, rows: int, subset: int, alpha: float) -> Any:
+    """Networks trained on a subset, one for each chain."""
+    x, y, *_ = network.images(folder, rows, size.test, subset)
+    key = jax.random.key(100 + subset)
+    return network.trained(x, y, alpha, size.chains, size.training, key)
+
+
+def described(found: Scored) -> Row:
+    """The columns that every row has."""
+    return NOTHING | {
+        "log_score": float(found.rows.mean()),
+        "log_score_se": bnn.scores.standard_error(found.rows),
+        "log_score chains": found.monte_carlo,
+        "of the posterior": float(found.of_the_posterior.mean()),
+        "error": found.error,
+        "calibration": found.calibration,
+    }
+
+
+@cache
+def ensemble(folder: Path | None, size: Size, rows: int, subset: int) -> tuple[Scored, float]:
+    """A deep ensemble, and the α of its weight decay, best on a held-out fifth of the training rows."""
+    x, y, x_test, y_test = network.images(folder, rows, size.test, subset)
+    held = len(x) // 5
+    held_out = {}
+    for alpha in size.decays:
+        key = jax.random.key(200 + subset)
+        members = network.trained(x[held:], y[held:], alpha, size.chains, size.training, key)
+        probs = network.probabilities(_as_chains(members), x[:held])
+        held_out[alpha] = scored(probs, y[:held]).rows.mean()
+    best = max(held_out, key=held_out.get)
+    members = trained(folder, size, rows, subset, best)
+    return scored(network.probabilities(_as_chains(members), x_test), y_test), best
+
+
+def _as_chains(members: Any) -> Any:
+    """Each network as a chain of one draw."""
+    return {path: value[:, None] for path, value in members.items()}
+
+
+def one_run(
+    folder: Path | None,
+    size: Size,
+    rows: int,
+    subset: int,
+    prior: float | str,
+    temperature: float,
+    method: str,
+) -> tuple[Row, Scored]:
+    """One posterior: what its run is worth, and its scores."""
+    x, y, x_test, y_test = network.images(folder, rows, size.test, subset)
+    hierarchical = prior == HIERARCHICAL
+    alpha = HIERARCHICAL_START if hierarchical else float(prior)
+    begin = network.start(
+        trained(folder, size, rows, subset, alpha), alpha, temperature, hierarchical
+    )
+    key = jax.random.key(10 + subset)
+    # As arrays, so that other values are not another program.
+    args = x, y, np.float32(alpha), np.float32(temperature)
+    sample = full_batch if method == FULL_BATCH else minibatch
+    u, cost = sample(size, hierarchical, key, begin, args)
+    w = network.weights(u, math.sqrt(temperature) * (1.0 if hierarchical else alpha))
+    probs = network.probabilities(w, x_test)
+    found = scored(probs, y_test)
+    return described(found) | convergence(probs[:, :, :JUDGED]) | cost, found
+
+
+def full_batch(
+    size: Size, hierarchical: bool, key: Any, begin: Any, args: tuple
+) -> tuple[Any, Row]:
+    """Standard coordinates (chain, draw, …) by site from HMC, and what the run took."""
+    lengths = next(own for most, *own in size.trajectories if len(args[0]) <= most)
+    run = full_batch_run(tuple(lengths), hierarchical)(key, begin, *args)
+    u = {
+        name: jnp.exp(v) if name.endswith("precision") else v
+        for name, v in jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), run.draws).items()
+    }
+    return u, {
+        "accepted": float(run.accept),
+        "step size": float(run.step_size),
+        "leapfrogs": float(run.leapfrogs),
+        "gradients": int(run.spent),
+        "draws": lengths[-1],
+    }
+
+
+def minibatch(size: Size, hierarchical: bool, key: Any, begin: Any, args: tuple) -> tuple[Any, Row]:
+    """Standard coordinates (chain, draw, …) by site from BAOAB, and what the run took."""
+    mcmc = minibatch_run(size, hierarchical)
+    fields = ("step_size", "kinetic_temperature", "gradient_temperature")
+    mcmc.run(key, *args, init_params=begin, extra_fields=fields)
+    step, kinetic, along = (float(np.mean(mcmc.get_extra_fields()[name])) for name in fields)
+    return mcmc.get_samples(group_by_chain=True), {
+        "kinetic": kinetic,
+        "along gradients": along,
+        "step size": step,
+        # As many as would cost the same on all rows.
+        "gradients": round(3 * size.batch / len(args[0]) * size.steps),
+        "draws": size.kept,
+    }
+
+
+def cell(
+    rows: int, subset: int, prior: float | str, *, size: Size, folder: Path | None
+) -> Iterator[Row]:
+    """All temperatures of one prior and subset beside T = 1 and the ensemble; or the ensemble itself."""
+    trained_networks, decay = ensemble(folder, size, rows, subset)
+    if prior == ENSEMBLE:
+        yield described(trained_networks) | {
+            "temperature": 0.0,
+            "method": ENSEMBLE,
+            "decay": decay,
+        }
+        return
+    (asked,) = (s for s in size.subsets if s[:2] == (rows, subset) and prior in s.priors)
+    run = partial(one_run, folder, size, rows, subset, prior)
+    found = {t: run(t, FULL_BATCH) for t in asked.temperatures}
+    for t, (row, own) in found.items():
+        yield row | {
+            "temperature": t,
+            "method": FULL_BATCH,
+            **against(own, found[1.0][1], "gain"),
+            **against_ensemble(own, trained_networks),
+        }
+    for *here, temperatures in size.both:
+        for t in temperatures if here == [rows, subset, prior] else ():
+            row, own = run(t, MINIBATCH)
+            yield row | {
+                "temperature": t,
+                "method": MINIBATCH,
+                **against_ensemble(own, trained_networks),
+                **against(own, found[t][1], "from HMC"),
+            }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    size = SIZES[given.size]
+    study = Study(__file__, KEYS, given)
+    study.run(
+        [
+            {"rows": rows, "subset": subset, "prior": prior}
+            # An ensemble stands beside several entries of the same rows.
+            for rows, subset, prior in dict.fromkeys(
+                (*asked[:2], prior) for asked in size.subsets for prior in (ENSEMBLE, *asked.priors)
+            )
+        ],
+        partial(cell, size=size, folder=given.data),
+    )
+    study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

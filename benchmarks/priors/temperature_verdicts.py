@@ -1,0 +1,201 @@
+"""What a temperature gains, by training rows and prior: errors, verdicts, tables and the figure of a study.
+
+`temperature_by_rows` stores the rows.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.study import Row
+from benchmarks.priors.tempered_network import HIERARCHICAL
+
+# α of N(0, α²), and the hierarchical prior.
+PRIORS: tuple[float | str, ...] = (0.1, 0.3, 1.0, 2.0, HIERARCHICAL)
+FULL_BATCH, MINIBATCH, ENSEMBLE = "HMC", "BAOAB, SVRG", "ensemble"
+# How far the kinetic temperature of a minibatch run may be from T.
+HEAT = 0.05
+
+
+def name_of(prior: float | str) -> str:
+    """A prior in a table."""
+    return prior if isinstance(prior, str) else f"{prior:g}"
+
+
+class Gap(NamedTuple):
+    """A difference of log scores in nats, and its standard error over test rows, chains and subsets."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], name: str) -> "Gap":
+        """Mean over subsets, which share the test rows but no chains."""
+        found, count = [r[name] for r in rows], len(rows)
+        between = float(np.std(found, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+        by_row = float(np.mean([r[f"{name} rows"] for r in rows]))
+        chains = math.sqrt(np.mean([r[f"{name} chains"] ** 2 for r in rows]) / count)
+        return cls(float(np.mean(found)), math.hypot(between, by_row, chains))
+
+    @property
+    def is_sure(self) -> bool:
+        """More than two standard errors from zero."""
+        return abs(self.value) > 2 * self.error
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ± {self.error:.3f}".replace("-", "−")
+
+
+class Verdict(NamedTuple):
+    """What temperatures do for one prior and number of rows.
+
+    - **rows**, **prior**, **subsets** - subsets counts those that have the temperature
+    - **gains** - log score over that at T = 1, by temperature
+    - **over_ensemble** - log score at T = 1 over the ensemble's
+    - **rhat** - median R-hats of predictions, the largest over temperatures and subsets
+    """
+
+    rows: int
+    prior: float | str
+    subsets: int
+    gains: dict[float, Gap]
+    over_ensemble: Gap
+    rhat: float
+
+    @property
+    def best(self) -> float:
+        """The temperature with the highest log score, of those that were run."""
+        return max(self.gains, key=lambda t: self.gains[t].value)
+
+    @property
+    def one_is_best(self) -> bool:
+        """Whether no temperature is more than two errors above T = 1."""
+        return not self.better
+
+    @property
+    def better(self) -> list[float]:
+        """Temperatures that are more than two errors above T = 1."""
+        return [t for t, gap in self.gains.items() if gap.value > 0 and gap.is_sure]
+
+
+def verdicts(rows: Sequence[Row]) -> list[Verdict]:
+    """One verdict for each number of rows and prior, of the runs of HMC."""
+    made = []
+    sampled = select(rows, method=FULL_BATCH)
+    for count in sorted({r["rows"] for r in sampled}):
+        for prior in PRIORS:
+            own = [r for r in sampled if (r["rows"], r["prior"]) == (count, prior)]
+            if not own:
+                continue
+            by = {t: select(own, temperature=t) for t in sorted({r["temperature"] for r in own})}
+            gains = {t: Gap.of(found, "gain") for t, found in by.items()} | {1.0: Gap(0.0, 0.0)}
+            ensemble_gap = Gap.of(by[1.0], "over ensemble")
+            rhat = max(r["median R-hat"] for r in own)
+            made.append(Verdict(count, prior, len(by[1.0]), gains, ensemble_gap, rhat))
+    return made
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """One line for each number of rows and prior."""
+    return [
+        {
+            "rows": f"{v.rows}",
+            "α": name_of(v.prior),
+            "subsets": f"{v.subsets}",
+            "best T": f"{v.best:g}",
+            "best over T = 1": str(v.gains[v.best]) if v.best != 1 else "",
+            "T = 1 within two errors of it": "yes" if v.one_is_best else "no",
+            "T = 0.1 over T = 1": str(v.gains[0.1]),
+            "T = 1 over ensemble": str(v.over_ensemble),
+            "median R-hat, most": f"{v.rhat:.2f}",
+        }
+        for v in verdicts(rows)
+    ]
+
+
+def beside_hmc(rows: Sequence[Row]) -> list[Row]:
+    """Runs of BAOAB beside HMC on the same rows."""
+    return [
+        {
+            "rows": f"{r['rows']}",
+            "α": name_of(r["prior"]),
+            "T": f"{r['temperature']:g}",
+            "over HMC": str(Gap.of([r], "from HMC")),
+            "kinetic temperature / T": f"{r['kinetic']:.3f}",
+            "along gradients / T": f"{r['along gradients']:.1f}",
+            "within 5 %": "yes" if abs(r["kinetic"] - 1) <= HEAT else "no",
+            "median R-hat": f"{r['median R-hat']:.2f}",
+        }
+        for r in rows
+        if r["method"] == MINIBATCH
+    ]
+
+
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """For which rows and priors T = 1 is best, in words."""
+    found = verdicts(rows)
+    good = [f"({v.rows}, {name_of(v.prior)})" for v in found if v.one_is_best]
+    yield f"T = 1 is within two errors of the best in {len(good)} of {len(found)}: {', '.join(good)}."
+    for v in found:
+        if v.better:
+            named = ", ".join(f"T = {t:g} ({v.gains[t]})" for t in v.better)
+            yield f"{v.rows} rows, α {name_of(v.prior)}: better than T = 1: {named}."
+    for line in beside_hmc(rows):
+        yield ", ".join(f"{name} {value}" for name, value in line.items())
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Gains over T = 1 against T, by rows; gain of cold and gain over the ensemble over rows and priors."""
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
+
+    found = verdicts(rows)
+    counts = list(dict.fromkeys(v.rows for v in found))
+    curves = [n for n in counts if any(len(v.gains) > 2 for v in found if v.rows == n)] or counts
+    figure = plt.figure(figsize=(11, 8), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    axes = above.subplots(1, len(curves), squeeze=False, sharey=True)[0]
+    for ax, count in zip(axes, curves):
+        for index, prior in enumerate(PRIORS):
+            for v in (v for v in found if (v.rows, v.prior) == (count, prior)):
+                gaps = list(v.gains.values())
+                style = line_style(ax, index) | {"marker": MARKERS[index], "capsize": 2}
+                values, errors = [g.value for g in gaps], [2 * g.error for g in gaps]
+                label = prior if prior == HIERARCHICAL else f"α = {prior:g}"
+                ax.errorbar(list(v.gains), values, errors, label=label, **style)
+        ax.axhline(0, color="0.4", linestyle=":", linewidth=1)
+        ax.set_xscale("log")
+        ax.set_yscale("symlog", linthresh=0.02)
+        ax.set_title(f"{count} rows", fontsize="medium")
+        label_axes(ax, "temperature T", "")
+    axes[0].set_ylabel("log score – that at T = 1 (nats, ± 2 s.e.)")
+    # A prior may be missing in some axes.
+    named = {k: v for ax in axes for v, k in zip(*ax.get_legend_handles_labels())}
+    axes[0].set_ylim(-0.5, 0.3)
+    above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
+    maps = below.subplots(1, 2)
+    below.suptitle("nats; in brackets: within two standard errors of zero", fontsize="medium")
+    _map(maps[0], found, "log score at T = 0.1 over T = 1", lambda v: v.gains[0.1])
+    _map(maps[1], found, "log score at T = 1 over the ensemble", lambda v: v.over_ensemble)
+    return figure
+
+
+def _map(ax: Any, found: Sequence[Verdict], title: str, gap_of: Callable[[Verdict], Gap]) -> None:
+    """Gaps over rows and priors as colours, each with its number; in brackets within two errors of zero."""
+    counts = list(dict.fromkeys(v.rows for v in found))
+    priors = [p for p in PRIORS if any(v.prior == p for v in found)]
+    values = np.full((len(priors), len(counts)), np.nan)
+    for v in found:
+        at, gap = (priors.index(v.prior), counts.index(v.rows)), gap_of(v)
+        values[at] = gap.value
+        text = f"{gap.value:+.3f}" if gap.is_sure else f"({gap.value:+.3f})"
+        ax.text(at[1], at[0], text, ha="center", va="center", fontsize=10)
+    ax.imshow(np.clip(values, -0.15, 0.15), cmap="RdBu", vmin=-0.25, vmax=0.25, aspect="auto")
+    ax.set_xticks(range(len(counts)), [str(n) for n in counts])
+    ax.set_yticks(range(len(priors)), map(name_of, priors))
+    ax.set(xlabel="training rows", ylabel="α of the prior")
+    ax.set_title(title, fontsize="medium")

@@ -1,0 +1,173 @@
+"""Temperature by training rows: energies, sampler and errors of the study are what they are said to be."""
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import numpyro_bnn as bnn
+from benchmarks.priors import average_scores
+from benchmarks.priors import common_step_hmc as hmc
+from benchmarks.priors import temperature_by_rows as study
+from benchmarks.priors import temperature_verdicts as verdicts
+from benchmarks.priors import tempered_network as network
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+ALPHA, TEMPERATURE = 0.7, 0.25
+
+
+def _images():
+    rng = np.random.default_rng(0)
+    return rng.uniform(size=(4, 196)).astype(np.float32), np.array([1, 0, 7, 7], np.int32)
+
+
+def _standard(seed, hierarchical):
+    """Standard coordinates, unconstrained: log precisions are numbers of order one."""
+    rng = np.random.default_rng(seed)
+    u = {f"net/{k}": rng.normal(size=s).astype(np.float32) for k, s in network.SHAPES.items()}
+    if hierarchical:
+        u |= {f"net/{k}.precision": np.float32(rng.normal()) for k in network.SHAPES}
+    return u
+
+
+@pytest.mark.parametrize("hierarchical", [False, True])
+def test_the_energy_in_standard_coordinates_is_that_of_the_posterior_over_t(hierarchical):
+    """Differences are those of U / T, with U the potential of the usual model in non-centred coordinates."""
+    x, y = _images()
+    prior = bnn.priors.Hierarchical(1.0, 1.0) if hierarchical else bnn.priors.Normal(ALPHA)
+
+    def usual(x, y=None):
+        net = bnn.random_module("net", network.MODULE, prior, x[:1])
+        bnn.likelihoods.categorical(net, y, x=x)
+
+    def of_usual(u):
+        spread = math.sqrt(TEMPERATURE) * (1.0 if hierarchical else ALPHA)
+        base = ".base" if hierarchical else ""
+        return {
+            name if name.endswith("precision") else name + base: jnp.asarray(
+                v if name.endswith("precision") else spread * v
+            )
+            for name, v in u.items()
+        }
+
+    known = jax.jit(bnn.potential_of(usual, x, y))
+    tempered = network.tempered(hierarchical)
+    energy = jax.jit(bnn.potential_of(tempered, x, y, np.float32(ALPHA), np.float32(TEMPERATURE)))
+    one, two = (_standard(seed, hierarchical) for seed in (1, 2))
+    expected = (known(of_usual(one)) - known(of_usual(two))) / TEMPERATURE
+    np.testing.assert_allclose(energy(one) - energy(two), expected, rtol=1e-4, atol=0.02)
+    assert abs(expected) > 1
+
+
+def test_trained_networks_are_where_chains_begin():
+    rng = np.random.default_rng(0)
+    w = {k: jnp.asarray(rng.normal(size=(3, *s)), jnp.float32) for k, s in network.SHAPES.items()}
+    for hierarchical, spread in ((False, ALPHA), (True, 1.0)):
+        u = network.start(w, ALPHA, TEMPERATURE, hierarchical)
+        constrained = {k: jnp.exp(v) if k.endswith("precision") else v for k, v in u.items()}
+        back = network.weights(constrained, spread * math.sqrt(TEMPERATURE))
+        for path, value in w.items():
+            np.testing.assert_allclose(back[path], value, rtol=1e-5)
+
+
+def test_subsets_share_test_rows_and_smaller_ones_are_part_of_larger(shared):
+    of = partial(network.images, shared / "data")
+    few, more, other = of(20, 30, 0), of(40, 30, 0), of(20, 30, 1)
+    np.testing.assert_array_equal(few.x, more.x[:20])
+    np.testing.assert_array_equal(few.x_test, other.x_test)
+    assert not np.array_equal(few.x, other.x)
+
+
+def test_hmc_samples_a_skewed_density_and_a_normal_one():
+    """y - exp(y) at shape 2, a log-gamma variable, beside a normal with standard deviation 0.5."""
+
+    def energy(z):
+        return jnp.exp(z["skewed"]) - 2 * z["skewed"] + 2 * z["normal"] ** 2
+
+    begin = {"skewed": jnp.zeros(50), "normal": jnp.zeros(50)}
+    run = jax.jit(lambda key: hmc.sample(energy, key, begin, 60, 10, 200, 1.0))(jax.random.key(0))
+    skewed, normal = (np.asarray(run.draws[k], np.float64) for k in ("skewed", "normal"))
+    assert skewed.shape == (200, 50)
+    for draws, expected in ((skewed, 1 - np.euler_gamma), (normal, 0.0), (normal**2, 0.25)):
+        means = draws.mean(0)
+        assert abs(means.mean() - expected) < 4 * means.std() / 50**0.5
+    assert np.var(skewed) == pytest.approx(np.pi**2 / 6 - 1, abs=0.05)
+    assert 0.6 < run.accept < 0.95
+    assert run.spent >= 60 * hmc.SHORT + 200 * run.leapfrogs
+
+
+def test_a_trajectory_off_the_scale_is_rejected():
+    z = {"x": jnp.full(3, 0.5)}
+    moved, accept = hmc.trajectory(
+        lambda z: jnp.sum(z["x"] ** 4), z, jax.random.key(0), jnp.float32(1e3), jnp.asarray(5)
+    )
+    np.testing.assert_array_equal(moved["x"], z["x"])
+    np.testing.assert_array_equal(accept, 0)
+
+
+def test_scores_of_an_average_and_their_error_over_chains():
+    """Of test rows that are all the same the jackknife is that of a mean, through the logarithm."""
+    rng = np.random.default_rng(0)
+    right = rng.uniform(0.5, 0.52, size=(8, 3))
+    probs = np.stack([right, 1 - right], -1)[:, :, None].repeat(2, 2)
+    found = average_scores.scored(probs, np.array([0, 0]))
+    assert found.rows == pytest.approx(np.log(right.mean()))
+    error = right.mean(1).std(ddof=1) / 8**0.5 / right.mean()
+    assert found.monte_carlo == pytest.approx(error, rel=0.02)
+    assert found.error == 0
+    lower = found._replace(rows=found.rows - 0.5, without=found.without - 0.5)
+    gap = average_scores.against(found, lower, "gain")
+    assert gap["gain"] == pytest.approx(0.5)
+    assert gap["gain chains"] == pytest.approx(found.monte_carlo * 2**0.5)
+
+
+def test_the_score_of_few_draws_is_corrected_to_that_of_many():
+    """The mean logarithm of an average of eight falls short by half its relative variance."""
+    rng = np.random.default_rng(0)
+    right = rng.uniform(0.1, 0.9, size=(8, 1, 40_000))
+    found = average_scores.scored(np.stack([right, 1 - right], -1), np.zeros(40_000, int))
+    exact, few = math.log(0.5), math.log(0.5) - 0.8**2 / 12 / 8 / 0.5**2 / 2
+    assert found.rows.mean() == pytest.approx(few, abs=0.003)
+    assert found.of_the_posterior.mean() == pytest.approx(exact, abs=0.003)
+    assert average_scores.against_ensemble(found, found)["over ensemble"] == pytest.approx(
+        exact - few, abs=0.003
+    )
+
+
+def _row(rows, subset, temperature, gain, prior=1):
+    gap = {"gain": gain, "gain rows": 0.003, "gain chains": 0.004}
+    ensemble = {"over ensemble": 0.2, "over ensemble rows": 0.0, "over ensemble chains": 0.0}
+    own = {"rows": rows, "subset": subset, "prior": prior, "temperature": temperature}
+    return own | gap | ensemble | {"method": "HMC", "median R-hat": 1.0 + temperature}
+
+
+def test_verdicts_join_errors_of_rows_chains_and_subsets():
+    one = verdicts.Gap.of([_row(300, 0, 0.1, 0.01)], "gain")
+    assert one == (pytest.approx(0.01), pytest.approx(0.005))
+    assert not one._replace(value=-0.0099).is_sure
+    assert one._replace(value=-0.0101).is_sure
+    two = verdicts.Gap.of([_row(300, s, 0.1, g) for s, g in ((0, 0.01), (1, 0.03))], "gain")
+    assert two.value == pytest.approx(0.02)
+    assert two.error == pytest.approx(math.sqrt(0.01**2 + 0.003**2 + 0.004**2 / 2))
+
+
+def test_t_of_one_is_best_unless_another_is_more_than_two_errors_above():
+    rows = [_row(300, 0, t, g) for t, g in ((0.1, 0.009), (1, 0), (3, -0.5))]
+    rows += [_row(1000, 0, t, g) for t, g in ((0.1, 0.011), (1, 0), (3, 0.001))]
+    near, far = verdicts.verdicts(rows)
+    assert (near.best, near.one_is_best) == (0.1, True)
+    assert (far.best, far.one_is_best, far.better) == (0.1, False, [0.1])
+    assert far.rhat == pytest.approx(4.0)
+    first, _ = verdicts.averaged(rows)
+    assert first["T = 0.1 over T = 1"] == "0.009 ± 0.005"
+    assert first["T = 1 within two errors of it"] == "yes"
+
+
+def test_every_number_of_rows_has_trajectories_and_t_of_one():
+    for size in study.SIZES.values():
+        for subset in size.subsets:
+            assert any(subset.rows <= most for most, *_ in size.trajectories)
+            assert {0.1, 1.0} <= set(subset.temperatures)

@@ -1,0 +1,216 @@
+"""What pages say of studies, and the rows that say it: studies of mixing."""
+
+from claims import Claim
+from pages_of_studies import (
+    EVIDENCE,
+    GUIDE,
+    MIXING,
+    line,
+)
+from sentences_of_mixing import (
+    acceptance_by_method,
+    acceptance_in_a_sentence,
+    beside_nuts,
+    beside_the_posterior,
+    by_seed,
+    chains_that_never_meet,
+    cost_of_integrating,
+    ensembles_in_a_sentence,
+    heat_by_method,
+    integrated_beside_plain,
+    ladders_that_travel,
+    minibatches_of_networks_in_a_sentence,
+    mixing_by_coordinates,
+    nearer_than_mean_field,
+    next_best,
+    output_integrated_out,
+    shared_noise_in_a_sentence,
+    shares_of_methods,
+    units_in_a_sentence,
+    units_matched,
+)
+from sentences_of_studies import (
+    lines_of,
+)
+
+from benchmarks.mixing import (
+    against_hmc,
+    bias_by_dimension,
+    networks_beside_full_batch,
+    which_sampler,
+)
+
+MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
+RELU = {"table": "boston", "width": 16, "activation": "relu"}
+DIGITS = {"problem": "digits", "method": which_sampler.SMALL}
+
+CLAIMS = {
+    "which_sampler: shares": Claim(
+        "mixing/which_sampler",
+        (MIXING,),
+        shares_of_methods,
+        {"problem": "rdata", "method": "MCLMC, collapsed"},
+        "precisions_min_by_1000",
+    ),
+    "which_sampler: stuck": Claim(
+        "mixing/which_sampler",
+        (MIXING,),
+        chains_that_never_meet,
+        {"problem": "airfoil", "method": "NUTS, non-centred, depth 10, moves"},
+        "functions_min_ess",
+    ),
+    "which_sampler: NUTS": Claim(
+        "mixing/which_sampler",
+        (MIXING,),
+        lambda rows: [line(name, *beside_nuts(rows, name)) for name in ("rdata", "digits")],
+        DIGITS,
+        "functions_min_by_1000",
+    ),
+    "which_sampler: guide": Claim(
+        "mixing/which_sampler",
+        (GUIDE,),
+        lambda rows: [
+            "{} and {} times those of NUTS accepting 0.95 (precisions, functions), "
+            "{} and {} times at 0.8".format(*beside_nuts(rows))
+        ],
+        DIGITS,
+        "functions_min_by_1000",
+    ),
+    "which_sampler: output layer integrated out": Claim(
+        "mixing/which_sampler_added",
+        (MIXING,),
+        integrated_beside_plain,
+        {"problem": "rdata", "method": "MAMS, output integrated out", "seed": 1},
+        "precisions_max_rhat",
+    ),
+    "which_sampler: range of seeds": Claim(
+        "mixing/which_sampler_seeds",
+        (EVIDENCE,),
+        lambda rows: [
+            f"{rows[0]['functions_max_rhat']} to {rows[2]['functions_max_rhat']} by seed"
+        ],
+        {"seed": 2},
+        "functions_max_rhat",
+    ),
+    "which_sampler: seeds": Claim(
+        "mixing/which_sampler_seeds", (MIXING,), by_seed, {"seed": 2}, "functions_max_rhat"
+    ),
+    "ladders": Claim(
+        "mixing/ladders",
+        (MIXING,),
+        ladders_that_travel,
+        {"ladder": "plain", "sweeps": 600},
+        "barrier",
+    ),
+    "acceptance: sentence": Claim(
+        "mixing/acceptance",
+        (EVIDENCE,),
+        acceptance_in_a_sentence,
+        {"model": "network", "method": "MALA", "scale": 0.05},
+        "rejected",
+    ),
+    "acceptance": Claim(
+        "mixing/acceptance",
+        (MIXING,),
+        acceptance_by_method,
+        {"model": "network", "method": "MALA", "scale": 0.00625},
+        "rejected",
+    ),
+    "hidden_heat": Claim(
+        "mixing/hidden_heat",
+        (MIXING,),
+        heat_by_method,
+        {"rows": 1000, "batch": 100, "temperature": 1, "method": "SGLD", "seed": 0},
+        "variance of predictions",
+    ),
+    "against_hmc: ensembles": Claim(
+        "mixing/against_hmc",
+        (MIXING,),
+        nearer_than_mean_field,
+        {"problem": "boston", "method": "deep ensemble", "seed": 1},
+        "total_variation",
+    ),
+    "against_hmc: sentence": Claim(
+        "mixing/against_hmc",
+        (EVIDENCE,),
+        ensembles_in_a_sentence,
+        {"problem": "mnist", "method": "mean field", "seed": 0},
+        "total_variation",
+    ),
+    "which_sampler: next": Claim(
+        "mixing/which_sampler",
+        (EVIDENCE,),
+        next_best,
+        {"problem": "digits", "method": "tempering, HMC, non-centred"},
+        "precisions_min_by_1000",
+    ),
+    "against_hmc: published": Claim(
+        "mixing/against_hmc",
+        (MIXING,),
+        lambda rows: list(against_hmc.beside_published(against_hmc.averaged(rows))),
+        {"problem": "mnist", "method": "SGD", "seed": 0},
+        "total_variation",
+    ),
+    "flat_directions": Claim(
+        "mixing/flat_directions", (MIXING,), units_matched, RELU, "between, matched"
+    ),
+    "flat_directions: sentence": Claim(
+        "mixing/flat_directions", (EVIDENCE,), units_in_a_sentence, RELU, "between, matched"
+    ),
+    "hard_posteriors": Claim(
+        "mixing/hard_posteriors",
+        (MIXING,),
+        output_integrated_out,
+        {"method": "MCLMC, output integrated out", "seed": 0, "draws": 7100},
+        "functions_max_rhat",
+    ),
+    "modes_or_posterior": Claim(
+        "mixing/modes_or_posterior",
+        (MIXING,),
+        beside_the_posterior,
+        {"method": "ensemble, stopped early", "split": 2},
+        "log_score",
+    ),
+    "integrated_output: cost": Claim(
+        "mixing/integrated_output_cost",
+        (MIXING,),
+        cost_of_integrating,
+        {"rows": 1000, "hidden": 32},
+        "ratio",
+    ),
+    "integrated_output: mixing": Claim(
+        "mixing/integrated_output_mixing",
+        (MIXING,),
+        mixing_by_coordinates,
+        {"problem": "airfoil", "coordinates": "output layer integrated out"},
+        "precisions_max_rhat",
+    ),
+    "bias_by_dimension": Claim(
+        "mixing/bias_by_dimension",
+        (MIXING,),
+        lines_of(bias_by_dimension),
+        {"dimension": 1000, "method": "BAOAB, noise taken off", "seed": 0},
+        "variance of predictions",
+    ),
+    "bias_by_dimension: sentence": Claim(
+        "mixing/bias_by_dimension",
+        (EVIDENCE,),
+        shared_noise_in_a_sentence,
+        {"dimension": 1000, "method": "BAOAB, noise taken off", "seed": 1},
+        "variance of predictions",
+    ),
+    "networks_beside_full_batch": Claim(
+        "mixing/networks_beside_full_batch",
+        (MIXING,),
+        lines_of(networks_beside_full_batch),
+        {"units": 50, "batch": 10, "method": "MCLMC", "seed": 0},
+        "variance of predictions",
+    ),
+    "networks_beside_full_batch: sentence": Claim(
+        "mixing/networks_beside_full_batch",
+        (EVIDENCE,),
+        minibatches_of_networks_in_a_sentence,
+        {"units": 256, "batch": 100, "method": "BAOAB, noise taken off", "seed": 1},
+        "variance of predictions",
+    ),
+}

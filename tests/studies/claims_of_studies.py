@@ -1,0 +1,187 @@
+"""What pages say of studies, and the rows that say it: studies of all themes but mixing."""
+
+from claims import Claim
+from pages_of_studies import (
+    EVIDENCE,
+    GUIDE,
+    PREDICTIONS,
+    PRIORS,
+    SPEED,
+)
+from sentences_of_studies import (
+    averages_of_few_draws,
+    beside_full_batch,
+    better_beyond_two_errors,
+    boundary_in_a_sentence,
+    cold_in_a_sentence,
+    columns_of_noise,
+    covered,
+    decays_of_ensembles,
+    decoupled_decay_in_a_sentence,
+    gains_in_a_sentence,
+    gains_of_tables,
+    gains_over_bde,
+    lines_of,
+    networks_averaged,
+    not_converged,
+    on_one_vector,
+    polynomials_in_a_sentence,
+    small_networks_in_a_sentence,
+    third_table,
+    training_beside_modes,
+    wide_tables,
+)
+
+from benchmarks.predictions import (
+    averaging_or_width,
+    boundary_by_rows,
+    polynomials,
+)
+from benchmarks.priors import temperature_by_rows
+
+MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
+COLD = {"rows": 1000, "subset": 0, "prior": 0.3, "temperature": 0.1, "method": "HMC"}
+NOISY = {"data": "yacht", "prior": "unit", "noise_columns": 10, "split": 2}
+
+CLAIMS = {
+    "tabular: gains": Claim("predictions/tabular", (PREDICTIONS,), gains_of_tables, MCLMC, "lppd"),
+    "tabular: sentence": Claim(
+        "predictions/tabular", (EVIDENCE,), gains_in_a_sentence, MCLMC, "lppd"
+    ),
+    "tabular: over bde": Claim(
+        "predictions/tabular",
+        (PREDICTIONS,),
+        gains_over_bde,
+        {"table": "airfoil", "method": "bde", "seed": 2},
+        "lppd",
+    ),
+    "tabular: scores": Claim("predictions/tabular", (EVIDENCE,), wide_tables, MCLMC, "lppd"),
+    "weight_decay": Claim(
+        "priors/weight_decay",
+        (PRIORS,),
+        training_beside_modes,
+        {"table": "boston", "spread": 1, "method": "decoupled decay, AdamW", "split": 0},
+        "lppd",
+    ),
+    "weight_decay: sentence": Claim(
+        "priors/weight_decay",
+        (EVIDENCE,),
+        decoupled_decay_in_a_sentence,
+        {"table": "energy", "spread": 1, "method": "no decay, Adam", "split": 1},
+        "nats above the mode",
+    ),
+    "hierarchy_helps: noise": Claim(
+        "priors/hierarchy_helps", (PRIORS,), columns_of_noise, NOISY, "lppd"
+    ),
+    "hierarchy_helps: third table": Claim(
+        "priors/hierarchy_helps", (PRIORS, EVIDENCE, GUIDE), third_table, NOISY, "lppd"
+    ),
+    "hierarchy_helps: gains": Claim(
+        "priors/hierarchy_helps",
+        (PRIORS,),
+        better_beyond_two_errors,
+        {"data": "kin8nm", "prior": "weight", "noise_columns": 0, "split": 1},
+        "lppd",
+    ),
+    "prior_scale": Claim(
+        "priors/prior_scale",
+        (PRIORS, EVIDENCE),
+        not_converged,
+        {"problem": "boston", "alpha": 0.3, "split": 0, "family": "N(0, α²/n)"},
+        "converged",
+    ),
+    "calibration": Claim(
+        "predictions/calibration",
+        (PREDICTIONS,),
+        covered,
+        {"table": "airfoil", "split": 4, "method": "cdf"},
+        "coverage after",
+    ),
+    "averaging_or_width: sentence": Claim(
+        "predictions/averaging_or_width",
+        (EVIDENCE, PREDICTIONS),
+        small_networks_in_a_sentence,
+        {"table": "energy", "split": 0, "method": "posterior", "width": 16},
+        "lppd",
+    ),
+    "boundary_by_rows": Claim(
+        "predictions/boundary_by_rows",
+        (PREDICTIONS,),
+        lines_of(boundary_by_rows),
+        {"model": "network", "rows": 20, "seed": 3},
+        "sure, average",
+    ),
+    "boundary_by_rows: sentence": Claim(
+        "predictions/boundary_by_rows",
+        (EVIDENCE,),
+        boundary_in_a_sentence,
+        {"model": "network", "rows": 20, "seed": 5},
+        "lppd, average",
+    ),
+    "polynomials: sentence": Claim(
+        "predictions/polynomials",
+        (EVIDENCE,),
+        polynomials_in_a_sentence,
+        {"table": "yacht", "kind": "at random", "split": 0, "method": "network"},
+        "lppd",
+    ),
+    "polynomials": Claim(
+        "predictions/polynomials",
+        (PREDICTIONS,),
+        lines_of(polynomials),
+        {"table": "yacht", "kind": "beyond", "split": 1, "method": "network"},
+        "lppd",
+    ),
+    "averaging_or_width": Claim(
+        "predictions/averaging_or_width",
+        (PREDICTIONS,),
+        lines_of(averaging_or_width),
+        {"table": "boston", "split": 0, "method": "posterior", "width": 8},
+        "lppd",
+    ),
+    "temperature_by_rows": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        lines_of(temperature_by_rows),
+        COLD,
+        "gain",
+    ),
+    "temperature_by_rows: minibatches": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        beside_full_batch,
+        COLD | {"method": "BAOAB, SVRG"},
+        "along gradients",
+    ),
+    "temperature_by_rows: few draws": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        averages_of_few_draws,
+        COLD | {"prior": 2},
+        "log_score",
+    ),
+    "temperature_by_rows: ensembles": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        decays_of_ensembles,
+        {"rows": 1000, "subset": 0, "method": "ensemble"},
+        "decay",
+    ),
+    "temperature_by_rows: sentence": Claim(
+        "priors/temperature_by_rows", (EVIDENCE,), cold_in_a_sentence, COLD, "gain"
+    ),
+    "one_vector": Claim(
+        "speed/one_vector",
+        (SPEED,),
+        on_one_vector,
+        {"network": "10-100-1", "kernel": "MCLMC"},
+        "ratio",
+    ),
+    "out_of_distribution": Claim(
+        "predictions/out_of_distribution",
+        (PREDICTIONS,),
+        networks_averaged,
+        {"method": "ensemble", "seed": 1, "unfamiliar": "noise"},
+        "mutual information",
+    ),
+}

@@ -19,6 +19,7 @@ Source of the scheme: R. M. Neal, *Bayesian Learning for Neural Networks* (1996)
 other sampler: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014).
 """
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,46 +30,42 @@ import numpyro_bnn as bnn
 from benchmarks._shared.mnist_posteriors import convergence, quality
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import mnist_gibbs_methods as methods
-from benchmarks.mixing.mnist_gibbs_methods import LAYERS, Draws, Task
+from benchmarks.mixing.mnist_gibbs_methods import LAYERS, Draws, Pace, Task
+from benchmarks.mixing.mnist_gibbs_words import KEYS, START, figure, findings, summary
 
 TEN, TWO = "ten digits", "two digits"
-MORE = "ten digits, 10,000 images"
 DIGITS = tuple(range(10))
 SIZES = {
     "full": {
-        TEN: Task(DIGITS, 2000, 2000, 100, 2000, 6000, 50, 300),
-        TWO: Task((3, 5), 2000, 2000, 100, 2000, 6000, 50, 300),
-        MORE: Task(DIGITS, 10_000, 2000, 100, 600, 600, 50, 300),
+        TEN: Task(DIGITS, 2000, 2000, 100, 3500, 10_500, 100, 300),
+        TWO: Task((3, 5), 2000, 2000, 100, 3500, 10_500, 100, 300),
     },
     "quick": {TWO: Task((3, 5), 500, 500, 20, 240, 480, 20, 100)},
     "toy": {TWO: Task((3, 5), 200, 50, 5, 60, 120, 5, 50)},
 }
 SGHMC_END = "end of SGHMC"
 ROWS = 6
-START, START_KINDS = "start", (methods.TRAINED, methods.OPTIMIZE)
-KEYS = ("task", "method", "start", "temperature", "mass")
+START_KINDS = (methods.TRAINED, methods.OPTIMIZE)
 
 
 def cells_of(size: str) -> list[Row]:
     """Starts, then methods from the same start (the reference first), then what is varied."""
 
-    def one(task: str, method: str, start: str = methods.TRAINED, T: float = 1.0, mass: float = 1.0):
+    def one(
+        task: str, method: str, start: str = methods.TRAINED, T: float = 1.0, mass: float = 1.0
+    ):
         return dict(zip(KEYS, (task, method, start, T, mass)))
 
-    tasks = [task for task in SIZES[size] if task != MORE]
-    made = []
-    for task in tasks:
-        made += [one(task, method) for method in methods.METHODS]
+    tasks = list(SIZES[size])
+    made = [one(task, method) for task in tasks for method in methods.METHODS]
     made += [one(task, START, start) for task in tasks for start in START_KINDS]
     varied = tasks[-1]
     made += [
         one(varied, methods.GIBBS_SGHMC, T=0.1),
         one(varied, methods.NON_CENTRED, SGHMC_END),
         one(varied, methods.GIBBS_HMC, mass=4.0),
-        one(varied, methods.GIBBS_SGHMC, mass=4.0),
+        one(varied, methods.NON_CENTRED, methods.OPTIMIZE),
     ]
-    if MORE in SIZES[size]:
-        made.append(one(MORE, methods.NON_CENTRED))
     return made
 
 
@@ -89,7 +86,7 @@ def apart(probs: np.ndarray, other: np.ndarray, y: np.ndarray) -> Row:
     }
 
 
-def rows_of(drawn: Draws, y: np.ndarray, pace: Any, reference: np.ndarray | None) -> Iterator[Row]:
+def rows_of(drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | None) -> Iterator[Row]:
     """A row for each sixth of the draws."""
     probs = drawn.found["probs"]
     number = probs.shape[1]
@@ -125,11 +122,12 @@ def kept_as(cell: Mapping[str, Any]) -> str:
     return "_".join(str(cell[k]) for k in KEYS).replace(" ", "_").replace(",", "").replace("/", "")
 
 
-def cell(tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked: Any) -> Iterator[Row]:
+def cell(
+    tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked: Any
+) -> Iterator[Row]:
     """The rows of one run; what other cells need of it is kept in the folder."""
     task = tasks[asked["task"]]
     data = methods.load(task, data_folder)
-    kind = asked["start"] if asked["method"] == START else methods.TRAINED
 
     def file(**other: Any) -> Path:
         return folder / f"{kept_as({**asked, **other})}.npz"
@@ -139,7 +137,7 @@ def cell(tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked
         with np.load(file(**plain, method=methods.GIBBS_SGHMC)) as kept:
             weights = {f"net/{layer}": kept[layer] for layer in LAYERS}
     else:
-        weights = methods.trained(task, data, kind)
+        weights = methods.trained(task, data_folder, asked["start"])
     if asked["method"] == START:
         drawn, pace = methods.start_alone(task, data, weights)
     else:
@@ -150,9 +148,7 @@ def cell(tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked
     average = later_half(probs, probs.shape[1] - 1)
     folder.mkdir(parents=True, exist_ok=True)
     parts = {layer: drawn.last[f"net/{layer}"] for layer in LAYERS}
-    np.savez(file(), average=average, half=probs[:, probs.shape[1] // 2 :].mean(1), **parts, **{
-        k: v for k, v in drawn.found.items() if k != "probs"
-    })
+    np.savez(file(), average=average, **parts)
     long = file(**plain, method=methods.REFERENCE)
     reference = None
     if long.is_file():
@@ -172,6 +168,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return cell(SIZES[given.size], given.data, unfinished, **asked)
 
     study.run(cells_of(given.size), compute)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A 784-100-10 softmax network (or 784-100-2) with a sigmoid hidden layer. Each of
 (two kernels, two biases) is N(0, 1/λ) with λ ~ Gamma(α, β), α = β = 1.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import HMC
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
@@ -37,7 +37,7 @@ TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
 class Task(NamedTuple):
     """Which digits, rows and test rows at most, hidden units, and how much is computed.
 
-    - **gradients** - passes over the rows a chain, warm-up (a quarter) included
+    - **gradients** - passes over the rows a chain, warm-up (a third) included
     - **long** - those of the reference
     - **leapfrogs** - of a trajectory
     - **training** - steps of Adam for a start
@@ -112,8 +112,10 @@ def starts_at(weights: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def trained(task: Task, data: data_sets.Split, start: str = TRAINED) -> dict[str, Any]:
+@functools.cache
+def trained(task: Task, folder: Path | None, start: str = TRAINED) -> dict[str, Any]:
     """Weights at which chains begin: a mode under N(0, 1), or what `bnn.optimize` makes of precisions."""
+    data = load(task, folder)
     prior = priors.Normal(1.0) if start == TRAINED else None
     model = model_of(task, prior)
     found = bnn.optimize(
@@ -131,18 +133,23 @@ def trained(task: Task, data: data_sets.Split, start: str = TRAINED) -> dict[str
     return {f"net/{layer}": values[f"net/{layer}"] for layer in LAYERS}
 
 
+def leapfrogs_of(method: str, task: Task) -> int:
+    """Leapfrogs of a trajectory: half as many again for the reference."""
+    return task.leapfrogs * 3 // 2 if method == REFERENCE else task.leapfrogs
+
+
 def kernel(method: str, task: Task, rows: int, temperature: float, mass: float) -> Any:
     """The kernel of a method; temperature and mass are those of the weights under Gibbs draws."""
     model = model_of(task)
     own = {"temperature": temperature, "preconditioner": preconditioners.diagonal(1 / mass)}
-    hmc = {"num_steps": task.leapfrogs, "trajectory_length": None, "adapt_mass_matrix": False}
+    hmc = {"step_size": "auto", "num_steps": leapfrogs_of(method, task), "window": 1, **own}
     if method in (REFERENCE, NON_CENTRED):
-        inner = HMC(bnn.parameterize(model, "noncentered"), step_size=0.02, **hmc)
+        inner = bnn.WindowedHMC(bnn.parameterize(model, "noncentered"), **hmc)
         return moves.Interleaved(inner, [moves.RidgeScaling(), moves.PrecisionRedraw()])
     if method == COLLAPSED:
-        return HMC(bnn.parameterize(model, "collapsed"), step_size=0.01, **hmc)
+        return bnn.WindowedHMC(bnn.parameterize(model, "collapsed"), **hmc)
     if method == GIBBS_HMC:
-        return bnn.neal(model, step_size="auto", num_steps=task.leapfrogs, window=1, **own)
+        return bnn.neal(model, **hmc)
     if method == SVRG:
         return bnn.BAOAB(
             bnn.parameterize(model, "noncentered"),
@@ -166,9 +173,9 @@ def pace(method: str, task: Task, rows: int) -> Pace:
     else:
         # Precisions or moves change the gradient; five energies of moves cost about two gradients.
         beside = {COLLAPSED: 0, GIBBS_HMC: 1}.get(method, 3)
-        each = float(task.leapfrogs + beside)
+        each = float(leapfrogs_of(method, task) + beside)
     steps = int(budget / each)
-    warmup = steps // 4
+    warmup = steps // 3
     # As many draws as trajectories of a run on all rows.
     thinning = 1 if each >= 1 else max(1, round(task.leapfrogs / each))
     return Pace(warmup, (steps - warmup) // thinning, thinning, each)
@@ -202,8 +209,6 @@ def facts_of(mcmc: bnn.MCMC, method: str, task: Task) -> dict[str, Any]:
     if "block_states" in extra:
         state = extra["block_states"][1]
         extra = {name: getattr(state, name) for name in FIELDS}
-    elif "adapt_state.step_size" in extra:
-        extra = {"step_size": extra["adapt_state.step_size"], **extra}
     found: dict[str, Any] = dict.fromkeys(FIELDS, "")
     for name in FIELDS:
         if name in extra and np.isfinite(mean := float(np.mean(extra[name]))):
@@ -211,7 +216,7 @@ def facts_of(mcmc: bnn.MCMC, method: str, task: Task) -> dict[str, Any]:
     has_trajectories = method not in (GIBBS_SGHMC, SVRG)
     if not has_trajectories:
         found["accept_prob"] = ""
-    length = task.leapfrogs * found["step_size"] if has_trajectories else ""
+    length = leapfrogs_of(method, task) * found["step_size"] if has_trajectories else ""
     return {name.replace("_", " "): value for name, value in found.items()} | {"time": length}
 
 
@@ -237,7 +242,7 @@ def run(
         progress_bar=False,
     )
     gibbs = method in (GIBBS_HMC, GIBBS_SGHMC)
-    fields = ("block_states",) if gibbs else FIELDS[1:] if method == SVRG else ()
+    fields = ("block_states",) if gibbs else FIELDS
     start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
     mcmc.run(jax.random.key(1), data.x, data.y, init_params=start, extra_fields=fields)
     found = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}

@@ -9,6 +9,7 @@ from benchmarks.mixing import (
     against_hmc,
     bias_by_dimension,
     hidden_heat,
+    mnist_gibbs_words,
     modes_or_posterior,
     networks_beside_full_batch,
     which_sampler,
@@ -267,3 +268,10 @@ def beside_the_posterior(rows):
             row["precisions_max_rhat"],
             f"{row['run_seconds']:.0f}",
         ).replace("-0", "−0")
+
+
+def images_and_precisions(rows):
+    """Both tables of the four precisions: what each run predicts, and how it moved."""
+    for table in (mnist_gibbs_words.predictions, mnist_gibbs_words.sampling):
+        for row in table(rows):
+            yield line(*row.values())

@@ -26,6 +26,7 @@ from sentences_of_mixing import (
     cost_of_integrating,
     ensembles_in_a_sentence,
     heat_by_method,
+    images_and_precisions,
     integrated_beside_plain,
     ladders_that_travel,
     minibatches_of_networks_in_a_sentence,
@@ -287,6 +288,13 @@ CLAIMS = {
         mixing_by_coordinates,
         {"problem": "airfoil", "coordinates": "output layer integrated out"},
         "precisions_max_rhat",
+    ),
+    "mnist_gibbs": Claim(
+        "mixing/mnist_gibbs",
+        (MIXING,),
+        images_and_precisions,
+        {"task": "two digits", "method": "start", "start": "optimize"},
+        "error, average",
     ),
     "bias_by_dimension": Claim(
         "mixing/bias_by_dimension",

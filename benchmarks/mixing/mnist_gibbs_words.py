@@ -26,6 +26,19 @@ def both_chains(row: Row, layer: str) -> str:
     return f"{row[f'mean {layer}']:.3g}, {row[f'mean {layer}, second chain']:.3g}"
 
 
+def worst_and_median(row: Row, of: str) -> str:
+    """R-hat; empty for chains of fewer than four draws in their later half, which have none."""
+    worst, median = row[f"worst R-hat{of}"], row[f"median R-hat{of}"]
+    return f"{worst:.2f} ({median:.2f})" if worst > 0 else ""
+
+
+def verdict_of(row: Row) -> str:
+    """Whether a run has converged, by its worst R-hat of test probabilities."""
+    if row["method"] == START:
+        return said_of(START, 0.0)
+    return said_of("posterior", row["worst R-hat"]) if row["worst R-hat"] > 0 else "too short"
+
+
 def name_of(row: Row) -> str:
     """The method, and what of it is varied."""
     own = [row["method"]]
@@ -51,7 +64,7 @@ def predictions(rows: Sequence[Row]) -> Iterator[Row]:
             "error, average": short(row["error, average"], 3),
             "log score, last": short(row["log score, last"], 3),
             "log score, average": short(row["log score, average"], 3),
-            "less that of the reference": "" if is_reference else difference,
+            "above the reference's": "" if is_reference else difference,
             "total variation": "" if is_reference else short(row["total variation"], 3),
             "same class": "" if is_reference else short(row["same class"], 3),
             "between its chains": short(row["chains apart"], 3),
@@ -74,10 +87,8 @@ def sampling(rows: Sequence[Row]) -> Iterator[Row]:
             "time of a trajectory": "" if row["time"] == "" else f"{row['time']:.2g}",
             "kinetic": short(row["kinetic temperature"]),
             "along gradients": short(row["gradient temperature"], 1),
-            "R-hat": f"{row['worst R-hat']:.2f} ({row['median R-hat']:.2f})",
-            "R-hat, precisions": (
-                f"{row['worst R-hat, precisions']:.2f} ({row['median R-hat, precisions']:.2f})"
-            ),
+            "R-hat": worst_and_median(row, ""),
+            "R-hat, precisions": worst_and_median(row, ", precisions"),
         }
 
 
@@ -87,10 +98,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     blank = dict.fromkeys(next(iter(moved.values())), "")
     made = []
     for row, end in zip(predictions(rows), ends(rows)):
-        kind = "start" if end["method"] == START else "posterior"
-        verdict = said_of(kind, end["worst R-hat"])
         own = moved.get((row["task"], row["method"]), {})
-        made.append({**blank, **own, **row, "verdict": verdict})
+        made.append({**blank, **own, **row, "verdict": verdict_of(end)})
     return made
 
 
@@ -108,7 +117,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
             f"{own[0]['gradients']} passes {both_chains(own[0], LAYERS[0])}, after {end['gradients']} "
             f"{both_chains(end, LAYERS[0])}{began}. Log score {end['log score, average']:.3f}, total "
             f"variation from the reference {end['total variation']:.3f}, between its own chains "
-            f"{end['chains apart']:.3f}; worst R-hat {end['worst R-hat']:.2f}."
+            f"{end['chains apart']:.3f}; {verdict_of(end)}."
         )
 
 
@@ -143,12 +152,15 @@ def figure(rows: Sequence[Row]) -> Any:
                 name = f"mean {LAYERS[0]}{chain}"
                 values = [r[name] for r in start] + [r[name] for r in curve]
                 line[1].plot([0] * len(start) + passes, values, "o-", color=color, ms=3)
-            line[2].plot(passes, [r["total variation"] for r in curve], "o-", color=color, ms=3)
+            # The reference ends at itself.
+            known = [r for r in curve if r["total variation"] > 0]
+            distances = [r["total variation"] for r in known]
+            line[2].plot([r["gradients"] for r in known], distances, "o-", color=color, ms=3)
         line[0].set(yscale="log", ylabel="negative log score of the average, nats", title=task)
         line[1].set(yscale="log", ylabel="precision of the first kernel, both chains")
         line[2].set(yscale="log", ylabel="total variation from the reference's end")
         for ax in line:
-            ax.set(xlabel="passes over the images", xscale="symlog")
+            ax.set(xlabel="passes over the images", xlim=(0, None))
             ax.spines[["top", "right"]].set_visible(False)
     fig.legend(
         *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False

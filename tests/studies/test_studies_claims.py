@@ -34,6 +34,7 @@ from sentences_of_mixing import (
     nearer_than_mean_field,
     next_best,
     output_integrated_out,
+    precisions_in_a_sentence,
     shared_noise_in_a_sentence,
     shares_of_methods,
     units_in_a_sentence,
@@ -295,6 +296,13 @@ CLAIMS = {
         images_and_precisions,
         {"task": "two digits", "method": "start", "start": "optimize"},
         "error, average",
+    ),
+    "mnist_gibbs: sentence": Claim(
+        "mixing/mnist_gibbs",
+        (EVIDENCE,),
+        precisions_in_a_sentence,
+        {"task": "ten digits", "method": "Gibbs, HMC", "draws": 23},
+        "mean Dense_0.kernel",
     ),
     "bias_by_dimension": Claim(
         "mixing/bias_by_dimension",

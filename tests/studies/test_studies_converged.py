@@ -83,7 +83,7 @@ CONVERGED = {
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
     "mixing/mnist_gibbs": lambda: [
-        row["worst R-hat"] <= RHAT_LIMIT
+        mnist_gibbs_words.verdict_of(row) == "converged"
         for row in mnist_gibbs_words.ends(rows_of("mixing/mnist_gibbs"))
         if row["method"] != mnist_gibbs_words.START
     ],

@@ -292,7 +292,7 @@ def images_and_precisions(rows):
         yield "{} on ten digits and {} on two".format(
             *(pair.replace(",", " and") for pair in found)
         )
-    first = [r for r in rows if r["method"] == "HMC, non-centred, moves"][0]
+    first = next(r for r in rows if r["method"] == "HMC, non-centred, moves")
     assert first["task"] == "ten digits"
     yield f"ran to a precision of {first['mean Dense_0.kernel']:.3f} in warm-up and was at"
     svrg = ends["ten digits", "BAOAB, non-centred, SVRG, noise taken off"]

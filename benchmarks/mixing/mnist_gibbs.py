@@ -60,12 +60,15 @@ def cells_of(size: str) -> list[Row]:
     tasks = list(SIZES[size])
     made = [one(task, method) for task in tasks for method in methods.METHODS]
     if len(tasks) > 1:
-        # Each of its passes takes three times as long as one of the other methods.
+        # On the first task it took 282 seconds, where the others of its budget took 63 to 121.
         made.remove(one(tasks[-1], methods.SVRG))
     made += [one(task, START, start) for task in tasks for start in START_KINDS]
     varied = tasks[-1]
-    made += [one(varied, methods.GIBBS_SGHMC, T=0.1), one(varied, methods.GIBBS_SGHMC, mass=4.0)]
     made.append(one(varied, methods.NON_CENTRED, SGHMC_END))
+    if size == "toy":
+        made.remove(one(varied, methods.NON_CENTRED))
+        return made
+    made += [one(varied, methods.GIBBS_SGHMC, T=0.1), one(varied, methods.GIBBS_SGHMC, mass=4.0)]
     return made
 
 

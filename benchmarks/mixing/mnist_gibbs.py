@@ -1,125 +1,75 @@
-"""MNIST with Gibbs precisions and HMC, as in a course assignment, against SGHMC at equal cost.
+"""MNIST with precisions drawn by Gibbs, as in a course assignment: who samples that posterior?
 
-A 784-100-10 softmax network with a sigmoid hidden layer and four groups of weights (two kernels, two
-biases), each N(0, 1/λ) with λ ~ Gamma(α, β), α = β = 1. One sweep draws the four precisions from their
-conditionals, λ | w ~ Gamma(α + n/2, β + |w|²/2), and then moves all weights given them: by one HMC
-trajectory of L leapfrogs on all 60,000 rows, accepted or rejected, or by SGHMC on minibatches. The
-weights have temperature T and momenta of mass σ² (`--temperature`, `--mass`), so that they follow
-exp(-U/T) given the precisions; precisions are always drawn at T = 1, so that for another T sweeps
-leave no density that could be written down unchanged.
+A 784-100-10 network with four precisions on 2000 images of ten digits, and 784-100-2 on 2000 of the digits
+3 and 5. In the exercise one sweep draws the four precisions from their conditionals,
+λ | w ~ Gamma(α + n/2, β + |w|²/2), and then moves all weights given them, by a trajectory of HMC or by SGHMC
+on minibatches. Beside these two: HMC in non-centred coordinates, with a redraw of the precisions and a step
+along their ridges after each trajectory; HMC with the precisions integrated out; BAOAB on minibatches whose
+noise is reduced (SVRG) and taken off. All begin at the same trained weights and have as many passes over the
+images; three times as many has the reference. Weights under Gibbs draws may have a temperature T, so that
+they follow exp(-U/T) given the precisions, and momenta a mass; both are varied for SGHMC, in runs of a fifth
+of the passes. One run begins at the end of SGHMC, with half of the passes.
 
-All ten digits, and two that are hard to tell (3 and 5), which is the binary variant: two outputs.
-An epoch is a pass over the rows: one full gradient, of which a trajectory takes L + 1 (the precisions
-have changed at its start), or as many minibatches as fill it. Two chains from untrained starts, with
-a fixed step. Error and log score on the test rows by epoch, of the last draw and of the average over
-the later half of the draws so far (both chains); precisions beside their conditional means. A cell that
-is interrupted goes on from its checkpoint.
+Error and log score on test images by passes, of the last draw and of the average over the later half of the
+draws so far; precisions with their conditional means; and how far average probabilities are from those of
+the reference. A cell that is finished is kept, and so is what others need of it until all are.
 
-    python -m benchmarks.mixing.mnist_gibbs [--quick | --toy] [--temperature 1] [--mass 1]
+    python -m benchmarks.mixing.mnist_gibbs [--quick | --toy]
 
 Source of the scheme: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), section 3.2; of the
 other sampler: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014).
 """
 
-import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared import data_sets
-from benchmarks._shared.mnist_posteriors import convergence, quality, said_of
+from benchmarks._shared.mnist_posteriors import convergence, quality
 from benchmarks._shared.study import Row, Study, parser
-from numpyro_bnn import preconditioners, priors
+from benchmarks.mixing import mnist_gibbs_methods as methods
+from benchmarks.mixing.mnist_gibbs_methods import LAYERS, Draws, Pace, Task
+from benchmarks.mixing.mnist_gibbs_words import KEYS, START, figure, findings, summary
 
-CONCENTRATION = RATE = 1.0
-CHAINS, LEAPFROGS = 2, 60
-SWEEP = LEAPFROGS + 1  # epochs
-BATCH = 500
-# Time steps over σ / √N. HMC's lies between 0.1 and 0.2, at which 4 of 5 and 2 of 3 trajectories of 40
-# steps on 3000 rows were accepted; shorter trajectories from untrained starts get nowhere: after 12 of 10
-# steps the error was 0.4 to 0.9. SGHMC's is what a learning rate of 0.1 for the mean loss, with a momentum
-# coefficient of 0.9, amounts to.
-HMC_STEP, LEARNING_RATE, DAMPING = 0.15, 0.1, 0.1
-METHODS = ("Gibbs, HMC", "Gibbs, SGHMC")
-LAYERS = ("Dense_0.kernel", "Dense_0.bias", "Dense_1.kernel", "Dense_1.bias")
-
-
-class Task(NamedTuple):
-    """Which digits, how many rows at most, hidden units, and sweeps of HMC."""
-
-    digits: tuple[int, ...]
-    rows: int
-    tests: int
-    hidden: int
-    sweeps: int
-
-
-TEN, TWO = tuple(range(10)), (3, 5)
-TASKS = {
+TEN, TWO = "ten digits", "two digits"
+DIGITS = tuple(range(10))
+SIZES = {
     "full": {
-        "ten digits": Task(TEN, 60_000, 10_000, 100, 12),
-        "two digits": Task(TWO, 60_000, 10_000, 100, 40),
+        TEN: Task(DIGITS, 2000, 2000, 100, 3500, 10_500, 100, 300),
+        TWO: Task((3, 5), 2000, 2000, 100, 3500, 10_500, 100, 300),
     },
-    "quick": {
-        "ten digits": Task(TEN, 1_500, 1_000, 100, 8),
-        "two digits": Task(TWO, 1_000, 1_000, 100, 8),
-    },
-    "toy": {
-        "ten digits": Task(TEN, 500, 50, 5, 8),
-        "two digits": Task(TWO, 500, 50, 5, 8),
-    },
+    "quick": {TWO: Task((3, 5), 500, 500, 20, 240, 480, 20, 100)},
+    "toy": {TWO: Task((3, 5), 200, 50, 5, 60, 120, 5, 50)},
 }
+SGHMC_END = "end of SGHMC"
+ROWS = 6
+START_KINDS = (methods.TRAINED, methods.OPTIMIZE)
 
 
-def network(task: Task) -> Any:
-    return bnn.MLP([task.hidden], len(task.digits), jax.nn.sigmoid)
+def cells_of(size: str) -> list[Row]:
+    """Starts, then methods from the same start (the reference first), then what is varied."""
 
+    def one(
+        task: str, method: str, start: str = methods.TRAINED, T: float = 1.0, mass: float = 1.0
+    ):
+        return dict(zip(KEYS, (task, method, start, T, mass)))
 
-def kernel(method: str, model: Callable, rows: int, temperature: float, mass: float) -> Any:
-    """Gibbs draws of the precisions, then weights by the method that the name ends in."""
-    ingredients = {
-        "temperature": temperature,
-        "preconditioner": preconditioners.diagonal(1 / mass),
-    }
-    if method == METHODS[0]:
-        step = HMC_STEP * math.sqrt(mass / rows)
-        return bnn.neal(model, step_size=step, num_steps=LEAPFROGS, window=1, **ingredients)
-    step = math.sqrt(LEARNING_RATE * mass / rows)
-    return bnn.neal(
-        model,
-        bnn.SGHMC,
-        step_size=step,
-        friction=DAMPING / step,
-        batch_size=min(BATCH, rows),
-        **ingredients,
-    )
-
-
-def conditional_mean(squares: Any, count: int) -> Any:
-    """Mean of λ | w ~ Gamma(α + n/2, β + |w|²/2), from the sum of squares of n weights."""
-    return (CONCENTRATION + count / 2) / (RATE + squares / 2)
-
-
-def recorder(task: Task, x_test: np.ndarray) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """What is kept of a draw: its test probabilities, its precisions and their conditional means."""
-    net = network(task)
-
-    def record(sites: Mapping[str, Any]) -> dict[str, Any]:
-        weights = {f"net/{layer}": sites[f"net/{layer}"] for layer in LAYERS}
-        logits = net.apply({"params": bnn.to_params(weights)}, x_test)
-        kept = {"probs": jax.nn.softmax(logits)}
-        for layer in LAYERS:
-            site = sites[f"net/{layer}"]
-            kept[f"λ {layer}"] = sites[f"net/{layer}.precision"]
-            kept[f"mean {layer}"] = conditional_mean((site**2).sum(), site.size)
-        return kept
-
-    return record
+    tasks = list(SIZES[size])
+    made = [one(task, method) for task in tasks for method in methods.METHODS]
+    if len(tasks) > 1:
+        # On the first task it took 282 seconds, where the others of its budget took 63 to 121.
+        made.remove(one(tasks[-1], methods.SVRG))
+    made += [one(task, START, start) for task in tasks for start in START_KINDS]
+    varied = tasks[-1]
+    made.append(one(varied, methods.NON_CENTRED, SGHMC_END))
+    if size == "toy":
+        made.remove(one(varied, methods.NON_CENTRED))
+        return made
+    made += [one(varied, methods.GIBBS_SGHMC, T=0.1), one(varied, methods.GIBBS_SGHMC, mass=4.0)]
+    return made
 
 
 def later_half(values: np.ndarray, draw: int) -> np.ndarray:
@@ -127,169 +77,105 @@ def later_half(values: np.ndarray, draw: int) -> np.ndarray:
     return values[:, (draw + 1) // 2 : draw + 1].mean((0, 1))
 
 
-def draws(
-    task: Task, method: str, temperature: float, mass: float, data: Any, folder: Path
-) -> dict[str, np.ndarray]:
-    """Recorded draws, (chain, sweep, …), from the checkpoint in the folder where there is one."""
+def apart(probs: np.ndarray, other: np.ndarray, y: np.ndarray) -> Row:
+    """How far two sets of probabilities (image, class) are apart; log scores image by image."""
+    scores = [np.log(np.maximum(p[np.arange(len(y)), y], 1e-30)) for p in (probs, other)]
+    gap = bnn.scores.paired_difference(*scores)
+    return {
+        "total variation": float(np.abs(probs - other).sum(1).mean() / 2),
+        "same class": float(np.mean(probs.argmax(1) == other.argmax(1))),
+        "difference": gap.difference,
+        "its error": gap.standard_error,
+    }
 
-    def model(x: Any, y: Any = None) -> None:
-        prior = priors.Hierarchical(CONCENTRATION, RATE)
-        net = bnn.random_module("net", network(task), prior, x[:1])
-        bnn.likelihoods.categorical(net, y, x=x)
 
-    rows = len(data.x)
-    steps = 1 if method == METHODS[0] else SWEEP * max(1, rows // BATCH)
-    mcmc = bnn.MCMC(
-        kernel(method, model, rows, temperature, mass),
-        num_warmup=0,
-        num_samples=task.sweeps * steps,
-        num_chains=CHAINS,
-        thinning=steps,
-        chain_method="sequential",
-        record=recorder(task, data.x_test),
-        checkpoint=folder,
-        checkpoint_every=steps * max(1, task.sweeps // 5),
-        progress_bar=False,
-    )
-    try:
-        mcmc.resume(data.x, data.y)
-    except FileNotFoundError:
-        # Prior draws, kernels shrunk: nothing is trained before the first epoch.
-        starts = bnn.optimize(
-            model,
-            jax.random.key(0),
-            data.x,
-            data.y,
-            num_chains=CHAINS,
-            num_steps=0,
-            progress_bar=False,
-        )
-        mcmc.run(jax.random.key(1), data.x, data.y, init_params=starts)
-    return {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
+def rows_of(drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | None) -> Iterator[Row]:
+    """A row for each sixth of the draws, or for each draw of less than six."""
+    probs = drawn.found["probs"]
+    number = probs.shape[1]
+    for draw in sorted({max(1, round(number * part / ROWS)) - 1 for part in range(1, ROWS + 1)}):
+        half = slice((draw + 1) // 2, draw + 1)
+        average = later_half(probs, draw)
+        row: Row = {
+            "gradients": round((pace.warmup + (draw + 1) * pace.thinning) * pace.gradients),
+            "draws": draw + 1,
+        }
+        last = [quality(p[draw], y) for p in probs]
+        for name in ("error", "log score"):
+            row[f"{name}, last"] = float(np.mean([one[name] for one in last]))
+            row[f"{name}, average"] = quality(average, y)[name]
+        for layer in LAYERS:
+            sampled = drawn.found.get(f"λ {layer}")
+            row[f"λ {layer}"] = "" if sampled is None else float(sampled[0, draw])
+            row[f"mean {layer}"] = float(drawn.found[f"mean {layer}"][0, draw])
+            row[f"mean {layer}, second chain"] = float(drawn.found[f"mean {layer}"][1, draw])
+        logs = np.log(np.stack([drawn.found[f"mean {layer}"] for layer in LAYERS], -1))
+        row |= convergence(probs[:, half])
+        of_precisions = convergence(logs[:, half])
+        row["worst R-hat, precisions"] = of_precisions["worst R-hat"]
+        row["median R-hat, precisions"] = of_precisions["median R-hat"]
+        chains = probs[:, half].mean(1)
+        row["chains apart"] = float(np.abs(chains[0] - chains[1]).sum(1).mean() / 2)
+        row |= apart(average, average if reference is None else reference, y)
+        yield row | drawn.facts
+
+
+def kept_as(cell: Mapping[str, Any]) -> str:
+    return "_".join(str(cell[k]) for k in KEYS).replace(" ", "_").replace(",", "").replace("/", "")
 
 
 def cell(
-    wanted: Task, source: Path | None, folder: Path, method: str, temperature: float, mass: float
+    tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked: Any
 ) -> Iterator[Row]:
-    """A row for every sweep of one method on one task."""
-    data = data_sets.mnist(source, wanted.rows, wanted.tests, digits=wanted.digits)
-    found = draws(wanted, method, temperature, mass, data, folder)
-    facts = convergence(found["probs"][:, wanted.sweeps // 2 :]) | {"rows": len(data.x)}
-    # A rejected trajectory leaves the weights, and with them every conditional mean.
-    means = found[f"mean {LAYERS[0]}"]
-    facts["moved"] = float(np.mean(means[:, 1:] != means[:, :-1]))
-    for draw in range(wanted.sweeps):
-        last = [quality(p[draw], data.y_test) for p in found["probs"]]
-        average = quality(later_half(found["probs"], draw), data.y_test)
-        row: Row = {"epoch": (draw + 1) * SWEEP}
-        for name in ("error", "log score"):
-            row[f"{name}, last"] = float(np.mean([one[name] for one in last]))
-            row[f"{name}, average"] = average[name]
-        row |= {k: float(v[0, draw]) for k, v in found.items() if k != "probs"}
-        yield row | facts
+    """The rows of one run; what other cells need of it is kept in the folder."""
+    task = tasks[asked["task"]]
+    if asked["start"] == SGHMC_END:
+        task = task._replace(gradients=task.gradients // 2)
+    elif asked["temperature"] != 1 or asked["mass"] != 1:
+        task = task._replace(gradients=task.gradients // 5)
+    data = methods.load(task, data_folder)
+
+    def file(**other: Any) -> Path:
+        return folder / f"{kept_as({**asked, **other})}.npz"
+
+    plain = {"start": methods.TRAINED, "temperature": 1.0, "mass": 1.0}
+    if asked["start"] == SGHMC_END:
+        with np.load(file(**plain, method=methods.GIBBS_SGHMC)) as kept:
+            weights = {f"net/{layer}": kept[layer] for layer in LAYERS}
+    else:
+        weights = methods.trained(task, data_folder, asked["start"])
+    if asked["method"] == START:
+        drawn, pace = methods.start_alone(task, data, weights)
+    else:
+        options = asked["temperature"], asked["mass"]
+        drawn = methods.run(task, asked["method"], data, weights, *options)
+        pace = methods.pace(asked["method"], task, len(data.x))
+    probs = drawn.found["probs"]
+    average = later_half(probs, probs.shape[1] - 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {layer: drawn.last[f"net/{layer}"] for layer in LAYERS}
+    np.savez(file(), average=average, **parts)
+    long = file(**plain, method=methods.REFERENCE)
+    reference = None
+    if long.is_file():
+        with np.load(long) as kept:
+            reference = kept["average"]
+    rows = list(rows_of(drawn, data.y_test, pace, reference))
+    for row in rows if asked["method"] != START else rows[-1:]:
+        yield {"rows": len(data.x)} | row
 
 
-def summary(rows: list[Row]) -> Iterator[Row]:
-    """The last epoch of every cell."""
-    ends = {}
-    for row in rows:
-        ends[row["task"], row["method"], row["temperature"], row["mass"]] = row
-    for row in ends.values():
-        line = {k: row[k] for k in ("task", "rows", "method", "temperature", "mass", "epoch")}
-        for name in ("error", "log score"):
-            line |= {k: row[k] for k in (f"{name}, last", f"{name}, average")}
-        line |= {k: row[k] for k in ("moved", "worst R-hat", "median R-hat", "least ESS")}
-        line["verdict"] = said_of("posterior", row["worst R-hat"])
-        yield line
-
-
-def findings(rows: list[Row]) -> Iterator[str]:
-    """Who is ahead at the end and on the way, and whether precisions have settled."""
-    for task in dict.fromkeys(r["task"] for r in rows):
-        curves = [[r for r in rows if r["task"] == task and r["method"] == m] for m in METHODS]
-        hmc, sghmc = curves
-        ahead = {
-            name: sum(a[name] > b[name] for a, b in zip(hmc, sghmc))
-            for name in ("log score, average", "log score, last")
-        }
-        for name, count in ahead.items():
-            yield f"{task}, {name}: HMC ahead of SGHMC at {count} of {len(hmc)} equal costs."
-        level = hmc[-1]["error, average"]
-        first = next((r["epoch"] for r in sghmc if r["error, average"] <= level), None)
-        yield (
-            f"{task}: HMC's average ends at an error of {level:.4f} after {hmc[-1]['epoch']} epochs; "
-            + (f"SGHMC's has it after {first}." if first else "SGHMC's never has it.")
-        )
-        for method, curve in zip(METHODS, curves):
-            end = curve[-1]
-            said = said_of("posterior", end["worst R-hat"])
-            half_way = curve[len(curve) // 2]
-            precisions = "; ".join(
-                f"{layer} {half_way[f'mean {layer}']:.3g}, {end[f'mean {layer}']:.3g}"
-                for layer in LAYERS
-            )
-            yield (
-                f"{task}, {method}: sweeps that moved {end['moved']:.2f}; worst R-hat of probabilities "
-                f"{end['worst R-hat']:.2f}, median {end['median R-hat']:.2f}: {said}. Conditional means "
-                f"of precisions half way and at the end: {precisions}."
-            )
-
-
-def figure(rows: list[Row]) -> Any:
-    import matplotlib.pyplot as plt
-
-    tasks = list(dict.fromkeys(r["task"] for r in rows))
-    fig, axes = plt.subplots(
-        len(tasks), 3, figsize=(14, 4 * len(tasks)), layout="constrained", squeeze=False
-    )
-    for line, task in zip(axes, tasks):
-        curves = {m: [r for r in rows if r["task"] == task and r["method"] == m] for m in METHODS}
-        for ax, name in zip(line, ("error", "log score")):
-            for color, (method, curve) in zip(bnn.plots.PALETTE, curves.items()):
-                epochs = [r["epoch"] for r in curve]
-                for what, style in (("average", "-"), ("last", ":")):
-                    values = [abs(r[f"{name}, {what}"]) for r in curve]
-                    ax.plot(epochs, values, style, color=color, label=f"{method}, {what}")
-            shown = name if name == "error" else "negative log score, nats"
-            ax.set(yscale="log", xlabel="epoch (full gradients)", ylabel=shown, title=task)
-        line[0].legend(frameon=False, fontsize=8)
-        for color, layer in zip(bnn.plots.PALETTE, LAYERS):
-            curve = curves[METHODS[0]]
-            epochs = [r["epoch"] for r in curve]
-            for key, style in (("λ", "."), ("mean", "-")):
-                values = [r[f"{key} {layer}"] for r in curve]
-                label = layer if key == "mean" else None
-                line[2].plot(epochs, values, style, color=color, label=label)
-        line[2].set(
-            yscale="log",
-            xlabel="epoch",
-            ylabel="precision λ",
-            title=f"{task}, {METHODS[0]}: draws (dots), conditional means",
-        )
-        line[2].legend(frameon=False, fontsize=8)
-    return fig
-
-
-def main(argv: list[str] | None = None) -> None:
-    made = parser(__doc__)
-    made.add_argument("--temperature", type=float, default=1.0, help="of the weights, T")
-    made.add_argument("--mass", type=float, default=1.0, help="of the momenta, σ²")
-    given = made.parse_args(argv)
-    keys = ("task", "method", "temperature", "mass", "epoch")
-    study = Study(__file__, keys, given)
-    own = {"temperature": given.temperature, "mass": given.mass}
-    cells = [{"task": t, "method": m, **own} for t in TASKS[given.size] for m in METHODS]
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    study = Study(__file__, KEYS, given)
     unfinished = study.folder / "mnist_gibbs_runs"
 
-    def compute(task: str, method: str, temperature: float, mass: float) -> Iterator[Row]:
-        wanted = TASKS[given.size][task]
-        folder = unfinished / f"{task} {method} {temperature} {mass}".replace(" ", "_")
-        return cell(wanted, given.data, folder, method, temperature, mass)
+    def compute(**asked: Any) -> Iterator[Row]:
+        return cell(SIZES[given.size], given.data, unfinished, **asked)
 
-    study.run(cells, compute)
+    study.run(cells_of(given.size), compute)
     shutil.rmtree(unfinished, ignore_errors=True)
-    shown = [r for r in study.rows if all(r[k] == v for k, v in own.items())]
-    study.publish(list(summary(study.rows)), findings(shown), figure(shown))
+    study.publish(summary(study.rows), findings(study.rows), figure(study.rows))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """What the page of mixing says of stored rows: lines of tables, and numbers as they stand in sentences."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from pages_of_studies import line, number, rows_of
@@ -9,6 +11,7 @@ from benchmarks.mixing import (
     against_hmc,
     bias_by_dimension,
     hidden_heat,
+    mnist_gibbs_words,
     modes_or_posterior,
     networks_beside_full_batch,
     which_sampler,
@@ -267,3 +270,52 @@ def beside_the_posterior(rows):
             row["precisions_max_rhat"],
             f"{row['run_seconds']:.0f}",
         ).replace("-0", "−0")
+
+
+def ends_of_images(rows):
+    """The last row of each run as it is, by task and method, and of starts by where they come from."""
+    words = mnist_gibbs_words
+    return {(row["task"], words.name_of(row)): row for row in words.ends(rows)}
+
+
+def images_and_precisions(rows):
+    """Both tables of the four precisions, and what is said of them."""
+    for table in (mnist_gibbs_words.predictions, mnist_gibbs_words.sampling):
+        for row in table(rows):
+            yield line(*row.values())
+    ends, both = (
+        ends_of_images(rows),
+        partial(mnist_gibbs_words.both_chains, layer="Dense_0.kernel"),
+    )
+    for method in ("Gibbs, HMC", "HMC, collapsed"):
+        found = [both(ends[task, method]) for task in ("ten digits", "two digits")]
+        yield "{} on ten digits and {} on two".format(
+            *(pair.replace(",", " and") for pair in found)
+        )
+    first = next(r for r in rows if r["method"] == "HMC, non-centred, moves")
+    assert first["task"] == "ten digits"
+    yield f"ran to a precision of {first['mean Dense_0.kernel']:.3f} in warm-up and was at"
+    svrg = ends["ten digits", "BAOAB, non-centred, SVRG, noise taken off"]
+    sghmc = [ends[task, "Gibbs, SGHMC"] for task in ("ten digits", "two digits")]
+    yield "{:.0f} and {:.0f} along gradients".format(*(r["gradient temperature"] for r in sghmc))
+    yield f"({svrg['gradient temperature']:.1f} with SVRG)"
+    own = [ends[task, "HMC, non-centred, moves, long"] for task in ("ten digits", "two digits")]
+    yield "{:.3f} and {:.3f} from each other".format(*(r["chains apart"] for r in own))
+    dead = ends["ten digits", "start, optimize"]
+    yield f"error {dead['error, average']:.3f} on ten digits"
+
+
+def precisions_in_a_sentence(rows):
+    ends = ends_of_images(rows)
+
+    def pair(method):
+        row = ends["ten digits", method]
+        names = ("mean Dense_0.kernel", "mean Dense_0.kernel, second chain")
+        return "{:.3g} and {:.3g}".format(*(row[name] for name in names))
+
+    sghmc = ends["ten digits", "Gibbs, SGHMC"]
+    begin, long = pair("start, trained under N(0, 1)"), pair("HMC, non-centred, moves, long")
+    yield f"non-centred HMC with moves takes the precision of the first kernel from {begin} to {long}"
+    yield f"Gibbs with HMC to {pair('Gibbs, HMC')}, collapsed HMC to {pair('HMC, collapsed')}"
+    yield f"SGHMC to {pair('Gibbs, SGHMC')}"
+    yield f"{sghmc['difference']:.3f} ± {sghmc['its error']:.3f} nats"

@@ -18,6 +18,7 @@ from benchmarks.mixing import (
     hard_posteriors,
     hierarchical_posteriors,
     mnist_gibbs,
+    mnist_gibbs_methods,
     modes_by_width,
     modes_or_posterior,
     which_sampler,
@@ -186,7 +187,7 @@ def test_units_that_no_row_switches_on_are_counted():
 
 
 def test_the_conditional_mean_of_a_precision_is_that_of_the_library():
-    prior = bnn.priors.Hierarchical(mnist_gibbs.CONCENTRATION, mnist_gibbs.RATE)
+    prior = bnn.priors.Hierarchical(mnist_gibbs_methods.CONCENTRATION, mnist_gibbs_methods.RATE)
 
     def model():
         prior.sample("net", {"kernel": (3, 4)})
@@ -194,8 +195,39 @@ def test_the_conditional_mean_of_a_precision_is_that_of_the_library():
     sites = trace(seed(bnn.parameterize(model, "centered"), 0)).get_trace()
     (level,) = levels_of(sites).values()
     weights = np.asarray(sites["net/kernel"]["value"])
-    found = mnist_gibbs.conditional_mean((weights**2).sum(), weights.size)
+    found = mnist_gibbs_methods.conditional_mean((weights**2).sum(), weights.size)
     np.testing.assert_allclose(found, level.conditional({"net/kernel": weights}).mean, rtol=1e-6)
+
+
+def test_chains_begin_at_the_given_weights_with_precisions_at_their_conditional_means():
+    task = mnist_gibbs_methods.Task((3, 5), 9, 9, 4, 10, 10, 2, 1)
+    x, y = np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32), np.arange(9) % 2
+    potential = bnn.potential_of(mnist_gibbs_methods.model_of(task), x, y)
+    shapes = dict(zip(mnist_gibbs_methods.LAYERS, ((6, 4), (4,), (4, 2), (2,))))
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    weights = {
+        f"net/{layer}": 3 * jax.random.normal(key, (1, *shape))
+        for key, (layer, shape) in zip(keys, shapes.items())
+    }
+    start = {n: v[0] for n, v in mnist_gibbs_methods.starts_at(weights).items()}
+    found = potential.constrain(start, deterministic=True)
+    for name, value in weights.items():
+        np.testing.assert_allclose(found[name], value[0], rtol=1e-5)
+        mean = mnist_gibbs_methods.conditional_mean((value**2).sum(), value.size)
+        np.testing.assert_allclose(found[f"{name}.precision"], mean, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", ["full", "quick"])
+def test_methods_that_are_compared_have_as_many_passes(size):
+    """Up to one trajectory; a third of them is warm-up; the reference has more, and longer ones."""
+    for task in mnist_gibbs.SIZES[size].values():
+        for method in mnist_gibbs_methods.METHODS:
+            given = mnist_gibbs_methods.pace(method, task, task.rows)
+            passes = (given.warmup + given.draws * given.thinning) * given.gradients
+            budget = task.long if method == mnist_gibbs_methods.REFERENCE else task.gradients
+            most = mnist_gibbs_methods.leapfrogs_of(method, task) + 3
+            assert budget - most <= passes <= budget
+            assert given.draws > 3
 
 
 def test_the_average_is_over_the_later_half_so_far():

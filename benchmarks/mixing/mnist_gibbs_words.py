@@ -1,0 +1,168 @@
+"""What `mnist_gibbs` says of its rows: a table of the ends of all runs, sentences, and the figure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks._shared.mnist_posteriors import said_of
+from benchmarks._shared.study import Row
+from benchmarks.mixing.mnist_gibbs_methods import LAYERS, METHODS, REFERENCE, TRAINED
+
+START = "start"
+KEYS = ("task", "method", "start", "temperature", "mass")
+
+
+def ends(rows: Sequence[Row]) -> list[Row]:
+    """The last row of every run; of starts the only one."""
+    return list({tuple(row[k] for k in KEYS): row for row in rows}.values())
+
+
+def short(value: Any, digits: int = 2) -> str:
+    """A number of a table; empty where there is none."""
+    return "" if value == "" else f"{value:.{digits}f}".replace("-", "−")
+
+
+def both_chains(row: Row, layer: str) -> str:
+    """Conditional means of a precision, of each chain."""
+    return f"{row[f'mean {layer}']:.3g}, {row[f'mean {layer}, second chain']:.3g}"
+
+
+def worst_and_median(row: Row, of: str) -> str:
+    """R-hat; empty for chains of fewer than four draws in their later half, which have none."""
+    worst, median = row[f"worst R-hat{of}"], row[f"median R-hat{of}"]
+    return f"{worst:.2f} ({median:.2f})" if worst > 0 else ""
+
+
+def verdict_of(row: Row) -> str:
+    """Whether a run has converged, by its worst R-hat of test probabilities."""
+    if row["method"] == START:
+        return said_of(START, 0.0)
+    return said_of("posterior", row["worst R-hat"]) if row["worst R-hat"] > 0 else "too short"
+
+
+def name_of(row: Row) -> str:
+    """The method, and what of it is varied."""
+    own = [row["method"]]
+    if row["method"] == START or row["start"] != TRAINED:
+        own.append(row["start"])
+    if row["temperature"] != 1:
+        own.append(f"T = {row['temperature']:g}")
+    if row["mass"] != 1:
+        own.append(f"mass {row['mass']:g}")
+    return ", ".join(own)
+
+
+def predictions(rows: Sequence[Row]) -> Iterator[Row]:
+    """What every run predicts, and how far that is from the reference."""
+    known = {row["task"] for row in rows if row["method"] == REFERENCE}
+    for row in ends(rows):
+        is_reference = row["method"] == REFERENCE or row["task"] not in known
+        difference = f"{short(row['difference'], 3)} ± {short(row['its error'], 3)}"
+        yield {
+            "task": row["task"],
+            "method": name_of(row),
+            "error, last": short(row["error, last"], 3),
+            "error, average": short(row["error, average"], 3),
+            "log score, last": short(row["log score, last"], 3),
+            "log score, average": short(row["log score, average"], 3),
+            "above the reference's": "" if is_reference else difference,
+            "total variation": "" if is_reference else short(row["total variation"], 3),
+            "same class": "" if is_reference else short(row["same class"], 3),
+            "between its chains": short(row["chains apart"], 3),
+        }
+
+
+def sampling(rows: Sequence[Row]) -> Iterator[Row]:
+    """How every run moved, and whether its chains agree."""
+    for row in ends(rows):
+        if row["method"] == START:
+            continue
+        yield {
+            "task": row["task"],
+            "method": name_of(row),
+            "passes": str(row["gradients"]),
+            "draws": str(row["draws"]),
+            "precision of the first kernel": both_chains(row, LAYERS[0]),
+            "of the second": both_chains(row, LAYERS[2]),
+            "acceptance": short(row["accept prob"]),
+            "time of a trajectory": "" if row["time"] == "" else f"{row['time']:.2g}",
+            "kinetic": short(row["kinetic temperature"]),
+            "along gradients": short(row["gradient temperature"], 1),
+            "R-hat": worst_and_median(row, ""),
+            "R-hat, precisions": worst_and_median(row, ", precisions"),
+        }
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """One line for every run: what it predicts, how it moved, and whether it has converged."""
+    moved = {(row["task"], row["method"]): row for row in sampling(rows)}
+    blank = dict.fromkeys(next(iter(moved.values())), "")
+    made = []
+    for row, end in zip(predictions(rows), ends(rows)):
+        own = moved.get((row["task"], row["method"]), {})
+        made.append({**blank, **own, **row, "verdict": verdict_of(end)})
+    return made
+
+
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Where the precision of the first kernel began, went, and ended, by run."""
+    begin = {r["task"]: r for r in rows if r["method"] == START and r["start"] == TRAINED}
+    for end in ends(rows):
+        if end["method"] == START:
+            continue
+        own = [r for r in rows if all(r[k] == end[k] for k in KEYS)]
+        first = begin.get(end["task"])
+        began = "" if first is None else f"; trained weights {both_chains(first, LAYERS[0])}"
+        yield (
+            f"{end['task']}, {name_of(end)}: precision of the first kernel after "
+            f"{own[0]['gradients']} passes {both_chains(own[0], LAYERS[0])}, after {end['gradients']} "
+            f"{both_chains(end, LAYERS[0])}{began}. Log score {end['log score, average']:.3f}, total "
+            f"variation from the reference {end['total variation']:.3f}, between its own chains "
+            f"{end['chains apart']:.3f}; {verdict_of(end)}."
+        )
+
+
+def plain(rows: Sequence[Row], task: str, method: str) -> list[Row]:
+    """The rows of a method as it is: from trained weights, with nothing varied."""
+    wanted = (task, method, TRAINED, 1, 1)
+    return [row for row in rows if tuple(row[k] for k in KEYS) == wanted]
+
+
+def figure(rows: Sequence[Row]) -> Any:
+    """By passes: log score of the average, precision of the first kernel, and distance of the chains."""
+    import matplotlib.pyplot as plt
+
+    tasks = [t for t in dict.fromkeys(r["task"] for r in rows) if plain(rows, t, REFERENCE)]
+    size = (13, 3.6 * len(tasks) + 0.8)
+    fig, axes = plt.subplots(len(tasks), 3, figsize=size, layout="constrained", squeeze=False)
+    colors = plt.get_cmap("tab10").colors
+    for line, task in zip(axes, tasks):
+        start = [r for r in rows if (r["task"], r["method"], r["start"]) == (task, START, TRAINED)]
+        for method, color in zip(METHODS, colors):
+            curve = plain(rows, task, method)
+            passes = [r["gradients"] for r in curve]
+            line[0].plot(
+                passes,
+                [-r["log score, average"] for r in curve],
+                "o-",
+                color=color,
+                ms=3,
+                label=method,
+            )
+            for chain in ("", ", second chain"):
+                name = f"mean {LAYERS[0]}{chain}"
+                values = [r[name] for r in start] + [r[name] for r in curve]
+                line[1].plot([0] * len(start) + passes, values, "o-", color=color, ms=3)
+            # The reference ends at itself.
+            known = [r for r in curve if r["total variation"] > 0]
+            distances = [r["total variation"] for r in known]
+            line[2].plot([r["gradients"] for r in known], distances, "o-", color=color, ms=3)
+        line[0].set(yscale="log", ylabel="negative log score of the average, nats", title=task)
+        line[1].set(yscale="log", ylabel="precision of the first kernel, both chains")
+        line[2].set(yscale="log", ylabel="total variation from the reference's end")
+        for ax in line:
+            ax.set(xlabel="passes over the images", xlim=(0, None))
+            ax.spines[["top", "right"]].set_visible(False)
+    fig.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
+    )
+    return fig

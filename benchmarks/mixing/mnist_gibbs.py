@@ -77,16 +77,17 @@ def later_half(values: np.ndarray, draw: int) -> np.ndarray:
     return values[:, (draw + 1) // 2 : draw + 1].mean((0, 1))
 
 
+# What is known of a run only while the average of its reference is.
+APART = ("total variation", "same class", "difference", "its error")
+
+
 def apart(probs: np.ndarray, other: np.ndarray, y: np.ndarray) -> Row:
     """How far two sets of probabilities (image, class) are apart; log scores image by image."""
     scores = [np.log(np.maximum(p[np.arange(len(y)), y], 1e-30)) for p in (probs, other)]
     gap = bnn.scores.paired_difference(*scores)
-    return {
-        "total variation": float(np.abs(probs - other).sum(1).mean() / 2),
-        "same class": float(np.mean(probs.argmax(1) == other.argmax(1))),
-        "difference": gap.difference,
-        "its error": gap.standard_error,
-    }
+    variation = float(np.abs(probs - other).sum(1).mean() / 2)
+    same = float(np.mean(probs.argmax(1) == other.argmax(1)))
+    return dict(zip(APART, (variation, same, gap.difference, gap.standard_error)))
 
 
 def rows_of(drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | None) -> Iterator[Row]:
@@ -116,7 +117,7 @@ def rows_of(drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | Non
         row["median R-hat, precisions"] = of_precisions["median R-hat"]
         chains = probs[:, half].mean(1)
         row["chains apart"] = float(np.abs(chains[0] - chains[1]).sum(1).mean() / 2)
-        row |= apart(average, average if reference is None else reference, y)
+        row |= dict.fromkeys(APART, "") if reference is None else apart(average, reference, y)
         yield row | drawn.facts
 
 

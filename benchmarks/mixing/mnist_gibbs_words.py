@@ -53,10 +53,11 @@ def name_of(row: Row) -> str:
 
 def predictions(rows: Sequence[Row]) -> Iterator[Row]:
     """What every run predicts, and how far that is from the reference."""
-    known = {row["task"] for row in rows if row["method"] == REFERENCE}
     for row in ends(rows):
-        is_reference = row["method"] == REFERENCE or row["task"] not in known
-        difference = f"{short(row['difference'], 3)} ± {short(row['its error'], 3)}"
+        alone = row["method"] == REFERENCE or row["difference"] == ""
+        difference = (
+            "" if alone else f"{short(row['difference'], 3)} ± {short(row['its error'], 3)}"
+        )
         yield {
             "task": row["task"],
             "method": name_of(row),
@@ -64,9 +65,9 @@ def predictions(rows: Sequence[Row]) -> Iterator[Row]:
             "error, average": short(row["error, average"], 3),
             "log score, last": short(row["log score, last"], 3),
             "log score, average": short(row["log score, average"], 3),
-            "above the reference's": "" if is_reference else difference,
-            "total variation": "" if is_reference else short(row["total variation"], 3),
-            "same class": "" if is_reference else short(row["same class"], 3),
+            "above the reference's": difference,
+            "total variation": "" if alone else short(row["total variation"], 3),
+            "same class": "" if alone else short(row["same class"], 3),
             "between its chains": short(row["chains apart"], 3),
         }
 
@@ -116,7 +117,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
             f"{end['task']}, {name_of(end)}: precision of the first kernel after "
             f"{own[0]['gradients']} passes {both_chains(own[0], LAYERS[0])}, after {end['gradients']} "
             f"{both_chains(end, LAYERS[0])}{began}. Log score {end['log score, average']:.3f}, total "
-            f"variation from the reference {end['total variation']:.3f}, between its own chains "
+            f"variation from the reference {end['total variation'] or 0:.3f}, between its own chains "
             f"{end['chains apart']:.3f}; {verdict_of(end)}."
         )
 
@@ -153,7 +154,7 @@ def figure(rows: Sequence[Row]) -> Any:
                 values = [r[name] for r in start] + [r[name] for r in curve]
                 line[1].plot([0] * len(start) + passes, values, "o-", color=color, ms=3)
             # The reference ends at itself.
-            known = [r for r in curve if r["total variation"] > 0]
+            known = [r for r in curve if r["total variation"] not in (0, "")]
             distances = [r["total variation"] for r in known]
             line[2].plot([r["gradients"] for r in known], distances, "o-", color=color, ms=3)
         line[0].set(yscale="log", ylabel="negative log score of the average, nats", title=task)

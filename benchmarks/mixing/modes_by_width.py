@@ -254,10 +254,14 @@ def picture(rows: Sequence[Row]) -> Any:
                 own = by_width(found, table, count)
                 values = [r[name] for r in own]
                 ax.plot([r["width"] for r in own], values, "o-", color=color, label=f"{count} rows")
+            widths = sorted({row["width"] for row in found})
             ax.set_xscale("log", base=2)
-            ax.set(xlabel="hidden units", ylabel=label, title=table)
+            ax.set(
+                xlabel="hidden units", ylabel=label, title=table, xticks=widths, xticklabels=widths
+            )
             if name != "flat":
                 ax.set_yscale("symlog", linthresh=1.0 if "modes" in name else 0.1)
+                ax.set_ylim(bottom=0)
         line[0].legend(frameon=False)
     return figure
 

@@ -12,6 +12,7 @@ from benchmarks.mixing import (
     bias_by_dimension,
     hidden_heat,
     mnist_gibbs_words,
+    modes_by_width,
     modes_or_posterior,
     networks_beside_full_batch,
     which_sampler,
@@ -319,3 +320,31 @@ def precisions_in_a_sentence(rows):
     yield f"Gibbs with HMC to {pair('Gibbs, HMC')}, collapsed HMC to {pair('HMC, collapsed')}"
     yield f"SGHMC to {pair('Gibbs, SGHMC')}"
     yield f"{sghmc['difference']:.3f} ± {sghmc['its error']:.3f} nats"
+
+
+def modes_in_sentences(rows):
+    found = modes_by_width.means(rows)
+
+    def of(units, count):
+        (row,) = modes_by_width.by_width([r for r in found if r["width"] == units], "energy", count)
+        return row
+
+    deep, wide = ([of(units, count) for count in (100, 200)] for units in (4, 64))
+    yield "{:.0f} and {:.0f} nats above the least".format(
+        *(row["median above the least"] for row in deep)
+    )
+    widest = [row for row in found if row["width"] == 64]
+    yield f"at most {max(row['median above the least'] for row in widest):.2f} nats above the least"
+    flat = [100 * row["flat"] for row in widest]
+    yield f"{min(flat):.0f} to {max(flat):.0f} % of directions are flat"
+    yield "{:.2f} and {:.2f} standard deviations of the noise apart".format(
+        *(row["low ones apart"] for row in wide)
+    )
+    yield f"low modes are {of(64, 30)['low ones apart']:.2f} apart with 64 units"
+
+
+def modes_in_a_sentence(rows):
+    found = modes_by_width.by_width(modes_by_width.means(rows), "energy", 200)
+    four, widest = (next(r for r in found if r["width"] == units) for units in (4, 64))
+    yield f"lies {four['median above the least']:.0f} nats above the least with 4 units, and"
+    yield f"{widest['median above the least']:.2f} with 64, where {100 * widest['flat']:.0f} % of"

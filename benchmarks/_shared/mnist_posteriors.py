@@ -241,6 +241,9 @@ def said_of(method: str, worst_rhat: float) -> str:
     """What a table calls a posterior whose worst R-hat of predictions is this."""
     if method != "posterior":
         return "no sampler"
+    if worst_rhat == 0:
+        # What `convergence` gives where there are too few draws to judge.
+        return "too short"
     return "converged" if worst_rhat <= RHAT_LIMIT else "not converged"
 
 

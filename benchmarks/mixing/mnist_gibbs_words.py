@@ -34,9 +34,7 @@ def worst_and_median(row: Row, of: str) -> str:
 
 def verdict_of(row: Row) -> str:
     """Whether a run has converged, by its worst R-hat of test probabilities."""
-    if row["method"] == START:
-        return said_of(START, 0.0)
-    return said_of("posterior", row["worst R-hat"]) if row["worst R-hat"] > 0 else "too short"
+    return said_of(START if row["method"] == START else "posterior", row["worst R-hat"])
 
 
 def name_of(row: Row) -> str:

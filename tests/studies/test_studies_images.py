@@ -117,3 +117,11 @@ def test_quality_and_excess_by_hand():
     gap, spread = covariate_shift.excess(rows, "blur", "posterior", "normal", ("MAP", "normal"))
     assert gap == pytest.approx(0.1)
     assert spread == pytest.approx(np.sqrt((0.35 * 0.65 + 0.25 * 0.75) / 100))
+
+
+def test_runs_of_too_few_draws_are_not_called_converged():
+    few = mnist_posteriors.convergence(np.full((2, 3, 4, 2), 0.5))
+    assert mnist_posteriors.said_of("posterior", few["worst R-hat"]) == "too short"
+    assert mnist_posteriors.said_of("posterior", 1.001) == "converged"
+    assert mnist_posteriors.said_of("posterior", 1.2) == "not converged"
+    assert mnist_posteriors.said_of("MAP", 0.0) == "no sampler"

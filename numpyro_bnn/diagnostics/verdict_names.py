@@ -21,10 +21,6 @@ class Verdict(str):
     list with `"converged"`, `"predictions_converged"` or `"not_converged"`, with a warning: the first two
     mean within tolerance, the third means every other verdict on a run that could be judged. In sets and as
     keys of dicts only the new names work.
-
-    :param name: one of the six.
-    :param one_chain: whether there was one chain alone, which the words then say: it cannot be compared with
-        others, and knows of no mode that it has not visited.
     """
 
     __slots__ = ("one_chain",)
@@ -32,6 +28,12 @@ class Verdict(str):
     one_chain: bool
 
     def __new__(cls, name: str, one_chain: bool = False) -> "Verdict":
+        """A verdict by its name.
+
+        :param name: one of the six.
+        :param one_chain: whether there was one chain alone, which the words then say: it cannot be compared
+            with others, and knows of no mode that it has not visited.
+        """
         made = super().__new__(cls, name)
         made.one_chain = one_chain
         return made

@@ -115,8 +115,8 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
             f"{end['task']}, {name_of(end)}: precision of the first kernel after "
             f"{own[0]['gradients']} passes {both_chains(own[0], LAYERS[0])}, after {end['gradients']} "
             f"{both_chains(end, LAYERS[0])}{began}. Log score {end['log score, average']:.3f}, total "
-            f"variation from the reference {end['total variation'] or 0:.3f}, between its own chains "
-            f"{end['chains apart']:.3f}; {verdict_of(end)}."
+            f"variation from the reference {short(end['total variation'], 3) or 'unknown'}, between its "
+            f"own chains {end['chains apart']:.3f}; {verdict_of(end)}."
         )
 
 

@@ -1,7 +1,7 @@
 """Temperature by training rows: energies, sampler and errors of the study are what they are said to be."""
 
 import math
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
 from benchmarks.priors import average_scores
 from benchmarks.priors import common_step_hmc as hmc
 from benchmarks.priors import temperature_by_rows as study
@@ -73,7 +74,9 @@ def test_trained_networks_are_where_chains_begin():
             np.testing.assert_allclose(back[path], value, rtol=1e-5)
 
 
-def test_subsets_share_test_rows_and_smaller_ones_are_part_of_larger(shared):
+def test_subsets_share_test_rows_and_smaller_ones_are_part_of_larger(shared, monkeypatch):
+    # Six subsets of one file, which is unpacked once.
+    monkeypatch.setattr(data_sets, "_load", cache(data_sets._load))
     of = partial(network.images, shared / "data")
     few, more, other = of(20, 30, 0), of(40, 30, 0), of(20, 30, 1)
     np.testing.assert_array_equal(few.x, more.x[:20])

@@ -96,7 +96,14 @@ class Found(NamedTuple):
 
 
 def pieces(
-    kernel: Any, given: Posterior, size: Size, thinning: int, init_params: Any, seed: int = 0
+    kernel: Any,
+    given: Posterior,
+    size: Size,
+    thinning: int,
+    init_params: Any,
+    seed: int = 0,
+    num_chains: int = CHAINS,
+    chain_method: str = "parallel",
 ) -> Iterator[tuple[Found, bnn.MCMC, float]]:
     """One piece after the other of the same chains, with the run that made it and the seconds so far."""
     begin = time.perf_counter()
@@ -107,7 +114,8 @@ def pieces(
         num_warmup=size.warmup * thinning,
         num_samples=size.draws * thinning,
         thinning=thinning,
-        num_chains=CHAINS,
+        num_chains=num_chains,
+        chain_method=chain_method,
         progress_bar=False,
     )
     key = jax.random.key(seed)

@@ -211,9 +211,14 @@ def test_the_command_of_a_study_is_that_of_its_module():
 
 # -- every study with a toy size runs ---------------------------------------------------------------
 
-# Tables have a test of their own beside those of their arithmetic. Hard posteriors and ladders compile
-# ladders for two pieces of a run; only the weekly `--quick` run has them.
-ELSEWHERE = {"predictions.tabular", "mixing.hard_posteriors", "mixing.ladders"}
+# Tables have a test of their own beside those of their arithmetic. Hard posteriors, ladders and many chains
+# compile ladders for two pieces of a run; only the weekly `--quick` run has them.
+ELSEWHERE = {
+    "predictions.tabular",
+    "mixing.hard_posteriors",
+    "mixing.ladders",
+    "mixing.many_chains",
+}
 TOYS = [
     name
     for name, path in zip(NAMED, STUDIES)
@@ -222,7 +227,12 @@ TOYS = [
 
 
 # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
-MAY_STAY = {"predictions.covariate_shift", "predictions.out_of_distribution", "mixing.mnist_gibbs"}
+MAY_STAY = {
+    "predictions.covariate_shift",
+    "predictions.out_of_distribution",
+    "mixing.mnist_gibbs",
+    "mixing.mnist_all_images",
+}
 # Averages over runs of one verdict, temperatures of methods without momenta: "nan" where there are none.
 OF_SOME_RUNS = {
     "mixing.bias_by_dimension": {"kinetic"},

@@ -55,6 +55,15 @@ def estimators(name):
     return [row["verdict"].startswith("within") for row in rows_of(name) if row["verdict"]]
 
 
+def precisions_of_images(name):
+    """Of networks with four precisions on MNIST, each run but the starts."""
+    return [
+        mnist_gibbs_words.verdict_of(row) == "converged"
+        for row in mnist_gibbs_words.ends(rows_of(name))
+        if row["method"] != mnist_gibbs_words.START
+    ]
+
+
 def references(name):
     """Of a study that judges its references alone: one for each network."""
     runs = last_of_each(rows_of(name), "units")
@@ -82,11 +91,11 @@ CONVERGED = {
     "mixing/verdicts": lambda: verdicts("mixing/verdicts", "within tolerance"),
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
-    "mixing/mnist_gibbs": lambda: [
-        mnist_gibbs_words.verdict_of(row) == "converged"
-        for row in mnist_gibbs_words.ends(rows_of("mixing/mnist_gibbs"))
-        if row["method"] != mnist_gibbs_words.START
-    ],
+    "mixing/mnist_gibbs": lambda: precisions_of_images("mixing/mnist_gibbs"),
+    "mixing/mnist_all_images": lambda: precisions_of_images("mixing/mnist_all_images"),
+    "mixing/many_chains": lambda: both_limits(
+        last_of_each(rows_of("mixing/many_chains"), "problem", "method")
+    ),
     "diagnostics/against_references": lambda: verdicts(
         "diagnostics/against_references", "within_tolerance", "within_tolerance_on_average"
     ),

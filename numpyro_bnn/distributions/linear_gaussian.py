@@ -72,7 +72,11 @@ class LinearGaussian(dist.Distribution):
         key_weights, key_noise = jax.random.split(key)
         weights = jax.random.normal(key_weights, (*sample_shape, self.features.shape[-1]))
         noise = jax.random.normal(key_noise, (*sample_shape, *self.event_shape))
-        return self._mean + jnp.tensordot(weights, self.features, (-1, -1)) + self.scale * noise
+        return (
+            self._mean
+            + jnp.tensordot(weights, self.features, (-1, -1), precision="highest")
+            + self.scale * noise
+        )
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """The joint log density of all entries of y, in nats, with the weights integrated out."""
@@ -106,6 +110,14 @@ class LinearGaussian(dist.Distribution):
         return residuals, features.reshape(residuals.size, -1)
 
 
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The matrix product of two arrays in their own precision.
+
+    GPUs round the factors of single precision to three digits unless they are told.
+    """
+    return jnp.matmul(a, b, precision="highest")
+
+
 class _Solution(NamedTuple):
     """What integrating u out of exp(-½ ‖r - B u‖² - ½ ‖u‖²) gives.
 
@@ -128,10 +140,10 @@ def _solved(residuals: jax.Array, features: jax.Array) -> _Solution:
     """
     factor = _factor(features)
     weights = _most_likely(factor, features, residuals)
-    squares = jnp.sum((residuals - features @ weights) ** 2) + jnp.sum(weights**2)
+    squares = jnp.sum((residuals - product(features, weights)) ** 2) + jnp.sum(weights**2)
     half_log_determinant = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
     inverse = solve_triangular(factor, jnp.eye(len(factor), dtype=factor.dtype))
-    return _Solution(squares / 2 + half_log_determinant, weights, inverse @ inverse.T)
+    return _Solution(squares / 2 + half_log_determinant, weights, product(inverse, inverse.T))
 
 
 @_solved.defjvp
@@ -142,14 +154,15 @@ def _derivative(
     (residuals, features), (by_residuals, by_features) = primals, tangents
     solution = _solved(residuals, features)
     _, weights, covariance = solution
-    left = residuals - features @ weights
-    slope = features @ covariance - left[:, None] * weights
-    pull = by_features.T @ left + features.T @ (by_residuals - by_features @ weights)
-    cross = features.T @ by_features
+    left = residuals - product(features, weights)
+    slope = product(features, covariance) - left[:, None] * weights
+    change = by_residuals - product(by_features, weights)
+    pull = product(by_features.T, left) + product(features.T, change)
+    cross = product(features.T, by_features)
     return solution, _Solution(
         jnp.sum(left * by_residuals) + jnp.sum(slope * by_features),
-        covariance @ pull,
-        -covariance @ (cross + cross.T) @ covariance,
+        product(covariance, pull),
+        -product(product(covariance, cross + cross.T), covariance),
     )
 
 
@@ -165,5 +178,5 @@ def _most_likely(factor: jax.Array, features: jax.Array, residuals: jax.Array) -
     def solved(right: jax.Array) -> jax.Array:
         return solve_triangular(factor, solve_triangular(factor, right, trans=1))
 
-    first = solved(features.T @ residuals)
-    return first + solved(features.T @ (residuals - features @ first) - first)
+    first = solved(product(features.T, residuals))
+    return first + solved(product(features.T, residuals - product(features, first)) - first)

@@ -105,3 +105,38 @@ def test_samples_have_the_mean_and_covariance(double_precision):
     white = drawn @ np.linalg.inv(np.linalg.cholesky(covariance)).T
     assert np.abs(white.mean(0)).max() * 200 < 4
     assert np.abs(white.T @ white / 40_000 - np.eye(3)).max() * np.sqrt(20_000) < 4
+
+
+def products_of(jaxpr):
+    """The precisions of all matrix products of a program, those of its parts included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.params["precision"]
+        for parameter in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda v: hasattr(v, "eqns")
+        ):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from products_of(inner)
+
+
+@pytest.mark.parametrize("what", ["density", "gradient", "Hessian", "weights", "draw"])
+def test_products_are_in_full_precision_on_devices_that_round_them(what):
+    """GPUs round single precision to three digits in a product that does not ask for more."""
+    mean, features, scale, y = (jnp.asarray(v, "float32") for v in problem((9,), 3))
+
+    def at(features):
+        return LinearGaussian(mean, features, scale)
+
+    key = jax.random.key(0)
+    program = {
+        "density": lambda f: at(f).log_prob(y),
+        "gradient": jax.grad(lambda f: at(f).log_prob(y)),
+        "Hessian": jax.hessian(lambda f: at(f).log_prob(y)),
+        "weights": lambda f: at(f).weights_given(key, y),
+        "draw": lambda f: at(f).sample(key),
+    }[what]
+    found = list(products_of(jax.make_jaxpr(program)(features).jaxpr))
+    assert found
+    full = (jax.lax.Precision.HIGHEST, jax.lax.Precision.HIGHEST)
+    assert set(found) == {full}, found

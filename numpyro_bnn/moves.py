@@ -12,11 +12,13 @@ from numpyro_bnn.samplers.gibbs.moves import (
     UnitRefresh,
     UnitRescaling,
 )
+from numpyro_bnn.samplers.gibbs.output_layer import OutputLayerGibbs
 
 __all__ = [
     "Bound",
     "Interleaved",
     "Move",
+    "OutputLayerGibbs",
     "PrecisionRedraw",
     "RidgeScaling",
     "UnitRefresh",

@@ -27,7 +27,7 @@ ALLOWED = {
     "samplers.sgmcmc": "_checks _text _types data distributions potential priors",
     "storage": "_checks _types data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
-    "samplers.gibbs": "_text _types data distributions potential priors samplers samplers.sgmcmc",
+    "samplers.gibbs": "_text _types data distributions models potential priors samplers samplers.sgmcmc",
     "posterior": "_calls _checks _types data distributions likelihoods potential priors samplers storage",
     "samplers.tempering": "_checks _text _types potential samplers.gibbs samplers.sgmcmc",
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
@@ -104,8 +104,9 @@ ROWS = {
         counts families quantile survival
     """,
     "models": """
-        affine call_order network_handlers parameters pickled_modules standardization
-        integrated_output networks
+        affine call_order network_handlers parameters pickled_modules slice_axes standardization
+        affine_sites networks
+        integrated_output
         pytrees
         random_module
         ready

@@ -54,7 +54,7 @@ NAMES = {
         cyclical polynomial
     """,
     "moves": """
-        Bound Interleaved Move PrecisionRedraw RidgeScaling UnitRefresh UnitRescaling
+        Bound Interleaved Move OutputLayerGibbs PrecisionRedraw RidgeScaling UnitRefresh UnitRescaling
     """,
 }
 ALL = [(module, name) for module, names in NAMES.items() for name in names.split()]

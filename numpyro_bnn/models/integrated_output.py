@@ -15,15 +15,13 @@ sampled beside the rest.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
-from numpyro.handlers import block, seed, substitute, trace
-from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._text import call_of
@@ -31,13 +29,34 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+from numpyro_bnn.models.affine_sites import (
+    Asked,
+    chosen,
+    parts_of,
+    prior_part,
+    quiet_trace,
+    target_of,
+)
 from numpyro_bnn.priors.base import is_parameter, parameter
 from numpyro_bnn.priors.integrated_weights import key_of
 from numpyro_bnn.priors.precision_conditionals import UNITS, Level
 
 Values = dict[str, Any]
-_FAMILIES = (dist.Normal, dist.StudentT)
+_GAUSSIAN = Asked(
+    "integrate_output",
+    families=(dist.Normal, dist.StudentT),
+    family_words="Gaussian or Student's t noise",
+    part="loc",
+    part_words="mean",
+    priors=(dist.Normal,),
+    prior_words="Gaussian",
+    hints=(
+        "Use the model as it is.",
+        "a scaled law no longer integrates",
+        "priors of Student's t and collapsed coordinates are not Gaussian (use "
+        '`parameterize(model, "noncentered")`)',
+    ),
+)
 
 
 class integrate_output(Messenger):
@@ -87,11 +106,11 @@ class integrate_output(Messenger):
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         model = partial(self.fn, *args, **kwargs)
-        parts = _parts_of(model)
+        parts = parts_of(model, _GAUSSIAN)
         if not parts.observed:
             return model()
-        target = _target(parts)
-        weights = _chosen(parts, target, self.sites)
+        target = target_of(parts)
+        weights = chosen(parts, target, self.sites)
         others = _Others(weights, target)
         with others:
             model()
@@ -99,7 +118,7 @@ class integrate_output(Messenger):
 
         def at(values: Values) -> dict[str, Any]:
             """The sites of the model at values of the weights, seen by no handler outside."""
-            return _trace(model, others.values | values)
+            return quiet_trace(model, others.values | values)
 
         def mean_at(values: Values) -> jax.Array:
             return jnp.broadcast_to(unwrapped(at(values)[target]["fn"]).loc, shape)
@@ -107,7 +126,7 @@ class integrate_output(Messenger):
         zeros = {name: jnp.zeros(parts.shapes[name]) for name in weights}
         unflatten = ravel_pytree(zeros)[1]
         loc, scale = (
-            ravel_pytree({name: _parameters(others.priors[name], part) for name in weights})[0]
+            ravel_pytree({name: prior_part(others.priors[name], part) for name in weights})[0]
             for part in ("loc", "scale")
         )
         mean, derivative = jax.linearize(mean_at, zeros)
@@ -126,155 +145,6 @@ class integrate_output(Messenger):
             elif name in drawn and not name.endswith(".base"):
                 parameter(name, drawn[name])
         return value
-
-
-class _ModelParts(NamedTuple):
-    """Sites of a model and the program that computes their parameters, from an abstract trace.
-
-    - **shapes** - shapes of the latent sites
-    - **candidates** - latent sites with a Gaussian prior, outside of plates
-    - **observed** - distribution of each observed site
-    - **scaled** - observed sites whose log density a handler multiplies
-    - **program** - jaxpr from the latent values to the parameters of the distributions of all sites
-    - **owners** - site and parameter that each output of the program belongs to
-    """
-
-    shapes: dict[str, tuple[int, ...]]
-    candidates: list[str]
-    observed: dict[str, dist.Distribution]
-    scaled: list[str]
-    program: Any
-    owners: list[tuple[str, str]]
-
-
-def _trace(model: Callable, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A trace of the model that outer handlers do not see; sites without a value are drawn."""
-    seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
-    with block(hide_fn=_is_record):
-        return dict(trace(substitute(seeded, data=dict(values))).get_trace())
-
-
-def _is_record(message: dict[str, Any]) -> bool:
-    """Whether outer handlers would record a message; others (coordinates, keys, networks) pass."""
-    return message["type"] in ("sample", "deterministic", "param", "plate", "mutable")
-
-
-def _parts_of(model: Callable) -> _ModelParts:
-    kept: dict[str, Any] = {}
-
-    def shapes(key: jax.Array) -> jax.Array:
-        for name, site in _trace(model, {}).items():
-            if site["type"] == "sample":
-                kept[name] = {"shape": jnp.shape(site["value"]), **site, "value": None}
-        return key
-
-    jax.eval_shape(shapes, jax.random.key(0))
-    observed = [name for name, site in kept.items() if site["is_observed"]]
-    latent = {
-        name: site["shape"]
-        for name, site in kept.items()
-        if name not in observed and not site["fn"].support.is_discrete
-    }
-    owners: list[tuple[str, str]] = []
-
-    def laws(values: Values) -> list[Any]:
-        owners.clear()
-        parts: list[Any] = []
-        for name, site in _trace(model, values).items():
-            if site["type"] != "sample":
-                continue
-            base = unwrapped(site["fn"])
-            if name in observed and isinstance(base, _FAMILIES):
-                own = [(part, getattr(base, part)) for part in base.arg_constraints]
-            else:
-                own = [("law", leaf) for leaf in jax.tree.leaves(site["fn"])]
-            owners.extend((name, part) for part, _ in own)
-            parts.extend(leaf for _, leaf in own)
-        return parts
-
-    kinds = {
-        name: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for name, shape in latent.items()
-    }
-    program = jax.make_jaxpr(laws)(kinds).jaxpr
-    candidates = [
-        name
-        for name in latent
-        if isinstance(unwrapped(kept[name]["fn"]), dist.Normal)
-        and not kept[name]["cond_indep_stack"]
-        and kept[name]["scale"] is None
-    ]
-    families = {name: unwrapped(kept[name]["fn"]) for name in observed}
-    scaled = [name for name in observed if kept[name]["scale"] is not None]
-    return _ModelParts(latent, candidates, families, scaled, program, list(owners))
-
-
-def _target(parts: _ModelParts) -> str:
-    """The one observed site whose law is Gaussian or t."""
-    targets = [name for name, law in parts.observed.items() if isinstance(law, _FAMILIES)]
-    if len(targets) != 1:
-        laws = {name: type(law).__name__ for name, law in parts.observed.items()}
-        raise ValueError(
-            "integrate_output: expected one observed site with Gaussian or Student's t noise, and the "
-            f"model observes {laws}. Use the model as it is."
-        )
-    if targets[0] in parts.scaled:
-        raise ValueError(
-            f"integrate_output: the log density of '{targets[0]}' is scaled (a minibatch, or weights "
-            "of rows), and a scaled law no longer integrates. Use all rows with equal weights: no "
-            "`subsample_size=`, `batch_size=` or `handlers.scale`."
-        )
-    return targets[0]
-
-
-def _chosen(parts: _ModelParts, target: str, sites: tuple[str, ...] | None) -> list[str]:
-    """Latent sites to integrate out."""
-    alone = {name: _trouble(parts, target, [name]) for name in parts.candidates}
-    if sites is None:
-        weights = [name for name, trouble in alone.items() if trouble == ""]
-        if not weights:
-            raise ValueError(
-                "integrate_output: no latent site has a Gaussian prior and a mean of "
-                f"'{target}' that is affine in it. The Gaussian ones are {parts.candidates}; priors of "
-                "Student's t and collapsed coordinates are not Gaussian (use "
-                '`parameterize(model, "noncentered")`).'
-            )
-    else:
-        weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]
-        unknown = [n for n in sites if n not in weights and f"{n}.base" not in weights]
-        if unknown:
-            raise ValueError(
-                f"integrate_output: sites names {unknown}, which the model does not have; it has "
-                f"{list(parts.shapes)}."
-            )
-        for name in weights:
-            if name not in alone:
-                raise ValueError(
-                    f"integrate_output: the prior of '{name}' is not Gaussian, or is inside a plate or "
-                    f"scaled. The sites that could be integrated out are {parts.candidates}."
-                )
-    trouble = _trouble(parts, target, weights)
-    if trouble:
-        raise ValueError(
-            f"integrate_output: the model is not linear in {weights} at once: {trouble}. Name those "
-            "of one layer with `sites=[…]`."
-        )
-    return weights
-
-
-def _trouble(parts: _ModelParts, target: str, weights: list[str]) -> str:
-    """The reason why weights cannot be integrated out; empty where they can, "unused" without effect."""
-    names = sorted(parts.shapes)  # as JAX orders the entries of a mapping
-    marked = [AFFINE if name in weights else CONSTANT for name in names]
-    found = dependence(parts.program, marked)
-    uses = False
-    for (site, part), kind in zip(parts.owners, found):
-        if site == target and part == "loc":
-            uses = uses or kind == AFFINE
-            if kind > AFFINE:
-                return f"the mean of '{target}' is not"
-        elif kind != CONSTANT:
-            return f"the {part} of '{site}' depends on them"
-    return "" if uses else f"the mean of '{target}' does not depend on them"
 
 
 class _Others(Messenger):
@@ -320,10 +190,6 @@ class _Others(Messenger):
         below = {*level.members, *(child.site.removesuffix(UNITS) for child in level.children)}
         integrated = {name.removesuffix(".base") for name in self.weights}
         return level.of_noise or bool(below & integrated)
-
-
-def _parameters(law: dist.Distribution, part: str) -> jax.Array:
-    return jnp.broadcast_to(getattr(unwrapped(law), part), law.shape())
 
 
 def _noise(target: str, law: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:

@@ -24,6 +24,7 @@ from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
 from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs
+from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
 
 
@@ -34,12 +35,14 @@ class Interleaved(Told, MCMCKernel):
         coordinates, or ``Gibbs`` of them (:func:`numpyro_bnn.neal`).
     :param moves: steps that leave the posterior as it is, in order.
     :raises TypeError: if `kernel` is no kernel over a model.
-    :raises ValueError: when run, for collapsed coordinates, which have no precisions to move.
+    :raises ValueError: for a kernel that takes minibatches, with a move that needs all rows; when run, for
+        collapsed coordinates, which have no precisions to move.
     """
 
     def __init__(self, kernel: MCMCKernel, moves: Sequence[Move]) -> None:
         if not isinstance(kernel, MCMCKernel) or getattr(kernel, "model", None) is None:
             raise TypeError(f"Interleaved: expected a kernel over a model, got {kernel!r}.")
+        _check_rows(kernel, moves)
         self.kernel = kernel
         self.moves = tuple(moves)
         self._sample_fn: Callable | None = None
@@ -116,6 +119,21 @@ class Interleaved(Told, MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sample_fn": None}
+
+
+def _check_rows(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
+    """Refuse a kernel that takes minibatches where a move draws given all rows."""
+    parts = [part for part, _ in kernel.blocks] if isinstance(kernel, Gibbs) else [kernel]
+    for part in parts:
+        rows = part.gradient.batch_size if isinstance(part, SGMCMC) else None
+        for move in moves:
+            if rows is not None and getattr(move, "needs_all_rows", False):
+                name = type(part).__name__
+                raise ValueError(
+                    f"Interleaved: {type(move).__name__} draws from the posterior given all rows, and {name} "
+                    f"takes minibatches of {rows}. Use a kernel on all rows, such as HMC or {name} without "
+                    "`batch_size=` and `gradient=`, or leave the move out."
+                )
 
 
 def centered_values(kernel: MCMCKernel, z: Values, bound: Bound) -> Values:

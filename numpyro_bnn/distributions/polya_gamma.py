@@ -1,0 +1,181 @@
+"""The Pólya-Gamma law, drawn exactly: given such variables, a logistic likelihood is Gaussian in its logits.
+
+PG(b, c) is the law of a weighted sum of Gamma variables g_k ~ Gamma(b, 1),
+
+    ω = 1/(2π²) Σ_k g_k / ((k - 1/2)² + c²/(4π²)),      k = 1, 2, …
+
+and for every logit ψ and κ = y - b/2
+
+    e^(yψ) / (1 + e^ψ)^b = 2^(-b) e^(κψ) E exp(-ω ψ²/2),    ω ~ PG(b, 0),
+
+so that ω given ψ is PG(b, ψ), and given ω the likelihood is that of a Gaussian observation κ/ω of ψ with
+precision ω. NumPyro has a law of the same name: the sum cut off after its first terms, which is too small by
+what is left out. The draws here have no such error.
+
+Source: N. G. Polson, J. G. Scott and J. Windle, *Bayesian inference for logistic models using Pólya-Gamma
+latent variables*, JASA 108 (2013), §2 to 4 and the supplement; the series is Devroye's (2009) for the
+Jacobi law J*(1, z), with ω = J*(1, c/2) / 4.
+"""
+
+import math
+from typing import ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+from jax.scipy.special import ndtri
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+# Where the two series of the Jacobi density meet: each alternates, with falling terms, on its side of it.
+_MEET = 0.64
+# P(Z < -1/√t) of a standard normal Z: half the mass that the Lévy law 1/Z² has below t = _MEET.
+_TAIL = 0.5 * math.erfc(1 / math.sqrt(2 * _MEET))
+# A key, the draws accepted so far, and which entries have none yet.
+_State: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _sum_over_first(x: jax.Array) -> jax.Array:
+    """The Jacobi density at `x` over the first term of its series.
+
+    Terms are (2n+1) e^(-2n(n+1)/x) below the meeting point and (2n+1) e^(-n(n+1) π² x/2) above. The term
+    n = 4, which is left out, is less than 1e-26 everywhere: far below the rounding of double precision, so
+    that no comparison with a random number would come out otherwise.
+    """
+    exponent = jnp.where(x <= _MEET, 2 / x, math.pi**2 / 2 * x)
+    return 1 - sum(
+        (-1) ** (n + 1) * (2 * n + 1) * jnp.exp(-n * (n + 1) * exponent) for n in (1, 2, 3)
+    )
+
+
+def _propose(numbers: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """One proposal for J*(1, z) for each entry.
+
+    The density is e^(-z²x/2) Σ (-1)^n a_n(x) up to a constant, and a_0 bounds its series. Above t = _MEET the
+    bound is exponential. Below it is 2 e^(-z) times the inverse Gaussian density of mean 1/z; for z < 1/t,
+    where that law has much mass above t, it is twice the Lévy density below t, and the factor e^(-z²x/2) is
+    left to the test. The parts are chosen by the mass of their bound.
+
+    :param numbers: uniform on (0, 1], (4, …).
+    :param z: not negative, (…).
+    :return: the proposals, and whether each is accepted.
+    """
+    for_part, for_value, for_root, for_test = numbers
+    rate = math.pi**2 / 8 + z**2 / 2
+    levy = z < 1 / _MEET
+    log_right = jnp.log(math.pi / (2 * rate)) - rate * _MEET
+    log_left = jnp.where(levy, math.log(4 * _TAIL), math.log(2) - z)
+    in_right = for_part < jax.nn.sigmoid(log_right - log_left)
+    right = _MEET - jnp.log(for_value) / rate
+    # One normal number: of the lower tail for the Lévy law, whole for the inverse Gaussian.
+    square = ndtri(jnp.where(levy, _TAIL, 1.0) * for_value * (1 - jnp.finfo(z.dtype).epsneg)) ** 2
+    # The two roots of Michael, Schucany and Haas (1976), in a form without a difference of near numbers.
+    mean = 1 / jnp.where(levy, 1.0, z)
+    half = mean * square / 2
+    growth = 1 + half + jnp.sqrt(half * (2 + half))
+    small_root = for_root * (1 + 1 / growth) <= 1
+    inverse_gaussian = mean * jnp.where(small_root, 1 / growth, growth)
+    left = jnp.where(levy, 1 / jnp.maximum(square, 1e-6), inverse_gaussian)
+    x = jnp.where(in_right, right, left)
+    kept = jnp.where(levy & ~in_right, jnp.exp(-(z**2) * x / 2), 1.0)
+    inside = in_right | (x <= _MEET)
+    return x, inside & (for_test <= kept * _sum_over_first(x))
+
+
+def jacobi(key: jax.Array, z: ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """Exact draws from the Jacobi law J*(1, z); all entries propose together until each has been accepted.
+
+    :param key: random key.
+    :param z: tilt, of either sign, broadcastable to `shape`.
+    :param shape: shape of the draws.
+    :return: positive draws; NaN where the tilt is not finite.
+    """
+    dtype = jnp.result_type(float)
+    given = jnp.broadcast_to(jnp.abs(jnp.asarray(z, dtype)), shape)
+    proper = jnp.isfinite(given)
+    tilt = jnp.where(proper, given, 0.0)
+
+    def propose(state: _State) -> _State:
+        key, found, waiting = state
+        key, key_now = jax.random.split(key)
+        numbers = 1 - jax.random.uniform(key_now, (4, *shape), dtype)
+        x, accepted = _propose(numbers, tilt)
+        return key, jnp.where(waiting & accepted, x, found), waiting & ~accepted
+
+    start = (key, jnp.where(proper, jnp.zeros((), dtype), jnp.nan), proper)
+    return lax.while_loop(lambda state: state[2].any(), propose, start)[1]
+
+
+class PolyaGamma(dist.Distribution):
+    """The Pólya-Gamma law PG(count, tilt), with exact draws.
+
+    A draw for `count` trials is the sum of that many for one trial, and costs as much. The density is not
+    given: Gibbs steps, which this law is for, only draw.
+
+    :param count: b, a whole number of trials, at least 1.
+    :param tilt: c, the logit; any real number. Its sign does not matter.
+    :raises ValueError: with ``validate_args=True``, for a count below 1 or not whole.
+
+    >>> import jax.numpy as jnp
+    >>> law = PolyaGamma(1, jnp.array([0.0, 400.0]))
+    >>> law.mean
+    Array([0.25   , 0.00125], dtype=float32)
+    """
+
+    arg_constraints: ClassVar = {"count": constraints.positive_integer, "tilt": constraints.real}
+    support = constraints.positive
+
+    def __init__(
+        self,
+        count: ArrayLike = 1,
+        tilt: ArrayLike = 0.0,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        dtype = jnp.result_type(float)
+        batch_shape = lax.broadcast_shapes(jnp.shape(count), jnp.shape(tilt))
+        self.count = jnp.broadcast_to(jnp.asarray(count), batch_shape)
+        self.tilt = jnp.broadcast_to(jnp.asarray(tilt, dtype), batch_shape)
+        super().__init__(batch_shape, validate_args=validate_args)
+
+    def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+        """Draws of shape ``sample_shape + batch_shape``."""
+        shape = (*sample_shape, *self.batch_shape)
+
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            one = jacobi(jax.random.fold_in(key, i), self.tilt / 2, shape) / 4
+            return total + jnp.where(i < self.count, one, 0.0)
+
+        return lax.fori_loop(0, self.count.max(), add, jnp.zeros(shape, self.tilt.dtype))
+
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Not known in closed form.
+
+        :raises NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "PolyaGamma: its density has no closed form. Use `sample`, `mean` and `variance`."
+        )
+
+    @property
+    def mean(self) -> jax.Array:
+        """b tanh(c/2) / (2c), and b/4 at c = 0."""
+        c = jnp.abs(self.tilt)
+        small = c < 0.1
+        safe = jnp.where(small, 1.0, c)
+        series = (1 - c**2 / 12 + c**4 / 120) / 4
+        return self.count * jnp.where(small, series, jnp.tanh(safe / 2) / (2 * safe))
+
+    @property
+    def variance(self) -> jax.Array:
+        """b (2 tanh(c/2) - c sech²(c/2)) / (4c³), and b/24 at c = 0."""
+        c = jnp.abs(self.tilt)
+        small = c < 0.3
+        safe = jnp.where(small, 1.0, c)
+        series = (1 - c**2 / 5 + 17 * c**4 / 560) / 24
+        tanh = jnp.tanh(safe / 2)
+        # 1 - tanh² in the form 4 e^(-c) / (1 + e^(-c))², which does not cancel.
+        sech2 = 4 * jnp.exp(-safe) / (1 + jnp.exp(-safe)) ** 2
+        exact = (2 * tanh - safe * sech2) / (4 * safe**3)
+        return self.count * jnp.where(small, series, exact)

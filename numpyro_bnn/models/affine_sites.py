@@ -1,0 +1,204 @@
+"""Finds the latent sites that one parameter of the target's law is affine in: weights of the output layer.
+
+The mean of a Gaussian target, or the logit of a class, is affine in the weights of the last layer, whatever
+the network; the operations of the model say in which sites (:mod:`~numpyro_bnn.models.affine`). What may be
+done with such sites is left to the caller, who says in an :class:`Asked` which laws and priors it can use.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from numpyro.handlers import block, seed, substitute, trace
+from numpyro.infer import init_to_sample
+
+from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+
+Values = dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """What a caller needs of a target and of the weights, and how its errors say so.
+
+    - **owner** - name of the caller
+    - **families**, **family_words** - laws that the target may have, and their name
+    - **part**, **part_words** - the parameter that is to be affine in the weights, and its name
+    - **priors**, **prior_words** - laws that the weights may have, and their name
+    - **hints** - what to do with another target; why the density may not be scaled; which priors do not fit
+    """
+
+    owner: str
+    families: tuple[type[dist.Distribution], ...]
+    family_words: str
+    part: str
+    part_words: str
+    priors: tuple[type[dist.Distribution], ...]
+    prior_words: str
+    hints: tuple[str, str, str]
+
+
+class SiteParts(NamedTuple):
+    """Sites of a model and the program that computes their parameters, from an abstract trace.
+
+    - **asked** - what the caller needs
+    - **shapes** - shapes of the latent sites
+    - **candidates** - latent sites with a prior that is asked for, outside of plates
+    - **observed** - distribution of each observed site
+    - **scaled** - observed sites whose log density a handler multiplies
+    - **program** - jaxpr from the latent values to the parameters of the distributions of all sites
+    - **owners** - site and parameter that each output of the program belongs to
+    """
+
+    asked: Asked
+    shapes: dict[str, tuple[int, ...]]
+    candidates: list[str]
+    observed: dict[str, dist.Distribution]
+    scaled: list[str]
+    program: Any
+    owners: list[tuple[str, str]]
+
+
+def quiet_trace(model: Callable, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A trace of the model that outer handlers do not see; sites without a value are drawn."""
+    seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+    with block(hide_fn=_is_record):
+        return dict(trace(substitute(seeded, data=dict(values))).get_trace())
+
+
+def _is_record(message: dict[str, Any]) -> bool:
+    """Whether outer handlers would record a message; others (coordinates, keys, networks) pass."""
+    return message["type"] in ("sample", "deterministic", "param", "plate", "mutable")
+
+
+def parts_of(model: Callable, asked: Asked) -> SiteParts:
+    """The sites of a model without arguments, and the program of their parameters."""
+    kept: dict[str, Any] = {}
+
+    def shapes(key: jax.Array) -> jax.Array:
+        for name, site in quiet_trace(model, {}).items():
+            if site["type"] == "sample":
+                kept[name] = {"shape": jnp.shape(site["value"]), **site, "value": None}
+        return key
+
+    jax.eval_shape(shapes, jax.random.key(0))
+    observed = [name for name, site in kept.items() if site["is_observed"]]
+    latent = {
+        name: site["shape"]
+        for name, site in kept.items()
+        if name not in observed and not site["fn"].support.is_discrete
+    }
+    owners: list[tuple[str, str]] = []
+
+    def laws(values: Values) -> list[Any]:
+        owners.clear()
+        parts: list[Any] = []
+        for name, site in quiet_trace(model, values).items():
+            if site["type"] != "sample":
+                continue
+            base = unwrapped(site["fn"])
+            if name in observed and isinstance(base, asked.families):
+                own = [(part, getattr(base, part)) for part in base.arg_constraints]
+            else:
+                own = [("law", leaf) for leaf in jax.tree.leaves(site["fn"])]
+            owners.extend((name, part) for part, _ in own)
+            parts.extend(leaf for _, leaf in own)
+        return parts
+
+    kinds = {
+        name: jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for name, shape in latent.items()
+    }
+    program = jax.make_jaxpr(laws)(kinds).jaxpr
+    candidates = [
+        name
+        for name in latent
+        if isinstance(unwrapped(kept[name]["fn"]), asked.priors)
+        and not kept[name]["cond_indep_stack"]
+        and kept[name]["scale"] is None
+    ]
+    families = {name: unwrapped(kept[name]["fn"]) for name in observed}
+    scaled = [name for name in observed if kept[name]["scale"] is not None]
+    return SiteParts(asked, latent, candidates, families, scaled, program, list(owners))
+
+
+def target_of(parts: SiteParts) -> str:
+    """The one observed site that has a law of the families asked for.
+
+    :raises ValueError: if there is none or several, or if its log density is scaled.
+    """
+    asked = parts.asked
+    targets = [name for name, law in parts.observed.items() if isinstance(law, asked.families)]
+    if len(targets) != 1:
+        laws = {name: type(law).__name__ for name, law in parts.observed.items()}
+        raise ValueError(
+            f"{asked.owner}: expected one observed site with {asked.family_words}, and the "
+            f"model observes {laws}. {asked.hints[0]}"
+        )
+    if targets[0] in parts.scaled:
+        raise ValueError(
+            f"{asked.owner}: the log density of '{targets[0]}' is scaled (a minibatch, or weights "
+            f"of rows), and {asked.hints[1]}. Use all rows with equal weights: no "
+            "`subsample_size=`, `batch_size=` or `handlers.scale`."
+        )
+    return targets[0]
+
+
+def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list[str]:
+    """Latent sites that the target is affine in: those named, or all that there are.
+
+    :raises ValueError: if there is none, or for names that do not fit.
+    """
+    asked = parts.asked
+    alone = {name: trouble(parts, target, [name]) for name in parts.candidates}
+    if sites is None:
+        weights = [name for name, reason in alone.items() if reason == ""]
+        if not weights:
+            raise ValueError(
+                f"{asked.owner}: no latent site has a {asked.prior_words} prior and a "
+                f"{asked.part_words} of '{target}' that is affine in it. The {asked.prior_words} ones are "
+                f"{parts.candidates}; {asked.hints[2]}."
+            )
+    else:
+        weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]
+        unknown = [n for n in sites if n not in weights and f"{n}.base" not in weights]
+        if unknown:
+            raise ValueError(
+                f"{asked.owner}: sites names {unknown}, which the model does not have; it has "
+                f"{list(parts.shapes)}."
+            )
+        for name in weights:
+            if name not in alone:
+                raise ValueError(
+                    f"{asked.owner}: the prior of '{name}' is not {asked.prior_words}, or is inside a plate "
+                    f"or scaled. The sites that could be used are {parts.candidates}."
+                )
+    reason = trouble(parts, target, weights)
+    if reason:
+        raise ValueError(
+            f"{asked.owner}: the model is not linear in {weights} at once: {reason}. Name those "
+            "of one layer with `sites=[…]`."
+        )
+    return weights
+
+
+def trouble(parts: SiteParts, target: str, weights: list[str]) -> str:
+    """The reason why weights cannot be used; empty where they can."""
+    names = sorted(parts.shapes)  # as JAX orders the entries of a mapping
+    marked = [AFFINE if name in weights else CONSTANT for name in names]
+    found = dependence(parts.program, marked)
+    said, uses = f"the {parts.asked.part_words} of '{target}'", False
+    for (site, part), kind in zip(parts.owners, found):
+        if site == target and part == parts.asked.part:
+            uses = uses or kind == AFFINE
+            if kind > AFFINE:
+                return f"{said} is not"
+        elif kind != CONSTANT:
+            return f"the {part} of '{site}' depends on them"
+    return "" if uses else f"{said} does not depend on them"
+
+
+def prior_part(law: dist.Distribution, part: str) -> jax.Array:
+    """A parameter of a prior, of the shape of its site."""
+    return jnp.broadcast_to(getattr(unwrapped(law), part), law.shape())

@@ -1,0 +1,96 @@
+"""Finds the axis along which slices of an input stay apart on their way through a program.
+
+The logit of one class depends on the weights of that class alone: column k of the output layer's kernel leads
+to column k of the logits. Whether a user's network is built so cannot be seen from a few values inside of a
+compiled program; its operations are certain.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+# An input, or result, that varies and whose slices do not stay apart.
+MIXED = -1
+# Operations that work entry by entry, on operands of equal shape.
+_ENTRYWISE = {
+    "add", "add_any", "convert_element_type", "copy", "copy_p", "div", "mul", "neg",
+    "optimization_barrier", "select_n", "sharding_constraint", "sub",
+}  # fmt: skip
+
+
+def slice_axes(program: Any, inputs: Sequence[int | None]) -> list[int | None]:
+    """For every output of a program the axis whose slice k depends on slices k of the inputs alone.
+
+    :param program: a jaxpr.
+    :param inputs: for each input the axis of its slices, None for one that is constant.
+    :return: for each output None where it is constant, and ``MIXED`` where slices may not stay apart.
+    """
+    known: dict[Any, int | None] = dict(zip(program.invars, inputs))
+
+    def axis(variable: Any) -> int | None:
+        # Literals cannot be looked up, and constants of the program are not in the table.
+        return None if hasattr(variable, "val") else known.get(variable)
+
+    for equation in program.eqns:
+        axes = [axis(variable) for variable in equation.invars]
+        for variable, result in zip(equation.outvars, _of_equation(equation, axes)):
+            known[variable] = result
+    return [axis(variable) for variable in program.outvars]
+
+
+def _of_equation(equation: Any, axes: list[int | None]) -> list[int | None]:
+    count = len(equation.outvars)
+    varying = [i for i, axis in enumerate(axes) if axis is not None]
+    if not varying:
+        return [None] * count
+    name, params = equation.primitive.name, equation.params
+    inner = next((params[k] for k in ("jaxpr", "call_jaxpr") if k in params), None)
+    if inner is not None and name not in ("scan", "while", "cond"):
+        inner = getattr(inner, "jaxpr", inner)
+        if len(inner.invars) == len(axes):
+            return slice_axes(inner, axes)
+    if len({axes[i] for i in varying}) > 1 or axes[varying[0]] == MIXED:
+        return [MIXED] * count
+    axis = axes[varying[0]]
+    assert axis is not None
+    if name in _ENTRYWISE:
+        return [axis] * count
+    if count > 1 or len(varying) > 1:
+        return [MIXED] * count
+    before = equation.invars[varying[0]].aval.shape
+    return [_moved(name, params, axis, before, equation.outvars[0].aval.shape, varying[0])]
+
+
+def _moved(
+    name: str,
+    params: dict[str, Any],
+    axis: int,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    operand: int,
+) -> int:
+    """Where an operation of one varying operand puts an axis of it; ``MIXED`` if it does not keep it."""
+    if name == "broadcast_in_dim":
+        found = params["broadcast_dimensions"][axis]
+        return found if after[found] == before[axis] else MIXED
+    if name == "transpose":
+        return list(params["permutation"]).index(axis)
+    if name in ("reduce_sum", "squeeze"):
+        gone = params["axes"] if name == "reduce_sum" else params["dimensions"]
+        return MIXED if axis in gone else axis - sum(g < axis for g in gone)
+    if name in ("reshape", "expand_dims"):
+        # The axis is kept where as many entries lie before it and along it as there were.
+        ahead = prod(before[:axis])
+        kept = [a for a, n in enumerate(after) if n == before[axis] and prod(after[:a]) == ahead]
+        return kept[0] if kept else MIXED
+    if name == "dot_general":
+        contracted, batch = params["dimension_numbers"]
+        if axis in batch[operand]:
+            return list(batch[operand]).index(axis)
+        if axis in contracted[operand]:
+            return MIXED
+        free = [a for a in range(len(before)) if a not in (*contracted[operand], *batch[operand])]
+        # Axes of a product: those of the batch, then the free ones of the first factor and of the second.
+        other = len(after) - len(batch[0]) - len(free)
+        return len(batch[0]) + (other if operand == 1 else 0) + free.index(axis)
+    return MIXED

@@ -65,7 +65,8 @@ class OutputLayerGibbs(Told):
     A move for :class:`Interleaved`, after each step of a kernel that samples all weights. It works on the
     user's own model: it finds the sites that the logits are linear in, as
     :func:`~numpyro_bnn.integrate_output` does for a Gaussian target. Their precisions are kept; to draw
-    these too, let :class:`PrecisionRedraw` follow, or use a kernel that draws them (:func:`~numpyro_bnn.neal`)::
+    these too, let :class:`PrecisionRedraw` follow, or use a kernel that draws them
+    (:func:`~numpyro_bnn.neal`)::
 
         Interleaved(HMC(model), [OutputLayerGibbs(), PrecisionRedraw()])
 

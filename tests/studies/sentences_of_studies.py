@@ -207,3 +207,5 @@ def cold_in_a_sentence(rows):
         *cold
     )
     yield "T = 1 gains {}, {} and {} over a deep ensemble".format(*over)
+    many = [str(found[10_000, prior].gains[0.1]) for prior in (0.3, 1, 2)]
+    yield "On 10,000 images T = 0.1 gains {}, {} and {}".format(*many)

@@ -21,8 +21,10 @@
 # This notebook asks the question in small, where every run takes seconds: the digits of
 # scikit-learn, one hidden layer, a prior N(0, α²) for every weight. Then it shows the answer in
 # large, a study of 147 runs (all but four of full-batch Hamiltonian Monte Carlo) on up to 10,000
-# images, whose rows are stored with this package's benchmarks. Source of the question: Wenzel et al., *How good is the
-# Bayes posterior in deep neural networks really?* (2020).
+# images, whose rows are stored with this package's benchmarks.
+#
+# Source of the question: Wenzel et al., *How good is the Bayes posterior in deep neural networks
+# really?* (2020).
 
 # %%
 from pathlib import Path

@@ -3,9 +3,9 @@
 Non-centred HMC with the moves of precisions, and the same with `moves.OutputLayerGibbs` before them: after
 every trajectory the output layer is drawn from its exact conditional by Pólya-Gamma augmentation. Four chains
 from `optimize`, on a softmax of ten classes (digits, 64-16-10) and a binary network (breast cancer, 30-8-1),
-both with hierarchical precisions. The warm-up and a run after it are thrown away; a run as long, which goes on
-from there in a program that is compiled, is timed and judged: at equal gradients, and the dearer one cut at
-the seconds of the other.
+both with hierarchical precisions. The warm-up and a run after it are thrown away; a run as long, which goes
+on from there in a program that is compiled, is timed and judged: at equal gradients, and the dearer one cut
+at the seconds of the other.
 
     python -m benchmarks.mixing.output_by_gibbs [--problems NAME …] [--seeds N] [--quick | --toy]
         [--data FOLDER] [--output FOLDER]
@@ -53,7 +53,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(
-        {"breast cancer": 1000, "digits": 500}, {"breast cancer": 4000, "digits": 1500}, 20, 3, 0
+        {"breast cancer": 1000, "digits": 500}, {"breast cancer": 4000, "digits": 1500}, 20, 2, 0
     ),
     "quick": Size(dict.fromkeys(PROBLEMS, 50), dict.fromkeys(PROBLEMS, 60), 10, 1, 200),
     "toy": Size(dict.fromkeys(PROBLEMS, 4), dict.fromkeys(PROBLEMS, 12), 2, 1, 30),
@@ -189,7 +189,7 @@ TABLE = {
 def main(argv: Any = None) -> None:
     made = parser(__doc__)
     made.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS)
-    made.add_argument("--seeds", type=int, help="runs of each (default: 3)")
+    made.add_argument("--seeds", type=int, help="runs of each (default: 2)")
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
     study = Study(__file__, ["problem", "seed"], asked)

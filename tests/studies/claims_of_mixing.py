@@ -29,6 +29,7 @@ from sentences_of_mixing import (
     nearer_than_mean_field,
     next_best,
     output_integrated_out,
+    output_layers_by_gibbs,
     precisions_in_a_sentence,
     replicas_on_a_gpu,
     shared_noise_in_a_sentence,
@@ -227,6 +228,13 @@ CLAIMS = {
         precisions_in_a_sentence,
         {"task": "ten digits", "method": "Gibbs, HMC", "draws": 23},
         "mean Dense_0.kernel",
+    ),
+    "output_by_gibbs": Claim(
+        "mixing/output_by_gibbs",
+        (MIXING,),
+        output_layers_by_gibbs,
+        {"problem": "digits", "method": "without", "seed": 0, "equal": "gradients"},
+        "output_ess_per_second",
     ),
     "mnist_all_images": Claim(
         "mixing/mnist_all_images",

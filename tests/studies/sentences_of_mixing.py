@@ -376,6 +376,32 @@ def replicas_on_a_gpu(rows):
         )
 
 
+def output_layers_by_gibbs(rows):
+    """Lines of the table at equal gradients, and the shares of effective draws a second."""
+    found = {(r["problem"], r["seed"], r["method"]): r for r in rows if r["equal"] == "gradients"}
+    for (problem, seed, method), row in found.items():
+        yield line(
+            problem,
+            str(seed),
+            method,
+            f"{row['run_seconds']:.3g}",
+            f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})",
+            f"{row['precisions_max_rhat']:.2f}",
+            *(f"{row[f'{layer}_ess_per_second']:.3g}" for layer in ("output", "first")),
+        )
+    ends = []
+    for layer in ("output", "first"):
+        name = f"{layer}_ess_per_second"
+        shares = [
+            found[problem, seed, "with the Gibbs step"][name] / row[name]
+            for (problem, seed, method), row in found.items()
+            if method == "without"
+        ]
+        ends += [min(shares), max(shares)]
+    yield "output layer has {:.1f} to {:.1f} times the effective draws".format(*ends)
+    yield "first layer {:.1f} to {:.1f} times".format(*ends[2:])
+
+
 def all_images(rows):
     """Ends of the runs on all images: their cells from the passes on, beside their starts."""
     words = mnist_gibbs_words

@@ -82,6 +82,9 @@ CONVERGED = {
     ),
     "mixing/integrated_output": lambda: both_limits(rows_of("mixing/integrated_output_mixing")),
     "mixing/ladders": lambda: both_limits(last_of_each(rows_of("mixing/ladders"), "ladder")),
+    "mixing/output_by_gibbs": lambda: both_limits(
+        rows_of("mixing/output_by_gibbs", equal="gradients")
+    ),
     "mixing/against_hmc": lambda: said("mixing/against_hmc"),
     "mixing/against_long_nuts": lambda: (
         by_limits("mixing/against_long_nuts", "NUTS worst R-hat", "NUTS least ESS")

@@ -7,16 +7,15 @@ from pages_of_studies import (
     MIXING,
     line,
 )
+from sentences_of_gpu_runs import all_images, cost_on_a_gpu, replicas_on_a_gpu
 from sentences_of_mixing import (
     acceptance_by_method,
     acceptance_in_a_sentence,
-    all_images,
     beside_nuts,
     beside_the_posterior,
     by_seed,
     chains_that_never_meet,
     cost_of_integrating,
-    cost_on_a_gpu,
     ensembles_in_a_sentence,
     heat_by_method,
     images_and_precisions,
@@ -31,7 +30,6 @@ from sentences_of_mixing import (
     output_integrated_out,
     output_layers_by_gibbs,
     precisions_in_a_sentence,
-    replicas_on_a_gpu,
     shared_noise_in_a_sentence,
     shares_of_methods,
     units_in_a_sentence,

@@ -102,6 +102,7 @@ OBJECTS |= {
     "moves.Bound": bound,
     "moves.Interleaved": lambda: moves.Interleaved(HMC(model), [moves.RidgeScaling()]),
     "moves.PrecisionRedraw": lambda: moves.PrecisionRedraw(),
+    "moves.OutputLayerGibbs": lambda: moves.OutputLayerGibbs(["net/Dense_1.kernel"]),
     "moves.RidgeScaling": lambda: moves.RidgeScaling(0.2),
     "moves.UnitRescaling": lambda: moves.UnitRescaling("a", "b"),
     "moves.UnitRefresh": lambda: moves.UnitRefresh("net/Dense_0.kernel", ["net/Dense_0.bias"]),

@@ -130,6 +130,7 @@ def made():
         "likelihoods.Precision": likelihoods.Precision(2.0, 3.0),
         "moves.Bound": moves.Bound(model, (), {}),
         "moves.Interleaved": moves.Interleaved(bnn.BAOAB(model, step_size=0.1), []),
+        "moves.OutputLayerGibbs": moves.OutputLayerGibbs(["a"]),
         "moves.PrecisionRedraw": moves.PrecisionRedraw(),
         "moves.RidgeScaling": moves.RidgeScaling(0.2),
         "moves.UnitRefresh": moves.UnitRefresh("a", ["b"], 0.1),

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 from weekly import is_weekly
 
-# Before JAX starts: two host devices, so that "parallel" chains are exercised everywhere. A program is
-# compiled in one piece: XLA would cut it into many, one for each of many threads, and the cuts alone cost
-# a tenth of the time that the tests compile.
+# Before JAX starts: two host devices, so that "parallel" chains are exercised everywhere.
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "")
-    + " --xla_force_host_platform_device_count=2 --xla_cpu_parallel_codegen_split_count=1"
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 )
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Workers share the cores: threads of a library that wait for each other there take twenty times as long.

@@ -112,7 +112,8 @@ def network(x, y=None, *, classes=3, prior=PRIOR):
         likelihoods.categorical(net, y, x=x)
 
 
-@pytest.mark.parametrize("classes", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("classes", [3, 1])
 def test_with_its_precisions_redrawn_it_keeps_the_joint_law(classes):
     """Weights, group and unit precisions and labels drawn together, then moved three times (Geweke 2004)."""
     model = partial(network, classes=classes)
@@ -156,7 +157,9 @@ def test_with_its_precisions_redrawn_it_keeps_the_joint_law(classes):
     assert abs(np.mean(gap)) < 4 * np.std(gap) / np.sqrt(2000)
 
 
-@pytest.mark.parametrize("coordinates", ["noncentered", "centered"])
+@pytest.mark.parametrize(
+    "coordinates", ["noncentered", pytest.param("centered", marks=pytest.mark.slow)]
+)
 def test_in_both_coordinates_the_layer_is_drawn_and_all_else_stays(coordinates):
     model = bnn.parameterize(network, coordinates)
     y = labels("softmax")

@@ -98,10 +98,7 @@ class LinearGaussian(dist.Distribution):
 
     def weights_given(self, key: jax.Array, value: jax.Array) -> jax.Array:
         """An exact draw of u, (p,), given y."""
-        residuals, features = self._in_units_of_noise(value)
-        factor = _factor(features)
-        noise = jax.random.normal(key, features.shape[1:], features.dtype)
-        return _most_likely(factor, features, residuals) + solve_triangular(factor, noise)
+        return weights_given(key, *self._in_units_of_noise(value))
 
     def _in_units_of_noise(self, value: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(y - m) / scale, (n,), and the features over scale, (n, p)."""
@@ -116,6 +113,17 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
     GPUs round the factors of single precision to three digits unless they are told.
     """
     return jnp.matmul(a, b, precision="highest")
+
+
+def weights_given(key: jax.Array, residuals: jax.Array, features: jax.Array) -> jax.Array:
+    """An exact draw of u ~ Normal(0, I), (p,), given r = B u + e with e ~ Normal(0, I).
+
+    :param residuals: r, (n,).
+    :param features: B, (n, p).
+    """
+    factor = _factor(features)
+    noise = jax.random.normal(key, features.shape[1:], features.dtype)
+    return _most_likely(factor, features, residuals) + solve_triangular(factor, noise)
 
 
 class _Solution(NamedTuple):

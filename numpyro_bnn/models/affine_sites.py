@@ -27,7 +27,9 @@ class Asked(NamedTuple):
     - **families**, **family_words** - laws that the target may have, and their name
     - **part**, **part_words** - the parameter that is to be affine in the weights, and its name
     - **priors**, **prior_words** - laws that the weights may have, and their name
-    - **hints** - what to do with another target; why the density may not be scaled; which priors do not fit
+    - **for_other_laws** - what to do with another target
+    - **why_unscaled** - why its density may not be scaled
+    - **of_other_priors** - which priors do not fit, or what becomes of their weights
     """
 
     owner: str
@@ -37,7 +39,9 @@ class Asked(NamedTuple):
     part_words: str
     priors: tuple[type[dist.Distribution], ...]
     prior_words: str
-    hints: tuple[str, str, str]
+    for_other_laws: str
+    why_unscaled: str
+    of_other_priors: str
 
 
 class SiteParts(NamedTuple):
@@ -134,12 +138,12 @@ def target_of(parts: SiteParts) -> str:
         laws = {name: type(law).__name__ for name, law in parts.observed.items()}
         raise ValueError(
             f"{asked.owner}: expected one observed site with {asked.family_words}, and the "
-            f"model observes {laws}. {asked.hints[0]}"
+            f"model observes {laws}. {asked.for_other_laws}"
         )
     if targets[0] in parts.scaled:
         raise ValueError(
             f"{asked.owner}: the log density of '{targets[0]}' is scaled (a minibatch, or weights "
-            f"of rows), and {asked.hints[1]}. Use all rows with equal weights: no "
+            f"of rows), and {asked.why_unscaled}. Use all rows with equal weights: no "
             "`subsample_size=`, `batch_size=` or `handlers.scale`."
         )
     return targets[0]
@@ -158,7 +162,7 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
             raise ValueError(
                 f"{asked.owner}: no latent site has a {asked.prior_words} prior and a "
                 f"{asked.part_words} of '{target}' that is affine in it. The {asked.prior_words} ones are "
-                f"{parts.candidates}; {asked.hints[2]}."
+                f"{parts.candidates}; {asked.of_other_priors}."
             )
     else:
         weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]

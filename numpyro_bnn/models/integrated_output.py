@@ -31,6 +31,7 @@ from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine_sites import (
     Asked,
+    Values,
     chosen,
     parts_of,
     prior_part,
@@ -41,7 +42,6 @@ from numpyro_bnn.priors.base import is_parameter, parameter
 from numpyro_bnn.priors.integrated_weights import key_of
 from numpyro_bnn.priors.precision_conditionals import UNITS, Level
 
-Values = dict[str, Any]
 _GAUSSIAN = Asked(
     "integrate_output",
     families=(dist.Normal, dist.StudentT),
@@ -50,12 +50,10 @@ _GAUSSIAN = Asked(
     part_words="mean",
     priors=(dist.Normal,),
     prior_words="Gaussian",
-    hints=(
-        "Use the model as it is.",
-        "a scaled law no longer integrates",
-        "priors of Student's t and collapsed coordinates are not Gaussian (use "
-        '`parameterize(model, "noncentered")`)',
-    ),
+    for_other_laws="Use the model as it is.",
+    why_unscaled="a scaled law no longer integrates",
+    of_other_priors="priors of Student's t and collapsed coordinates are not Gaussian (use "
+    '`parameterize(model, "noncentered")`)',
 )
 
 

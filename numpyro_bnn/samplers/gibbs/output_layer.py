@@ -23,11 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
-from jax.scipy.linalg import solve_triangular
 
 from numpyro_bnn._text import Told
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.distributions.linear_gaussian import product
+from numpyro_bnn.distributions.linear_gaussian import product, weights_given
 from numpyro_bnn.distributions.polya_gamma import PolyaGamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine_sites import (
@@ -50,12 +49,10 @@ _LOGISTIC = Asked(
     part_words="logit",
     priors=(dist.Normal, dist.StudentT),
     prior_words="Gaussian or Student's t",
-    hints=(
-        "Give such a law its logits (`logits=`, not `probs=`); for Gaussian or t noise use "
-        "`bnn.integrate_output(model)`, for other laws a gradient kernel alone.",
-        "a likelihood to a power has no Pólya-Gamma form of one variable a label",
-        "weights with another prior are left to the kernel",
-    ),
+    for_other_laws="Give such a law its logits (`logits=`, not `probs=`); for Gaussian or t noise use "
+    "`bnn.integrate_output(model)`, for other laws a gradient kernel alone.",
+    why_unscaled="a likelihood to a power has no Pólya-Gamma form of one variable a label",
+    of_other_priors="weights with another prior are left to the kernel",
 )
 
 
@@ -107,7 +104,7 @@ class OutputLayerGibbs(Told):
         if isinstance(bound.power, jax.Array) or bound.power != 1:
             raise ValueError(
                 f"OutputLayerGibbs: the likelihood is to be taken to the power {bound.power}, as on the "
-                f"rungs of a ladder, and {_LOGISTIC.hints[1]}. Leave this move out of the ladder's moves."
+                f"rungs of a ladder, and {_LOGISTIC.why_unscaled}. Leave this move out of the ladder's moves."
             )
         parts = parts_of(lambda: bound.model(*bound.args, **bound.kwargs), _LOGISTIC)
         target = target_of(parts)
@@ -188,23 +185,12 @@ def _gaussian_draw(
 ) -> jax.Array:
     """A draw of u ~ N(0, 1) given observations κ/ω of fixed + u·design with precisions ω.
 
-    The precision is 1 + X Ω Xᵀ = RᵀR, with R of a QR decomposition, so that it is not formed.
-
     :param design: X, (q, rows).
     """
-    size = design.shape[0]
-    rows = jnp.concatenate([(design * jnp.sqrt(omega)).T, jnp.eye(size, dtype=design.dtype)])
-    factor = jnp.linalg.qr(rows, mode="r")
-
-    def solve(right: jax.Array) -> jax.Array:
-        return solve_triangular(factor, solve_triangular(factor, right, trans="T"))
-
-    mean = jnp.zeros(size, design.dtype)
-    # The second step removes the rounding error of the first.
-    for _ in range(2):
-        residual = kappa - omega * (fixed + product(mean, design))
-        mean = mean + solve(product(design, residual) - mean)
-    return mean + solve_triangular(factor, jax.random.normal(key, (size,), design.dtype))
+    root = jnp.sqrt(omega)
+    # A row without trials has neither precision nor κ.
+    observed = kappa / jnp.where(omega > 0, root, 1.0)
+    return weights_given(key, observed - root * fixed, (design * root).T)
 
 
 def _labels(

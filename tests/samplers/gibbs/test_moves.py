@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
-from numpyro import handlers
+from exact_draws import exact_draw
 from numpyro.infer import HMC, NUTS
 from scipy import stats
 
@@ -58,11 +58,9 @@ def joint_draws(model, move, power=1.0):
     @jax.jit
     @jax.vmap
     def one(key_draw, key):
-        with handlers.seed(rng_seed=key_draw), handlers.trace() as sites:
-            centered(X)
-        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
+        values, y, sites = exact_draw(centered, key_draw, X)
         loc = sites["y"]["fn"].base_dist.loc
-        y = loc + (values.pop("y") - loc) / np.sqrt(power)
+        y = loc + (y - loc) / np.sqrt(power)
         bound = Bound(model, (X, y), {}, power)
 
         def again(now, key):
@@ -180,10 +178,7 @@ def test_interweaving_keeps_the_law():
     @jax.jit
     @jax.vmap
     def one(keys):
-        with handlers.seed(rng_seed=keys[0]), handlers.trace() as sites:
-            centered(X)
-        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
-        y = values.pop("y")
+        values, y, _ = exact_draw(centered, keys[0], X)
         start = own_coordinates(bnn.potential_of(model, X, y), values)
         state = kernel.init(keys[1], 0, start, (X, y), {})
         for _ in range(3):

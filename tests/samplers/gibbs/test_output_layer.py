@@ -8,7 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro import handlers
+from exact_draws import exact_draw
 from numpyro.infer import HMC
 from scipy import stats
 
@@ -123,10 +123,7 @@ def test_with_its_precisions_redrawn_it_keeps_the_joint_law(classes):
     @jax.jit
     @jax.vmap
     def one(key_draw, key):
-        with handlers.seed(rng_seed=key_draw), handlers.trace() as sites:
-            centered(X)
-        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
-        y = values.pop("y")
+        values, y, _ = exact_draw(centered, key_draw, X)
         bound = Bound(model, (X, y), {})
 
         def again(now, key):
@@ -257,10 +254,7 @@ def test_what_has_no_exact_draw_is_refused(case):
     model, options, message = REFUSED[case]
     y = labels("bernoulli")
     bound = Bound(model, (X, y), {})
-    centered = handlers.trace(handlers.seed(bound.model, 0)).get_trace(X, y)
-    values = {
-        n: s["value"] for n, s in centered.items() if s["type"] == "sample" and not s["is_observed"]
-    }
+    values, _, _ = exact_draw(bound.model, 0, X, y)
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(
             lambda key: OutputLayerGibbs(**options)(key, values, bound), jax.random.key(0)

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from exact_draws import exact_draw
 from numpyro import handlers
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG, Gibbs
@@ -50,10 +51,7 @@ def after_a_step():
     @jax.jit
     @jax.vmap
     def step(key_draw, key):
-        with handlers.seed(rng_seed=key_draw), handlers.trace() as sites:
-            centered(x)
-        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
-        y = values.pop("y")
+        values, y, sites = exact_draw(centered, key_draw, x)
         names = [n for n in values if n.endswith("precision")]
         own = {n: values.pop(n) for n in names}
         block = bnn.PrecisionGibbs(deep)

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from exact_draws import exact_draw
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.gibbs import Gibbs
 from scipy import stats
@@ -202,11 +203,7 @@ def test_the_metric_follows_the_precisions_and_the_law_is_kept():
     @jax.vmap
     def one(key):
         keys = jax.random.split(key)
-        sites = numpyro.handlers.trace(
-            numpyro.handlers.seed(bnn.parameterize(linear, "centered"), keys[0])
-        ).get_trace(x)
-        values = {n: s["value"] for n, s in sites.items() if s["type"] == "sample"}
-        y = values.pop("y")
+        values, y, _ = exact_draw(bnn.parameterize(linear, "centered"), keys[0], x)
         state = kernel.init(keys[1], 0, values, (x, y), {})
         first = state.block_states[1].preconditioner
         state = jax.lax.fori_loop(0, 2, lambda _, s: kernel.sample(s, (x, y), {}), state)

@@ -130,8 +130,8 @@ study = study.assign(prior=study["prior"].astype(str).str.removesuffix(".0"))
 
 def diagram(column, temperature):
     """Means over subsets, by prior and training rows."""
-    chosen = study[study["temperature"] == temperature].assign(value=lambda d: d[column])
-    return chosen.pivot_table(index="prior", columns="rows", values="value", sort=True)
+    chosen = study[study["temperature"] == temperature]
+    return chosen.pivot_table(index="prior", columns="rows", values=column)
 
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")

@@ -149,16 +149,20 @@ def judged(found: Found, gradients: float) -> Row:
     return row
 
 
+def by_all_chains(own: np.ndarray) -> np.ndarray:
+    """Log score of every row by the average of all chains, from that of each chain alone, (chain, row)."""
+    return np.logaddexp.reduce(own, 0) - math.log(len(own))
+
+
 def disagreement(found: Found) -> Row:
     """Log score of each chain, and the rows that keep chains apart."""
     own = scores_of_chains(found.log_prob)
-    every = np.logaddexp.reduce(own, 0) - math.log(len(own))
     rhat = summarize(found.functions, tail=False).rhat
     apart = np.flatnonzero(rhat > FAR_APART)
     means = found.functions.mean(1)
     share = means.var(0) / (means.var(0) + found.functions.var(1).mean(0))
     return {
-        "log_score": float(every.mean()),
+        "log_score": float(by_all_chains(own).mean()),
         "log_scores_of_chains": " ".join(f"{v:.4f}" for v in own.mean(1)),
         "apart": len(apart),
         "of": len(rhat),

@@ -16,6 +16,7 @@ from benchmarks._shared.rows_last_mlp import MLPByFeatures
 from benchmarks._shared.sampled_runs import starts
 from benchmarks.neal import posteriors, tempering
 from numpyro_bnn import moves
+from numpyro_bnn.diagnostics import summarize
 
 CHAINS = 4
 # The output layer integrated out, everything else non-centred as it is: for Gaussian noise.
@@ -189,6 +190,16 @@ def ladder_columns(found: Any, sweeps: int) -> dict[str, Any]:
         "round_trips": int(found.round_trips.sum()),
         "round_trips_at_best": float(found.round_trips_at_best.sum() * sweeps),
         "move_correlations": numbers(found.move_correlations.mean(0)),
+    }
+
+
+def rhat_columns(functions: np.ndarray, precisions: np.ndarray) -> dict[str, float]:
+    """Worst and median R-hat of functions and worst of log precisions, each (chain, draw, scalar)."""
+    of_functions = summarize(functions, tail=False).rhat
+    return {
+        "functions_max_rhat": float(np.nanmax(of_functions)),
+        "functions_median_rhat": float(np.nanmedian(of_functions)),
+        "precisions_max_rhat": float(np.nanmax(summarize(precisions, tail=False).rhat)),
     }
 
 

@@ -33,7 +33,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     posterior,
 )
 from numpyro_bnn import moves
-from numpyro_bnn.samplers.tempering.evidence import tempering_of
+from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips", "move_correlations")
 
@@ -74,9 +74,19 @@ def gradients_a_sweep(name: str, size: Size) -> int:
     return (size.rungs - 1) * (size.steps + energies)
 
 
-def ladder_row(fields: dict[str, np.ndarray], sweeps: int) -> Row:
-    """What the ladders of all replicas tell after so many sweeps."""
-    found = tempering_of(fields)
+def record_of(mcmc: bnn.MCMC) -> dict[str, np.ndarray]:
+    """What the ladders of a piece of a run told of each sweep."""
+    extra = mcmc.get_extra_fields(group_by_chain=True)
+    return {field: np.asarray(extra[field]) for field in FIELDS}
+
+
+def ladders_of(records: list[dict[str, np.ndarray]]) -> Tempering:
+    """What the ladders of all replicas tell after all pieces."""
+    return tempering_of({f: np.concatenate([one[f] for one in records], 1) for f in FIELDS})
+
+
+def ladder_row(found: Tempering, sweeps: int) -> Row:
+    """Columns of the ladders of all replicas after so many sweeps."""
     return {
         "log_evidence": numbers(found.log_evidence),
         "log_evidence_error": numbers(found.log_evidence_error),
@@ -102,17 +112,15 @@ def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
     pieces = hard_posteriors.pieces(kernel, given, settings, 1, begin)
     for number, (part, mcmc, seconds) in enumerate(pieces, 1):
         parts.append(part)
-        extra = mcmc.get_extra_fields(group_by_chain=True)
-        records.append({field: np.asarray(extra[field]) for field in FIELDS})
+        records.append(record_of(mcmc))
         sweeps = number * size.piece
         if sweeps not in counts(size):
             continue
         gradients = float(sweeps * gradients_a_sweep(name, size))
-        fields = {f: np.concatenate([one[f] for one in records], 1) for f in FIELDS}
         found = hard_posteriors.joined(parts)
         score = hard_posteriors.disagreement(found)
         row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": seconds}
-        row |= hard_posteriors.judged(found, gradients) | ladder_row(fields, sweeps)
+        row |= hard_posteriors.judged(found, gradients) | ladder_row(ladders_of(records), sweeps)
         yield row | {k: score[k] for k in ("log_score", "log_scores_of_chains")}
 
 

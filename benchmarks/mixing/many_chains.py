@@ -31,10 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import publish, select
+from benchmarks._shared.sampled_runs import publish, scores_of_chains, select
 from benchmarks._shared.study import Row, Study, as_text, from_text, parser, without
-from benchmarks.mixing import hard_posteriors
-from benchmarks.mixing.hard_posteriors import Found, judged
+from benchmarks.mixing import hard_posteriors, hierarchical_posteriors
+from benchmarks.mixing.hard_posteriors import Found, by_all_chains, judged
 from benchmarks.mixing.hierarchical_posteriors import (
     INTEGRATED,
     Posterior,
@@ -44,11 +44,10 @@ from benchmarks.mixing.hierarchical_posteriors import (
     ladder_columns,
     posterior,
 )
-from numpyro_bnn.samplers.tempering.evidence import tempering_of
+from benchmarks.mixing.ladders import ladders_of, record_of
 
 LADDER, MCLMC = "ladder, output integrated out", "MCLMC, output integrated out"
 COST = "cost of a gradient"
-FIELDS = ("log_likelihoods", "likelihood_powers", "swap_probs", "round_trips", "move_correlations")
 
 
 class Size(NamedTuple):
@@ -130,21 +129,19 @@ def known(found: Found) -> Row:
             f"{label}_mean": as_text(values.mean((0, 1))),
             f"{label}_se": as_text(errors),
         }
-    every = np.logaddexp.reduce(found.log_prob.reshape(-1, found.log_prob.shape[-1]), 0)
-    own = np.logaddexp.reduce(found.log_prob, 1) - math.log(found.log_prob.shape[1])
-    row["log_score"] = float(every.mean() - math.log(found.log_prob[..., 0].size))
+    own = scores_of_chains(found.log_prob)
+    row["log_score"] = float(by_all_chains(own).mean())
     row["log_score_of_a_chain"] = float(own.mean())
     row["log_score_of_the_worst"] = float(own.mean(1).min())
     return row
 
 
-ONLY_LADDERS = ("log_evidence", "log_evidence_error", "barrier", "round_trips")
-ONLY_LADDERS += ("round_trips_at_best", "move_correlations")
+ONLY_LADDERS = ("log_evidence", "log_evidence_error", *hierarchical_posteriors.LADDER)
 
 
 def of_ladder(records: list[dict[str, np.ndarray]], sweeps: int) -> Row:
     """What replicas tell: the log of their average evidence, nats, and that average's relative error."""
-    found = tempering_of({f: np.concatenate([one[f] for one in records], 1) for f in FIELDS})
+    found = ladders_of(records)
     logs = np.asarray(found.log_evidence, np.float64)
     weights = np.exp(logs - logs.max())
     row = {
@@ -175,8 +172,7 @@ def run(given: Posterior, method: str, size: Size) -> Iterator[Row]:
     for number, (part, mcmc, seconds) in enumerate(pieces, 1):
         parts.append(part)
         if method == LADDER:
-            extra = mcmc.get_extra_fields(group_by_chain=True)
-            records.append({field: np.asarray(extra[field]) for field in FIELDS})
+            records.append(record_of(mcmc))
         done = seconds > 60 * size.minutes
         if not done and number & (number - 1):
             continue

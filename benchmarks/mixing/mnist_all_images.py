@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing import mnist_gibbs
 from benchmarks.mixing.mnist_gibbs_methods import (
@@ -56,8 +57,8 @@ def figure(rows: Sequence[Row]) -> Any:
 
     made, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for i, (method, start) in enumerate(key for key in SHARES if key[0] != START):
-        own = [r for r in rows if (r["method"], r["start"]) == (method, start)]
-        begin = [r for r in rows if (r["method"], r["start"]) == (START, start)]
+        own = select(rows, method=method, start=start)
+        begin = select(rows, method=START, start=start)
         passes, color = [r["gradients"] for r in own], color_at(left, i)
         for chain in ("", ", second chain"):
             values = [r[f"mean {LAYERS[0]}{chain}"] for r in begin + own]

@@ -37,8 +37,8 @@ from benchmarks.mixing.hierarchical_posteriors import (
     in_coordinates,
     log_precisions,
     posterior,
+    rhat_columns,
 )
-from numpyro_bnn.diagnostics import summarize
 
 MEMBERS = 8
 TABLE_NAME = "yacht"
@@ -118,13 +118,8 @@ def judged(given: Posterior, method: str, split: int, size: Size):
     else:
         mcmc, gradients = chains(given, method, split, size)
         predictions = bnn.predict(None, mcmc, given.split.x_test)
-        of_functions = summarize(functions(predictions.values), tail=False).rhat
         draws = mcmc.get_samples(group_by_chain=True)
-        of_precisions = summarize(log_precisions(draws), tail=False).rhat
-        row |= {
-            "functions_max_rhat": float(np.nanmax(of_functions)),
-            "functions_median_rhat": float(np.nanmedian(of_functions)),
-            "precisions_max_rhat": float(np.nanmax(of_precisions)),
+        row |= rhat_columns(functions(predictions.values), log_precisions(draws)) | {
             "gradients": gradients,
             "chains": mcmc.num_chains,
             "log_score": float(bnn.scores.lppd(predictions, given.split.y_test)),

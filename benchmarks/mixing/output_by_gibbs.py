@@ -32,6 +32,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     functions,
     log_precisions,
     posterior,
+    rhat_columns,
 )
 from numpyro_bnn import moves
 from numpyro_bnn.diagnostics import summarize
@@ -82,16 +83,9 @@ def problem_of(name: str, folder: Any, rows: int) -> Posterior:
 
 def judged(draws: dict[str, Any], values: Any, count: int, seconds: float) -> Row:
     """R-hat of functions and log precisions over the first draws, and effective draws a second."""
-    of_functions = summarize(functions(values)[:, :count], tail=False)
     kept = {name: np.asarray(value)[:, :count] for name, value in draws.items()}
-    of_precisions = summarize(log_precisions(kept), tail=False)
-    row = {
-        "draws": count,
-        "run_seconds": seconds,
-        "functions_max_rhat": float(np.nanmax(of_functions.rhat)),
-        "functions_median_rhat": float(np.nanmedian(of_functions.rhat)),
-        "precisions_max_rhat": float(np.nanmax(of_precisions.rhat)),
-    }
+    row: Row = {"draws": count, "run_seconds": seconds}
+    row |= rhat_columns(functions(values)[:, :count], log_precisions(kept))
     for layer, name in (("first", "Dense_0"), ("output", "Dense_1")):
         own = log_precisions({n: v for n, v in kept.items() if name in n})
         least = float(np.nanmin(summarize(own, tail=False).ess_bulk))

@@ -37,9 +37,13 @@ def uci(folder: Path | None, name: str, split: int = 0) -> Split:
     return Split(*(np.float32(part) for part in (x[~test], y[~test], x[test], y[test])))
 
 
-def table(folder: Path | None, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A table of Sommer et al. (2025) as it is: inputs (n, d), targets (n,)."""
-    found = _load(folder, f"mile/{name}")
+def table(folder: Path | None, name: str, source: str = "mile") -> tuple[np.ndarray, np.ndarray]:
+    """A table as it is: inputs (n, d), targets (n,).
+
+    :param source: ``"mile"`` for those of Sommer et al. (2025), ``"uci"`` for those of Hernandez-Lobato and
+        Adams (2015).
+    """
+    found = _load(folder, f"{source}/{name}")
     return found["x"], found["y"].reshape(-1)
 
 

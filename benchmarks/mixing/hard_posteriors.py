@@ -1,7 +1,8 @@
 """How far do the hard posteriors get in twenty minutes, and do two samplers agree about them?
 
 Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
-airfoil: the posteriors of `which_sampler`, four chains, each sampled by pairs of methods: in other
+airfoil, the posteriors of `which_sampler`; the same on boston, concrete and energy, and with four layers of
+16 on airfoil. Four chains, each posterior sampled by pairs of methods: in other
 coordinates, or by another kernel, of which one has no bias. After every doubling of the budget: the
 worst and the median R-hat of the
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
@@ -39,6 +40,7 @@ from benchmarks._shared.sampled_runs import (
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
+    FOUR_LAYERS,
     LADDER,
     METHODS,
     Posterior,
@@ -56,14 +58,13 @@ from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
 # Functions whose chains are further apart than that are counted at the end of a run.
 FAR_APART = 1.05
 TEST_ROWS = 200
-_TABLES = (
-    ("tempering, HMC, non-centred", "MCLMC, collapsed"),
-    ("MCLMC, output integrated out", "MAMS, output integrated out"),
-)
+_INTEGRATED = ("MCLMC, output integrated out", "MAMS, output integrated out")
+_TABLES = (("tempering, HMC, non-centred", "MCLMC, collapsed"), _INTEGRATED)
 PAIRS = {
     "digits": (("HMC, non-centred, long, moves", "MCLMC, non-centred, small steps"),),
     "yacht": _TABLES,
     "airfoil": _TABLES,
+    **dict.fromkeys(("airfoil" + FOUR_LAYERS, "boston", "concrete", "energy"), (_INTEGRATED,)),
 }
 # Trajectories' worth of steps between draws of a kernel of one gradient a step.
 APART = 5

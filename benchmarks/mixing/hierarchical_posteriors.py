@@ -19,6 +19,8 @@ from numpyro_bnn import moves
 from numpyro_bnn.diagnostics import summarize
 
 CHAINS = 4
+# Of hidden layers, in the name of a table.
+FOUR_LAYERS = ", four layers"
 # The output layer integrated out, everything else non-centred as it is: for Gaussian noise.
 INTEGRATED = "output layer integrated out"
 
@@ -99,7 +101,10 @@ class Posterior(NamedTuple):
 
 @functools.cache
 def posterior(folder: Any, name: str, rows: int, split: int = 0) -> Posterior:
-    """One of the posteriors; with at most so many rows (0: all), for tables of one of their splits."""
+    """One of the posteriors; with at most so many rows (0: all), for tables of one of their splits.
+
+    Tables have relu networks of two hidden layers of 16 units, those named so of four.
+    """
     if name == "rdata":
         parts = posteriors.data_of("rdata", posteriors.SHARED)
         return Posterior(posteriors.model_of("rdata", MLPByFeatures), data_sets.Split(*parts), 0)
@@ -112,15 +117,20 @@ def posterior(folder: Any, name: str, rows: int, split: int = 0) -> Posterior:
             MLPByFeatures((16,), 10), bnn.priors.Hierarchical(1.0, 1.0), x, y
         )
         return Posterior(model, data_sets.Split(x, y, x_test, y_test), 0)
+    of_table = name.removesuffix(FOUR_LAYERS)
+    layers = 2 if name == of_table else 4
+    source = "uci" if of_table == "boston" else "mile"
     width = functools.partial(bnn.priors.Hierarchical.width, 1.0, group=0.5)
     prior = bnn.priors.ByPath({"*.bias": width(), "*.kernel": width(scale_by_fan_in=True)})
     noise = bnn.likelihoods.Precision.width(0.1, common=0.5)
 
     def model(x: Any, y: Any = None) -> None:
-        net = bnn.random_module("net", MLPByFeatures((16, 16), 1, jax.nn.relu), prior, x[:1])
+        network = MLPByFeatures((16,) * layers, 1, jax.nn.relu)
+        net = bnn.random_module("net", network, prior, x[:1])
         bnn.likelihoods.gaussian(lambda some: net(some).squeeze(-1), y, x=x, noise=noise)
 
-    return Posterior(model, standardised(*data_sets.table(folder, name), rows, split), 2)
+    values = data_sets.table(folder, of_table, source)
+    return Posterior(model, standardised(*values, rows, split), layers)
 
 
 def standardised(x: np.ndarray, y: np.ndarray, rows: int, split: int) -> data_sets.Split:

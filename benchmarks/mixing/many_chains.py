@@ -13,7 +13,9 @@ the average over chains no longer drifts: so the averages of the first and of th
 are compared, in joint errors, and so are the two methods with each other.
 
 A first table has the cost: milliseconds of an energy with its gradient for all rungs and replicas at once,
-of the model as it is and with the layer integrated out, in single and in double precision.
+of the model as it is and with the layer integrated out, in single and in double precision. A second one has
+what a checkpoint of all these states takes, and whether a ladder that goes on from its last checkpoint but
+one ends with the same draws, bit for bit, as the one that was not stopped.
 
     python -m benchmarks.mixing.many_chains [--minutes 5] [--problems NAME …] [--methods NAME …]
         [--quick | --toy] [--data FOLDER] [--output FOLDER]
@@ -22,8 +24,11 @@ For a GPU: `JAX_DEFAULT_MATMUL_PRECISION=highest`, or products of single precisi
 """
 
 import math
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -47,7 +52,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
 from benchmarks.mixing.ladders import ladders_of, record_of
 
 LADDER, MCLMC = "ladder, output integrated out", "MCLMC, output integrated out"
-COST = "cost of a gradient"
+COST, RESUMED = "cost of a gradient", "a ladder that is resumed"
 
 
 class Size(NamedTuple):
@@ -108,6 +113,49 @@ def cost(given: Posterior, size: Size) -> Iterator[Row]:
                     jax.block_until_ready(program(z))
                     seconds.append(time.perf_counter() - begin)
             yield {"coordinates": label, "bits": bits, "milliseconds": 1000 * np.median(seconds)}
+
+
+def resumed(given: Posterior, size: Size) -> Iterator[Row]:
+    """A ladder with four checkpoints; and the same from the third on, when the fourth is gone."""
+    model = in_coordinates(given.model, INTEGRATED)
+    every = size.sweeps[1] // 4
+    begin = begin_at(given, INTEGRATED, 0, 200, size.replicas)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "checkpoint"
+
+        def sampler() -> bnn.MCMC:
+            return bnn.MCMC(
+                bnn.ParallelTempering(model, hmc(model, size.steps), num_rungs=size.rungs),
+                num_warmup=2 * every,
+                num_samples=2 * every,
+                num_chains=size.replicas,
+                chain_method="vectorized",
+                checkpoint=checkpoint,
+                checkpoint_every=every,
+                progress_bar=False,
+            )
+
+        whole, data = sampler(), given.split[:2]
+        seconds = [time.perf_counter()]
+        whole.run(jax.random.key(0), *data, init_params=begin)
+        seconds.append(time.perf_counter())
+        steps = sorted((checkpoint / "steps").iterdir(), key=lambda path: int(path.name))
+        held = sum(f.stat().st_size for f in steps[-1].rglob("*") if f.is_file())
+        shutil.rmtree(steps[-1])
+        again = sampler()
+        again.resume(*data)
+        seconds.append(time.perf_counter())
+        draws, others = (m.get_samples(group_by_chain=True) for m in (whole, again))
+        same = all(np.array_equal(draws[name], others[name]) for name in draws)
+    yield {
+        "replicas": size.replicas,
+        "rungs": size.rungs,
+        "sweeps": 4 * every,
+        "checkpoint_megabytes": held / 2**20,
+        "run_seconds": seconds[1] - seconds[0],
+        "resumed_seconds": seconds[2] - seconds[1],
+        "same_draws": "yes" if same else "no",
+    }
 
 
 def known(found: Found) -> Row:
@@ -275,7 +323,9 @@ def main(argv: Any = None) -> None:
     made = parser(__doc__)
     made.add_argument("--minutes", type=float, help="of every run (default: 5)")
     made.add_argument("--problems", nargs="+", help="default: all")
-    made.add_argument("--methods", nargs="+", default=(COST, LADDER, MCLMC), help="default: all")
+    made.add_argument(
+        "--methods", nargs="+", default=(COST, RESUMED, LADDER, MCLMC), help="default: all"
+    )
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
     size = size._replace(
@@ -288,13 +338,20 @@ def main(argv: Any = None) -> None:
             lambda problem: cost(posterior(asked.data, problem, size.rows), size),
         )
         costs.table(without(costs.rows))
+    if RESUMED in asked.methods:
+        runs = Study(__file__, ["problem"], asked, "resumed")
+        runs.run(
+            [{"problem": size.problems[0]}],
+            lambda problem: resumed(posterior(asked.data, problem, size.rows), size),
+        )
+        runs.table(without(runs.rows))
     study = Study(__file__, ["problem", "method", "draws"], asked)
     study.run(
         (
             {"problem": problem, "method": method}
             for problem in size.problems
             for method in asked.methods
-            if method != COST
+            if method not in (COST, RESUMED)
         ),
         lambda problem, method: run(posterior(asked.data, problem, size.rows), method, size),
     )

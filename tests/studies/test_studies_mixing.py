@@ -60,6 +60,15 @@ def test_methods_are_compared_in_pairs_or_alone():
     assert hard_posteriors.pairs_of("digits", [one]) == []
 
 
+@pytest.mark.parametrize(("name", "hidden"), [("boston", 2), ("airfoil, four layers", 4)])
+def test_tables_have_networks_of_two_layers_or_of_four(name, hidden, shared):
+    given = hierarchical_posteriors.posterior(shared / "data", name, 0)
+    sites = trace(seed(given.model, jax.random.key(0))).get_trace(given.split.x)
+    kernels = [site for site in sites if site.endswith("kernel.precision")]
+    assert len(kernels) - 1 == given.relu_layers == hidden
+    assert hard_posteriors.PAIRS[name][-1] == hard_posteriors.PAIRS["yacht"][-1]
+
+
 @pytest.mark.parametrize("split", [0, 3])
 def test_splits_of_a_table_test_other_rows(split, shared):
     given = hierarchical_posteriors.posterior(shared / "data", "yacht", 0, split).split

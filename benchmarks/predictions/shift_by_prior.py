@@ -1,0 +1,253 @@
+"""Under which prior does the posterior average fail under covariate shift, and is its reason the one given?
+
+`covariate_shift` has one prior scale, 1000 rows, an ensemble of three. Here: 3000 and 10,000 rows of MNIST,
+weights of the pixels N(0, α²) with α of 0.1, 0.3 and 1, and a prior along the principal components of the
+pixels (EmpCov) with *centred* moments and pixels, at the prior variance of the functions that α = 0.3 has.
+Full-batch HMC of ten chains with trajectories of a quarter turn of the prior (`common_step_hmc`), each from a
+network of an ensemble of ten; the ensemble; MAP, its first network. So that averages are of as many networks,
+the posterior is also judged by the last draw of each chain alone.
+
+Test images are those of `covariate_shift`: six corruptions, noise on dead pixels and on as many others, steps
+along components without variance and along the first ones. Differences of errors and log scores are paired by
+image, a mean over severities. The reason given is that weights that see no data keep the spread of the prior
+in the posterior and are zero at MAP: stored are weights of dead pixels, of others and along null components,
+over their spread under the prior.
+
+    python -m benchmarks.predictions.shift_by_prior [--quick | --toy]
+
+Minutes on a GPU (with ``JAX_DEFAULT_MATMUL_PRECISION=highest``), hours on a processor.
+
+Source: Izmailov, Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model averaging under covariate
+shift*).
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+
+import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks._shared.mnist_posteriors import SMALL, convergence
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.predictions import shift_by_prior_words as words
+from benchmarks.predictions.covariate_shift import NULL, shifts
+from benchmarks.predictions.shift_by_prior_words import (
+    EMPCOV,
+    ENSEMBLE,
+    KEYS,
+    MAP,
+    POSTERIOR,
+    TEN,
+)
+from benchmarks.priors import common_step_hmc as hmc
+from numpyro_bnn import priors
+
+HIDDEN, CLASSES = 50, 10
+# The scale of N(0, α²) whose functions vary as much as those of EmpCov.
+EMPCOV_SCALE = 0.3
+FIRST_STEP = 0.01
+# Test images whose class probabilities are judged for convergence.
+JUDGED = 500
+
+
+class Size(NamedTuple):
+    """What is run.
+
+    - **rows**, **subsets** - numbers of training images, and subsets of each
+    - **priors** - α of N(0, α²), or EmpCov
+    - **tests** - test images
+    - **chains** - of HMC, and networks of the ensemble
+    - **trajectories** - of HMC: short ones, warm-up and draws of a quarter turn
+    - **training** - steps of Adam
+    """
+
+    rows: tuple[int, ...]
+    subsets: int
+    priors: tuple[float | str, ...]
+    tests: int
+    chains: int
+    trajectories: tuple[int, int, int]
+    training: int
+
+
+ALL_PRIORS = (0.1, 0.3, 1.0, EMPCOV)
+SIZES = {
+    "full": Size((3000, 10_000), 2, ALL_PRIORS, 2000, 10, (80, 15, 40), 2000),
+    "quick": Size((300,), 1, (0.1, EMPCOV), 200, 4, (40, 5, 10), 300),
+    "toy": Size((40,), 1, (0.3, EMPCOV), 20, 2, (10, 2, 4), 20),
+}
+
+
+class Inputs(NamedTuple):
+    """What the first layer sees of images: ``(images - shift) @ root``, its weights N(0, 1)."""
+
+    shift: np.ndarray
+    root: np.ndarray
+
+    def of(self, images: np.ndarray) -> np.ndarray:
+        return (images - self.shift).astype(np.float32) @ self.root.astype(np.float32)
+
+
+def inputs_under(prior: float | str, x: np.ndarray) -> Inputs:
+    """The prior of the weights of the pixels, as a root of its covariance."""
+    pixels = x.shape[1]
+    if prior != EMPCOV:
+        return Inputs(np.zeros(pixels), float(prior) * np.eye(pixels))
+    shift = x.mean(0, dtype=np.float64)
+    moments, directions = np.linalg.eigh((x - shift).T @ (x - shift) / len(x))
+    moments = np.maximum(moments, 0)
+    # Sums over a centred training row have the variance that they have under N(0, α²).
+    variances = EMPCOV_SCALE**2 * moments.sum() / (moments**2).sum() * moments + SMALL
+    return Inputs(shift, directions * np.sqrt(variances))
+
+
+PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)})
+MODULE = bnn.MLP([HIDDEN], CLASSES, jax.nn.relu)
+
+
+def model(x: Any, y: Any = None) -> None:
+    net = bnn.random_module("net", MODULE, PRIOR, x[:1])
+    bnn.likelihoods.categorical(net, y, x=x)
+
+
+@cache
+def full_batch(lengths: tuple[int, int, int]) -> Callable:
+    """A run of HMC, a function of a key, starts and data."""
+
+    def run(key: Any, begin: Any, x: Any, y: Any) -> hmc.Found:
+        return hmc.sample(bnn.potential_of(model, x, y), key, begin, *lengths, FIRST_STEP)
+
+    return jax.jit(run)
+
+
+@jax.jit
+def log_probs(w: Any, x: Any) -> jax.Array:
+    """Log class probabilities of draws (chain, draw, …), (chain, draw, image, class)."""
+
+    def one(w: Any) -> jax.Array:
+        return jax.nn.log_softmax(MODULE.apply({"params": bnn.to_params(w)}, x))
+
+    return jax.vmap(jax.vmap(one))(w)
+
+
+@jax.jit
+def log_average(w: Any, x: Any) -> jax.Array:
+    """Log of the class probabilities averaged over all draws of all chains, (image, class)."""
+    logs = log_probs(w, x)
+    return logsumexp(logs, (0, 1)) - jnp.log(logs.shape[0] * logs.shape[1])
+
+
+@lru_cache(maxsize=1)
+def images_of(
+    folder: Path | None, rows: int, tests: int, subset: int
+) -> tuple[data_sets.Split, dict[str, list[np.ndarray]]]:
+    """A subset of the training images, and the test images, which all share, by kind at each severity."""
+    train, test = (
+        data_sets.mnist(folder, n, m, seed=s) for n, m, s in ((rows, 1, subset), (1, tests, 0))
+    )
+    data = data_sets.Split(train.x, train.y, test.x_test, test.y_test)
+    kinds = {"none": [data.x_test]}
+    for kind, _, changed in shifts(data):
+        kinds.setdefault(kind, []).append(changed)
+    return data, kinds
+
+
+def sizes_of(w: Any, inputs: Inputs, x: np.ndarray) -> Row:
+    """Root mean square weights of dead pixels, of others and along null components, over the prior's."""
+    kernels = np.asarray(w["net/Dense_0.kernel"], np.float64)
+    kernels = kernels.reshape(-1, *kernels.shape[-2:])
+    weights = inputs.root @ kernels
+    spread = np.sqrt((inputs.root**2).sum(1))[None, :, None]
+    dead = x.max(0) == 0
+    moments, directions = np.linalg.eigh(x.T.astype(np.float64) @ x / len(x))
+    null = directions.T[moments < NULL * moments[-1]]
+    along = null @ weights / np.sqrt(((null @ inputs.root) ** 2).sum(1))[None, :, None]
+
+    def size(values: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(np.square(values)))) if values.size else 0.0
+
+    scaled = weights / spread
+    return {
+        "dead weights": size(scaled[:, dead]),
+        "live weights": size(scaled[:, ~dead]),
+        "null weights": size(along),
+    }
+
+
+def cell(
+    rows: int, subset: int, prior: float | str, *, size: Size, folder: Path | None
+) -> Iterator[Row]:
+    """MAP, the ensemble and the posterior on every shift, a row each for the mean over severities."""
+    data, images = images_of(folder, rows, size.tests, subset)
+    inputs = inputs_under(prior, data.x)
+    x = inputs.of(data.x)
+    begin = bnn.optimize(
+        model,
+        jax.random.key(subset),
+        x,
+        data.y,
+        num_chains=size.chains,
+        num_steps=size.training,
+        # Weights without data must have the time to reach their mode.
+        tolerance=0.0,
+        progress_bar=False,
+    )
+    run = full_batch(size.trajectories)(jax.random.key(1000 + subset), begin, x, data.y)
+    draws = {name: jnp.swapaxes(v, 0, 1) for name, v in run.draws.items()}
+    members = {name: v[:, None] for name, v in begin.items()}
+    networks = {
+        MAP: {name: v[:1] for name, v in members.items()},
+        ENSEMBLE: members,
+        POSTERIOR: draws,
+        TEN: {name: v[:, -1:] for name, v in draws.items()},
+    }
+    shown = np.exp(log_probs(draws, inputs.of(images["none"][0][:JUDGED])))
+    facts = {
+        "accepted": float(run.accept),
+        "step size": float(run.step_size),
+        "leapfrogs": float(run.leapfrogs),
+        "gradients": int(run.spent),
+        **convergence(shown),
+    }
+    sizes = {method: sizes_of(w, inputs, data.x) for method, w in networks.items()}
+    for kind, severities in images.items():
+        seen = [inputs.of(one) for one in severities]
+        found = {
+            method: words.by_image([np.asarray(log_average(w, one)) for one in seen], data.y_test)
+            for method, w in networks.items()
+        }
+        for method, own in found.items():
+            yield {
+                "method": method,
+                "kind": kind,
+                "error": float(own.wrong.mean()),
+                "log score": float(own.scores.mean()),
+                **words.beyond(own, found[MAP], "MAP"),
+                **words.beyond(own, found[ENSEMBLE], "ensemble"),
+                **sizes[method],
+                **facts,
+            }
+
+
+def main(argv: list[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    size = SIZES[given.size]
+    study = Study(__file__, KEYS, given)
+    cells = [
+        {"rows": rows, "subset": subset, "prior": prior}
+        for subset in range(size.subsets)
+        for rows in size.rows
+        for prior in size.priors
+    ]
+    study.run(cells, partial(cell, size=size, folder=given.data))
+    study.publish(words.summary(study.rows), words.findings(study.rows), words.picture(study.rows))
+
+
+if __name__ == "__main__":
+    main()

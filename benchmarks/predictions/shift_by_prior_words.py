@@ -1,0 +1,178 @@
+"""What `shift_by_prior` says of its rows: differences by image, a table, sentences, and the figure."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, paired
+from benchmarks._shared.study import Row
+
+MAP, ENSEMBLE, POSTERIOR = "MAP", "ensemble", "posterior"
+TEN = "posterior, last draws"
+EMPCOV = "EmpCov, centred"
+KEYS = ("rows", "subset", "prior", "method", "kind")
+METHODS = (MAP, ENSEMBLE, POSTERIOR, TEN)
+
+
+class ByImage(NamedTuple):
+    """Means over severities, of each test image: whether the class is wrong; log score, nats."""
+
+    wrong: np.ndarray
+    scores: np.ndarray
+
+
+def by_image(logs: Sequence[np.ndarray], y: np.ndarray) -> ByImage:
+    """From log probabilities (image, class) at each severity."""
+    every = np.arange(len(y))
+    wrong = np.mean([(one.argmax(1) != y).astype(float) for one in logs], 0)
+    return ByImage(wrong, np.mean([one[every, y] for one in logs], 0))
+
+
+def beyond(own: ByImage, other: ByImage, name: str) -> Row:
+    """Error and log score beyond those of another method, with standard errors over images."""
+    row: Row = {}
+    for column, a, b in (("error", own.wrong, other.wrong), ("score", own.scores, other.scores)):
+        gap = paired(a, b)
+        row |= {
+            f"{column} beyond {name}": gap["difference"],
+            f"{column} beyond {name}, se": gap["difference_se"],
+        }
+    return row
+
+
+def those(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
+    """The rows with these values; one of the keys is called `rows`."""
+    return [row for row in rows if all(row[k] == v for k, v in where.items())]
+
+
+def over_subsets(rows: Sequence[Row], column: str, where: Mapping[str, Any]) -> tuple[float, float]:
+    """The mean over subsets of the training images, and its standard error.
+
+    That joins the errors over test images, which all subsets share, and the spread of the subsets.
+    """
+    own = those(rows, where)
+    values = np.array([r[column] for r in own])
+    images = float(np.mean([r[f"{column}, se"] for r in own]))
+    between = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(values.mean()), math.hypot(images, between)
+
+
+def said(value: tuple[float, float]) -> str:
+    return f"{value[0]:.3f} ± {value[1]:.3f}".replace("-", "−")
+
+
+def groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Numbers of rows with priors, in the order of a table."""
+    pairs = dict.fromkeys((r["rows"], r["prior"]) for r in rows)
+    return [
+        {"rows": n, "prior": p} for n, p in sorted(pairs, key=lambda pair: (pair[0], str(pair[1])))
+    ]
+
+
+def kinds_of(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(r["kind"] for r in rows))
+
+
+def failures(rows: Sequence[Row], column: str, sign: int, where: Mapping[str, Any]) -> list[str]:
+    """Kinds of shift where a column is beyond two errors on the side that is worse."""
+    found = []
+    for kind in kinds_of(rows):
+        mean, error = over_subsets(rows, column, {**where, "kind": kind})
+        if sign * mean > 2 * error and error > 0:
+            found.append(f"{kind} {said((mean, error))}")
+    return found
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """A line for each number of rows, prior and kind: the posterior beside MAP and beside the ensemble."""
+    made = []
+    for where in groups(rows):
+        for kind in kinds_of(rows):
+            posterior = {**where, "kind": kind, "method": POSTERIOR}
+            own = those(rows, posterior)
+            worst = max(r["worst R-hat"] for r in own)
+            made.append(
+                {
+                    **where,
+                    "kind": kind,
+                    "error of the posterior": f"{np.mean([r['error'] for r in own]):.3f}",
+                    "beyond MAP's": said(over_subsets(rows, "error beyond MAP", posterior)),
+                    "log score beyond MAP's": said(
+                        over_subsets(rows, "score beyond MAP", posterior)
+                    ),
+                    "beyond the ensemble's": said(
+                        over_subsets(rows, "score beyond ensemble", posterior)
+                    ),
+                    "ten draws beyond the ensemble's": said(
+                        over_subsets(rows, "score beyond ensemble", {**posterior, "method": TEN})
+                    ),
+                    "dead weights": f"{np.mean([r['dead weights'] for r in own]):.2f}",
+                    "live weights": f"{np.mean([r['live weights'] for r in own]):.2f}",
+                    "worst R-hat": f"{worst:.2f}",
+                    "verdict": "converged" if worst <= RHAT_LIMIT else "not converged",
+                }
+            )
+    return made
+
+
+def findings(rows: Sequence[Row]) -> Iterator[str]:
+    """Where the posterior is worse than MAP and than the ensemble, by number of rows and prior."""
+    for where in groups(rows):
+        posterior = {**where, "method": POSTERIOR}
+        name = f"{where['rows']} rows, {where['prior']}"
+        for column, sign, text in (
+            ("error beyond MAP", 1, "error above MAP's"),
+            ("score beyond MAP", -1, "log score below MAP's"),
+            ("score beyond ensemble", -1, "log score below the ensemble's"),
+        ):
+            found = ", ".join(failures(rows, column, sign, posterior))
+            yield f"{name}: {text}: {found or 'nowhere'}."
+        own = those(rows, {**posterior, "kind": "none"})
+        dead, live, null = (
+            np.mean([r[f"{w} weights"] for r in own]) for w in ("dead", "live", "null")
+        )
+        worst, median = (max(r[f"{w} R-hat"] for r in own) for w in ("worst", "median"))
+        yield (
+            f"{name}: weights over the prior's spread: dead pixels {dead:.2f}, others {live:.2f}, along null "
+            f"components {null:.2f}; worst R-hat of probabilities {worst:.2f}, median {median:.2f}."
+        )
+
+
+def picture(rows: Sequence[Row]) -> Any:
+    """Log score of the posterior beyond MAP's and beyond the ensemble's, by kind of shift."""
+    import matplotlib.pyplot as plt
+
+    from numpyro_bnn.plots.style import color_at, label_axes
+
+    kinds = kinds_of(rows)
+    numbers = sorted({r["rows"] for r in rows})
+    figure, axes = plt.subplots(
+        2, len(numbers), figsize=(1 + 5.5 * len(numbers), 7), layout="constrained", squeeze=False
+    )
+    for line, other in zip(axes, (MAP, ENSEMBLE)):
+        for ax, number in zip(line, numbers):
+            here = [where for where in groups(rows) if where["rows"] == number]
+            for i, where in enumerate(here):
+                values = [
+                    over_subsets(
+                        rows, f"score beyond {other}", {**where, "kind": kind, "method": POSTERIOR}
+                    )
+                    for kind in kinds
+                ]
+                at = np.arange(len(kinds)) + 0.18 * (i - (len(here) - 1) / 2)
+                means, errors = np.array(values).T
+                prior = where["prior"]
+                label = prior if isinstance(prior, str) else f"α = {prior:g}"
+                ax.errorbar(
+                    at, means, 2 * errors, fmt="o", ms=3, color=color_at(ax, i), label=label
+                )
+            ax.axhline(0, color="0.5", linewidth=1)
+            ax.set_yscale("symlog", linthresh=0.1)
+            ax.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=8)
+            ax.set_title(f"{number:g} rows", fontsize=10)
+            beside = "MAP's" if other == MAP else "the ensemble's"
+            label_axes(ax, "", f"log score beyond {beside}, nats")
+    axes[0][0].legend(frameon=False, fontsize=8)
+    return figure

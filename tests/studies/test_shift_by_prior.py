@@ -1,0 +1,54 @@
+"""The study of covariate shift by prior: its priors, averages and differences."""
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks.predictions import shift_by_prior, shift_by_prior_words
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def test_a_prior_along_centred_components_has_the_variance_of_the_other():
+    x = np.random.default_rng(0).normal(1.0, [0.2, 0.5, 1.0, 0.0], (300, 4)).astype(np.float32)
+    inputs = shift_by_prior.inputs_under(shift_by_prior.EMPCOV, x)
+    np.testing.assert_allclose(inputs.shift, x.mean(0), rtol=1e-6)
+    covariance, moments = inputs.root @ inputs.root.T, np.cov(x.T, bias=True)
+    small = shift_by_prior.SMALL * np.eye(4)
+    a = (covariance - small)[1, 1] / moments[1, 1]
+    np.testing.assert_allclose(covariance, a * moments + small, atol=1e-6)
+    variance = shift_by_prior.EMPCOV_SCALE**2 * np.trace(moments)
+    np.testing.assert_allclose(np.trace((covariance - small) @ moments), variance, rtol=1e-4)
+    plain = shift_by_prior.inputs_under(0.1, x)
+    np.testing.assert_allclose(plain.of(x), 0.1 * x, rtol=1e-6)
+
+
+def test_probabilities_are_averaged_over_draws_of_all_chains():
+    rng = np.random.default_rng(1)
+    shapes = {"Dense_0.kernel": (3, 50), "Dense_0.bias": (50,)}
+    shapes |= {"Dense_1.kernel": (50, 10), "Dense_1.bias": (10,)}
+    w = {f"net/{k}": rng.normal(size=(2, 3, *s)).astype(np.float32) for k, s in shapes.items()}
+    x = rng.normal(size=(4, 3)).astype(np.float32)
+    hidden = np.maximum(x @ w["net/Dense_0.kernel"] + w["net/Dense_0.bias"][..., None, :], 0)
+    logits = hidden @ w["net/Dense_1.kernel"] + w["net/Dense_1.bias"][..., None, :]
+    expected = jax.nn.softmax(logits).mean((0, 1))
+    np.testing.assert_allclose(np.exp(shift_by_prior.log_average(w, x)), expected, rtol=1e-4)
+
+
+def test_differences_are_paired_by_image_and_joined_over_subsets():
+    words, y = shift_by_prior_words, np.array([0, 1])
+    one = words.by_image([np.log([[0.6, 0.4], [0.7, 0.3]]), np.log([[0.4, 0.6], [0.2, 0.8]])], y)
+    np.testing.assert_allclose(one.wrong, [0.5, 0.5])
+    np.testing.assert_allclose(one.scores, np.log([0.24, 0.24]) / 2)
+    other = words.ByImage(np.array([0.0, 1.0]), np.log([0.5, 0.25]))
+    row = words.beyond(one, other, "MAP")
+    assert row["error beyond MAP"] == pytest.approx(0.0)
+    assert row["error beyond MAP, se"] == pytest.approx(0.5)
+    where = {"rows": 3000, "kind": "blur"}
+    rows = [{**where, "gap": gap, "gap, se": 0.3} for gap in (0.0, 0.8)]
+    rows += [{**where, "kind": "noise", "gap": 9.0, "gap, se": 0.0}]
+    # The spread of two subsets is 0.4, the error over images that they share 0.3.
+    assert words.over_subsets(rows, "gap", where) == pytest.approx((0.4, 0.5))
+    assert words.failures(rows, "gap", 1, {"rows": 3000}) == []
+    rows = [{**r, "gap": 2 * r["gap"] + 1} for r in rows]
+    assert words.failures(rows, "gap", 1, {"rows": 3000}) == ["blur 1.800 ± 0.854"]

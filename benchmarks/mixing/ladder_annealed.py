@@ -6,9 +6,8 @@ quarter of a trajectory of the rungs, and their precisions are drawn anew given 
 at a particle of its own power.
 
 Source: S. Syed, A. Bouchard-Côté, K. Chern and A. Doucet, *Optimised annealed sequential Monte Carlo
-samplers* (2024), algorithm 1, with resampling by the effective sample size and without the rounds that
-optimise its schedule. Systematic resampling: J. Carpenter, P. Clifford and P. Fearnhead, *Improved particle
-filter for nonlinear problems* (1999).
+samplers* (2024), without the rounds that optimise their schedule. Systematic resampling: J. Carpenter,
+P. Clifford and P. Fearnhead, *Improved particle filter for nonlinear problems* (1999).
 """
 
 from functools import partial
@@ -36,14 +35,13 @@ def steps_a_stage(mover: RungKernel) -> int:
     return max(1, mover.num_steps // _STAGES)
 
 
-def gradients(mover: RungKernel, num_rungs: int, extra: int) -> int:
+def gradients(mover: RungKernel, num_rungs: int) -> int:
     """Gradients of the particles of a replica; an energy counts as one, and a weight needs two.
 
     :param mover: HMC of the rungs.
     :param num_rungs: from prior to posterior.
-    :param extra: gradients of a trajectory beside those of its steps.
     """
-    return PARTICLES * _STAGES * (num_rungs - 1) * (steps_a_stage(mover) + extra + 2)
+    return PARTICLES * _STAGES * (num_rungs - 1) * (steps_a_stage(mover) + 2)
 
 
 def annealed(potential: Potential, mover: RungKernel, key: jax.Array, num_rungs: int) -> Values:

@@ -5,7 +5,7 @@ prior p of the model comes in as the factor p/q, which is tempered with the like
 are those of the model.
 
 Source: N. Surjanovic, S. Syed, A. Bouchard-Côté and T. Campbell, *Parallel tempering with a variational
-reference*, NeurIPS 2022.
+reference*, NeurIPS 2022. Here the path is linear, the law is learned once, and only precisions have one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +33,6 @@ def with_reference(model: Callable, moments: Moments) -> Callable:
 
     At power 1 it is the model itself; at power 0 its prior is q. Tempering raises factors to the power of the
     likelihood, so that evidence remains that of the model. Without a target it is the model.
-
-    Source: N. Surjanovic, S. Syed, A. Bouchard-Côté and T. Campbell, *Parallel tempering with a variational
-    reference*, NeurIPS 2022, section 3, with independent log-normal laws of scalar sites.
 
     :param model: a model of inputs and a target.
     :param moments: mean and standard deviation of the logarithm of each such site.

@@ -45,15 +45,17 @@ class Variant(bnn.ParallelTempering):
 
         :param step_size: adapted step sizes, (replica, rung - 1).
         """
-        rule = self._rung_kernel.random_length
-        if rule is None:
-            steps = self._rung_kernel.num_steps + self.extra_a_trajectory
-            return float((self.num_rungs - 1) * steps)
+        kernel = self._rung_kernel
+        if kernel.num_steps is not None:
+            return float((int(self.num_rungs) - 1) * (kernel.num_steps + self.extra_a_trajectory))
+        rule = kernel.random_length
+        assert rule is not None
+        assert rule.trajectory_length is not None
         # The mean of what `Metropolis.draw_num_steps` draws, by the midpoints of a uniform number.
         uniform = (np.arange(1000) + 0.5) / 1000
         drawn = np.ceil(uniform * 2 * rule.trajectory_length / step_size[..., None])
         steps = np.clip(drawn, 1, rule.num_steps).mean(-1)
-        times = np.asarray(self._rung_kernel.trajectories_per_sweep(jnp.asarray(step_size)))
+        times = np.asarray(kernel.trajectories_per_sweep(jnp.asarray(step_size)))
         return float((steps * times).sum(-1).mean())
 
     def init(
@@ -90,7 +92,7 @@ class ExchangedUnits(Variant):
     place of one of the other's, by a Metropolis decision of the pair's density.
 
     Source: F. Liang and W. H. Wong, *Real-parameter evolutionary Monte Carlo*, JASA 96 (2001), the crossover
-    operator of section 3, with units as the blocks that cross over and neighbours as the parents.
+    of two chains, here with units as what crosses over and neighbours as the parents.
 
     :param layers: the sites of units, by layer; their priors are alike on all rungs.
     """
@@ -101,7 +103,7 @@ class ExchangedUnits(Variant):
 
     def gradients_a_sweep(self, step_size: np.ndarray) -> float:
         """Those of trajectories, an energy a rung for each exchange, and one more a rung."""
-        return super().gradients_a_sweep(step_size) + (_EXCHANGES + 1) * self.num_rungs
+        return super().gradients_a_sweep(step_size) + (_EXCHANGES + 1) * int(self.num_rungs)
 
     def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
         state = super()._sweep(potential, state)
@@ -277,13 +279,15 @@ class SMCStarts(Variant):
     @property
     def gradients_of_particles(self) -> int:
         """Gradients of a replica before its warm-up; an energy counts as one."""
-        return gradients(self._rung_kernel, int(self.num_rungs), self.extra_a_trajectory)
+        return gradients(self._rung_kernel, int(self.num_rungs))
 
     def begun(self, potential: Potential, state: TemperingState) -> TemperingState:
         """The first state, at particles."""
         state = super().begun(potential, state)
         rng_key, key = jax.random.split(state.rng_key)
-        rungs = annealed(potential, self._rung_kernel, key, self.num_rungs)
+        # Particles move by plain HMC also where the rungs choose their step sizes.
+        mover = RungKernel(*self._rung_kernel)
+        rungs = annealed(potential, mover, key, int(self.num_rungs))
         found = rung_energies(potential, state.likelihood_powers, rungs)
         real = state.potential_energy.dtype
         return state._replace(

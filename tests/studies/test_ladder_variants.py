@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 
 PRECISIONS = ("net/Dense_0.kernel.precision", "net/Dense_0.bias.precision")
 # Far from prior and posterior: what is wrong of the reference is seen.
-MOMENTS = {name: (1.0, 0.7) for name in PRECISIONS}
+MOMENTS = dict.fromkeys(PRECISIONS, (1.0, 0.7))
 
 
 @pytest.mark.parametrize("integrated", [True, False], ids=["integrated", "with weights"])
@@ -39,17 +38,15 @@ def test_a_ladder_from_a_reference_has_the_evidence_and_the_posterior_of_the_mod
     assert errors_of(draws["net/Dense_0.kernel"][..., 0, 0], slope) < 4
 
 
-def density(model, data, power):
-    """The log density of a rung at two precisions in non-centred coordinates, weights of zero, up to Jacobians."""
+def density(model, data):
+    """The log density of a rung, by the logarithms of two precisions and the power, at weights of zero."""
     potential = bnn.potential_of(model, *data)
+    structure = potential.structure
+    weights = {n: jnp.zeros(structure.shapes[n]) for n in structure.latent if n not in PRECISIONS}
 
-    def at(logs):
-        z = {name: log for name, log in zip(PRECISIONS, logs)}
-        others = [name for name in potential.structure.latent if name not in z]
-        shapes = potential.structure.shapes
-        prior, likelihood = potential.tempered(
-            z | {name: jnp.zeros(shapes[name]) for name in others}
-        )
+    @jax.jit
+    def at(logs, power):
+        prior, likelihood = potential.tempered(weights | dict(zip(PRECISIONS, logs)))
         return -prior - likelihood(power)
 
     return at
@@ -66,11 +63,10 @@ def test_the_ratio_of_prior_and_reference_is_tempered_with_the_likelihood(integr
         sum(one.log_prob(value) for value in jnp.exp(logs))
         for one in (law, dist.LogNormal(*MOMENTS[PRECISIONS[0]]))
     ]
+    plain, found = density(model, data), density(with_reference(model, MOMENTS), data)
     for power in (0.0, 0.3, 1.0):
-        plain = density(model, data, power)(logs)
-        found = density(with_reference(model, MOMENTS), data, power)(logs)
-        expected = plain + (1 - power) * (by_law[1] - by_law[0])
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        expected = plain(logs, power) + (1 - power) * (by_law[1] - by_law[0])
+        np.testing.assert_allclose(found(logs, power), expected, rtol=1e-4)
     # The Gamma conditionals and draws of the package are for the prior of the model.
     assert not bnn.potential_of(with_reference(model, MOMENTS), *data).structure.levels
 
@@ -158,7 +154,11 @@ def test_exchanged_units_keep_the_density_of_every_rung(parity):
     moved = (before != after).mean(0)
     # Whole units: the bias belongs to the first layer alone, of which one of three units is chosen.
     units = (before != after).reshape(REPLICAS, 4, 15)
-    assert (units[:, :, 6:9].sum(-1) <= 1).all()
+    of_bias = units[:, :, 6:9]
+    assert (of_bias.sum(-1) <= 1).all()
+    assert (units[:, :, :6].reshape(REPLICAS, 4, 2, 3).any(2) == of_bias).all()
+    # Weights out of a unit go with it; those into the next layer's units are exchanged alone too.
+    assert (units[:, :, 9:].reshape(REPLICAS, 4, 3, 2).all(-1) >= of_bias).all()
     paired = [True] * 4 if parity == 0 else [False, True, True, False]
     assert ((moved.max(-1) > 0) == paired).all()
     pair = (0, 1) if parity == 0 else (1, 2)
@@ -268,21 +268,17 @@ def test_a_ladder_begins_at_particles_and_with_larger_steps():
         """As in `Together`."""
 
     kernel = Both(hierarchical, hmc(hierarchical, 4), num_rungs=3)
-    start = {name: jnp.zeros(shape) for name, shape in nets_shapes(data).items()}
-    state = kernel.init(jax.random.key(0), 10, start, data, {})
+    potential = bnn.potential_of(hierarchical, *data)
+    structure = potential.structure
+    start = {name: jnp.zeros(structure.shapes[name]) for name in structure.latent}
+    state = jax.jit(lambda key: kernel.init(key, 10, start, data, {}))(jax.random.key(0))
     rungs = np.concatenate([np.asarray(v).reshape(3, -1) for v in state.rungs.values()], 1)
     assert len(np.unique(rungs, axis=0)) == 3
     assert (rungs != 0).all()
     for name, leaf in state.rungs.items():
         np.testing.assert_array_equal(state.z[name], leaf[-1])
-    potential = bnn.potential_of(hierarchical, *data)
     np.testing.assert_allclose(state.potential_energy, potential(state.z), rtol=1e-5)
     np.testing.assert_allclose(state.adaptation.step_size, 0.4)
-
-
-def nets_shapes(data):
-    structure = bnn.potential_of(hierarchical, *data).structure
-    return {name: structure.shapes[name] for name in structure.latent}
 
 
 # -- what they cost -----------------------------------------------------------------------------------
@@ -301,8 +297,8 @@ def test_gradients_are_counted():
     assert exchanging.gradients_a_sweep(steps) == 23 * 64 + 9 * 24
     together = ladder(ladder_variants.Together, layers=UNITS)
     assert together.gradients_a_sweep(steps) == 23 * (64 + 12) + 9 * 24
-    # 64 particles at four powers a rung: 16 steps, six sizes at both ends, and two energies for the weight.
-    assert together.gradients_of_particles == 64 * 4 * 23 * (16 + 12 + 2)
+    # 64 particles at four powers a rung: 16 steps, and two energies for the weight.
+    assert together.gradients_of_particles == 64 * 4 * 23 * (16 + 2)
     mams = ladder_variants.Variant(plain, bnn.MAMS(plain, max_num_steps=64), num_rungs=24)
     rule = mams._rung_kernel.random_length
     keys = jax.random.split(jax.random.key(0), 4000)

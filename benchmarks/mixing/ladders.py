@@ -2,20 +2,22 @@
 
 The 16-16 relu network with precisions on yacht of `hard_posteriors`, from optimised starts, on a ladder of
 24 rungs with four replicas and HMC of 64 steps; the output layer sampled with all else, or integrated out on
-every rung, alone and with moves that change functions. After every doubling of the sweeps: the worst and the
-median R-hat of the functions at test rows and of the log precisions, log evidence, barrier, round trips made
-and those of moves that would draw a new state each time, 1/(2 + 2Λ) a sweep. And by rung: the correlation of
-the log likelihood before and after the moves of a sweep.
+every rung, alone, with moves that change functions, or in one of the ways of `ladder_variants`. After every
+doubling of the sweeps: the worst and the median R-hat of the functions at test rows and of the log
+precisions, log evidence, barrier, round trips made and those of moves that would draw a new state each time,
+1/(2 + 2Λ) a sweep. And by rung: the correlation of the log likelihood before and after the moves of a sweep.
 
     python -m benchmarks.mixing.ladders [--ladders NAME …] [--sweeps 600] [--quick | --toy]
         [--data FOLDER] [--output FOLDER]
 
-Gradients are those of trajectories; an energy of a move counts as one.
+Gradients are those of trajectories; an energy of a move counts as one. Those of warm-up are not counted;
+those before it, of a first run or of particles, are.
 """
 
 import functools
 import itertools
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +26,9 @@ from numpyro.infer import HMC
 import numpyro_bnn as bnn
 from benchmarks._shared.sampled_runs import publish, starts
 from benchmarks._shared.study import Row, Study, parser
-from benchmarks.mixing import hard_posteriors
+from benchmarks.mixing import hard_posteriors, ladder_variants
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
-    Posterior,
     ladder_columns,
     numbers,
     posterior,
@@ -54,12 +55,11 @@ SIZES = {
     "quick": Size(12, 16, 60, 20, 60, 100),
     "toy": Size(4, 4, 8, 8, 16, 30),
 }
-LADDERS = ("plain", "integrated", "integrated, moves")
+LADDERS = ("plain", "integrated", "integrated, moves", *ladder_variants.NAMES)
 
 
-def kernel_of(name: str, given: Posterior, size: Size) -> bnn.ParallelTempering:
-    """A ladder over the model in non-centred coordinates."""
-    model = given.model if name == "plain" else bnn.integrate_output(given.model)
+def kernel_of(name: str, model: Callable, size: Size) -> bnn.ParallelTempering:
+    """A ladder of the package over the model in non-centred coordinates."""
     hmc = HMC(model, num_steps=size.steps, trajectory_length=None)
     layer = "net/Dense_{}.{}".format
     units = [moves.UnitRefresh(layer(i, "kernel"), [layer(i, "bias")]) for i in (0, 1)]
@@ -68,7 +68,7 @@ def kernel_of(name: str, given: Posterior, size: Size) -> bnn.ParallelTempering:
 
 
 def gradients_a_sweep(name: str, size: Size) -> int:
-    """Gradients of a sweep of one replica, with an energy of a move counted as one."""
+    """Gradients of a sweep of one replica of a ladder of the package."""
     # One for every unit and one more for each layer; one for each of four groups of weights and one more.
     energies = 2 * (16 + 1) + 4 + 1 if name.endswith("moves") else 0
     return (size.rungs - 1) * (size.steps + energies)
@@ -105,9 +105,16 @@ def counts(size: Size) -> list[int]:
 def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
     """One row after the other of the same ladder."""
     given = posterior(folder, "yacht", size.rows)
-    kernel = kernel_of(name, given, size)
+    model = given.model if name == "plain" else bnn.integrate_output(given.model)
+    begin: Any = starts(model, given.split, 0, CHAINS, 200)
+    clock, before = time.perf_counter(), 0
+    if name in ladder_variants.NAMES:
+        sizes = (size.rungs, size.steps, size.warmup)
+        kernel, before = ladder_variants.made(name, given, *sizes, begin)
+    else:
+        kernel = kernel_of(name, model, size)
+    clock = time.perf_counter() - clock
     settings = hard_posteriors.Size((), 0.0, size.warmup, size.piece, size.steps, size.rows)
-    begin: Any = starts(kernel.model, given.split, 0, CHAINS, 200)
     parts, records = [], []
     pieces = hard_posteriors.pieces(kernel, given, settings, 1, begin)
     for number, (part, mcmc, seconds) in enumerate(pieces, 1):
@@ -116,10 +123,14 @@ def run(name: str, folder: Any, size: Size) -> Iterator[Row]:
         sweeps = number * size.piece
         if sweeps not in counts(size):
             continue
-        gradients = float(sweeps * gradients_a_sweep(name, size))
+        if isinstance(kernel, ladder_variants.Variant):
+            step_size = np.asarray(mcmc.last_state.adaptation.step_size)
+            gradients = before + sweeps * kernel.gradients_a_sweep(step_size)
+        else:
+            gradients = float(sweeps * gradients_a_sweep(name, size))
         found = hard_posteriors.joined(parts)
         score = hard_posteriors.disagreement(found)
-        row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": seconds}
+        row = {"sweeps": sweeps, "gradients": gradients, "run_seconds": clock + seconds}
         row |= hard_posteriors.judged(found, gradients) | ladder_row(ladders_of(records), sweeps)
         yield row | {k: score[k] for k in ("log_score", "log_scores_of_chains")}
 

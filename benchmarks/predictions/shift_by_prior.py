@@ -59,7 +59,7 @@ JUDGED = 500
 class Size(NamedTuple):
     """What is run.
 
-    - **rows**, **subsets** - numbers of training images, and subsets of each
+    - **subsets** - numbers of training images, and how many subsets of each
     - **priors** - α of N(0, α²), or EmpCov
     - **tests** - test images
     - **chains** - of HMC, and networks of the ensemble
@@ -67,8 +67,7 @@ class Size(NamedTuple):
     - **training** - steps of Adam
     """
 
-    rows: tuple[int, ...]
-    subsets: int
+    subsets: tuple[tuple[int, int], ...]
     priors: tuple[float | str, ...]
     tests: int
     chains: int
@@ -78,9 +77,9 @@ class Size(NamedTuple):
 
 ALL_PRIORS = (0.1, 0.3, 1.0, EMPCOV)
 SIZES = {
-    "full": Size((3000, 10_000), 2, ALL_PRIORS, 2000, 10, (80, 15, 40), 2000),
-    "quick": Size((300,), 1, (0.1, EMPCOV), 200, 4, (40, 5, 10), 300),
-    "toy": Size((40,), 1, (0.3, EMPCOV), 20, 2, (10, 2, 4), 20),
+    "full": Size(((3000, 2), (10_000, 1)), ALL_PRIORS, 2000, 10, (80, 15, 40), 2000),
+    "quick": Size(((300, 1),), (0.1, EMPCOV), 200, 4, (40, 5, 10), 300),
+    "toy": Size(((40, 1),), (0.3, EMPCOV), 20, 2, (10, 2, 4), 20),
 }
 
 
@@ -241,8 +240,8 @@ def main(argv: list[str] | None = None) -> None:
     study = Study(__file__, KEYS, given)
     cells = [
         {"rows": rows, "subset": subset, "prior": prior}
-        for subset in range(size.subsets)
-        for rows in size.rows
+        for rows, subsets in size.subsets
+        for subset in range(subsets)
         for prior in size.priors
     ]
     study.run(cells, partial(cell, size=size, folder=given.data))

@@ -117,6 +117,29 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
+def beside(rows: Sequence[Row], other: str, method: str = POSTERIOR) -> list[Row]:
+    """Log score of the posterior beyond that of another method, by kind of shift."""
+    return [
+        {
+            **where,
+            **{
+                kind: said(
+                    over_subsets(
+                        rows, f"score beyond {other}", {**where, "kind": kind, "method": method}
+                    )
+                )
+                for kind in kinds_of(rows)
+            },
+        }
+        for where in groups(rows)
+    ]
+
+
+def averaged(rows: Sequence[Row]) -> list[Row]:
+    """Log score of the posterior beyond that of MAP, by kind of shift."""
+    return beside(rows, MAP)
+
+
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """Where the posterior is worse than MAP and than the ensemble, by number of rows and prior."""
     for where in groups(rows):

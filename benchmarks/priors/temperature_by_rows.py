@@ -113,8 +113,6 @@ SIZES = {
             Subset(10_000, 0, PRIORS[:4]),
             Subset(3000, 1, PRIORS[:2]),
             Subset(3000, 1, PRIORS[2:4], FEWER),
-            Subset(10_000, 0, PRIORS[4:]),
-            Subset(10_000, 1, PRIORS[:4]),
         ),
         ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
         5000,

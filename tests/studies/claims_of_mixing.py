@@ -7,7 +7,12 @@ from pages_of_studies import (
     MIXING,
     line,
 )
-from sentences_of_gpu_runs import all_images, cost_on_a_gpu, replicas_on_a_gpu
+from sentences_of_gpu_runs import (
+    all_images,
+    cost_on_a_gpu,
+    replicas_on_a_gpu,
+    resumed_on_a_gpu,
+)
 from sentences_of_mixing import (
     acceptance_by_method,
     acceptance_in_a_sentence,
@@ -247,6 +252,13 @@ CLAIMS = {
         cost_on_a_gpu,
         {"coordinates": "as it is", "bits": 64},
         "milliseconds",
+    ),
+    "many_chains: resumed": Claim(
+        "mixing/many_chains_resumed",
+        (MIXING,),
+        resumed_on_a_gpu,
+        {"problem": "yacht"},
+        "checkpoint_megabytes",
     ),
     "many_chains": Claim(
         "mixing/many_chains",

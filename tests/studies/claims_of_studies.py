@@ -8,6 +8,11 @@ from pages_of_studies import (
     PRIORS,
     SPEED,
 )
+from sentences_of_gpu_runs import (
+    dead_pixels_in_a_sentence,
+    shifts_beside_the_ensemble,
+    shifts_in_sentences,
+)
 from sentences_of_studies import (
     averages_of_few_draws,
     beside_full_batch,
@@ -41,6 +46,7 @@ from benchmarks.priors import temperature_by_rows
 
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
 COLD = {"rows": 1000, "subset": 0, "prior": 0.3, "temperature": 0.1, "method": "HMC"}
+NOISED = {"rows": 3000, "subset": 1, "prior": 1, "method": "posterior"}
 NOISY = {"data": "yacht", "prior": "unit", "noise_columns": 10, "split": 2}
 
 CLAIMS = {
@@ -138,6 +144,27 @@ CLAIMS = {
         lines_of(averaging_or_width),
         {"table": "boston", "split": 0, "method": "posterior", "width": 8},
         "lppd",
+    ),
+    "shift_by_prior": Claim(
+        "predictions/shift_by_prior",
+        (PREDICTIONS,),
+        shifts_beside_the_ensemble,
+        {**NOISED, "kind": "blur"},
+        "score beyond ensemble",
+    ),
+    "shift_by_prior: sentences": Claim(
+        "predictions/shift_by_prior",
+        (PREDICTIONS,),
+        shifts_in_sentences,
+        {**NOISED, "kind": "as many live pixels"},
+        "log score",
+    ),
+    "shift_by_prior: sentence": Claim(
+        "predictions/shift_by_prior",
+        (EVIDENCE,),
+        dead_pixels_in_a_sentence,
+        {**NOISED, "kind": "dead pixels"},
+        "log score",
     ),
     "temperature_by_rows": Claim(
         "priors/temperature_by_rows",

@@ -212,12 +212,14 @@ def test_the_command_of_a_study_is_that_of_its_module():
 # -- every study with a toy size runs ---------------------------------------------------------------
 
 # Tables have a test of their own beside those of their arithmetic. Hard posteriors, ladders and many chains
-# compile ladders for two pieces of a run; only the weekly `--quick` run has them.
+# compile ladders for two pieces of a run, and `fit_integrated` fits three times: only the weekly `--quick`
+# runs have them.
 ELSEWHERE = {
     "predictions.tabular",
     "mixing.hard_posteriors",
     "mixing.ladders",
     "mixing.many_chains",
+    "mixing.fit_integrated",
 }
 TOYS = [
     name
@@ -229,6 +231,7 @@ TOYS = [
 # Chains of a few draws may not move at all: their R-hat is infinite, and is said to be.
 MAY_STAY = {
     "predictions.covariate_shift",
+    "predictions.shift_by_prior",
     "predictions.out_of_distribution",
     "mixing.mnist_gibbs",
     "mixing.mnist_all_images",

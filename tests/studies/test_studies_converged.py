@@ -40,9 +40,9 @@ def tempered(route):
     return route.startswith("tempering")
 
 
-def images(name):
+def images(name, *more):
     """One posterior a prior and subset."""
-    runs = last_of_each(rows_of(name, method="posterior"), "prior", "seed")
+    runs = last_of_each(rows_of(name, method="posterior"), "prior", *(more or ("seed",)))
     return [row["worst R-hat"] <= RHAT_LIMIT and row["least ESS"] >= ESS_LIMIT for row in runs]
 
 
@@ -123,6 +123,7 @@ CONVERGED = {
     "predictions/averaging_or_width": lambda: estimators("predictions/averaging_or_width"),
     "predictions/sgd_as_inference": lambda: said("predictions/sgd_as_inference"),
     "predictions/covariate_shift": lambda: images("predictions/covariate_shift"),
+    "predictions/shift_by_prior": lambda: images("predictions/shift_by_prior", "rows", "subset"),
     "predictions/out_of_distribution": lambda: images("predictions/out_of_distribution"),
     "priors/hierarchy_helps": lambda: by_limits("priors/hierarchy_helps", "max_rhat", "min_ess"),
     "priors/prior_scale": lambda: said("priors/prior_scale"),

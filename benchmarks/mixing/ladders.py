@@ -152,23 +152,28 @@ def findings(rows: list[Row]):
 def draw(rows: list[Row]):
     import matplotlib.pyplot as plt
 
-    from numpyro_bnn.plots.style import color_at, label_axes
+    from numpyro_bnn.plots.style import label_axes
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
+    colors = plt.get_cmap("tab10").colors
     for i, name in enumerate(dict.fromkeys(r["ladder"] for r in rows)):
-        own, color = [r for r in rows if r["ladder"] == name], color_at(left, i)
+        own = [r for r in rows if r["ladder"] == name]
+        look = {"color": colors[i % len(colors)], "marker": "os^vD"[i % 5], "markersize": 4}
         powers, kept = (
             np.array(own[-1][k].split(), float) for k in ("likelihood_powers", "move_correlations")
         )
-        left.plot(powers[1:], kept, "o-", markersize=3, color=color, label=name)
-        excess = [r["functions_max_rhat"] - 1 for r in own]
-        right.plot([r["gradients"] for r in own], excess, "o-", markersize=3, color=color)
+        left.plot(powers[1:], kept, **look, linewidth=1)
+        gradients = [r["gradients"] for r in own]
+        medians = [r["functions_median_rhat"] - 1 for r in own]
+        middle.plot(gradients, medians, **look, label=name)
+        evidence = [np.mean(np.array(r["log_evidence"].split(), float)) for r in own]
+        right.plot(gradients, evidence, **look)
     left.set_xscale("log")
     label_axes(left, "power of the likelihood", "correlation over a move")
-    left.legend(frameon=False, fontsize=8)
-    right.set_xscale("log")
-    right.set_yscale("log")
-    label_axes(right, "gradients a replica", "worst R-hat of functions – 1")
+    for ax, text in ((middle, "median R-hat of functions – 1"), (right, "log evidence, nats")):
+        ax.set_xlim(0, None)
+        label_axes(ax, "gradients a replica", text)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     return figure
 
 

@@ -49,12 +49,13 @@ class Size(NamedTuple):
     warmup: int
     sweeps: int
     data: tuple[str, ...] = DATA
+    longer: int = 10  # times the sweeps, of models whose output layer is integrated out
 
 
 SIZES = {
     "full": Size({1: (2, 4, 8, 16, 32), 2: (4, 8)}, 100, 500, 24, 60, 200, 400),
-    "quick": Size({1: (4,)}, 40, 200, 8, 20, 50, 100, ("function",)),
-    "toy": Size({1: (2,)}, 20, 50, 5, 5, 20, 100),
+    "quick": Size({1: (4,)}, 40, 200, 8, 20, 50, 100, ("function",), 2),
+    "toy": Size({1: (2,)}, 20, 50, 5, 5, 20, 100, longer=1),
 }
 
 
@@ -85,17 +86,24 @@ def computer(size, folder):
         else:
             split = few_rows(folder, data, 0, size.rows, size.test)
         model = regression_model(prior_named(prior), layers * (width,), ACTIVATIONS[activation])
+        integrated = (data, layers) == ("function", 1)
+        longer = size.longer if integrated else 1
+        if integrated:
+            model = bnn.integrate_output(model)
         mcmc = bnn.MCMC(
             bnn.ParallelTempering(
                 model, HMC(model, num_steps=size.steps, trajectory_length=None), size.rungs
             ),
-            num_warmup=size.warmup,
-            num_samples=size.sweeps,
+            num_warmup=size.warmup * max(1, longer // 2),
+            num_samples=size.sweeps * longer,
             num_chains=REPLICAS,
             progress_bar=False,
         )
         mcmc.run(jax.random.key(0), split.x, split.y)
-        yield numbers(model, mcmc, split)
+        coordinates = "output layer integrated out" if integrated else "as it is"
+        yield {"coordinates": coordinates, "sweeps": size.sweeps * longer} | numbers(
+            model, mcmc, split
+        )
 
     return compute
 
@@ -217,6 +225,7 @@ def pairs(data, rows, column, one, other):
 
 def table(rows):
     shown = (
+        *("coordinates", "sweeps"),
         *("log_evidence", "log_evidence_error", "replicas_differ", "round_trips_fewest", "barrier"),
         *("verdict", "max_rhat", "lppd", "rmse"),
     )

@@ -22,6 +22,7 @@ from sentences_of_mixing import (
     chains_that_never_meet,
     cost_of_integrating,
     ensembles_in_a_sentence,
+    fits_by_output_layer,
     heat_by_method,
     images_and_precisions,
     integrated_beside_plain,
@@ -106,6 +107,13 @@ CLAIMS = {
     ),
     "which_sampler: seeds": Claim(
         "mixing/which_sampler_seeds", (MIXING,), by_seed, {"seed": 2}, "functions_max_rhat"
+    ),
+    "fit_integrated": Claim(
+        "mixing/fit_integrated",
+        (MIXING,),
+        fits_by_output_layer,
+        {"table": "energy", "method": "integrated out"},
+        "log_score",
     ),
     "ladders": Claim(
         "mixing/ladders",

@@ -10,6 +10,7 @@ from benchmarks.mixing import (
     acceptance,
     against_hmc,
     bias_by_dimension,
+    fit_integrated,
     hidden_heat,
     mnist_gibbs_words,
     modes_by_width,
@@ -75,6 +76,23 @@ def ladders_that_travel(rows):
             f"{row['round_trips']} ({row['round_trips_at_best']:.0f})",
             f"{by_rung.min():.2f}, {np.median(by_rung):.2f}, {by_rung.max():.2f}",
         )
+
+
+def fits_by_output_layer(rows):
+    """A line for each fit; and what the integrated layer gains over more steps, by table."""
+    for row in rows:
+        yield line(
+            row["table"],
+            row["method"],
+            f"{row['sampling_seconds']:.0f}",
+            f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})",
+            f"{row['precisions_max_rhat']:.2f}",
+            number(row["log_score"], 3),
+        )
+    gains = fit_integrated.gains(rows, fit_integrated.INTEGRATED, fit_integrated.LONGER)
+    first, *others = (number(gain, 3) for gain in gains)
+    yield f"{first} nats above three times the steps on yacht"
+    yield f"{', '.join(others[:-1])} and {others[-1]} on the others; mean {number(gains.mean(), 3)}"
 
 
 def heat_by_method(rows):

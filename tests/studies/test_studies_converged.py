@@ -81,6 +81,7 @@ CONVERGED = {
         [row for row in rows_of("mixing/modes_or_posterior") if row["functions_max_rhat"] != ""]
     ),
     "mixing/integrated_output": lambda: both_limits(rows_of("mixing/integrated_output_mixing")),
+    "mixing/fit_integrated": lambda: both_limits(rows_of("mixing/fit_integrated")),
     "mixing/ladders": lambda: both_limits(last_of_each(rows_of("mixing/ladders"), "ladder")),
     "mixing/output_by_gibbs": lambda: both_limits(
         rows_of("mixing/output_by_gibbs", equal="gradients")

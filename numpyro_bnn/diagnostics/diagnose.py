@@ -17,6 +17,7 @@ from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
+from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, targets_of
@@ -115,7 +116,7 @@ def diagnose(
         aligned=aligned,
         # With minibatches the energy is an estimate, whose noise would look like mixing.
         log_joint=-np.asarray(energy) if exact and energy is not None else None,
-        sample_stats=draws.stats | {"max_num_steps": draws.info.get("max_num_steps")},
+        sample_stats=draws.stats | {name: draws.info.get(name) for name in LIMITS},
         second=other,
         superchains=superchains,
     )

@@ -89,7 +89,7 @@ def diagnose_draws(
     :param log_joint: log joint density `(chain, draw)` in nats.
     :param sample_stats: statistics of the sampler, `(chain, draw)` each, under NumPyro's or
         ArviZ's names: `diverging`, `accept_prob`, `energy`, `num_steps` with the number
-        `max_num_steps`, or `tree_saturated`.
+        `max_num_steps` (of NUTS) or `trajectory_limit` (of trajectories of a length), or `tree_saturated`.
     :param second: `(weights, predictions)` of another run of the same model, or a mapping with
         these two keys and `"sample_stats"`: precisions and predictions are compared with it in joint
         Monte Carlo errors, and the log evidence of two runs of parallel tempering.

@@ -122,7 +122,7 @@ class Report:
 
     @property
     def saturated_trees(self) -> int | None:
-        """Trajectories that took the most steps allowed; None where not recorded."""
+        """Trajectories of NUTS that took the most steps allowed; None where not recorded."""
         return self.sampler.saturated_trees
 
     @property
@@ -159,6 +159,8 @@ class Report:
             facts.append(f"{stats.divergences} divergences")
         if stats.saturated_trees is not None:
             facts.append(f"{stats.saturated_trees} saturated trees")
+        if stats.cut_trajectories is not None:
+            facts.append(f"{stats.cut_trajectories} trajectories cut")
         if stats.acceptance is not None:
             facts.append(f"acceptance {stats.acceptance.mean():.2f}")
         if stats.ebfmi is not None:

@@ -26,6 +26,8 @@ _NAMES = {
 # thousand is common where the posterior of a network has a sharp corner.
 _DIVERGENT_SHARE = 0.01
 _SATURATED_SHARE = 0.05
+# Numbers among the statistics: the most steps of a tree, and of a trajectory whose length is given.
+LIMITS = ("max_num_steps", "trajectory_limit")
 # Acceptance below this is low: NUTS is tuned to 0.8, MALA to 0.57, a random walk to 0.23.
 _LOW_ACCEPTANCE = 0.15
 # Betancourt 2016, as in Stan and ArviZ.
@@ -36,7 +38,8 @@ class SamplerStats(NamedTuple):
     """Statistics that the sampler recorded; None where one was not recorded.
 
     - **divergences** - divergent transitions, all chains together.
-    - **saturated_trees** - transitions that took the largest number of steps allowed.
+    - **saturated_trees** - transitions of NUTS that took the largest number of steps allowed.
+    - **cut_trajectories** - those of kernels whose trajectories have a length, such as MAMS.
     - **acceptance** - mean acceptance probability by chain.
     - **ebfmi** - energy Bayesian fraction of missing information by chain.
     - **num_transitions** - chains times draws.
@@ -51,6 +54,7 @@ class SamplerStats(NamedTuple):
     num_transitions: int
     heat: Temperatures = Temperatures()
     tempering: Tempering | None = None
+    cut_trajectories: int | None = None
 
     @property
     def target_temperature(self) -> float:
@@ -68,8 +72,8 @@ def read(
 ) -> SamplerStats:
     """Read the statistics of a sampler under NumPyro's or ArviZ's names.
 
-    :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` (a number) says which
-        `"num_steps"` are at the limit. Other names are left alone.
+    :param sample_stats: name to array `(chain, draw)`; `"max_num_steps"` or `"trajectory_limit"` (numbers)
+        say which `"num_steps"` are at the limit. Other names are left alone.
     :param shape: chains and draws.
     :return: what was found.
     :raises ValueError: for an array that does not start with those axes.
@@ -88,20 +92,24 @@ def read(
                     f"mcmc.get_extra_fields(group_by_chain=True)."
                 )
             found[meaning] = array
-    limit: Any = given.get("max_num_steps")
-    if "saturated" not in found and "num_steps" in found and limit is not None:
-        found["saturated"] = found["num_steps"] >= int(limit)
-    counts = [int(found[k].sum()) if k in found else None for k in ("diverging", "saturated")]
+    for meaning, name in zip(("saturated", "cut"), LIMITS):
+        limit: Any = given.get(name)
+        if meaning not in found and "num_steps" in found and limit is not None:
+            found[meaning] = found["num_steps"] >= int(limit)
+    divergences, saturated, cut = (
+        int(found[k].sum()) if k in found else None for k in ("diverging", "saturated", "cut")
+    )
     accept = found["accept_prob"].mean(axis=1) if "accept_prob" in found else None
     energies = ebfmi(found["energy"]) if "energy" in found else None
     return SamplerStats(
-        counts[0],
-        counts[1],
+        divergences,
+        saturated,
         accept,
         energies,
         shape[0] * shape[1],
         temperatures_of(given, corrected=accept is not None),
         tempering_of(given),
+        cut,
     )
 
 
@@ -134,6 +142,16 @@ def warnings_of(stats: SamplerStats) -> list[str]:
             sentences.append(
                 f"{lead}: the sampler turns back before it has crossed the posterior; raise "
                 f"max_tree_depth, and begin at `bnn.optimize` if the chains did not."
+            )
+        else:
+            sentences.append(f"{lead}.")
+    if stats.cut_trajectories:
+        share = stats.cut_trajectories / stats.num_transitions
+        lead = f"{stats.cut_trajectories} trajectories were cut at the most steps allowed ({percent(share)})"
+        if share > _SATURATED_SHARE:
+            sentences.append(
+                f"{lead}: steps are so small that trajectories end before they have crossed the "
+                f"posterior; raise max_num_steps, and begin at `bnn.optimize` if the chains did not."
             )
         else:
             sentences.append(f"{lead}.")

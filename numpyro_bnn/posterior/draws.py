@@ -118,7 +118,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
             "kernel": type(run.sampler).__name__,
             "num_warmup": run.num_warmup,
             "thinning": run.thinning,
-            "max_num_steps": max_num_steps_of(run.sampler),
+            **limits_of(run.sampler),
         }
         # An MCMC of NumPyro itself records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
@@ -146,13 +146,22 @@ def stats_by_site(stats: Mapping[str, PyTree]) -> dict[str, Array]:
     return flat
 
 
-def max_num_steps_of(sampler: MCMCKernel) -> int | None:
-    """The most steps that a trajectory of NUTS takes after warm-up; None for other kernels."""
-    depth = getattr(sampler, "_max_tree_depth", None)
-    if type(sampler).__name__ != "NUTS" or depth is None:
-        return None
-    depth = depth[1] if isinstance(depth, tuple) else depth
-    return 2**depth - 1
+def limits_of(sampler: MCMCKernel) -> dict[str, int | None]:
+    """The most steps that a trajectory may take after warm-up, of kernels that find out how many they need.
+
+    :param sampler: a kernel, or one with moves after its steps.
+    :return: ``"max_num_steps"``, of the trees of NUTS, and ``"trajectory_limit"``, of kernels such as MAMS
+        whose trajectories have a length; None for others.
+    """
+    if type(sampler).__name__ == "Interleaved":
+        sampler = sampler.kernel
+    depth, rule = (getattr(sampler, name, None) for name in ("_max_tree_depth", "metropolis"))
+    tree = None
+    if type(sampler).__name__ == "NUTS" and depth is not None:
+        tree = 2 ** (depth[1] if isinstance(depth, tuple) else depth) - 1
+    has_length = getattr(rule, "trajectory_length", None) is not None
+    longest = getattr(rule, "num_steps", None) if has_length else None
+    return {"max_num_steps": tree, "trajectory_limit": longest}
 
 
 def group_by_chain(samples: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict:

@@ -24,7 +24,7 @@ from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
-from numpyro_bnn.posterior.draws import max_num_steps_of, stats_by_site
+from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.run.course import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains, first_bad_draws
@@ -144,7 +144,7 @@ class UntilKnown:
         check_row_shapes("run_until", "x of at", about_inputs((fitted,)), x)
         self._predictor = Predictor(kernel.model, x, fitted=fitted)
         self._sample_field = kernel.sample_field
-        self._max_num_steps = max_num_steps_of(kernel)
+        self._limits = limits_of(kernel)
         self._parts: list[dict[str, dict[str, np.ndarray]]] = []
         self._known = 0
         self._bad: dict[int, int] = {}
@@ -227,7 +227,7 @@ class UntilKnown:
             values,
             log_likelihood=scored.get(""),
             tolerance=self.tolerance,
-            sample_stats=stats | {"max_num_steps": self._max_num_steps},
+            sample_stats={**stats, **self._limits},
         )
         left = self._seconds_left(drawn, report)
         self._modes.append(_separate_modes(report, values, scored.get("")))

@@ -103,7 +103,7 @@ class MAMS(SGMCMC):
     :param step_size: time step h; ``"auto"`` aims at `target_accept_prob`.
     :param trajectory_length: mean duration of a trajectory, in the units of the step size: with
         the variances of warm-up as metric, a quarter of a period of a standard normal is π/2.
-    :param max_num_steps: the most steps that a trajectory may have.
+    :param max_num_steps: the most steps that a trajectory may have; ``diagnose`` says how many were cut.
     :param batch_size: None: this sampler uses all rows.
     :param temperature: a number (1: the posterior, 0: optimisation) or a schedule.
     :param gradient: an estimator on all rows, such as ``gradients.full(chunk_size=…)``.

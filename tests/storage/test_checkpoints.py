@@ -20,7 +20,7 @@ from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
-from numpyro_bnn import gradients, preconditioners, priors, schedules
+from numpyro_bnn import gradients, preconditioners, schedules
 
 pytest.importorskip("orbax.checkpoint")
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -35,8 +35,7 @@ def data():
 
 
 def model(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.8), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+    nets.linear_regression(x, y, scale=0.8, noise=NOISE)
 
 
 def with_precision(x, y=None):
@@ -221,8 +220,7 @@ def stored(data, tmp_path_factory):
 
 
 def scaled(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.9), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+    nets.linear_regression(x, y, scale=0.9, noise=NOISE)
 
 
 @pytest.mark.parametrize(

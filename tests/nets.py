@@ -33,7 +33,7 @@ def linear_regression(x, y=None, *, scale, noise):
         numpyro.sample(f"net/Dense_0.{part}", dist.Normal(0.0, scale).expand(shape).to_event())
         for part, shape in shapes.items()
     )
-    likelihoods.gaussian((x @ kernel + bias)[:, 0], y, noise=noise)
+    likelihoods.gaussian(lambda rows: (rows @ kernel + bias)[:, 0], y, x=x, noise=noise)
 
 
 class MLP(nn.Module):

@@ -195,7 +195,7 @@ def test_a_linearised_network_predicts_along_its_tangent(data):
 
 
 def test_a_linearised_approximation_is_linearised_at_its_mode(data, mode):
-    draws = laplace(linear.model, *data, mode=mode, num_samples=2, linearized=True)
+    draws = laplace(linear.network, *data, mode=mode, num_samples=2, linearized=True)
     assert isinstance(draws.model, linearization.linearize)
     for site in (KERNEL, BIAS):
         np.testing.assert_allclose(draws.model.at[site], mode[site][0, 0], rtol=1e-6)

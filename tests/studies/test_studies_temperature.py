@@ -67,9 +67,14 @@ def test_trained_networks_are_where_chains_begin():
     rng = np.random.default_rng(0)
     w = {k: jnp.asarray(rng.normal(size=(3, *s)), jnp.float32) for k, s in network.SHAPES.items()}
     for hierarchical, spread in ((False, ALPHA), (True, 1.0)):
-        u = network.start(w, ALPHA, TEMPERATURE, hierarchical)
-        constrained = {k: jnp.exp(v) if k.endswith("precision") else v for k, v in u.items()}
-        back = network.weights(constrained, spread * math.sqrt(TEMPERATURE))
+
+        @jax.jit
+        def there_and_back(w, hierarchical=hierarchical, spread=spread):
+            u = network.start(w, ALPHA, TEMPERATURE, hierarchical)
+            constrained = {k: jnp.exp(v) if k.endswith("precision") else v for k, v in u.items()}
+            return network.weights(constrained, spread * math.sqrt(TEMPERATURE))
+
+        back = there_and_back(w)
         for path, value in w.items():
             np.testing.assert_allclose(back[path], value, rtol=1e-5)
 

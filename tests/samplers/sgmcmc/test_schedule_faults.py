@@ -31,9 +31,11 @@ def bowl(z):
 def run(kernel, num_chains=1, **options):
     settings = {"num_warmup": WARMUP, "num_samples": 6, "progress_bar": False} | options
     mcmc = bnn.MCMC(kernel, num_chains=num_chains, **settings)
+    if kernel.model is None:  # one chain, which has no axis
+        mcmc.run(jax.random.key(0), init_params=START)
+        return mcmc
     starts = jax.tree.map(lambda x: np.stack([x] * num_chains), START)
-    arguments = () if kernel.model is None else data()
-    mcmc.run(jax.random.key(0), *arguments, init_params=starts)
+    mcmc.run(jax.random.key(0), *data(), init_params=starts)
     return mcmc
 
 

@@ -57,19 +57,24 @@ class Ledger:
         names = ("bits", "split", "fold_in")
         bits, split, fold = (getattr(primitives, f"random_{name}_p").impl for name in names)
 
+        # Inside a primitive there is no key to follow: it may be one program again.
         def draw(keys, **options):
             self.use(keys, "draw")
-            return bits(keys, **options)
+            with jax.disable_jit(False):
+                return bits(keys, **options)
 
         def divide(keys, *, shape):
-            names, made = self.use(keys, "split"), split(keys, shape=shape)
+            names = self.use(keys, "split")
+            with jax.disable_jit(False):
+                made = split(keys, shape=shape)
             self.made(names, made, int(np.prod(shape)))
             return made
 
         def number(keys, numbers):
             shape = np.broadcast_shapes(keys.shape, np.shape(numbers))
             names = self.use(jnp.broadcast_to(keys, shape), "fold", np.broadcast_to(numbers, shape))
-            made = fold(keys, numbers)
+            with jax.disable_jit(False):
+                made = fold(keys, numbers)
             self.made(names, made, 1)
             return made
 

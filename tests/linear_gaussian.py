@@ -21,6 +21,11 @@ def data(rows=20, columns=3, seed=0):
 
 def model(x, y=None):
     """Linear regression with Gaussian weights and known noise."""
+    nets.linear_regression(x, y, scale=SCALE, noise=NOISE)
+
+
+def network(x, y=None):
+    """The same by a module of Flax."""
     net = bnn.random_module("net", nets.Linear(), bnn.priors.Normal(SCALE), x[:1])
     bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
 

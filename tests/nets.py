@@ -6,9 +6,12 @@ from contextlib import contextmanager
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from flax import linen as nn
 from flax import nnx
 
+from numpyro_bnn import likelihoods
 from numpyro_bnn.potential.structure import structure_of
 
 # Before Flax 0.12 a list of submodules is a plain list.
@@ -21,6 +24,16 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x):
         return nn.Dense(1)(x).squeeze(-1)
+
+
+def linear_regression(x, y=None, *, scale, noise):
+    """Sites and law of :class:`Linear` under Gaussian weights, without Flax, which takes longer to trace."""
+    shapes = {"bias": (1,), "kernel": (x.shape[1], 1)}
+    bias, kernel = (
+        numpyro.sample(f"net/Dense_0.{part}", dist.Normal(0.0, scale).expand(shape).to_event())
+        for part, shape in shapes.items()
+    )
+    likelihoods.gaussian(lambda rows: (rows @ kernel + bias)[:, 0], y, x=x, noise=noise)
 
 
 class MLP(nn.Module):

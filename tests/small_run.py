@@ -1,6 +1,7 @@
 """A short run of a small ready model: what compiles it for one file has compiled it for the others."""
 
 import jax
+import nets
 import numpy as np
 
 import numpyro_bnn as bnn
@@ -23,5 +24,6 @@ def unstarted(model):
 
 
 def sample(run, x, y):
-    run.run(jax.random.key(0), x, y, extra_fields=("potential_energy",))
+    starts = nets.starts(2, run.sampler.model, X, Y)
+    run.run(jax.random.key(0), x, y, extra_fields=("potential_energy",), init_params=starts)
     return run

@@ -77,11 +77,10 @@ class integrate_output(Messenger):
         observed, the target is not Gaussian or t, or the mean is not affine in all of them at once.
 
     >>> import jax.numpy as jnp, numpyro_bnn as bnn
-    >>> from numpyro.handlers import seed, trace
-    >>> model = bnn.regression(bnn.MLP((2,), 1), bnn.priors.FanIn(), jnp.ones((3, 1)), jnp.arange(3.))
-    >>> whole = trace(seed(bnn.integrate_output(model), 0)).get_trace(jnp.ones((3, 1)), jnp.arange(3.))
-    >>> [name for name, site in whole.items() if site["type"] == "sample"]
-    ['net/Dense_0.bias', 'net/Dense_0.kernel', 'y.scale', 'y']
+    >>> x, y = jnp.ones((3, 1)), jnp.arange(3.)
+    >>> model = bnn.regression(bnn.MLP((2,), 1), bnn.priors.FanIn(), x, y)
+    >>> bnn.potential_of(bnn.integrate_output(model), x, y).structure.latent
+    ['net/Dense_0.bias', 'net/Dense_0.kernel', 'y.scale']
     """
 
     def __init__(self, fn: Callable | None = None, sites: Sequence[str] | None = None) -> None:

@@ -195,7 +195,7 @@ def test_a_linearised_network_predicts_along_its_tangent(data):
 
 
 def test_a_linearised_approximation_is_linearised_at_its_mode(data, mode):
-    draws = laplace(linear.model, *data, mode=mode, num_samples=2, linearized=True)
+    draws = laplace(linear.network, *data, mode=mode, num_samples=2, linearized=True)
     assert isinstance(draws.model, linearization.linearize)
     for site in (KERNEL, BIAS):
         np.testing.assert_allclose(draws.model.at[site], mode[site][0, 0], rtol=1e-6)
@@ -225,8 +225,9 @@ def test_a_network_without_an_output_bias_has_to_be_told(data):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
         bnn.likelihoods.gaussian(x @ w, y, noise=NOISE)
 
+    mode = bnn.Draws({"w": np.zeros((1, 1, 3))}, model)
     with pytest.raises(ValueError, match=r"no bias is added .*subset=\[…\].*\['w'\]"):
-        laplace(model, *data, subset="last_layer")
+        laplace(model, *data, subset="last_layer", mode=mode)
 
 
 def test_no_curvature_is_an_error_that_says_so(data):

@@ -143,7 +143,7 @@ def test_swag_is_the_gaussian_of_its_snapshots():
     deviations = flat[-4:] - flat.mean(0)
     expected = np.diag(flat.var(0)) / 2 + deviations.T @ deviations / (2 * 3)
     keys = jax.random.split(jax.random.key(0), 20_000)
-    drawn = jax.vmap(lambda k: gaussian_of_snapshots(k, snapshots, 4))(keys)
+    drawn = jax.jit(jax.vmap(lambda k: gaussian_of_snapshots(k, snapshots, 4)))(keys)
     drawn = np.c_[drawn["a"], drawn["b"]].astype(np.float64)
     within_errors(drawn, flat.mean(0))
     gap = drawn - flat.mean(0)

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import nets
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -97,7 +98,7 @@ def test_what_is_prepared_is_not_prepared_again():
     twice, _ = model.prepare(once, {})
     assert twice[0] is once[0]
     # The energy is that of rows standardised once, by whichever door they come.
-    z = bnn.potential_of(model, X, Y).prior_draw(KEY)
+    z = nets.weights(model, X, Y)
     energies = [
         jax.jit(bnn.potential_of(model, *data))(z)
         for data in ((X, Y), model.prepare((X, Y), {})[0])

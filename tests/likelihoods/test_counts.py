@@ -17,17 +17,17 @@ COUNTS = np.array([0, 2, 1, 9, 20])
 
 
 def log_prob(model, values=None):
-    with (
-        handlers.seed(rng_seed=0),
-        handlers.substitute(data=values or {}),
-        handlers.trace() as sites,
-    ):
-        model()
-    return {
-        k: np.asarray(s["fn"].log_prob(s["value"]))
-        for k, s in sites.items()
-        if s["type"] == "sample"
-    }
+    @jax.jit
+    def densities(values):
+        with (
+            handlers.seed(rng_seed=0),
+            handlers.substitute(data=values),
+            handlers.trace() as sites,
+        ):
+            model()
+        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if s["type"] == "sample"}
+
+    return jax.tree.map(np.asarray, densities(values or {}))
 
 
 def test_poisson():

@@ -1,7 +1,6 @@
 """Starts of several chains from the weights of one trained network."""
 
 import jax
-import jax.numpy as jnp
 import nets
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ import numpyro_bnn as bnn
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 PARAMS = {
-    "Conv_0": {"kernel": jnp.full((3, 3), 2.0), "bias": jnp.zeros(4000)},
-    "Dense_0": {"kernel": jnp.linspace(-3.0, 3.0, 5000), "bias": jnp.ones(2)},
+    "Conv_0": {"kernel": np.full((3, 3), 2.0), "bias": np.zeros(4000)},
+    "Dense_0": {"kernel": np.linspace(-3.0, 3.0, 5000), "bias": np.ones(2)},
 }
 
 

@@ -23,7 +23,28 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 KEY = jax.random.key(0)
 NORMAL = bnn.priors.Normal(0.5)
 X = nets.inputs("rows", 6)
-Y = jnp.linspace(-1.0, 1.0, 6)
+Y = jnp.asarray(np.linspace(-1.0, 1.0, 6), jnp.float32)
+
+
+def filled(make):
+    """A module with made-up arrays: one that draws its own compiles a program for each."""
+    rng = np.random.default_rng(4)
+
+    def array(leaf):
+        shaped = isinstance(leaf, jax.ShapeDtypeStruct)
+        return jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype) if shaped else leaf
+
+    return jax.tree.map(array, eqx.filter_eval_shape(make))
+
+
+def drawn(make, **values):
+    """A network and its sites, of values that are given: those that are drawn compile a program each."""
+    with (
+        handlers.seed(rng_seed=0),
+        handlers.substitute(data=values),
+        handlers.trace() as sites,
+    ):
+        return make(), sites
 
 
 class FlaxLinear(nn.Module):
@@ -78,14 +99,19 @@ def test_a_linear_model_has_the_density_of_the_same_one_in_flax(name):
         net = bnn.random_module("net", EquinoxLinear(), prior, x[0])
         bnn.likelihoods.gaussian(jax.vmap(net), y, x=x, noise=0.5)
 
-    y = jnp.stack([Y, Y**2], 1)
+    y = np.stack([Y, np.square(Y)], 1)
     shapes = {n: s for n, s in structure_of(flax, (X, y), {}).sites.items() if not s.observed}
     rng = np.random.default_rng(2)
-    values = {n: jnp.asarray(rng.gamma(2.0, 0.5, s.shape), jnp.float32) for n, s in shapes.items()}
-    theirs, ours = (
-        log_density(model, (X, y), {}, given)[0]
-        for model, given in ((flax, values), (equinox, translated(values)))
-    )
+    values = {n: rng.gamma(2.0, 0.5, s.shape).astype(np.float32) for n, s in shapes.items()}
+
+    @jax.jit
+    def both(*values):
+        return [
+            log_density(model, (X, y), {}, given)[0]
+            for model, given in zip((flax, equinox), values)
+        ]
+
+    theirs, ours = both(values, translated(values))
     np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     site = structure_of(equinox, (X, y), {}).sites.get("net/linear.weight.unit_precision.base")
     assert site is None or site.shape == (3,)
@@ -144,7 +170,8 @@ def test_fan_in_and_source_axis_of_each_layer_of_equinox():
         "each.first.weight": (7, 1),
         "each.first.bias": (1, None),
     }
-    shapes = shapes_of(Layers())
+    layers = filled(Layers)
+    shapes = shapes_of(layers)
     found = {p: (fan_in(p, shapes[p]), source_axis(p, shapes[p])) for p in expected}
     assert found == expected
     with pytest.raises(
@@ -152,7 +179,7 @@ def test_fan_in_and_source_axis_of_each_layer_of_equinox():
     ):
         fan_in("matrix", shapes["matrix"])
     with pytest.raises(ValueError, match=r"shape \(2, 3\) an output sums. Say it in the class"):
-        shapes_of(Layers(), bnn.priors.FanIn())
+        shapes_of(layers, bnn.priors.FanIn())
 
 
 @jax.tree_util.register_dataclass
@@ -170,8 +197,9 @@ class Features:
 
 
 def features():
-    weight = jnp.arange(6.0).reshape(2, 3) / 3
-    return Features(weight, jnp.array([2, 0]), {"by": jnp.array(0.5), "unused": "text"})
+    weight = jnp.asarray(np.arange(6.0).reshape(2, 3) / 3, jnp.float32)
+    shift = jnp.asarray(np.float32(0.5))
+    return Features(weight, jnp.asarray(np.array([2, 0])), {"by": shift, "unused": "text"})
 
 
 @jax.tree_util.register_pytree_node_class
@@ -199,18 +227,19 @@ def test_a_dataclass_with_a_call_is_a_network():
     shapes = shapes_of(module, bnn.priors.FanIn())
     assert shapes == {"weight": (2, 3), "shift.by": ()}
     assert (fan_in("weight", shapes["weight"]), source_axis("weight", shapes["weight"])) == (2, 0)
-    with handlers.seed(rng_seed=0), handlers.trace() as sites:
-        net = bnn.random_module("net", module, NORMAL)
-    weight, shift = sites["net/weight"]["value"], sites["net/shift.by"]["value"]
-    expected = jnp.tanh(X[:, [2, 0]] @ weight) + shift
-    np.testing.assert_allclose(jax.vmap(net)(X), expected, rtol=1e-5)
+    weight, shift = np.array([[0.3, -1.0, 0.2], [0.5, 0.1, -0.4]], np.float32), np.float32(0.7)
+    given = {"net/weight": weight, "net/shift.by": shift}
+    net, sites = drawn(lambda: bnn.random_module("net", module, NORMAL), **given)
+    assert {name for name, site in sites.items() if site["type"] == "sample"} == given.keys()
+    expected = np.tanh(np.asarray(X)[:, [2, 0]] @ weight) + shift
+    np.testing.assert_allclose(jax.jit(jax.vmap(net))(X), expected, rtol=1e-5)
     np.testing.assert_array_equal(net.params["columns"], [2, 0])
     unnamed = shapes_of(Unnamed(jnp.ones((4, 3))))
     assert (fan_in("0", unnamed["0"]), source_axis("0", unnamed["0"])) == (3, 1)
 
 
 def mlp(width=4):
-    return eqx.nn.MLP(3, 1, width, 1, jnp.tanh, key=KEY)
+    return filled(lambda: eqx.nn.MLP(3, 1, width, 1, jnp.tanh, key=KEY))
 
 
 def test_draws_become_modules_and_modules_starts():
@@ -228,12 +257,13 @@ def test_draws_become_modules_and_modules_starts():
     np.testing.assert_array_equal(nested["layers"][0]["weight"], mlp().layers[0].weight)
     assert bnn.from_params(nested).keys() == bnn.from_params(mlp()).keys()
     again = bnn.to_params(bnn.from_params(mlp()), params=mlp())
-    np.testing.assert_allclose(jax.vmap(again)(X), jax.vmap(mlp())(X), rtol=1e-6)
+    found, own = jax.jit(lambda x: (jax.vmap(again)(x), jax.vmap(mlp())(x)))(X)
+    np.testing.assert_allclose(found, own, rtol=1e-6)
     # A trained module is a prior's centre, and gives values to what is not random.
     around = bnn.priors.pretrained(mlp(), 0.1)
     partly = bnn.priors.ByPath({"layers.1.*": around, "*": None})
-    with handlers.seed(rng_seed=0), handlers.trace() as sites:
-        net = bnn.random_module("net", mlp(), partly)
+    given = {"net/layers.1.weight": np.ones((1, 4)), "net/layers.1.bias": np.ones(1)}
+    net, sites = drawn(lambda: bnn.random_module("net", mlp(), partly), **given)
     assert sites.keys() == {"net/layers.1.weight", "net/layers.1.bias"}
     np.testing.assert_array_equal(net.params["layers"][0]["weight"], mlp().layers[0].weight)
     np.testing.assert_array_equal(
@@ -343,10 +373,11 @@ class Dropped(eqx.Module):
 
 
 def test_dropout_is_the_identity():
-    with handlers.seed(rng_seed=0), handlers.trace() as sites:
-        net = bnn.random_module("net", Dropped(), NORMAL)
-    expected = sites["net/layer.weight"]["value"] @ X[0] + sites["net/layer.bias"]["value"]
-    np.testing.assert_allclose(net(X[0]), expected, rtol=1e-5)
+    rng = np.random.default_rng(3)
+    weight, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((5, 3), (5,)))
+    given = {"net/layer.weight": weight, "net/layer.bias": bias}
+    net, _ = drawn(lambda: bnn.random_module("net", filled(Dropped), NORMAL), **given)
+    np.testing.assert_allclose(jax.jit(net)(X[0]), weight @ np.asarray(X[0]) + bias, rtol=1e-5)
 
 
 def test_what_is_refused():

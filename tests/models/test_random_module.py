@@ -50,17 +50,21 @@ def model_of(module, prior=NORMAL, call=None, **options):
     return model
 
 
-def run(model, x, seed=0, given=None):
-    """Sites of one run of the model, by name; the weights are given or made up."""
-    given = nets.weights(model, x) if given is None else given
+def run(model, x):
+    """Sites of one run of the model, by name, with made-up weights."""
+    return runner(model)(x, nets.weights(model, x), 0)
+
+
+def runner(model):
+    """One program for many runs of a model, of its inputs, weights and random seed."""
 
     @jax.jit
-    def values(x, given):
-        filled = handlers.substitute(handlers.seed(model, seed), data=given)
+    def values(x, given, seed):
+        filled = handlers.substitute(handlers.seed(model, jax.random.key(seed)), data=given)
         sites = handlers.trace(filled).get_trace(x)
         return {name: site["value"] for name, site in sites.items()}
 
-    return values(x, given)
+    return values
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +135,7 @@ def test_the_log_density_is_that_of_the_network_written_by_hand(x):
 
 def test_shapes_are_found_without_a_forward_pass(x):
     traced = []
+    weights = {"net/Dense_0.kernel": np.ones((3, 2)), "net/Dense_0.bias": np.ones(2)}
 
     class Spy(nn.Module):
         @nn.compact
@@ -138,7 +143,7 @@ def test_shapes_are_found_without_a_forward_pass(x):
             traced.append(isinstance(x, jax.core.Tracer))
             return nn.Dense(2)(x)
 
-    with handlers.seed(rng_seed=0):
+    with handlers.seed(rng_seed=0), handlers.substitute(data=weights):
         net = bnn.random_module("net", Spy(), NORMAL, x[:1])
         assert traced == [True]
         net(x)
@@ -160,18 +165,22 @@ def test_running_statistics_are_refused_unless_frozen(make, x):
     with pytest.raises(ValueError, match=r"running statistics|batch_stats.*estimated from the da"):
         run(model_of(module), x)
     if isinstance(module, nn.Module):
-        own = jax.tree.map(lambda v: v + 2.0, module.init(jax.random.key(0), x)["batch_stats"])
+        shapes = jax.eval_shape(module.init, jax.random.key(0), x)["batch_stats"]
+        own = jax.tree.map(lambda s: np.full(s.shape, 2.0, np.float32), shapes)
+        own["BatchNorm_0"]["var"] += 1.0
         stats, weight = own, {"train": True}
     else:
         stats, weight = (
-            {"norm": {"mean": jnp.full(3, 2.0), "var": jnp.full(3, 3.0)}},
+            {"norm": {"mean": jnp.array([2.0] * 3), "var": jnp.array([3.0] * 3)}},
             {"train": True},
         )
     draw = run(model_of(module, batch_stats=stats), x)
     kind = "BatchNorm_0" if isinstance(module, nn.Module) else "norm"
     head = "Dense_0" if isinstance(module, nn.Module) else "head"
-    site = {k.removeprefix("net/"): v for k, v in draw.items()}
-    normed = (x - 2.0) / jnp.sqrt(3.0 + 1e-5) * site[f"{kind}.scale"] + site[f"{kind}.bias"]
+    site = {k.removeprefix("net/"): np.asarray(v) for k, v in draw.items()}
+    normed = (np.asarray(x) - 2.0) / np.sqrt(3.0 + 1e-5) * site[f"{kind}.scale"] + site[
+        f"{kind}.bias"
+    ]
     expected = normed @ site[f"{head}.kernel"] + site[f"{head}.bias"]
     np.testing.assert_allclose(draw["f"], expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="tries to update its running statistics"):
@@ -186,12 +195,14 @@ def test_dropout_is_off_unless_a_stream_is_given(linen, x):
     call = {} if linen else {"deterministic": False}  # the module insists on dropping
     layer = "Dense_0" if linen else "layer"
     draw = run(model_of(module, call=call), x)
-    full = x @ draw[f"net/{layer}.kernel"] + draw[f"net/{layer}.bias"]
+    draw = jax.tree.map(np.asarray, draw)
+    full = np.asarray(x) @ draw[f"net/{layer}.kernel"] + draw[f"net/{layer}.bias"]
     np.testing.assert_allclose(draw["f"], full, rtol=1e-4, atol=1e-5)
 
     weights = {k: v for k, v in draw.items() if k != "f"}
     dropping = model_of(module, apply_rng=["dropout"])
-    masks = [run(dropping, x, seed, weights)["f"] / full for seed in (1, 1, 2)]
+    again = runner(dropping)
+    masks = [np.asarray(again(x, weights, seed)["f"]) / full for seed in (1, 1, 2)]
     for mask in masks:  # dropped, or scaled up by the inverse of the rate that is kept
         np.testing.assert_allclose(mask, np.where(np.abs(mask) < 0.5, 0.0, 2.0), atol=1e-4)
     assert (masks[0] == masks[1]).all()
@@ -211,8 +222,8 @@ def test_two_calls_and_two_layers_drop_differently(x):
         net = bnn.random_module("net", Twice(nnx.Rngs(0)), NORMAL, apply_rng="dropout")
         numpyro.deterministic("masks", jnp.concatenate([net(x), net(x)]))
 
-    masks = run(model, jnp.ones(64))["masks"]
-    assert len({tuple(np.asarray(mask > masks.mean()).tolist()) for mask in masks}) == 4
+    masks = np.asarray(run(model, np.ones(64, np.float32))["masks"])
+    assert len({tuple((mask > masks.mean()).tolist()) for mask in masks}) == 4
 
 
 def test_an_nnx_module_is_not_changed_by_its_calls(x):
@@ -228,7 +239,8 @@ def test_whole_numbers_among_nnx_parameters_stay_fixed(x):
     module = nets.NNXTable(nnx.Rngs(0))
     draw = run(model_of(module), x)
     assert draw.keys() == {"net/layer.kernel", "net/layer.bias", "f"}
-    expected = x[:, [2, 0]] @ draw["net/layer.kernel"] + draw["net/layer.bias"]
+    kernel, bias = (np.asarray(draw[f"net/layer.{part}"]) for part in ("kernel", "bias"))
+    expected = np.asarray(x)[:, [2, 0]] @ kernel + bias
     np.testing.assert_allclose(draw["f"], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -243,17 +255,17 @@ def test_an_abstract_nnx_module_is_enough(x):
 
 def test_a_bayesian_last_layer_on_trained_features(x):
     module = nets.MLP()
-    trained = module.init(jax.random.key(3), x)["params"]
+    trained = jax.tree.map(np.asarray, jax.jit(module.init)(jax.random.key(3), x)["params"])
     last = bnn.priors.ByPath({"Dense_0.*": NORMAL, "*": None})
-    draw = run(model_of(module, last, params=trained), x)
+    draw = jax.tree.map(np.asarray, run(model_of(module, last, params=trained), x))
     assert draw.keys() == {"net/Dense_0.kernel", "net/Dense_0.bias", "f"}
-    features = jnp.tanh(x @ trained["Dense_1"]["kernel"] + trained["Dense_1"]["bias"])
+    features = np.tanh(np.asarray(x) @ trained["Dense_1"]["kernel"] + trained["Dense_1"]["bias"])
     expected = features @ draw["net/Dense_0.kernel"] + draw["net/Dense_0.bias"]
     np.testing.assert_allclose(draw["f"], expected, rtol=1e-5, atol=1e-6)
-    batch = {k: jnp.stack([v, v]) for k, v in draw.items() if k != "f"}
+    batch = {k: np.stack([v, v]) for k, v in draw.items() if k != "f"}
     params = bnn.to_params(batch, params=trained)
     assert params["Dense_1"]["kernel"].shape == (2, 3, 4)
-    outputs = jax.vmap(lambda p: module.apply({"params": p}, x))(params)
+    outputs = jax.jit(jax.vmap(lambda p: module.apply({"params": p}, x)))(params)
     np.testing.assert_allclose(outputs, np.stack([draw["f"]] * 2), rtol=1e-5, atol=1e-6)
 
 
@@ -261,7 +273,8 @@ def test_the_values_of_an_nnx_module_serve_where_the_prior_leaves_it_fixed(x):
     module = nets.NNXMLP(nnx.Rngs(4))
     draw = run(model_of(module, bnn.priors.ByPath({"layers.1.bias": NORMAL, "*": None})), x)
     assert draw.keys() == {"net/layers.1.bias", "f"}
-    expected = module(x) - module.layers[1].bias[...] + draw["net/layers.1.bias"]
+    own = nnx.jit(lambda module, x: module(x))(module, x)
+    expected = own - np.asarray(module.layers[1].bias[...]) + draw["net/layers.1.bias"]
     np.testing.assert_allclose(draw["f"], expected, rtol=1e-5, atol=1e-6)
 
 
@@ -282,18 +295,23 @@ def test_draws_go_through_vmap_and_numpyros_predictive(x):
     params = bnn.to_params(draws)
     assert params.keys() == {"Dense_0", "Dense_1"}
     assert params["Dense_0"].keys() == {"kernel", "bias"}
-    outputs = jax.vmap(lambda p: module.apply({"params": p}, x))(params)
+    outputs = jax.jit(jax.vmap(lambda p: module.apply({"params": p}, x)))(params)
     np.testing.assert_allclose(outputs, draws["f"], rtol=1e-4, atol=1e-5)
 
 
 def test_handlers_reach_the_weights(x):
     model = model_of(nets.MLP())
     bias = jnp.array([1.0, 2.0])
-    conditioned = handlers.trace(
-        handlers.seed(handlers.condition(model, {"net/Dense_0.bias": bias}), 0)
-    ).get_trace(x)
-    assert conditioned["net/Dense_0.bias"]["is_observed"]
-    assert not conditioned["net/Dense_0.kernel"]["is_observed"]
+    observed = {}
+
+    def conditioned():
+        given = handlers.condition(model, {"net/Dense_0.bias": bias})
+        sites = handlers.trace(handlers.seed(given, 0)).get_trace(x)
+        observed.update({name: site.get("is_observed") for name, site in sites.items()})
+
+    jax.eval_shape(conditioned)
+    assert observed["net/Dense_0.bias"]
+    assert not observed["net/Dense_0.kernel"]
     scoped = run(handlers.scope(model, prefix="a"), x)
     assert "a/net/Dense_0.kernel" in scoped
     params = bnn.to_params(scoped, name="a/net")
@@ -342,8 +360,14 @@ def test_a_network_leaves_no_site_of_its_own(x):
         net = bnn.random_module("net", nets.MLP(), NORMAL, x[:1])
         return numpyro.deterministic("net", net(x))
 
-    sites = handlers.trace(handlers.seed(model, 0)).get_trace(x)
-    assert {site["type"] for site in sites.values()} == {"sample", "deterministic"}
+    kinds = set()
+
+    def traced():
+        sites = handlers.trace(handlers.seed(model, 0)).get_trace(x)
+        kinds.update(site["type"] for site in sites.values())
+
+    jax.eval_shape(traced)
+    assert kinds == {"sample", "deterministic"}
 
 
 def test_render_model_draws_the_weights(x):

@@ -24,8 +24,8 @@ LEAD = (2, 3)
 def some_draws(model, *args):
     """Made-up draws (chain, draw) of every latent site, positive where they must be."""
     each = [nets.weights(model, *args, seed=s) for s in range(LEAD[0] * LEAD[1])]
-    stacked = {k: jnp.stack([d[k] for d in each]) for k in each[0]}
-    stacked = {k: jnp.abs(v) if "net/" not in k else v for k, v in stacked.items()}
+    stacked = {k: np.stack([d[k] for d in each]) for k in each[0]}
+    stacked = {k: np.abs(v) if "net/" not in k else v for k, v in stacked.items()}
     return {k: v.reshape(*LEAD, *v.shape[1:]) for k, v in stacked.items()}
 
 

@@ -9,7 +9,11 @@ import pytest
 
 from numpyro_bnn.potential.flat_position import FlatPosition, by_site, flat_like, flattened
 
-SITES = {"b": jnp.arange(6.0).reshape(2, 3), "a": jnp.asarray(-1.0), "c": jnp.arange(2.0) + 10}
+SITES = {
+    "b": jnp.asarray(np.arange(6.0).reshape(2, 3), jnp.float32),
+    "a": jnp.asarray(np.float32(-1.0)),
+    "c": jnp.asarray(np.arange(2.0) + 10, jnp.float32),
+}
 
 
 def test_sites_come_back_in_their_shapes():
@@ -23,12 +27,13 @@ def test_sites_come_back_in_their_shapes():
 
 
 def test_chains_lead():
-    chains = jax.vmap(lambda k: flattened(jax.tree.map(lambda v: k * v, SITES)))(jnp.arange(4.0))
+    scaled = jax.vmap(lambda k: flattened(jax.tree.map(lambda v: k * v, SITES)))
+    chains = jax.jit(scaled)(np.arange(4.0, dtype=np.float32))
     assert chains.vector.shape == (4, 9)
     for name, value in by_site(chains).items():
         np.testing.assert_array_equal(value[3], 3 * SITES[name])
-    again = chains.like({name: value + 1 for name, value in by_site(chains).items()})
-    np.testing.assert_array_equal(again.vector, chains.vector + 1)
+    more = {name: np.asarray(value) + 1 for name, value in by_site(chains).items()}
+    np.testing.assert_array_equal(chains.like(more).vector, np.asarray(chains.vector) + 1)
 
 
 def test_one_leaf_of_a_tree():
@@ -46,8 +51,8 @@ def test_a_gradient_is_that_of_the_sites():
     def energy(z):
         return jnp.sum(z["b"] ** 2) + z["a"] * z["c"][0]
 
-    gradient = jax.grad(lambda flat: energy(flat.sites()))(flattened(SITES))
-    expected = jax.grad(energy)(SITES)
+    gradient = jax.jit(jax.grad(lambda flat: energy(flat.sites())))(flattened(SITES))
+    expected = jax.jit(jax.grad(energy))(SITES)
     for name, value in gradient.sites().items():
         np.testing.assert_array_equal(value, expected[name])
 

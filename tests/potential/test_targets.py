@@ -55,7 +55,7 @@ def column_event(f):
 
 
 def gaussian_process(f):
-    return dist.MultivariateNormal(f, jnp.eye(ROWS))
+    return dist.MultivariateNormal(f, scale_tril=np.eye(ROWS))
 
 
 STRETCHED = {

@@ -211,8 +211,8 @@ def test_trained_weights_start_a_hierarchical_model(data, num_chains):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
         bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
 
-    params = {"Dense_0": {"kernel": jnp.array([[1.0], [2.0]]), "bias": jnp.array([3.0])}}
-    trained = bnn.from_params(jax.tree.map(lambda v: jnp.stack([v] * num_chains), params))
+    params = {"Dense_0": {"kernel": np.array([[1.0], [2.0]]), "bias": np.array([3.0])}}
+    trained = bnn.from_params(jax.tree.map(lambda v: np.stack([v] * num_chains), params))
 
     class Still(HMC):
         """Stays where it starts."""

@@ -178,12 +178,19 @@ def test_vectors_of_noise_are_independent_of_each_other_and_of_the_next_step():
     """Small leaves, which are drawn together, large ones and those of half precision.
 
     Of 1000 numbers a correlation above 0.16 has a chance below 1e-6."""
-    tree = {"a": jnp.zeros(1000), "b": jnp.zeros(1000), "c": jnp.zeros((2, 500))}
-    tree |= dict.fromkeys(("half", "half too"), jnp.zeros(1000, jnp.float16))
-    keys = jax.random.split(jax.random.key(0), 2)
-    parts = [*normals_like(keys[0], 2, tree), normal_like(keys[1], tree)]
+    single = np.zeros(1000, np.float32)
+    tree = {"a": single, "b": single, "c": single.reshape(2, 500)}
+    tree |= dict.fromkeys(("half", "half too"), np.zeros(1000, np.float16))
+    too_large = [np.zeros((1 << 16) + 1, np.float32)] * 2  # to be drawn together
+
+    @jax.jit
+    def drawn(key):
+        keys = jax.random.split(key, 2)
+        parts = [*normals_like(keys[0], 2, tree), normal_like(keys[1], tree)]
+        return parts, normal_like(keys[0], too_large)
+
+    parts, large = drawn(jax.random.key(0))
     assert correlations([leaf for part in parts for leaf in jax.tree.leaves(part)]) < 0.16
-    large = normal_like(keys[0], [jnp.zeros((1 << 16) + 1)] * 2)  # too large to be drawn together
     assert correlations(large) < 0.02
 
 

@@ -20,7 +20,7 @@ from numpyro.infer import HMC, NUTS
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
-from numpyro_bnn import gradients, preconditioners, priors, schedules
+from numpyro_bnn import gradients, preconditioners, schedules
 
 pytest.importorskip("orbax.checkpoint")
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -35,8 +35,7 @@ def data():
 
 
 def model(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.8), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+    nets.linear_regression(x, y, scale=0.8, noise=NOISE)
 
 
 def with_precision(x, y=None):
@@ -153,34 +152,44 @@ def test_every_kernel_goes_on_to_the_same_bits(name, data, tmp_path):
     assert_same_run(whole, again)
 
 
+def bowl(z):
+    return sum(jnp.sum(v**2) for v in z.values())
+
+
 def two_chains(folder=None, **options):
     """Two thinned chains of a kernel that compiles fast."""
-    kernel = HMC(model, step_size=0.1, num_steps=3, **FIXED)
+    kernel = bnn.RandomWalk(potential_fn=bowl, step_size=0.5)
     return sampler(kernel, folder, num_chains=2, thinning=2, **options)
 
 
+# With a field of their own.
+TWO_CHAINS = {
+    "init_params": {"a": np.zeros((2, 3)), "b": np.ones((2, 1))},
+    "extra_fields": ("z.b",),
+}
+
+
 @pytest.fixture(scope="module")
-def unbroken(data):
+def unbroken():
     """Two chains, thinned, with a field of their own."""
     mcmc = two_chains()
-    mcmc.run(jax.random.key(3), *data, extra_fields=("z.net/Dense_0.bias",))
+    mcmc.run(jax.random.key(3), **TWO_CHAINS)
     return mcmc
 
 
 @pytest.mark.parametrize(
     "chunks", [3, *(pytest.param(c, marks=pytest.mark.slow) for c in (0, 1, 5))]
 )
-def test_wherever_it_ends_a_run_goes_on(chunks, data, tmp_path, unbroken):
+def test_wherever_it_ends_a_run_goes_on(chunks, tmp_path, unbroken):
     def make():
         return two_chains(tmp_path / "run")
 
-    fields = ("z.net/Dense_0.bias",)
-    broken_off(make, tmp_path / "run", data, chunks, extra_fields=fields)
+    broken_off(make, tmp_path / "run", (), chunks, **TWO_CHAINS)
     again = make()
-    again.resume(*data)
+    again.resume()
     assert_same_run(unbroken, again)
     done = make()
-    done.resume(*data)  # a finished run gives back all its draws
+    done.resume()  # a finished run gives back all its draws
     assert_same_run(unbroken, done)
 
 
@@ -211,8 +220,7 @@ def stored(data, tmp_path_factory):
 
 
 def scaled(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.9), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=NOISE)
+    nets.linear_regression(x, y, scale=0.9, noise=NOISE)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +308,7 @@ def test_nothing_is_unpickled(stored, data, monkeypatch):
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
 )
-def test_an_interruption_finishes_the_chunk_and_keeps_it(number, data, tmp_path, unbroken):
+def test_an_interruption_finishes_the_chunk_and_keeps_it(number, tmp_path, unbroken):
     def make():
         return two_chains(tmp_path / "run", progress_rate=1)
 
@@ -318,11 +326,11 @@ def test_an_interruption_finishes_the_chunk_and_keeps_it(number, data, tmp_path,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChainStates, "advance", pressed)
         with pytest.warns(UserWarning, match=r"kept 2 of 9 draws of each chain\. Go on with"):
-            mcmc.run(jax.random.key(3), *data, extra_fields=("z.net/Dense_0.bias",))
+            mcmc.run(jax.random.key(3), **TWO_CHAINS)
     for site, draws in mcmc.get_samples(True).items():
         np.testing.assert_array_equal(draws, unbroken.get_samples(True)[site][:, :2])
     again = make()
-    again.resume(*data)
+    again.resume()
     assert_same_run(unbroken, again)
 
 

@@ -15,7 +15,6 @@ from numpyro.infer import HMC
 from walker import Walk
 
 import numpyro_bnn as bnn
-from numpyro_bnn import priors
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.storage import chunk_files as drawfiles
 from numpyro_bnn.storage import draw_store as drawstore
@@ -35,8 +34,7 @@ def data():
 
 
 def model(x, y=None):
-    net = bnn.random_module("net", nets.Linear(), priors.Normal(0.8), x[:1])
-    bnn.likelihoods.gaussian(net, y, x=x, noise=0.5)
+    nets.linear_regression(x, y, scale=0.8, noise=0.5)
 
 
 def sampler(folder=None, **options):

@@ -67,9 +67,14 @@ def test_trained_networks_are_where_chains_begin():
     rng = np.random.default_rng(0)
     w = {k: jnp.asarray(rng.normal(size=(3, *s)), jnp.float32) for k, s in network.SHAPES.items()}
     for hierarchical, spread in ((False, ALPHA), (True, 1.0)):
-        u = network.start(w, ALPHA, TEMPERATURE, hierarchical)
-        constrained = {k: jnp.exp(v) if k.endswith("precision") else v for k, v in u.items()}
-        back = network.weights(constrained, spread * math.sqrt(TEMPERATURE))
+
+        @jax.jit
+        def there_and_back(w, hierarchical=hierarchical, spread=spread):
+            u = network.start(w, ALPHA, TEMPERATURE, hierarchical)
+            constrained = {k: jnp.exp(v) if k.endswith("precision") else v for k, v in u.items()}
+            return network.weights(constrained, spread * math.sqrt(TEMPERATURE))
+
+        back = there_and_back(w)
         for path, value in w.items():
             np.testing.assert_allclose(back[path], value, rtol=1e-5)
 
@@ -103,10 +108,9 @@ def test_hmc_samples_a_skewed_density_and_a_normal_one():
 
 
 def test_a_trajectory_off_the_scale_is_rejected():
-    z = {"x": jnp.full(3, 0.5)}
-    moved, accept = hmc.trajectory(
-        lambda z: jnp.sum(z["x"] ** 4), z, jax.random.key(0), jnp.float32(1e3), jnp.asarray(5)
-    )
+    z = {"x": np.full(3, 0.5, np.float32)}
+    trajectory = jax.jit(partial(hmc.trajectory, lambda z: jnp.sum(z["x"] ** 4)))
+    moved, accept = trajectory(z, jax.random.key(0), np.float32(1e3), 5)
     np.testing.assert_array_equal(moved["x"], z["x"])
     np.testing.assert_array_equal(accept, 0)
 

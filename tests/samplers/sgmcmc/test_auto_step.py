@@ -4,6 +4,8 @@ At first try means: no chain explodes, and the average prediction is far better 
 one. How far a sampler of some hundred steps gets is not the question here.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import nets
@@ -175,64 +177,76 @@ QUADRATIC = Rows(lambda z: 0.5 * z @ HESSIAN @ z)
 
 def test_the_curvature_is_the_largest_eigenvalue_in_the_metric():
     zero = jnp.zeros(3)
-    value, vector = largest_curvature(QUADRATIC, zero, 1.0, jax.random.key(0))
+    largest = jax.jit(lambda metric, key: largest_curvature(QUADRATIC, zero, metric, key))
+    value, vector = largest(jnp.ones(3), jax.random.key(0))
     np.testing.assert_allclose(value, 100.0, rtol=1e-4)
-    np.testing.assert_allclose(jnp.abs(vector), [1.0, 0.0, 0.0], atol=1e-3)
-    metric = jnp.array([0.01, 3.0, 1.0])
-    value, _ = largest_curvature(QUADRATIC, zero, metric, jax.random.key(0))
+    np.testing.assert_allclose(np.abs(vector), [1.0, 0.0, 0.0], atol=1e-3)
+    value, _ = largest(jnp.array([0.01, 3.0, 1.0]), jax.random.key(0))
     np.testing.assert_allclose(value, 12.0, rtol=1e-4)
 
 
 def test_first_steps_are_an_eighth_of_the_stability_limit_in_each_unit():
-    zero = jnp.zeros(3)
+    baoa, broad = Splitting("BAOA"), Rows(lambda z: 1e-4 * QUADRATIC.potential(z))
 
-    def first(method, friction=None, lasting=False, rows=QUADRATIC):
-        start = ChainStart(rows, zero, 1.0, jax.random.key(0), None, method)
-        return begin_tuning(start, friction, follow=True, lasting=lasting)
+    @jax.jit
+    def begun(key):
+        def first(method, friction=None, lasting=False, rows=QUADRATIC):
+            start = ChainStart(rows, jnp.zeros(3), 1.0, key, None, method)
+            return begin_tuning(start, friction, follow=True, lasting=lasting)
 
-    h = first(Splitting("BAOA"))
+        return {
+            "BAOA": first(baoa),
+            "a friction": first(baoa, 7.0),
+            "lasting": first(baoa, lasting=True),
+            "broad": first(baoa, lasting=True, rows=broad),
+            "Langevin": first(Langevin()),
+            "walk": first(RandomWalkProposal()),
+        }
+
+    found = jax.tree.map(np.asarray, begun(jax.random.key(0)))
+    h = found["BAOA"]
     np.testing.assert_allclose(h.step_size, 0.25 * 2 / 10, rtol=1e-4)
     np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
-    np.testing.assert_allclose(first(Splitting("BAOA"), 7.0).friction, 7.0)
+    np.testing.assert_allclose(found["a friction"].friction, 7.0)
     # A momentum that lasts keeps at least nine tenths a step, and lasts for a unit of time.
-    np.testing.assert_allclose(first(Splitting("BAOA"), lasting=True).friction, 1.0)
-    broad = Rows(lambda z: 1e-4 * QUADRATIC.potential(z))
-    h = first(Splitting("BAOA"), lasting=True, rows=broad)
-    np.testing.assert_allclose(h.friction * h.step_size, 0.1, rtol=1e-5)
-    h = first(Splitting("BAOA"))
-    np.testing.assert_allclose(first(Langevin()).step_size, h.step_size**2, rtol=1e-4)
-    walk = first(RandomWalkProposal()).step_size
-    np.testing.assert_allclose(walk, h.step_size / np.sqrt(3), rtol=1e-4)
+    np.testing.assert_allclose(found["lasting"].friction, 1.0)
+    slow = found["broad"]
+    np.testing.assert_allclose(slow.friction * slow.step_size, 0.1, rtol=1e-5)
+    np.testing.assert_allclose(found["Langevin"].step_size, h.step_size**2, rtol=1e-4)
+    np.testing.assert_allclose(found["walk"].step_size, h.step_size / np.sqrt(3), rtol=1e-4)
 
 
 def test_the_step_follows_the_curvature_up_at_once_and_down_slowly():
     zero, method = jnp.zeros(3), Splitting("BAOA")
-    start = ChainStart(QUADRATIC, zero, 1.0, jax.random.key(0), None, method)
-    state = begin_tuning(start, None, follow=True)
+
+    @jax.jit
+    def begun(key):
+        return begin_tuning(ChainStart(QUADRATIC, zero, 1.0, key, None, method), None, follow=True)
+
+    @partial(jax.jit, static_argnames="by_step")
+    def followed(state, scale, by_step=True):
+        product = lambda vector: scale * HESSIAN @ vector  # noqa: E731
+        return follow_curvature(state, product, 1.0, method, by_step=by_step)
+
+    state = begun(jax.random.key(0))
     first = float(state.step_size)
-
-    def product(scale):
-        return lambda vector: scale * HESSIAN @ vector
-
-    up = follow_curvature(state, product(9.0), 1.0, method, by_step=True)
+    up = followed(state, 9.0)
     np.testing.assert_allclose(up.step_size, first / 3, rtol=1e-4)
     np.testing.assert_allclose(up.friction * up.step_size, 0.1, rtol=1e-5)
-    assert (
-        follow_curvature(state, product(9.0), 1.0, method, by_step=False).friction == state.friction
-    )
-    down = follow_curvature(up, product(1.0), 1.0, method, by_step=True)
+    assert followed(state, 9.0, by_step=False).friction == state.friction
+    down = followed(up, 1.0)
     assert up.step_size < down.step_size < 1.02 * up.step_size
     for _ in range(600):
-        down = follow_curvature(down, product(1.0), 1.0, method, by_step=True)
+        down = followed(down, 1.0)
     np.testing.assert_allclose(down.step_size, first, rtol=1e-2)
-    lost = follow_curvature(state, product(jnp.nan), 1.0, method, by_step=True)
+    lost = followed(state, np.nan)
     assert lost.step_size == state.step_size
 
 
 def test_a_flat_potential_has_unit_curvature():
-    value, vector = largest_curvature(
-        Rows(lambda z: jnp.sum(z)), jnp.zeros(3), 1.0, jax.random.key(0)
-    )
+    flat = Rows(lambda z: jnp.sum(z))
+    largest = jax.jit(lambda key: largest_curvature(flat, jnp.zeros(3), 1.0, key))
+    value, vector = largest(jax.random.key(0))
     assert value == 1.0
     assert np.all(np.isfinite(vector))
 

@@ -211,7 +211,8 @@ def test_baoa_forgets_momenta_that_the_gradient_heats_by_more_than_friction_cool
 def test_at_temperature_zero_baoa_only_damps():
     state = {"w": jnp.array([3.0, -7.0])}
     settings = Settings(0.5, 0.0, friction=0.1, gradient_noise=100.0)
-    found = damp_less_noise(state, {"w": jnp.ones(2)}, 0.5, settings)
+    damped = jax.jit(partial(damp_less_noise, settings=settings))
+    found = damped(state, {"w": np.ones(2)}, 0.5)
     np.testing.assert_allclose(found["w"], np.exp(-0.05) * state["w"], rtol=1e-12)
 
 
@@ -227,6 +228,7 @@ def test_noise_that_cannot_be_taken_off_leaves_none_added():
 # --- a potential that is not quadratic, for the limits -----------------------------------------
 
 
+@jax.jit
 def gradient(position):
     return jax.grad(lambda x: jnp.sum(jnp.exp(x["a"]) - x["a"]) + jnp.sum(jnp.cosh(x["b"])))(
         position
@@ -345,21 +347,25 @@ def test_a_thermostat_at_rest_is_friction(per_parameter):
     )
 
 
+def _without_gradient(word, state, settings):
+    return word.step(state, (jnp.zeros(2),), jnp.zeros_like, settings)
+
+
 @pytest.mark.usefixtures("x64")
 def test_a_thermostat_moves_by_the_excess_of_the_kinetic_temperature():
     # One position array: a scalar thermostat must not be taken for one a parameter.
     settings = Settings(0.5, 2.0, 4.0, 3.0)
-    momentum = jnp.array([1.0, 2.0])
-    state = DynamicsState(jnp.zeros(2), momentum)
+    zeros = jnp.asarray(np.zeros(2))
+    state = DynamicsState(zeros, jnp.array([1.0, 2.0]))
     for per_parameter, kinetic in ((False, 10.0), (True, np.array([4.0, 16.0]))):
         word = Splitting("BADO", per_parameter=per_parameter)
-        begin = word.init(jnp.zeros(2), jnp.zeros(2), settings)
-        state = state._replace(thermostat=begin.thermostat)
-        end = word.step(state, (jnp.zeros(2),), jnp.zeros_like, settings)
+        state = state._replace(thermostat=word.init(zeros, zeros, settings).thermostat)
+        step = jax.jit(partial(_without_gradient, word))
+        end = step(state, settings)
         expected = 3.0 + 0.5 * 3.0**2 * (kinetic / 2.0 - 1)
         np.testing.assert_allclose(end.thermostat, expected, rtol=1e-12)
         assert end.thermostat.shape == np.shape(kinetic)
-    cold = word.step(state, (jnp.zeros(2),), jnp.zeros_like, settings._replace(temperature=0.0))
+    cold = step(state, settings._replace(temperature=0.0))
     assert np.all(np.isfinite(cold.thermostat))
     assert np.all(cold.thermostat > state.thermostat)
 
@@ -387,10 +393,14 @@ def test_types_of_parameters_survive_a_step():
     position = {"w": jnp.ones(2, jnp.bfloat16), "b": jnp.ones((), jnp.float32)}
     for dynamics in METHODS.values():
         settings = Settings(jnp.float32(0.1), jnp.float32(1.0), friction=jnp.float32(1.0))
-        state = dynamics.init(position, position, settings, gradient=position)
-        noises = (position,) * dynamics.num_noises
-        end = dynamics.step(state, noises, lambda x: x, settings)
-        assert jax.tree.map(jnp.result_type, end) == jax.tree.map(jnp.result_type, state)
+
+        def begun_and_stepped(position, settings, dynamics=dynamics):
+            state = dynamics.init(position, position, settings, gradient=position)
+            noises = (position,) * dynamics.num_noises
+            return state, dynamics.step(state, noises, lambda x: x, settings)
+
+        state, end = jax.eval_shape(begun_and_stepped, position, settings)
+        assert jax.tree.map(lambda x: x.dtype, end) == jax.tree.map(lambda x: x.dtype, state)
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ def stats_of(gradient):
     run = bnn.MCMC(
         kernel,
         num_warmup=200,
-        num_samples=20 * DRAWS,
-        thinning=20,
+        num_samples=10 * DRAWS,
+        thinning=10,
         num_chains=CHAINS,
         chain_method="vectorized",
         progress_bar=False,

@@ -327,7 +327,6 @@ def test_exploration_draws_are_not_kept_and_the_number_is_what_was_asked(correct
 
 def test_a_cycle_of_the_temperature_alone_is_one_too():
     cycle = schedules.cyclical(1.0, cycle_length=4, exploration=0.5)
-    kernel = bnn.SGLD(model, step_size=1e-3, batch_size=BATCH, temperature=cycle)
-    mcmc = mcmc_of(kernel)
-    mcmc.run(jax.random.key(0), *data(), init_params=starts(1), extra_fields=("count",))
+    mcmc = mcmc_of(bnn.SGLD(potential_fn=potential, step_size=1e-3, temperature=cycle))
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros(2), extra_fields=("count",))
     np.testing.assert_array_equal(mcmc.get_extra_fields()["count"], [3, 4, 7, 8, 11, 12])

@@ -23,10 +23,18 @@ def turning(good, bad):
     return lambda count: jnp.where(count < TURNS, good, bad)
 
 
+def bowl(z):
+    """A target that compiles fast."""
+    return 0.5 * (jnp.sum(z["weights"] ** 2) + z["scale"] ** 2)
+
+
 def run(kernel, num_chains=1, **options):
     settings = {"num_warmup": WARMUP, "num_samples": 6, "progress_bar": False} | options
     mcmc = bnn.MCMC(kernel, num_chains=num_chains, **settings)
-    starts = jax.tree.map(lambda x: jnp.stack([x] * num_chains), START)
+    if kernel.model is None:  # one chain, which has no axis
+        mcmc.run(jax.random.key(0), init_params=START)
+        return mcmc
+    starts = jax.tree.map(lambda x: np.stack([x] * num_chains), START)
     mcmc.run(jax.random.key(0), *data(), init_params=starts)
     return mcmc
 
@@ -83,14 +91,14 @@ def test_an_exploring_cycle_does_not_hide_it():
 
 
 def test_a_schedule_of_optax_that_passes_zero():
-    kernel = bnn.SGLD(catalogue.model, step_size=optax.linear_schedule(1e-3, -1e-3, 6))
+    kernel = bnn.SGLD(potential_fn=bowl, step_size=optax.linear_schedule(1e-3, -1e-3, 6))
     with pytest.raises(RuntimeError, match=r"gave the step size -0\.0003333 at step 6"):
         run(kernel)
 
 
 def test_a_step_of_zero_is_none_of_these():
     """Steps that shrink to nothing are common, and the chain stands still."""
-    mcmc = run(bnn.SGLD(catalogue.model, step_size=turning(1e-3, 0.0)), thinning=1)
+    mcmc = run(bnn.SGLD(potential_fn=bowl, step_size=turning(1e-3, 0.0)), thinning=1)
     assert not mcmc.left_out
     draws = np.asarray(mcmc.get_samples()["scale"])
     assert len(np.unique(draws)) == TURNS

@@ -212,7 +212,9 @@ class NNX(Network):
                     f"random_module: {self.name} keeps the running statistics "
                     f"{sorted(flatten_params(self.statistics))}. " + _NO_STATISTICS
                 )
-            self.own_statistics = flatten_params(batch_stats)
+            # A module in training mode changes NumPy's arrays in place, where its call is traced.
+            given = flatten_params(batch_stats)
+            self.own_statistics = {path: jnp.asarray(value) for path, value in given.items()}
             _check_statistics(flatten_params(self.statistics), self.own_statistics)
         leaves = flatten_params(self.params)
         self._describe(leaves)

@@ -171,7 +171,7 @@ def test_running_statistics_are_refused_unless_frozen(make, x):
         stats, weight = own, {"train": True}
     else:
         stats, weight = (
-            {"norm": {"mean": jnp.array([2.0] * 3), "var": jnp.array([3.0] * 3)}},
+            {"norm": {"mean": np.full(3, 2.0), "var": np.full(3, 3.0)}},
             {"train": True},
         )
     draw = run(model_of(module, batch_stats=stats), x)

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -132,3 +133,9 @@ def test_it_runs(path, tmp_path, monkeypatch):
         plt.close("all")
     # The last one is about files and devices.
     assert figures > 0 or path.stem.startswith("06")
+
+
+def test_the_weekly_run_executes_all_of_them():
+    weekly = (FOLDER.parent / ".ci" / "weekly").read_text()
+    (pattern,) = re.findall(r'^cp notebooks/(\S+) "\$work/notebooks"', weekly, re.MULTILINE)
+    assert sorted(FOLDER.glob(pattern)) == TOLD

@@ -2,8 +2,8 @@
 
 Sampling-based ensembles start a chain in each optimised member and run it for a while, in which it does not
 leave its mode: their average is not the posterior. Here is the posterior of the same model, as far as it can
-be had: 16-16 relu networks with learned precisions and noise on yacht, the output layer integrated out,
-MCLMC, four chains whose functions are judged. Beside it on the same rows, five splits:
+be had: 16-16 relu networks with learned precisions and noise on yacht and on boston, the output layer
+integrated out, MCLMC, four chains whose functions are judged. Beside it on the same rows, by split:
 
 - chains in their modes: MCLMC on the model as it is from eight starts like those of the posterior, shortly
   (the budget of `fit`), and with as many gradients in all as the posterior;
@@ -13,8 +13,8 @@ MCLMC, four chains whose functions are judged. Beside it on the same rows, five 
 
 Log scores of test rows with R-hats of functions, and differences from the posterior, split by split.
 
-    python -m benchmarks.mixing.modes_or_posterior [--splits N …] [--quick | --toy] [--data FOLDER]
-        [--output FOLDER]
+    python -m benchmarks.mixing.modes_or_posterior [--tables NAME …] [--splits N …] [--quick | --toy]
+        [--data FOLDER] [--output FOLDER]
 """
 
 import time
@@ -41,7 +41,6 @@ from benchmarks.mixing.hierarchical_posteriors import (
 )
 
 MEMBERS = 8
-TABLE_NAME = "yacht"
 # Of a table: a fifth is tested.
 TESTED, LEFT = 0.2, 0.8
 POSTERIOR = "posterior"
@@ -55,9 +54,9 @@ METHODS = (
 
 
 class Size(NamedTuple):
-    """Splits; gradients a chain of the posterior and its warm-up, of short chains; draws; rows; steps."""
+    """Splits by table; gradients a chain of the posterior, its warm-up, short ones; draws; rows; steps."""
 
-    splits: tuple[int, ...]
+    splits: dict[str, tuple[int, ...]]
     gradients: int
     warmup: int
     short: int
@@ -67,9 +66,11 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size((0, 1, 2, 3, 4), 1_000_000, 200_000, 20_000, 500, 0, 5000),
-    "quick": Size((0, 1), 10_000, 2000, 1000, 100, 100, 200),
-    "toy": Size((0, 1), 40, 20, 20, 8, 30, 20),
+    "full": Size(
+        {"yacht": (0, 1, 2, 3, 4), "boston": (0, 1, 2)}, 1_000_000, 200_000, 20_000, 500, 0, 5000
+    ),
+    "quick": Size({"yacht": (0, 1)}, 10_000, 2000, 1000, 100, 100, 200),
+    "toy": Size({"yacht": (0, 1)}, 40, 20, 20, 8, 30, 20),
 }
 
 
@@ -136,7 +137,7 @@ def differences(rows: list[Row], method: str) -> np.ndarray:
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """A row for each method: means over splits, and how much better the posterior is."""
+    """A row for each method on a table: means over splits, and how much better the posterior is."""
     found = []
     for method in METHODS:
         own = select(rows, method=method)
@@ -163,12 +164,22 @@ def summary(rows: list[Row]) -> list[Row]:
     return found
 
 
+def by_table(rows: list[Row]) -> list[Row]:
+    """The same for every table."""
+    return [
+        {"table": table} | line
+        for table in dict.fromkeys(r["table"] for r in rows)
+        for line in summary(select(rows, table=table))
+    ]
+
+
 def _range(rows: list[Row], name: str) -> str:
     values = [r[name] for r in rows]
     return f"{min(values):.2f} to {max(values):.2f}" if values else ""
 
 
 TABLE = {
+    "table": "table",
     "method": "method",
     "gradients": "gradients a chain",
     "chains": "chains or members",
@@ -183,12 +194,13 @@ TABLE = {
 
 
 def findings(rows: list[Row]):
-    for row in summary(rows):
+    for row in by_table(rows):
         if row["gain"]:
-            yield f"The posterior gains {row['gain']} nats a row over: {row['method']}."
-    runs = select(rows, method=POSTERIOR)
-    reached = sum(r["functions_max_rhat"] <= RHAT_LIMIT for r in runs)
-    yield f"{reached} of {len(runs)} runs of the posterior have converged."
+            yield f"{row['table']}: the posterior gains {row['gain']} nats a row over: {row['method']}."
+    for table in dict.fromkeys(r["table"] for r in rows):
+        runs = select(rows, table=table, method=POSTERIOR)
+        reached = sum(r["functions_max_rhat"] <= RHAT_LIMIT for r in runs)
+        yield f"{table}: {reached} of {len(runs)} runs of the posterior have converged."
 
 
 def draw(rows: list[Row]):
@@ -196,38 +208,46 @@ def draw(rows: list[Row]):
 
     from numpyro_bnn.plots.style import color_at, label_axes
 
-    figure, ax = plt.subplots(figsize=(5.5, 3.2), layout="constrained")
+    tables = list(dict.fromkeys(r["table"] for r in rows))
     others = [method for method in METHODS if method != POSTERIOR and select(rows, method=method)]
-    for i, method in enumerate(others):
-        gap = differences(rows, method)
-        ax.plot(gap, np.full(len(gap), i), "o", color=color_at(ax, 0), alpha=0.5)
-        ax.errorbar(
-            gap.mean(), i, xerr=split_error(gap, TESTED, LEFT), fmt="|", color="black", capsize=4
-        )
-    ax.axvline(0, color="0.5", linewidth=1)
-    ax.set_yticks(range(len(others)), others)
-    ax.invert_yaxis()
-    label_axes(ax, "log score of the posterior less that of the method, nats a row", "")
+    figure, axes = plt.subplots(
+        1, len(tables), figsize=(2.5 + 3.2 * len(tables), 3.2), layout="constrained", squeeze=False
+    )
+    for ax, table in zip(axes[0], tables):
+        for i, method in enumerate(others):
+            gap = differences(select(rows, table=table), method)
+            ax.plot(gap, np.full(len(gap), i), "o", color=color_at(ax, 0), alpha=0.5)
+            error = split_error(gap, TESTED, LEFT) if len(gap) > 1 else None
+            ax.errorbar(gap.mean(), i, xerr=error, fmt="|", color="black", capsize=4)
+        ax.axvline(0, color="0.5", linewidth=1)
+        first = table == tables[0]
+        ax.set_yticks(range(len(others)), others if first else [""] * len(others))
+        ax.invert_yaxis()
+        ax.set_title(table, fontsize=10)
+        label_axes(ax, "", "")
+    figure.supxlabel("log score of the posterior less that of the method, nats a row", fontsize=10)
     return figure
 
 
 def main(argv=None) -> None:
     made = parser(__doc__)
-    made.add_argument("--splits", nargs="+", type=int, help="default: five")
+    made.add_argument("--tables", nargs="+", help="default: all")
+    made.add_argument("--splits", nargs="+", type=int, help="default: all that are stored")
     asked = made.parse_args(argv)
     size = SIZES[asked.size]
-    study = Study(__file__, ["split", "method"], asked)
+    study = Study(__file__, ["table", "split", "method"], asked)
     study.run(
         (
-            {"split": split, "method": method}
-            for split in asked.splits or size.splits
+            {"table": table, "split": split, "method": method}
+            for table in asked.tables or size.splits
+            for split in asked.splits or size.splits.get(table, (0,))
             for method in METHODS
         ),
-        lambda split, method: judged(
-            posterior(asked.data, TABLE_NAME, size.rows, split), method, split, size
+        lambda table, split, method: judged(
+            posterior(asked.data, table, size.rows, split), method, split, size
         ),
     )
-    publish(study, summary(study.rows), TABLE, findings(study.rows), draw(study.rows))
+    publish(study, by_table(study.rows), TABLE, findings(study.rows), draw(study.rows))
 
 
 if __name__ == "__main__":

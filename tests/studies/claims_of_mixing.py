@@ -188,7 +188,7 @@ CLAIMS = {
         "mixing/modes_or_posterior",
         (MIXING,),
         beside_the_posterior,
-        {"method": "ensemble, stopped early", "split": 2},
+        {"table": "yacht", "method": "ensemble, stopped early", "split": 2},
         "log_score",
     ),
     "integrated_output: cost": Claim(

@@ -277,10 +277,11 @@ def output_integrated_out(rows):
 
 def beside_the_posterior(rows):
     """The table of the posterior, chains in their modes and ensembles, and two errors."""
-    posterior, long_chains, *_ = found = modes_or_posterior.summary(rows)
+    posterior, long_chains, *_ = found = modes_or_posterior.by_table(rows)
     yield f"{long_chains['rmse']:.3f} for {posterior['rmse']:.3f}"
     for row in found:
         yield line(
+            row["table"],
             row["method"],
             row["gain"],
             number(row["log_score"], 3),

@@ -144,6 +144,7 @@ def summary(rows: list[Row]) -> list[Row]:
         if not own:
             continue
         gap = differences(rows, method)
+        error = f" ± {split_error(gap, TESTED, LEFT):.3f}" if len(gap) > 1 else ""
         sampled = [r for r in own if r["functions_max_rhat"] != ""]
         found.append(
             {
@@ -152,9 +153,7 @@ def summary(rows: list[Row]) -> list[Row]:
                 "chains": own[0]["chains"],
                 "log_score": float(np.mean([r["log_score"] for r in own])),
                 "rmse": float(np.mean([r["rmse"] for r in own])),
-                "gain": ""
-                if method == POSTERIOR
-                else f"{gap.mean():.3f} ± {split_error(gap, TESTED, LEFT):.3f}",
+                "gain": "" if method == POSTERIOR else f"{gap.mean():.3f}{error}",
                 "functions_max_rhat": _range(sampled, "functions_max_rhat"),
                 "functions_median_rhat": _range(sampled, "functions_median_rhat"),
                 "precisions_max_rhat": _range(sampled, "precisions_max_rhat"),

@@ -150,8 +150,8 @@ def limits_of(sampler: MCMCKernel) -> dict[str, int | None]:
     """The most steps that a trajectory may take after warm-up, of kernels that find out how many they need.
 
     :param sampler: a kernel, or one with moves after its steps.
-    :return: ``"max_num_steps"``, of the trees of NUTS, and ``"trajectory_limit"``, of kernels such as MAMS
-        whose trajectories have a length; None for others.
+    :return: ``"max_num_steps"``, of the trees of NUTS and None for others; ``"trajectory_limit"`` of kernels
+        such as MAMS, whose trajectories have a length.
     """
     if type(sampler).__name__ == "Interleaved":
         sampler = sampler.kernel
@@ -160,8 +160,8 @@ def limits_of(sampler: MCMCKernel) -> dict[str, int | None]:
     if type(sampler).__name__ == "NUTS" and depth is not None:
         tree = 2 ** (depth[1] if isinstance(depth, tuple) else depth) - 1
     has_length = getattr(rule, "trajectory_length", None) is not None
-    longest = getattr(rule, "num_steps", None) if has_length else None
-    return {"max_num_steps": tree, "trajectory_limit": longest}
+    longest = {"trajectory_limit": getattr(rule, "num_steps", None)} if has_length else {}
+    return {"max_num_steps": tree, **longest}
 
 
 def group_by_chain(samples: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]]) -> dict:

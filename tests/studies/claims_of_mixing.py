@@ -18,6 +18,7 @@ from sentences_of_mixing import (
     acceptance_in_a_sentence,
     beside_nuts,
     beside_the_posterior,
+    boston_by_two_samplers,
     by_seed,
     chains_that_never_meet,
     cost_of_integrating,
@@ -181,7 +182,14 @@ CLAIMS = {
         "mixing/hard_posteriors",
         (MIXING,),
         output_integrated_out,
-        {"method": "MCLMC, output integrated out", "seed": 0, "draws": 7100},
+        {"problem": "yacht", "method": "MCLMC, output integrated out", "seed": 0, "draws": 7100},
+        "functions_max_rhat",
+    ),
+    "hard_posteriors: boston": Claim(
+        "mixing/hard_posteriors",
+        (MIXING,),
+        boston_by_two_samplers,
+        {"problem": "boston", "method": "MAMS, output integrated out", "draws": 1350},
         "functions_max_rhat",
     ),
     "modes_or_posterior": Claim(

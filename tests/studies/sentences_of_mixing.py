@@ -260,7 +260,8 @@ def units_in_a_sentence(rows):
 
 def output_integrated_out(rows):
     """The last row of each run with the output layer integrated out, in the table of yacht and below it."""
-    ends = [row for row in rows if "integrated" in row["method"] and row["apart"] != ""]
+    ends = [row for row in rows if row["problem"] == "yacht" and row["apart"] != ""]
+    ends = [row for row in ends if "integrated" in row["method"]]
     (mams,) = [row for row in ends if row["method"].startswith("MAMS")]
     first, *others = [row for row in ends if row is not mams]
     for row in ends:
@@ -272,6 +273,24 @@ def output_integrated_out(rows):
     yield (
         f"at most {mams['precisions_max_z']:.1f} joint errors away in log precisions and "
         f"{mams['functions_max_z']:.1f} in functions, with {mams['apart']:.0f} functions above 1.05"
+    )
+
+
+def boston_by_two_samplers(rows):
+    """The last row of each sampler on boston, in its table and below it."""
+    mclmc, mams = (row for row in rows if row["problem"] == "boston" and row["apart"] != "")
+    for row in (mclmc, mams):
+        yield line(
+            f"{row['method'].split(',')[0]}, output layer integrated out",
+            f"{row['run_seconds'] / 60:.0f}",
+            f"{row['functions_max_rhat']:.3f} ({row['functions_median_rhat']:.3f})",
+            f"{row['precisions_max_rhat']:.3f}",
+            " ".join(number(float(v), 3) for v in row["log_scores_of_chains"].split()),
+        )
+    yield f"{mclmc['apart']:.0f} and {mams['apart']:.0f} of {mams['of']:.0f} functions are above 1.05"
+    yield (
+        f"at most {mams['functions_max_z']:.1f} joint errors apart in functions and "
+        f"{mams['precisions_max_z']:.1f} in log precisions"
     )
 
 

@@ -281,7 +281,31 @@ def test_a_ladder_begins_at_particles_and_with_larger_steps():
     np.testing.assert_allclose(state.adaptation.step_size, 0.4)
 
 
-# -- what they cost -----------------------------------------------------------------------------------
+# -- shapes, and what they cost -----------------------------------------------------------------------
+
+
+def test_each_move_gives_states_of_the_shapes_that_it_was_given():
+    """What they do to a law takes a compilation each, and is tested weekly."""
+    potential = bnn.potential_of(linear)
+    rungs, powers = len(POWERS), jnp.asarray(POWERS)
+    key = jax.random.key(0)
+    z = {name: jnp.zeros((rungs, *shape)) for name, shape in SHAPES.items()}
+
+    def exchange(z):
+        energies = jax.vmap(lambda b, one: ladder_variants.energy(potential, b, one))(powers, z)
+        return ladder_variants.exchanged(potential, UNITS, key, powers, 0, z, energies)
+
+    new, energies = jax.eval_shape(exchange, z)
+    assert jax.tree.map(jnp.shape, new) == jax.tree.map(jnp.shape, z)
+    assert energies.shape == (rungs,)
+    mover = RungKernel.of(HMC(linear, num_steps=4, trajectory_length=None), linear)
+    start = jax.eval_shape(lambda: ladder_annealed.annealed(potential, mover, key, rungs))
+    assert jax.tree.map(jnp.shape, start) == jax.tree.map(jnp.shape, z)
+    by_position = ladder_variants.StepByPosition(0.8, 5)
+    end = jax.eval_shape(
+        lambda x: by_position.move(wall, x, key, jnp.asarray(1.5), jnp.ones(2)), jnp.zeros(2)
+    )
+    assert end.position.shape == (2,)
 
 
 def test_gradients_are_counted():

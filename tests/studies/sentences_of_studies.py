@@ -11,7 +11,7 @@ from benchmarks.predictions import (
     polynomials,
     tabular_report,
 )
-from benchmarks.priors import hierarchy_helps, temperature_verdicts, weight_decay
+from benchmarks.priors import evidence, hierarchy_helps, temperature_verdicts, weight_decay
 
 
 def of_tables(rows, method, over="deep ensemble", tables=tabular_report.TABLES):
@@ -209,3 +209,54 @@ def cold_in_a_sentence(rows):
     yield "T = 1 gains {}, {} and {} over a deep ensemble".format(*over)
     many = [str(found[10_000, prior].gains[0.1]) for prior in (0.3, 1, 2)]
     yield "On 10,000 images T = 0.1 gains {}, {} and {}".format(*many)
+
+
+def correlated(rows):
+    """Models of the function with a verdict; rank correlation of evidence and score, of them and of all."""
+    every = [row for row in rows if row["data"] == "function"]
+    judged = [row for row in every if row["verdict"] != "no verdict"]
+    found = (
+        evidence.rank_correlation(*evidence.arrays(some), np.random.default_rng(0))
+        for some in (judged, every)
+    )
+    return judged, *found
+
+
+def evidence_in_a_sentence(rows):
+    judged, of_judged, _ = correlated(rows)
+    yield f"rank correlation {with_error(of_judged)} over {len(judged)} models"
+
+
+def evidence_in_sentences(rows):
+    """Rank correlations, what choosing by evidence loses, what precisions gain, and how ladders travel."""
+    judged, of_judged, of_all = correlated(rows)
+    yield (
+        f"{with_error(of_judged)} over the {len(judged)} models that have a verdict, "
+        f"{with_error(of_all)} over all 28"
+    )
+    chosen, best = (max(judged, key=lambda r: r[k]) for k in ("log_evidence", "lppd"))
+    loss = with_error(evidence.lost(chosen, best), 3)
+    yield (
+        f"{chosen['activation']} of width {chosen['width']} with learned precisions, is {loss} nats below "
+        f"the best, which has width {best['width']}"
+    )
+    by_key = {tuple(r[k] for k in evidence.KEYS): r for r in judged}
+    pairs = [
+        (row, by_key[*key[:-1], "fan_in"])
+        for key, row in by_key.items()
+        if key[-1] == "group" and (*key[:-1], "fan_in") in by_key
+    ]
+    gains = [one["log_evidence"] - other["log_evidence"] for one, other in pairs]
+    wider = [one["lppd"] - other["lppd"] for one, other in pairs if one["width"] > 2]
+    yield (
+        f"Learned precisions gain {min(gains):.1f} to {max(gains):.0f} nats of evidence over scales by "
+        f"fan-in in all {len(pairs)} pairs that have a verdict, most in wide networks, and "
+        f"{min(wider):.2f} to {max(wider):.2f} nats of score from width 4 on"
+    )
+    integrated = [row for row in judged if row["coordinates"] != "as it is"]
+    trips = [row["round_trips_fewest"] for row in integrated]
+    yield (
+        f"{min(trips)} to {max(trips)} round trips in 4000 sweeps, errors of at most "
+        f"{max(r['log_evidence_error'] for r in integrated):.2f} nats, R-hat of predictions at most "
+        f"{max(r['max_rhat'] for r in integrated):.3f}"
+    )

@@ -135,23 +135,26 @@ def warnings_of(stats: SamplerStats) -> list[str]:
             )
         else:
             sentences.append(f"{lead}: few, but look where they lie.")
-    if stats.saturated_trees:
-        share = stats.saturated_trees / stats.num_transitions
-        lead = f"{stats.saturated_trees} trajectories ended at the largest tree ({percent(share)})"
+    limits = (
+        (
+            stats.saturated_trees,
+            "ended at the largest tree",
+            "the sampler turns back before it has crossed the posterior; raise max_tree_depth",
+        ),
+        (
+            stats.cut_trajectories,
+            "were cut at the most steps allowed",
+            "they end before they have crossed the posterior; raise max_num_steps",
+        ),
+    )
+    for count, what, advice in limits:
+        if not count:
+            continue
+        share = count / stats.num_transitions
+        lead = f"{count} trajectories {what} ({percent(share)})"
         if share > _SATURATED_SHARE:
             sentences.append(
-                f"{lead}: the sampler turns back before it has crossed the posterior; raise "
-                f"max_tree_depth, and begin at `bnn.optimize` if the chains did not."
-            )
-        else:
-            sentences.append(f"{lead}.")
-    if stats.cut_trajectories:
-        share = stats.cut_trajectories / stats.num_transitions
-        lead = f"{stats.cut_trajectories} trajectories were cut at the most steps allowed ({percent(share)})"
-        if share > _SATURATED_SHARE:
-            sentences.append(
-                f"{lead}: steps are so small that trajectories end before they have crossed the "
-                f"posterior; raise max_num_steps, and begin at `bnn.optimize` if the chains did not."
+                f"{lead}: {advice}, and begin at `bnn.optimize` if the chains did not."
             )
         else:
             sentences.append(f"{lead}.")

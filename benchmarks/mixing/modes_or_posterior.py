@@ -67,7 +67,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "full": Size(
-        {"yacht": (0, 1, 2, 3, 4), "boston": (0, 1, 2)}, 1_000_000, 200_000, 20_000, 500, 0, 5000
+        {"yacht": (0, 1, 2, 3, 4), "boston": (0,)}, 1_000_000, 200_000, 20_000, 500, 0, 5000
     ),
     "quick": Size({"yacht": (0, 1)}, 10_000, 2000, 1000, 100, 100, 200),
     "toy": Size({"yacht": (0, 1)}, 40, 20, 20, 8, 30, 20),
@@ -174,7 +174,8 @@ def by_table(rows: list[Row]) -> list[Row]:
 
 def _range(rows: list[Row], name: str) -> str:
     values = [r[name] for r in rows]
-    return f"{min(values):.2f} to {max(values):.2f}" if values else ""
+    ends = dict.fromkeys(f"{end(values):.2f}" for end in (min, max)) if values else ()
+    return " to ".join(ends)
 
 
 TABLE = {

@@ -19,6 +19,7 @@ from sentences_of_mixing import (
     beside_nuts,
     beside_the_posterior,
     boston_by_two_samplers,
+    boston_in_a_sentence,
     by_seed,
     chains_that_never_meet,
     cost_of_integrating,
@@ -197,6 +198,13 @@ CLAIMS = {
         (MIXING,),
         beside_the_posterior,
         {"table": "yacht", "method": "ensemble, stopped early", "split": 2},
+        "log_score",
+    ),
+    "modes_or_posterior: boston": Claim(
+        "mixing/modes_or_posterior",
+        (EVIDENCE,),
+        boston_in_a_sentence,
+        {"table": "boston", "method": "ensemble, stopped early"},
         "log_score",
     ),
     "integrated_output: cost": Claim(

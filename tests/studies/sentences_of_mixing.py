@@ -311,6 +311,17 @@ def beside_the_posterior(rows):
         ).replace("-0", "−0")
 
 
+def boston_in_a_sentence(rows):
+    """What the converged posterior of boston gains."""
+    found = [row for row in modes_or_posterior.by_table(rows) if row["table"] == "boston"]
+    gains = [row["gain"].replace("-", "−") for row in found]
+    (posterior,) = modes_or_posterior.select(rows, table="boston", method="posterior")
+    yield (
+        f"converged (R-hat {posterior['functions_max_rhat']:.3f}), it gains {gains[1]} nats over long "
+        f"chains, {gains[2]} over short ones and {gains[4]} over the ensemble"
+    )
+
+
 def ends_of_images(rows):
     """The last row of each run as it is, by task and method, and of starts by where they come from."""
     words = mnist_gibbs_words

@@ -69,15 +69,23 @@ def principal(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(values[::-1], 0), vectors.T[::-1]
 
 
+def component_root(x: np.ndarray, scale: float) -> np.ndarray:
+    """A root of a Σ + ε I, Σ the second moments of rows.
+
+    Sums over a row have the variance that they have under N(0, scale²).
+    """
+    moments, directions = principal(x)
+    variances = scale**2 * moments.sum() / (moments**2).sum() * moments + SMALL
+    return directions.T * np.sqrt(variances)
+
+
 def pixels_under(prior: str, x: np.ndarray) -> Pixels:
     """A prior of the module's list, given the training images."""
     first: Any = priors.Normal(1.0)
     if prior == "normal":
         root = SCALE * np.eye(x.shape[1])
     elif prior == "EmpCov":
-        moments, directions = principal(x)
-        variances = SCALE**2 * moments.sum() / (moments**2).sum() * moments + SMALL
-        root = directions.T * np.sqrt(variances)
+        root = component_root(x, SCALE)
     elif prior == "ARD":
         root = np.eye(x.shape[1])
         first = priors.Hierarchical.width(SCALE, group=2.0, unit=2.0)

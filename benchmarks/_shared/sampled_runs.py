@@ -207,8 +207,8 @@ def paired(rows: np.ndarray, base: np.ndarray) -> Row:
     return {"difference": gap.difference, "difference_se": gap.standard_error}
 
 
-def select(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """The rows with these values."""
+def select(rows: Sequence[Row], /, **wanted: Any) -> list[Row]:
+    """The rows with these values; a column may be called `rows`."""
     return [row for row in rows if all(row[k] == v for k, v in wanted.items())]
 
 

@@ -33,10 +33,10 @@ from jax.scipy.special import logsumexp
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from benchmarks._shared.mnist_posteriors import SMALL, convergence
+from benchmarks._shared.mnist_posteriors import component_root, convergence
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.predictions import shift_by_prior_words as words
-from benchmarks.predictions.covariate_shift import NULL, shifts
+from benchmarks.predictions.covariate_shift import null_and_first, shifts
 from benchmarks.predictions.shift_by_prior_words import (
     EMPCOV,
     ENSEMBLE,
@@ -99,11 +99,7 @@ def inputs_under(prior: float | str, x: np.ndarray) -> Inputs:
     if prior != EMPCOV:
         return Inputs(np.zeros(pixels), float(prior) * np.eye(pixels))
     shift = x.mean(0, dtype=np.float64)
-    moments, directions = np.linalg.eigh((x - shift).T @ (x - shift) / len(x))
-    moments = np.maximum(moments, 0)
-    # Sums over a centred training row have the variance that they have under N(0, α²).
-    variances = EMPCOV_SCALE**2 * moments.sum() / (moments**2).sum() * moments + SMALL
-    return Inputs(shift, directions * np.sqrt(variances))
+    return Inputs(shift, component_root(x - shift, EMPCOV_SCALE))
 
 
 PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)})
@@ -157,15 +153,16 @@ def images_of(
     return data, kinds
 
 
-def sizes_of(w: Any, inputs: Inputs, x: np.ndarray) -> Row:
-    """Root mean square weights of dead pixels, of others and along null components, over the prior's."""
+def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:
+    """Root mean square weights of dead pixels, of others and along null components, over the prior's.
+
+    :param dead: which pixels no training image has.
+    :param null: null components, a row each.
+    """
     kernels = np.asarray(w["net/Dense_0.kernel"], np.float64)
     kernels = kernels.reshape(-1, *kernels.shape[-2:])
     weights = inputs.root @ kernels
     spread = np.sqrt((inputs.root**2).sum(1))[None, :, None]
-    dead = x.max(0) == 0
-    moments, directions = np.linalg.eigh(x.T.astype(np.float64) @ x / len(x))
-    null = directions.T[moments < NULL * moments[-1]]
     along = null @ weights / np.sqrt(((null @ inputs.root) ** 2).sum(1))[None, :, None]
 
     def size(values: np.ndarray) -> float:
@@ -214,7 +211,8 @@ def cell(
         "gradients": int(run.spent),
         **convergence(shown),
     }
-    sizes = {method: sizes_of(w, inputs, data.x) for method, w in networks.items()}
+    unseen = data.x.max(0) == 0, null_and_first(data.x)[0]
+    sizes = {method: sizes_of(w, inputs, *unseen) for method, w in networks.items()}
     for kind, severities in images.items():
         seen = [inputs.of(one) for one in severities]
         found = {

@@ -1,19 +1,18 @@
 """What `shift_by_prior` says of its rows: differences by image, a table, sentences, and the figure."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._shared.sampled_runs import RHAT_LIMIT, paired
+from benchmarks._shared.gaps import Gap
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, paired, select
 from benchmarks._shared.study import Row
 
 MAP, ENSEMBLE, POSTERIOR = "MAP", "ensemble", "posterior"
 TEN = "posterior, last draws"
 EMPCOV = "EmpCov, centred"
 KEYS = ("rows", "subset", "prior", "method", "kind")
-METHODS = (MAP, ENSEMBLE, POSTERIOR, TEN)
 
 
 class ByImage(NamedTuple):
@@ -42,25 +41,10 @@ def beyond(own: ByImage, other: ByImage, name: str) -> Row:
     return row
 
 
-def those(rows: Sequence[Row], where: Mapping[str, Any]) -> list[Row]:
-    """The rows with these values; one of the keys is called `rows`."""
-    return [row for row in rows if all(row[k] == v for k, v in where.items())]
-
-
-def over_subsets(rows: Sequence[Row], column: str, where: Mapping[str, Any]) -> tuple[float, float]:
-    """The mean over subsets of the training images, and its standard error.
-
-    That joins the errors over test images, which all subsets share, and the spread of the subsets.
-    """
-    own = those(rows, where)
-    values = np.array([r[column] for r in own])
-    images = float(np.mean([r[f"{column}, se"] for r in own]))
-    between = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return float(values.mean()), math.hypot(images, between)
-
-
-def said(value: tuple[float, float]) -> str:
-    return f"{value[0]:.3f} ± {value[1]:.3f}".replace("-", "−")
+def over_subsets(rows: Sequence[Row], column: str, where: Mapping[str, Any]) -> Gap:
+    """A column of :func:`beyond`, the mean over subsets of the training images."""
+    own = select(rows, **where)
+    return Gap.over_subsets(*([r[column + of] for r in own] for of in ("", ", se")))
 
 
 def groups(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -79,9 +63,9 @@ def failures(rows: Sequence[Row], column: str, sign: int, where: Mapping[str, An
     """Kinds of shift where a column is beyond two errors on the side that is worse."""
     found = []
     for kind in kinds_of(rows):
-        mean, error = over_subsets(rows, column, {**where, "kind": kind})
-        if sign * mean > 2 * error and error > 0:
-            found.append(f"{kind} {said((mean, error))}")
+        gap = over_subsets(rows, column, {**where, "kind": kind})
+        if sign * gap.value > 0 and gap.is_sure and gap.error > 0:
+            found.append(f"{kind} {gap}")
     return found
 
 
@@ -91,21 +75,21 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     for where in groups(rows):
         for kind in kinds_of(rows):
             posterior = {**where, "kind": kind, "method": POSTERIOR}
-            own = those(rows, posterior)
+            own = select(rows, **posterior)
             worst = max(r["worst R-hat"] for r in own)
             made.append(
                 {
                     **where,
                     "kind": kind,
                     "error of the posterior": f"{np.mean([r['error'] for r in own]):.3f}",
-                    "beyond MAP's": said(over_subsets(rows, "error beyond MAP", posterior)),
-                    "log score beyond MAP's": said(
+                    "beyond MAP's": str(over_subsets(rows, "error beyond MAP", posterior)),
+                    "log score beyond MAP's": str(
                         over_subsets(rows, "score beyond MAP", posterior)
                     ),
-                    "beyond the ensemble's": said(
+                    "beyond the ensemble's": str(
                         over_subsets(rows, "score beyond ensemble", posterior)
                     ),
-                    "ten draws beyond the ensemble's": said(
+                    "ten draws beyond the ensemble's": str(
                         over_subsets(rows, "score beyond ensemble", {**posterior, "method": TEN})
                     ),
                     "dead weights": f"{np.mean([r['dead weights'] for r in own]):.2f}",
@@ -123,7 +107,7 @@ def beside(rows: Sequence[Row], other: str, method: str = POSTERIOR) -> list[Row
         {
             **where,
             **{
-                kind: said(
+                kind: str(
                     over_subsets(
                         rows, f"score beyond {other}", {**where, "kind": kind, "method": method}
                     )
@@ -152,7 +136,7 @@ def findings(rows: Sequence[Row]) -> Iterator[str]:
         ):
             found = ", ".join(failures(rows, column, sign, posterior))
             yield f"{name}: {text}: {found or 'nowhere'}."
-        own = those(rows, {**posterior, "kind": "none"})
+        own = select(rows, **posterior, kind="none")
         dead, live, null = (
             np.mean([r[f"{w} weights"] for r in own]) for w in ("dead", "live", "null")
         )
@@ -195,7 +179,7 @@ def picture(rows: Sequence[Row]) -> Any:
             ax.set_yscale("symlog", linthresh=0.1)
             ax.set_xticks(range(len(kinds)), kinds, rotation=60, ha="right", fontsize=8)
             ax.set_title(f"{number:g} rows", fontsize=10)
-            beside = "MAP's" if other == MAP else "the ensemble's"
-            label_axes(ax, "", f"log score beyond {beside}, nats")
+            whose = "MAP's" if other == MAP else "the ensemble's"
+            label_axes(ax, "", f"log score beyond {whose}, nats")
     axes[0][0].legend(frameon=False, fontsize=8)
     return figure

@@ -3,12 +3,12 @@
 `temperature_by_rows` stores the rows.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row
 from benchmarks.priors.tempered_network import HIERARCHICAL
@@ -25,28 +25,9 @@ def name_of(prior: float | str) -> str:
     return prior if isinstance(prior, str) else f"{prior:g}"
 
 
-class Gap(NamedTuple):
-    """A difference of log scores in nats, and its standard error over test rows, chains and subsets."""
-
-    value: float
-    error: float
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], name: str) -> "Gap":
-        """Mean over subsets, which share the test rows but no chains."""
-        found, count = [r[name] for r in rows], len(rows)
-        between = float(np.std(found, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
-        by_row = float(np.mean([r[f"{name} rows"] for r in rows]))
-        chains = math.sqrt(np.mean([r[f"{name} chains"] ** 2 for r in rows]) / count)
-        return cls(float(np.mean(found)), math.hypot(between, by_row, chains))
-
-    @property
-    def is_sure(self) -> bool:
-        """More than two standard errors from zero."""
-        return abs(self.value) > 2 * self.error
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} ± {self.error:.3f}".replace("-", "−")
+def gap_of(rows: Sequence[Row], name: str) -> Gap:
+    """A difference of log scores of runs of the same kind, a subset each."""
+    return Gap.over_subsets(*([r[name + of] for r in rows] for of in ("", " rows", " chains")))
 
 
 class Verdict(NamedTuple):
@@ -91,8 +72,8 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
             if not own:
                 continue
             by = {t: select(own, temperature=t) for t in sorted({r["temperature"] for r in own})}
-            gains = {t: Gap.of(found, "gain") for t, found in by.items()} | {1.0: Gap(0.0, 0.0)}
-            ensemble_gap = Gap.of(by[1.0], "over ensemble")
+            gains = {t: gap_of(found, "gain") for t, found in by.items()} | {1.0: Gap(0.0, 0.0)}
+            ensemble_gap = gap_of(by[1.0], "over ensemble")
             rhat = max(r["median R-hat"] for r in own)
             made.append(Verdict(count, prior, len(by[1.0]), gains, ensemble_gap, rhat))
     return made
@@ -123,7 +104,7 @@ def beside_hmc(rows: Sequence[Row]) -> list[Row]:
             "rows": f"{r['rows']}",
             "α": name_of(r["prior"]),
             "T": f"{r['temperature']:g}",
-            "over HMC": str(Gap.of([r], "from HMC")),
+            "over HMC": str(gap_of([r], "from HMC")),
             "kinetic temperature / T": f"{r['kinetic']:.3f}",
             "along gradients / T": f"{r['along gradients']:.1f}",
             "within 5 %": "yes" if abs(r["kinetic"] - 1) <= HEAT else "no",
@@ -184,13 +165,13 @@ def picture(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def _map(ax: Any, found: Sequence[Verdict], title: str, gap_of: Callable[[Verdict], Gap]) -> None:
+def _map(ax: Any, found: Sequence[Verdict], title: str, shown: Callable[[Verdict], Gap]) -> None:
     """Gaps over rows and priors as colours, each with its number; in brackets within two errors of zero."""
     counts = list(dict.fromkeys(v.rows for v in found))
     priors = [p for p in PRIORS if any(v.prior == p for v in found)]
     values = np.full((len(priors), len(counts)), np.nan)
     for v in found:
-        at, gap = (priors.index(v.prior), counts.index(v.rows)), gap_of(v)
+        at, gap = (priors.index(v.prior), counts.index(v.rows)), shown(v)
         values[at] = gap.value
         text = f"{gap.value:+.3f}" if gap.is_sure else f"({gap.value:+.3f})"
         ax.text(at[1], at[0], text, ha="center", va="center", fontsize=10)

@@ -3,6 +3,7 @@
 import numpy as np
 from pages_of_studies import line
 
+from benchmarks._shared.sampled_runs import select
 from benchmarks.mixing import mnist_gibbs_words
 from benchmarks.predictions import shift_by_prior_words
 
@@ -71,9 +72,7 @@ def cost_of(kind, rows, count, prior, method):
         np.mean(
             [
                 row["log score"]
-                for row in shift_by_prior_words.those(
-                    rows, {"rows": count, "prior": prior, "method": method, "kind": shown}
-                )
+                for row in select(rows, rows=count, prior=prior, method=method, kind=shown)
             ]
         )
         for shown in ("none", kind)
@@ -111,7 +110,7 @@ def shifts_in_sentences(rows):
             rows,
             "score beyond MAP",
             {"rows": count, "prior": a, "kind": kind, "method": words.POSTERIOR},
-        )[0]
+        ).value
         for count in (3000, 10_000)
         for a in (0.3, 1)
         for kind in ("rotation", "shift", "occlusion")
@@ -128,7 +127,7 @@ def shifts_in_sentences(rows):
             rows,
             "score beyond ensemble",
             {"rows": 10_000, "prior": a, "kind": kind, "method": words.TEN},
-        )[0]
+        ).value
         for a in (0.3, 1)
         for kind in ("rotation", "shift", "occlusion")
     }

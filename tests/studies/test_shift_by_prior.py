@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from benchmarks._shared import mnist_posteriors
 from benchmarks.predictions import shift_by_prior, shift_by_prior_words
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -14,7 +15,7 @@ def test_a_prior_along_centred_components_has_the_variance_of_the_other():
     inputs = shift_by_prior.inputs_under(shift_by_prior.EMPCOV, x)
     np.testing.assert_allclose(inputs.shift, x.mean(0), rtol=1e-6)
     covariance, moments = inputs.root @ inputs.root.T, np.cov(x.T, bias=True)
-    small = shift_by_prior.SMALL * np.eye(4)
+    small = mnist_posteriors.SMALL * np.eye(4)
     a = (covariance - small)[1, 1] / moments[1, 1]
     np.testing.assert_allclose(covariance, a * moments + small, atol=1e-6)
     variance = shift_by_prior.EMPCOV_SCALE**2 * np.trace(moments)

@@ -152,11 +152,11 @@ def _row(rows, subset, temperature, gain, prior=1):
 
 
 def test_verdicts_join_errors_of_rows_chains_and_subsets():
-    one = verdicts.Gap.of([_row(300, 0, 0.1, 0.01)], "gain")
+    one = verdicts.gap_of([_row(300, 0, 0.1, 0.01)], "gain")
     assert one == (pytest.approx(0.01), pytest.approx(0.005))
     assert not one._replace(value=-0.0099).is_sure
     assert one._replace(value=-0.0101).is_sure
-    two = verdicts.Gap.of([_row(300, s, 0.1, g) for s, g in ((0, 0.01), (1, 0.03))], "gain")
+    two = verdicts.gap_of([_row(300, s, 0.1, g) for s, g in ((0, 0.01), (1, 0.03))], "gain")
     assert two.value == pytest.approx(0.02)
     assert two.error == pytest.approx(math.sqrt(0.01**2 + 0.003**2 + 0.004**2 / 2))
 

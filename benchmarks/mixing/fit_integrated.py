@@ -1,8 +1,8 @@
 """Should `fit` integrate the output layer of a regression out?
 
 Ready regressions of a 16-16 relu network with hierarchical precisions, as `fit` has them by default, on five
-tables: four fifths of the rows to learn from, the others to judge. `fit` with its
-default kernel and budget (300 draws after 300 of warm-up, 100 steps each, four chains), the output layer
+tables: four fifths of the rows to learn from, the others to judge. `fit` with its default kernel and budget
+(300 draws after 300 of warm-up, 100 steps each, four chains), the output layer
 
 - sampled with all else,
 - sampled, with three times the steps to a draw,

@@ -2,9 +2,8 @@
 
 Digits 64-16-10 with Gamma(1, 1) precisions, and 16-16 relu networks with precisions on yacht and
 airfoil, the posteriors of `which_sampler`; the same on boston, concrete and energy, and with four layers of
-16 on airfoil. Four chains, each posterior sampled by pairs of methods: in other
-coordinates, or by another kernel, of which one has no bias. After every doubling of the budget: the
-worst and the median R-hat of the
+16 on airfoil. Four chains, each posterior sampled by pairs of methods: in other coordinates, or by another
+kernel, of which one has no bias. After every doubling of the budget: the worst and the median R-hat of the
 functions at test rows and of the log precisions over all draws so far, and effective draws by 1000
 gradients. At the end, what chains disagree about: the log score of each chain alone, the test rows
 that are far apart (R-hat above 1.05) and how much of the variance of their prediction lies between

@@ -8,26 +8,13 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from scipy import stats
+from site_densities import log_prob
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods
 
 F = np.array([-1.0, 0.0, 0.7, 2.0, 3.0])
 COUNTS = np.array([0, 2, 1, 9, 20])
-
-
-def log_prob(model, values=None):
-    @jax.jit
-    def densities(values):
-        with (
-            handlers.seed(rng_seed=0),
-            handlers.substitute(data=values),
-            handlers.trace() as sites,
-        ):
-            model()
-        return {k: s["fn"].log_prob(s["value"]) for k, s in sites.items() if s["type"] == "sample"}
-
-    return jax.tree.map(np.asarray, densities(values or {}))
 
 
 def test_poisson():
@@ -51,7 +38,7 @@ def test_a_prior_on_the_concentration_is_a_site():
     prior = dist.Gamma(2.0, 1.0)
     found = log_prob(
         lambda: likelihoods.negative_binomial(jnp.asarray(F), COUNTS, concentration=prior),
-        {"y.concentration": 1.5},
+        values={"y.concentration": 1.5},
     )
     assert found["y.concentration"] == pytest.approx(stats.gamma(2.0).logpdf(1.5), rel=1e-5)
     law = stats.nbinom(1.5, 1.5 / (1.5 + np.exp(F)))

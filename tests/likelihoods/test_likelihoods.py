@@ -7,9 +7,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy import special, stats
+from site_densities import log_prob
 
 import numpyro_bnn as bnn
 from numpyro_bnn import likelihoods, priors
@@ -22,26 +22,6 @@ SIZE = 6
 @pytest.fixture
 def rng():
     return np.random.default_rng(2)
-
-
-def log_prob(model, *args, values=None):
-    """Log density of every site, by name and entry: one program, as operations by themselves compile each."""
-
-    @jax.jit
-    def densities(values):
-        with (
-            handlers.seed(rng_seed=0),
-            handlers.substitute(data=values),
-            handlers.trace() as sites,
-        ):
-            model(*args)
-        return {
-            name: site["fn"].log_prob(site["value"])
-            for name, site in sites.items()
-            if site["type"] == "sample"
-        }
-
-    return jax.tree.map(np.asarray, densities(values or {}))
 
 
 def softplus(x):

@@ -1,12 +1,13 @@
 """Minibatch samplers beside an exact posterior: how hot they run, and what their noise taken off changes.
 
-A linear regression on bikesharing, whose posterior is a Gaussian in closed form. Its noise is taken as the
-same for every row, which it is not, so that the noise of minibatches is another in every direction. All
-methods begin at the exact mean, tune their step size themselves, have the variances of warm-up as metric and
+A linear regression on bikesharing, or on all images of MNIST (49 squares of pixels; even or odd), whose
+posterior is a Gaussian in closed form. Its noise is taken as the same for every row, which it is not, so that
+the noise of minibatches is another in every direction. All methods begin at the exact mean, tune their step
+size themselves, have the variances of warm-up as metric (but SMILE, see :mod:`benchmarks.mixing.smile`) and
 see as many rows. Stored are the temperature of momenta and the variances of weights and predictions, each
 divided by what is right, and the error of the mean of predictions in posterior standard deviations.
 
-    python -m benchmarks.mixing.hidden_heat [--quick]
+    python -m benchmarks.mixing.hidden_heat [--rows N …] [--methods NAME …] [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +22,16 @@ import numpyro
 import numpyro.distributions as dist
 
 import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import mnist
 from benchmarks._shared.data_sets import table as stored_table
 from benchmarks._shared.study import Row, Study, parser
+from benchmarks.mixing.smile import NoiseMetric, smile
 from numpyro_bnn import gradients, preconditioners
 
 CHAINS = 4
-ROWS, BATCHES, TEMPERATURES = (1000, 10_000), (10, 100), (1.0, 0.1)
+# The last are all images of MNIST, the others rows of bikesharing.
+ROWS, IMAGES = (1000, 10_000, 60_000), 60_000
+BATCHES, TEMPERATURES = (10, 100), (1.0, 0.1)
 # Steps of a minibatch of ten; larger minibatches take as many rows in fewer steps.
 SIZES: dict[str, Row] = {
     "full": {"warmup": 10_000, "steps": 100_000, "seeds": (0, 1)},
@@ -74,9 +79,26 @@ METHODS: dict[str, Any] = {
     "SGLD, noise taken off": (bnn.SGLD, taken_off),
     "SGNHT": (bnn.SGNHT, plain),
     "MCLMC": (bnn.MCLMC, plain),
+    "MCLMC, noise as metric": (
+        bnn.MCLMC,
+        lambda size: plain(size) | {"preconditioner": NoiseMetric()},
+    ),
+    "SMILE": (bnn.SGMCMC, lambda size: plain(size) | smile(noise_metric=False)),
+    "SMILE, noise as metric": (bnn.SGMCMC, lambda size: plain(size) | smile(noise_metric=True)),
     "AMAGOLD": (bnn.AMAGOLD, plain),
 }
+# Momenta of constant size have no temperature to measure.
+CONSTANT = tuple(name for name in METHODS if "MCLMC" in name or "SMILE" in name)
 KEYS = ("rows", "batch", "temperature", "method", "seed")
+
+
+def squares_of_images(folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """All training images of MNIST: 44 of 49 mean pixels of squares, and whether the digit is odd."""
+    images = mnist(folder, IMAGES, 1)
+    x = images.x.reshape(-1, 7, 4, 7, 4).mean((2, 4), dtype=np.float64).reshape(-1, 49)
+    y = images.y % 2.0
+    x = x[:, x.std(0) > 0.01]
+    return (x - x.mean(0)) / x.std(0), (y - y.mean()) / y.std()
 
 
 def standardised_rows(folder: Path | None, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -108,11 +130,11 @@ class Posterior:
     """A linear regression with weights N(0, 1), an intercept, and known noise; its posterior in closed form.
 
     :param folder: the folder of data sets; None for the one beside the checkout.
-    :param rows: how many rows it has, drawn at random.
+    :param rows: how many rows it has, drawn at random; with `IMAGES` all images of MNIST.
     """
 
     def __init__(self, folder: Path | None, rows: int) -> None:
-        x, y = standardised_rows(folder, rows)
+        x, y = squares_of_images(folder) if rows == IMAGES else standardised_rows(folder, rows)
         self.x = np.concatenate([x, np.ones((rows, 1))], 1)
         self.y = y
         residuals = y - self.x @ np.linalg.lstsq(self.x, y, rcond=None)[0]
@@ -156,8 +178,7 @@ def cell(
         posterior.model,
         step_size="auto",
         temperature=temperature,
-        preconditioner=preconditioners.from_warmup(),
-        **own(batch),
+        **({"preconditioner": preconditioners.from_warmup()} | own(batch)),
     )
     run = bnn.MCMC(
         kernel,
@@ -173,10 +194,9 @@ def cell(
     draws = np.asarray(run.get_samples(group_by_chain=True)["w"], np.float64)
     extra = run.get_extra_fields(group_by_chain=True)
     heat = extra.get("kinetic_temperature")
-    # Momenta of constant size have no temperature to measure.
     measured = float(np.mean(heat)) / temperature if heat is not None else float("nan")
     yield {
-        "kinetic": float("nan") if method == "MCLMC" else measured,
+        "kinetic": float("nan") if method in CONSTANT else measured,
         "step size": float(np.mean(np.asarray(extra["step_size"]))),
         "steps": steps,
     } | against_exact(posterior, draws, temperature)
@@ -295,17 +315,20 @@ def picture(rows: Sequence[Row]):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__).parse_args(argv)
+    made = parser(__doc__)
+    made.add_argument("--rows", nargs="+", type=int, choices=ROWS, help="default: all")
+    made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
+    given = made.parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     full = given.size == "full"
     cells = (
         dict(zip(KEYS, (rows, batch, temperature, method, seed)))
         for seed in size["seeds"]
-        for rows in (ROWS if full else ROWS[:1])
+        for rows in given.rows or (ROWS if full else ROWS[:1])
         for batch in (BATCHES if full else BATCHES[-1:])
         for temperature in TEMPERATURES
-        for method in METHODS
+        for method in given.methods or METHODS
     )
     study.run(cells, partial(cell, size=size, folder=given.data))
     study.publish(averaged(study.rows), findings(study.rows), picture(study.rows))

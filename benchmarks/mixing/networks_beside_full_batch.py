@@ -2,12 +2,13 @@
 
 One hidden layer of tanh units on 1000 rows of bikesharing, fan-in-scaled normal weights, known noise:
 networks whose functions full-batch MAMS samples. It is exact, and its last draws are where all others begin:
-BAOAB on all rows, which shows what the step alone does, and minibatch samplers at their own step sizes.
+BAOAB on all rows, which shows what the step alone does, and minibatch samplers at their own step sizes; SMILE
+is in :mod:`benchmarks.mixing.smile`.
 Stored are the variance of predictions at 100 other rows about the reference's mean, over its variance, and
 the temperature of momenta, on average over weights and along the gradient. Ratios have errors over four
 chains, which share the reference.
 
-    python -m benchmarks.mixing.networks_beside_full_batch [--quick]
+    python -m benchmarks.mixing.networks_beside_full_batch [--methods NAME …] [--quick]
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,8 @@ import numpy as np
 
 import numpyro_bnn as bnn
 from benchmarks._shared.study import Row, Study, parser
-from benchmarks.mixing.hidden_heat import of_predictions, standardised_rows
+from benchmarks.mixing.hidden_heat import CONSTANT, of_predictions, standardised_rows
+from benchmarks.mixing.smile import NoiseMetric, smile
 from numpyro_bnn import gradients
 
 CHAINS, PREDICTED, KEPT, NOISE = 4, 100, 200, 0.4
@@ -65,6 +67,12 @@ def settings(method: str, batch: int) -> tuple[Any, dict[str, Any]]:
         "SGHMC": (bnn.SGHMC, {"batch_size": batch}),
         "MCLMC": (bnn.MCLMC, {"batch_size": batch}),
         "MCLMC, SVRG": (bnn.MCLMC, {"gradient": gradients.svrg(batch, order=order)}),
+        "MCLMC, noise as metric": (
+            bnn.MCLMC,
+            {"batch_size": batch, "preconditioner": NoiseMetric()},
+        ),
+        "SMILE": (bnn.SGMCMC, {"batch_size": batch} | smile(noise_metric=False)),
+        "SMILE, noise as metric": (bnn.SGMCMC, {"batch_size": batch} | smile(noise_metric=True)),
     }[method]
 
 
@@ -78,6 +86,9 @@ METHODS = (
     "SGHMC",
     "MCLMC",
     "MCLMC, SVRG",
+    "MCLMC, noise as metric",
+    "SMILE",
+    "SMILE, noise as metric",
 )
 KEYS = ("units", "batch", "method", "seed")
 
@@ -154,7 +165,7 @@ def cell(
         name: float(np.mean(v)) for name, v in run.get_extra_fields().items() if name in fields
     }
     # Momenta of constant size have no temperature but along a direction.
-    kinetic = float("nan") if kind is bnn.MCLMC else extra["kinetic_temperature"]
+    kinetic = float("nan") if method in CONSTANT else extra["kinetic_temperature"]
     yield {
         "kinetic": kinetic,
         "along gradients": extra["gradient_temperature"],
@@ -204,7 +215,7 @@ def picture(rows: Sequence[Row]) -> Any:
     import matplotlib.pyplot as plt
 
     figure, ax = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    colors = plt.get_cmap("tab10").colors
+    colors = plt.get_cmap("tab20").colors
     for method, color in zip(METHODS, colors):
         for j, (own, marker) in enumerate(zip(cells_of(rows), "os^D")):
             here = [r for r in rows if (r["units"], r["batch"]) == own and r["method"] == method]
@@ -231,7 +242,9 @@ def picture(rows: Sequence[Row]) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    given = parser(__doc__ or "").parse_args(argv)
+    made = parser(__doc__ or "")
+    made.add_argument("--methods", nargs="+", choices=METHODS, help="default: all")
+    given = made.parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
     study.run(
@@ -239,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             {"units": units, "batch": batch, "method": method, "seed": seed}
             for units, batch in size.networks
             for seed in size.seeds
-            for method in METHODS
+            for method in given.methods or METHODS
         ],
         partial(cell, size=size, folder=given.data),
     )

@@ -2,7 +2,8 @@
 
 Each is a :class:`~numpyro_bnn.ParallelTempering` with one thing changed, and leaves the density of every rung
 as it is, so that posterior and evidence are the model's: hidden units exchanged between neighbouring rungs,
-step sizes chosen where a trajectory begins, starts by sequential Monte Carlo; and
+step sizes chosen where a trajectory begins, starts by sequential Monte Carlo, metrics of low rank
+(:mod:`~benchmarks.mixing.ladder_low_rank`); and
 :func:`~benchmarks.mixing.ladder_reference.with_reference` another prior of the first rung.
 """
 
@@ -21,6 +22,7 @@ from numpyro.util import is_prng_key
 import numpyro_bnn as bnn
 from benchmarks.mixing.hierarchical_posteriors import CHAINS, Posterior
 from benchmarks.mixing.ladder_annealed import annealed, gradients
+from benchmarks.mixing.ladder_low_rank import axes_of_a_run, with_axes
 from benchmarks.mixing.ladder_reference import (
     Moments,
     ReferenceRedraw,
@@ -310,13 +312,14 @@ class Made(NamedTuple):
     gradients_before: int = 0
 
 
-REFERENCE, EXCHANGED, BY_POSITION, SMC, BY_MAMS, TOGETHER = NAMES = (
+REFERENCE, EXCHANGED, BY_POSITION, SMC, BY_MAMS, TOGETHER, LOW_RANK = NAMES = (
     "integrated, learned reference",
     "integrated, exchanged units",
     "integrated, step sizes by position",
     "integrated, SMC starts",
     "integrated, MAMS",
     "integrated, together",
+    "integrated, metrics of low rank",
 )
 # Units of a 16-16 network in non-centred coordinates. Weights out of the last layer are integrated out.
 LAYERS: tuple[Layer, ...] = (
@@ -336,7 +339,8 @@ def made(name: str, given: Posterior, rungs: int, steps: int, warmup: int, begin
     :param given: the model and its data.
     :param rungs: from prior to posterior.
     :param steps: of a trajectory of HMC; the most of one of MAMS.
-    :param warmup: sweeps of warm-up, a quarter and a sixth of which are warm-up and draws of a first run.
+    :param warmup: sweeps of warm-up; a first run, where there is one, has a quarter of them and a sixth as
+        many draws.
     :param begin: its starts.
     """
     model = bnn.integrate_output(given.model)
@@ -345,12 +349,19 @@ def made(name: str, given: Posterior, rungs: int, steps: int, warmup: int, begin
         hmc = HMC(model, num_steps=steps, trajectory_length=None)
         return kind(model, hmc, num_rungs=rungs, **options)
 
-    if name == REFERENCE:
+    if name in (REFERENCE, LOW_RANK):
         sweeps = (warmup // 4, warmup // 6)
-        moments = moments_of_a_run(ladder(Variant), given, *sweeps, begin)
+        first, before = ladder(Variant), sum(sweeps) * (rungs - 1) * steps
+        mcmc = first_run(first, given, *sweeps, begin)
+        if name == LOW_RANK:
+            kernel = ladder(Variant)
+            potential = bnn.potential_of(model, given.split.x, given.split.y)
+            kernel._rung_kernel = with_axes(kernel._rung_kernel, axes_of_a_run(mcmc, potential))
+            # One more at each of the draws of the first run.
+            return Made(kernel, before + sweeps[1] * (rungs - 1))
+        moments = moments_of_a_run(mcmc, model, given)
         again = [ReferenceRedraw(model, moments)]
-        kernel = ladder(Variant, with_reference(model, moments), moves=again)
-        return Made(kernel, sum(sweeps) * (rungs - 1) * steps)
+        return Made(ladder(Variant, with_reference(model, moments), moves=again), before)
     if name == EXCHANGED:
         return Made(ladder(ExchangedUnits, layers=LAYERS))
     if name == BY_POSITION:
@@ -361,11 +372,10 @@ def made(name: str, given: Posterior, rungs: int, steps: int, warmup: int, begin
     return Made(kernel, kernel.gradients_of_particles)
 
 
-def moments_of_a_run(
+def first_run(
     kernel: bnn.ParallelTempering, given: Posterior, warmup: int, draws: int, begin: Values
-) -> Moments:
-    """Moments of the logarithms of all precisions over the draws of a short run of all replicas."""
-    args = (given.split.x, given.split.y)
+) -> bnn.MCMC:
+    """A short run of all replicas, with the states of all rungs."""
     mcmc = bnn.MCMC(
         kernel,
         num_warmup=warmup,
@@ -373,7 +383,14 @@ def moments_of_a_run(
         num_chains=CHAINS,
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(2), *args, init_params=begin)
-    latent = bnn.potential_of(kernel.model, *args).structure.latent
+    fields = ("rungs", "likelihood_powers")
+    x, y = given.split.x, given.split.y
+    mcmc.run(jax.random.key(2), x, y, init_params=begin, extra_fields=fields)
+    return mcmc
+
+
+def moments_of_a_run(mcmc: bnn.MCMC, model: Callable, given: Posterior) -> Moments:
+    """Moments of the logarithms of all precisions over the draws of a run."""
+    latent = bnn.potential_of(model, given.split.x, given.split.y).structure.latent
     names = [name for name in latent if name.endswith("precision")]
     return log_moments(mcmc.get_samples(), names)

@@ -65,11 +65,38 @@ class SiteParts(NamedTuple):
     owners: list[tuple[str, str]]
 
 
-def quiet_trace(model: Callable, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A trace of the model that outer handlers do not see; sites without a value are drawn."""
-    seeded = substitute(seed(model, jax.random.key(0)), substitute_fn=init_to_sample)
+def quiet_trace(
+    model: Callable, values: Mapping[str, Any], others: Callable | None = None
+) -> dict[str, Any]:
+    """A trace of the model that outer handlers do not see.
+
+    :param values: values of sites.
+    :param others: gives the values of the sites without one; default: they are drawn.
+    """
+    # Values before draws: to trace a random draw of each site takes longer than to trace all else.
+    known = substitute(seed(model, jax.random.key(0)), data=dict(values))
     with block(hide_fn=_is_record):
-        return dict(trace(substitute(seeded, data=dict(values))).get_trace())
+        return dict(trace(substitute(known, substitute_fn=others or _drawn)).get_trace())
+
+
+def _drawn(message: dict[str, Any]) -> Any:
+    """A draw of a site that has no value yet."""
+    has_value = message["type"] != "sample" or message["value"] is not None
+    return None if has_value else init_to_sample(message)
+
+
+def _shaped(number: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:
+    """Values of continuous sites that have no more than their shape, for abstract traces."""
+
+    def value(message: dict[str, Any]) -> jax.Array | None:
+        if message["type"] != "sample" or message["value"] is not None:
+            return None
+        law = message["fn"]
+        if law.support.is_discrete:
+            return None
+        return jnp.broadcast_to(number, law.shape(message["kwargs"].get("sample_shape") or ()))
+
+    return value
 
 
 def _is_record(message: dict[str, Any]) -> bool:
@@ -81,13 +108,13 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
     """The sites of a model without arguments, and the program of their parameters."""
     kept: dict[str, Any] = {}
 
-    def shapes(key: jax.Array) -> jax.Array:
-        for name, site in quiet_trace(model, {}).items():
+    def shapes(number: jax.Array) -> jax.Array:
+        for name, site in quiet_trace(model, {}, _shaped(number)).items():
             if site["type"] == "sample":
                 kept[name] = {"shape": jnp.shape(site["value"]), **site, "value": None}
-        return key
+        return number
 
-    jax.eval_shape(shapes, jax.random.key(0))
+    jax.eval_shape(shapes, 0.0)
     observed = [name for name, site in kept.items() if site["is_observed"]]
     latent = {
         name: site["shape"]

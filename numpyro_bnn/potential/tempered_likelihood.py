@@ -33,9 +33,15 @@ class TemperedLikelihood(NamedTuple):
 
         Without integrated weights this is the energy of the likelihood, whatever the powers. With them it
         is its mean over their conditional distribution, averaged over the powers between the two.
+
+        :param low: lower powers, of any shape.
+        :param high: as many higher powers.
         """
-        rises = (one(high) - one(low) for one in self.integrals)
-        return self.product + sum((rise / (high - low) for rise in rises), start=jnp.zeros(()))
+        ends = jnp.stack([low, high])
+        # One call for all powers, so that the integral is compiled once.
+        energies = (jax.vmap(one)(ends.reshape(-1)).reshape(ends.shape) for one in self.integrals)
+        means = ((above - below) / (high - low) for below, above in energies)
+        return self.product + sum(means, start=jnp.zeros(jnp.shape(low)))
 
 
 def tempered_likelihood(

@@ -108,10 +108,13 @@ def key_of(site: str, values: list[jax.Array]) -> jax.Array:
     :param values: arrays that differ from draw to draw.
     """
     key = jax.random.key(zlib.crc32(site.encode()))
-    for array in values:
-        for word in _hash(lax.stop_gradient(array)):
-            key = jax.random.fold_in(key, word)
-    return key
+    words = [word for array in values for word in _hash(lax.stop_gradient(array))]
+    if not words:
+        return key
+    # A loop, because each call of the generator takes a tenth of a second to compile.
+    return lax.scan(lambda key, word: (jax.random.fold_in(key, word), None), key, jnp.stack(words))[
+        0
+    ]
 
 
 def _hash(array: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -44,8 +44,9 @@ def rung_energies(potential: Potential, powers: jax.Array, rungs: Values) -> Run
         last: jax.Array,
     ) -> RungEnergies:
         prior, likelihood = potential.tempered(z)
-        up = likelihood.between(jnp.where(last, low, own), high)
-        down = likelihood.between(low, jnp.where(first, high, own))
+        lows = jnp.stack([jnp.where(last, low, own), low])
+        highs = jnp.stack([high, jnp.where(first, high, own)])
+        up, down = likelihood.between(lows, highs)
         return RungEnergies(prior + likelihood(1.0), up, down)
 
     found = jax.vmap(of_state)(rungs, below, powers, above, first, last)

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
-from jax.scipy.special import erfinv
+from jax.scipy.special import erfinv, gammaln
 from jax.typing import ArrayLike
+from numpyro.distributions.util import validate_sample
 
 # For |t| below it, log(1 + t) is taken from its power series to t⁶ (see `series`), because the exact
 # form subtracts numbers that are nearly equal; above it, rounding of the exact form is as small.
@@ -60,12 +61,27 @@ def standard_gamma(key: jax.Array, concentration: ArrayLike, shape: tuple[int, .
     return jnp.maximum(draws, jnp.finfo(dtype).tiny)
 
 
+def scaled(standard: jax.Array, rate: ArrayLike) -> jax.Array:
+    """Draws from Gamma(concentration, rate) made of draws from Gamma(concentration, 1)."""
+    draws = standard / rate
+    # A rate above 1 takes the smallest numbers below what the type can hold.
+    return jnp.maximum(draws, jnp.finfo(draws.dtype).tiny)
+
+
 class Gamma(dist.Gamma):
-    """``dist.Gamma`` that samples by :func:`standard_gamma`."""
+    """``dist.Gamma`` that samples by :func:`standard_gamma`, and whose density is faster to compile."""
+
+    @validate_sample
+    def log_prob(self, value: ArrayLike) -> jax.Array:
+        """Log density, in nats."""
+        k, rate = self.concentration, self.rate
+        # JAX would compile some hundred operations for the log Gamma function of a known number, and then
+        # compute them for good: half a second for seven precisions, wherever the density is used.
+        known = isinstance(k, (int, float))
+        normalizer = math.lgamma(k) if known and k > 0 else gammaln(k)
+        return (k - 1) * jnp.log(value) - rate * value + k * jnp.log(rate) - normalizer
 
     def sample(self, key: jax.Array, sample_shape: tuple[int, ...] = ()) -> jax.Array:
         """Draws of shape ``sample_shape + batch_shape``."""
         shape = (*sample_shape, *self.batch_shape)
-        draws = standard_gamma(key, self.concentration, shape) / self.rate
-        # A rate above 1 takes the smallest numbers below what the type can hold.
-        return jnp.maximum(draws, jnp.finfo(draws.dtype).tiny)
+        return scaled(standard_gamma(key, self.concentration, shape), self.rate)

@@ -12,10 +12,12 @@ its data plate.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 from jax import lax
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
@@ -31,6 +33,8 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
+from numpyro_bnn.distributions.gamma import scaled
+from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.rows import Rows, summed
 from numpyro_bnn.potential.shared_rows import rows_are_shared, taken_by_all
 from numpyro_bnn.potential.structure import as_jax, structure_of
@@ -273,14 +277,18 @@ class Potential:
             for name in self.structure.latent
         }
 
-    def prior_draw(self, key: jax.Array, given: Values | None = None) -> Values:
+    def prior_draw(
+        self, key: jax.Array, given: Values | None = None, noise: Values | None = None
+    ) -> Values:
         """Constrained values of the latent sites drawn from their priors.
 
         :param key: random key.
         :param given: values of some sites; the other sites are drawn conditionally on them.
+        :param noise: standard normals of Gaussian sites and draws from Gamma(concentration, 1) of Gamma sites
+            (see :class:`~numpyro_bnn.potential.sites.Site`) to make values from; other sites use the key.
         """
         seeded = substitute(seed(with_stand_ins(self.model), key), data=dict(given or {}))
-        seeded = substitute(seeded, substitute_fn=_drawn)
+        seeded = substitute(seeded, substitute_fn=partial(_drawn, noise or {}))
         sites = trace(seeded).get_trace(*self.args, **self.kwargs)
         return {name: sites[name]["value"] for name in self.structure.latent}
 
@@ -295,8 +303,10 @@ class Potential:
         }
 
 
-def _drawn(site: dict[str, Any]) -> jax.Array | None:
+def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:
     """A value of a latent site from its distribution; around 0, unconstrained, where that has no draws.
+
+    :param noise: draws from the standard form of distributions, by site.
 
     NumPyro's ``init_to_sample`` has the median of one draw, which takes several times as long to compile.
     """
@@ -304,6 +314,13 @@ def _drawn(site: dict[str, Any]) -> jax.Array | None:
         return None
     if site["fn"].support.is_discrete:
         return None
+    if site["name"] in noise:
+        law, standard = unwrapped(site["fn"]), noise[site["name"]]
+        return (
+            law.loc + law.scale * standard
+            if type(law) is dist.Normal
+            else scaled(standard, law.rate)
+        )
     try:
         return site["fn"](**site["kwargs"])
     except NotImplementedError:

@@ -29,6 +29,8 @@ class Site(NamedTuple):
     - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
     - **unconstrained** - shape of its unconstrained value; None for a site without one
     - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
+    - **gaussian** - whether it is drawn from a Gaussian distribution
+    - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
     """
 
     shape: tuple[int, ...]
@@ -41,6 +43,8 @@ class Site(NamedTuple):
     scale: tuple[int, ...] = ()
     unconstrained: tuple[int, ...] | None = None
     fan_in: int | None = None
+    gaussian: bool = False
+    concentration: float | None = None
 
 
 class Structure(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
@@ -19,6 +20,8 @@ from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
+from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes
 from numpyro_bnn.potential.sites import Plate, Site, Structure
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
@@ -164,7 +167,17 @@ def _site(site: dict[str, Any]) -> Site:
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
+        gaussian=latent and type(unwrapped(distribution)) is dist.Normal,
+        concentration=_concentration(unwrapped(distribution)) if latent else None,
     )
+
+
+def _concentration(law: Any) -> float | None:
+    """The shape parameter of a Gamma distribution, where it is one known number."""
+    if type(law) not in (dist.Gamma, Gamma):
+        return None
+    given = law.concentration
+    return None if isinstance(given, jax.core.Tracer) or np.ndim(given) else float(given)
 
 
 def _innermost_law(distribution: Any) -> Any:

@@ -57,7 +57,7 @@ class Array(NamedTuple):
         axis = self.axis % entries.ndim
         return jnp.sum(entries, [a for a in range(entries.ndim) if a != axis])
 
-    def count(self, weights: jax.Array) -> int:
+    def count(self, weights: jax.Array | jax.ShapeDtypeStruct) -> int:
         """Number of entries that share a precision."""
         return weights.size if self.axis is None else weights.size // weights.shape[self.axis]
 
@@ -110,6 +110,14 @@ class Level(NamedTuple):
         """The conditional of the precision given weights and the level above, where it is Gamma."""
         shape, up, _ = self.law(values, {})
         return Gamma(shape, up)
+
+    def shape_given(self, shapes: Mapping[str, tuple[int, ...]]) -> float:
+        """The shape parameter of the conditional where that is Gamma: it depends on no value.
+
+        :param shapes: shapes of the arrays that the level governs, by site.
+        """
+        arrays = ((array, jax.ShapeDtypeStruct(shapes[array.site], float)) for array in self.arrays)
+        return self.concentration + sum(array.count(shaped) / 2 for array, shaped in arrays)
 
     def law(self, values: Values, own: Values) -> tuple[Number, jax.Array, jax.Array]:
         """Parameters (shape, up, down) of the generalised inverse Gaussian conditional of the precision.

@@ -6,78 +6,110 @@ non-centred coordinates, where the standardised weights change with the new prec
 the ridge between weights and precision on which HMC is slow (interweaving, Yu and Meng 2011).
 """
 
-from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn.distributions.gamma import Gamma
+from numpyro_bnn.distributions.gamma import scaled, standard_gamma
 from numpyro_bnn.potential.potential import Potential, Values
+from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import centered, own_coordinates
 from numpyro_bnn.priors.precision_conditionals import Level
 
 
-def redrawn(key: jax.Array, levels: dict[str, Level], values: Values) -> Values:
+def redrawn(
+    key: jax.Array, levels: dict[str, Level], values: Values, gammas: jax.Array | None = None
+) -> Values:
     """Constrained values with every precision of `levels` drawn from its conditional.
 
     Those with a Gamma distributed conditional govern weights alone, and are independent given all else.
     One call draws them together: a loop of proposals for each takes half a second to compile.
+
+    :param key: random key.
+    :param levels: the levels to draw, the lowest first.
+    :param values: constrained values of weights and precisions.
+    :param gammas: draws from Gamma(c, 1) with c = :func:`concentrations`; default: drawn here.
     """
     values = dict(values)
     key_gammas, key = jax.random.split(key)
-    gammas = {n: level.conditional(values) for n, level in levels.items() if level.conjugate}
-    if gammas:
-        values |= _together(key_gammas, gammas, {name: jnp.shape(values[name]) for name in gammas})
+    shapes = {name: jnp.shape(value) for name, value in values.items()}
+    together = conjugate(levels)
+    if together:
+        if gammas is None:
+            known = concentrations(levels, shapes)
+            gammas = standard_gamma(key_gammas, known, known.shape)
+        ends = np.cumsum([prod(shapes[name]) for name in together])[:-1]
+        parts = zip(together.items(), jnp.split(gammas, ends))
+        values |= {
+            name: scaled(part, level.conditional(values).rate.reshape(-1)).reshape(shapes[name])
+            for (name, level), part in parts
+        }
     # Levels above them, the lowest first.
-    others = {name: level for name, level in levels.items() if name not in gammas}
+    others = {name: level for name, level in levels.items() if name not in together}
     for i, (name, level) in enumerate(others.items()):
         drawn = level.draw(jax.random.fold_in(key, i), values)
         values[name] = drawn.reshape(values[name].shape)
     return values
 
 
-def top_precisions(key: jax.Array, potential: Potential) -> Values:
-    """Draws of the precisions at the top of every hierarchy from their priors, in one call."""
-    structure = potential.structure
-    tops = {
-        name: Gamma(level.concentration, jnp.broadcast_to(level.rate, structure.shapes[name]))
-        for name, level in structure.levels.items()
-        if level.parent is None and level.rate is not None and name in structure.latent
-    }
-    return _together(key, tops, structure.shapes) if tops else {}
+def conjugate(levels: dict[str, Level]) -> dict[str, Level]:
+    """The levels with a Gamma distributed conditional."""
+    return {name: level for name, level in levels.items() if level.conjugate}
 
 
-def _together(key: jax.Array, laws: Mapping[str, Gamma], shapes: Mapping[str, Any]) -> Values:
-    """Independent Gamma draws in one call."""
+def concentrations(levels: dict[str, Level], shapes: dict[str, tuple[int, ...]]) -> np.ndarray:
+    """Shape parameters of the Gamma distributed conditionals, one for each precision in order.
 
-    def flat(part: str) -> jax.Array:
-        every = (jnp.broadcast_to(getattr(law, part), law.batch_shape) for law in laws.values())
-        return jnp.concatenate([one.reshape(-1) for one in every])
+    They depend on no value, so that the draws of a whole ladder can be made before its states are known.
 
-    drawn = Gamma(flat("concentration"), flat("rate")).sample(key)
-    ends = np.cumsum([prod(law.batch_shape) for law in laws.values()])[:-1]
-    parts = zip(laws, jnp.split(drawn, ends))
-    return {name: part.reshape(shapes[name]) for name, part in parts}
+    :param levels: the levels to draw.
+    :param shapes: shapes of the precisions and of the weights that they govern.
+    """
+    each = [
+        np.full(prod(shapes[name]), level.shape_given(shapes))
+        for name, level in conjugate(levels).items()
+    ]
+    return np.concatenate(each) if each else np.zeros(0)
 
 
-def precision_redraw(potential: Potential) -> Callable[[jax.Array, Values], Values] | None:
-    """A function of key and unconstrained values that draws every precision given the weights.
+class LadderRedraw:
+    """Draws every precision given the weights, from unconstrained values of a model in any coordinates.
+
+    :param potential: potential energy of the model.
+    :param structure: structure of the model in centred coordinates.
+    """
+
+    def __init__(self, potential: Potential, structure: Structure) -> None:
+        self.potential = potential
+        self.structure = structure
+
+    @property
+    def concentrations(self) -> np.ndarray:
+        """Shape parameters of the standard Gamma draws that a call takes, (precision,)."""
+        return concentrations(self.structure.levels, self.structure.shapes)
+
+    def __call__(self, key: jax.Array, z: Values, gammas: jax.Array | None = None) -> Values:
+        """Unconstrained values with new precisions.
+
+        :param key: random key.
+        :param z: unconstrained values.
+        :param gammas: draws from Gamma(:attr:`concentrations`, 1); default: drawn here.
+        """
+        values = self.potential.constrain(z, deterministic=True)
+        values = redrawn(key, self.structure.levels, values, gammas)
+        # The weights keep their values; standardised weights in the model's own coordinates follow from them.
+        return own_coordinates(
+            self.potential, {name: values[name] for name in self.structure.latent}
+        )
+
+
+def precision_redraw(potential: Potential) -> LadderRedraw | None:
+    """The redraw of the precisions of a model; None for a model without hierarchical precisions.
 
     :param potential: potential energy of a model in any coordinates.
-    :return: None for a model without hierarchical precisions.
     """
     structure = centered(potential.model, potential.args, potential.kwargs).structure
     # Only precisions of weights are drawn: those of the noise depend on the power of the likelihood.
-    levels = structure.levels
-    if not levels:
-        return None
-
-    def redraw(key: jax.Array, z: Values) -> Values:
-        values = redrawn(key, levels, potential.constrain(z, deterministic=True))
-        # The weights keep their values; standardised weights in the model's own coordinates follow from them.
-        return own_coordinates(potential, {name: values[name] for name in structure.latent})
-
-    return redraw
+    return LadderRedraw(potential, structure) if structure.levels else None

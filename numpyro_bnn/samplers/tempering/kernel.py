@@ -11,10 +11,12 @@ ladder.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
@@ -35,6 +37,7 @@ from numpyro_bnn.samplers.tempering.prior_draws import (
     best_draws,
     finite_or_before,
     prior_draw,
+    prior_noise,
     refuse_improper,
 )
 from numpyro_bnn.samplers.tempering.rung_energies import rung_energies
@@ -277,7 +280,7 @@ class ParallelTempering(Told, MCMCKernel):
         rng_key, key_prior, key_trajectories, *key_moves, key_swaps = jax.random.split(
             state.rng_key, 6
         )
-        powers, known = state.likelihood_powers, state.adaptation
+        powers, tuning = state.likelihood_powers, state.adaptation
         unravel = ravel_pytree(state.z)[1]
         flat = jax.vmap(lambda z: ravel_pytree(z)[0])(state.rungs)
 
@@ -288,22 +291,29 @@ class ParallelTempering(Told, MCMCKernel):
         keys = jax.random.split(key_trajectories, powers.size - 1)
         moved = self._rung_kernel.move_all(
             lambda power: partial(tempered, power),
-            *(powers[1:], flat[1:], keys, known.step_size, known.inverse_mass_matrix),
+            *(powers[1:], flat[1:], keys, tuning.step_size, tuning.inverse_mass_matrix),
         )
         positions = jax.vmap(unravel)(moved.position)
         redraw = precision_redraw(potential)
+        known = np.zeros(0) if redraw is None else redraw.concentrations
+        key_noise, key_prior = jax.random.split(key_prior)
+        # Gamma variates of the prior draw and of all redraws in one call.
+        more = np.tile(known, (powers.size - 1, 1))
+        noise, gammas = prior_noise(potential.structure, key_noise, more=more)
         if redraw is not None:
             keys = jax.random.split(key_moves[0], powers.size - 1)
-            redrawn = jax.vmap(redraw)(keys, positions)
+            redrawn = jax.vmap(redraw)(keys, positions, gammas)
             positions = jax.vmap(finite_or_before)(redrawn, positions)
         if self.moves:
             keys = jax.random.split(key_moves[1], powers.size - 1)
             positions = jax.vmap(with_moves(potential, self.moves))(keys, powers[1:], positions)
-        first = prior_draw(potential, key_prior)
+        first = prior_draw(potential, key_prior, noise)
         first = finite_or_before(first, jax.tree.map(lambda leaf: leaf[0], state.rungs))
         rungs = jax.tree.map(lambda one, more: jnp.concatenate([one[None], more]), first, positions)
-        before = rung_energies(potential, powers, state.rungs)
-        found = rung_energies(potential, powers, rungs)
+        # Both in one call, so that the energies are compiled once.
+        both = jax.tree.map(lambda *leaves: jnp.stack(leaves), state.rungs, rungs)
+        energies = jax.vmap(partial(rung_energies, potential, powers))(both)
+        before, found = (jax.tree.map(itemgetter(i), energies) for i in (0, 1))
         swap_probs = swap_probabilities(powers, found.up, found.down)
         order = swap_order(swap_probs, key_swaps, state.i)
         # Round trips that began in warm-up do not count: they were on another ladder.

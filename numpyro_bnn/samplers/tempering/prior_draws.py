@@ -1,28 +1,73 @@
 """Draws from the prior of a model: states of the first rung of the ladder, and starts of the others."""
 
-from functools import partial
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from numpyro.distributions import MaskedDistribution
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_uniform
 
+from numpyro_bnn.distributions.gamma import standard_gamma
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.samplers.gibbs.precision_redraw import top_precisions
+from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
 # Starts come from the best of so many prior draws a rung.
 _DRAWS_A_RUNG = 16
+_NONE = np.zeros(0)
 
 
-def prior_draw(potential: Potential, key: jax.Array) -> Values:
-    """A draw from the prior, unconstrained."""
-    key_tops, key = jax.random.split(key)
-    # Precisions by one call: a loop of proposals for each would take half a second to compile.
-    return potential.unconstrain(potential.prior_draw(key, top_precisions(key_tops, potential)))
+def prior_noise(
+    structure: Structure, key: jax.Array, count: tuple[int, ...] = (), more: np.ndarray = _NONE
+) -> tuple[Values, jax.Array]:
+    """What Gaussian and Gamma sites of draws from the prior are made of, and further Gamma draws.
+
+    One call draws all normals, another one all Gamma variates: a loop of proposals for each site would take
+    half a second to compile.
+
+    :param structure: structure of the model.
+    :param key: random key.
+    :param count: number of draws, () for one without an axis of draws.
+    :param more: shape parameters of further draws, of any shape.
+    :return: standard normals and draws from Gamma(concentration, 1) by site, leaves (*count, …), and draws
+        from Gamma(more, 1).
+    """
+    key_normals, key_gammas = jax.random.split(key)
+    sites = {name: structure.sites[name] for name in structure.latent}
+    real = jnp.result_type(float)
+    shapes = {name: (*count, *site.shape) for name, site in sites.items()}
+    noise: Values = normal_like(
+        key_normals,
+        {n: jax.ShapeDtypeStruct(shapes[n], real) for n, site in sites.items() if site.gaussian},
+    )
+    gammas = {n: site.concentration for n, site in sites.items() if site.concentration is not None}
+    known = [np.full(prod(shapes[name]), number) for name, number in gammas.items()]
+    flat = np.concatenate([*known, more.reshape(-1)])
+    if not flat.size:
+        return noise, jnp.zeros(more.shape, real)
+    # The barrier keeps the compiler from repeating the work wherever a part is used.
+    drawn = lax.optimization_barrier(standard_gamma(key_gammas, flat, flat.shape))
+    *parts, rest = jnp.split(drawn, np.cumsum([len(one) for one in known]))
+    by_site = {name: part.reshape(shapes[name]) for name, part in zip(gammas, parts)}
+    return noise | by_site, rest.reshape(more.shape)
+
+
+def prior_draw(potential: Potential, key: jax.Array, noise: Values | None = None) -> Values:
+    """A draw from the prior, unconstrained.
+
+    :param potential: potential energy of the model.
+    :param key: random key.
+    :param noise: of :func:`prior_noise`; default: drawn here.
+    """
+    if noise is None:
+        key_noise, key = jax.random.split(key)
+        noise, _ = prior_noise(potential.structure, key_noise)
+    return potential.unconstrain(potential.prior_draw(key, noise=noise))
 
 
 def finite_or_before(drawn: Values, before: Values) -> Values:
@@ -33,9 +78,13 @@ def finite_or_before(drawn: Values, before: Values) -> Values:
 
 def best_draws(potential: Potential, key: jax.Array, num_rungs: int) -> Values:
     """Prior draws of the highest likelihood, the highest for the posterior's rung."""
-    keys = jax.random.split(key, _DRAWS_A_RUNG * num_rungs)
+    count = _DRAWS_A_RUNG * num_rungs
+    key_noise, key = jax.random.split(key)
+    noise, _ = prior_noise(potential.structure, key_noise, (count,))
     # One after another: draws for a vector of keys take several times as long to compile.
-    draws = lax.map(partial(prior_draw, potential), keys)
+    draws = lax.map(
+        lambda given: prior_draw(potential, *given), (jax.random.split(key, count), noise)
+    )
     prior, likelihood = jax.vmap(potential.energies)(draws)
     likelihood = jnp.where(jnp.isnan(likelihood), jnp.inf, likelihood)
     usable = jnp.isfinite(prior)

@@ -12,12 +12,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from numpyro.infer import HMC, NUTS
-from numpyro.infer.hmc_util import build_tree, euclidean_kinetic_energy, velocity_verlet
+from numpyro.infer.hmc_util import (
+    IntegratorState,
+    build_tree,
+    euclidean_kinetic_energy,
+    velocity_verlet,
+)
 
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import DynamicsState, Settings
 from numpyro_bnn.samplers.sgmcmc.dynamics.isokinetic import Isokinetic
 from numpyro_bnn.samplers.sgmcmc.named.microcanonical import MAMS
+from numpyro_bnn.samplers.sgmcmc.noise import normal
 
 # The step size of each trajectory is jittered between these factors, so that trajectories do not return to
 # their start periodically, and some steps are small enough where the curvature is large.
@@ -208,19 +214,19 @@ class RungKernel(NamedTuple):
         :param is_moving: False for no steps at all, of HMC and MAMS.
         """
         key_momentum, key_step, key_choice = jax.random.split(key, 3)
-        noise = jax.random.normal(key_momentum, position.shape, position.dtype)
+        noise = normal(key_momentum, position.shape, position.dtype)
         if self.random_length is not None:
             settings = Settings(step_size, inverse_mass_matrix=inverse_mass_matrix)
             steps = is_moving * self.random_length.draw_num_steps(key_step, step_size)
             end, error = _isokinetic(potential_fn, position, noise, settings, steps)
             return _judged(position, end, error, steps, key_choice)
-        begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
-        start = begin(position, noise / jnp.sqrt(inverse_mass_matrix))
+        momentum = noise / jnp.sqrt(inverse_mass_matrix)
         if self.max_tree_depth is not None:
+            begin, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
             tree = build_tree(
                 update,
                 euclidean_kinetic_energy,
-                start,
+                begin(position, momentum),
                 inverse_mass_matrix,
                 step_size,
                 key_choice,
@@ -232,12 +238,35 @@ class RungKernel(NamedTuple):
         steps = is_moving * self.steps(step_size)
         # Jitter of the step size varies the trajectory length too, which avoids periodic trajectories.
         step = step_size * jax.random.uniform(key_step, minval=_LOW, maxval=_HIGH)
-        end = lax.fori_loop(0, steps, lambda _, s: update(step, inverse_mass_matrix, s), start)
-        before, after = (
-            s.potential_energy + euclidean_kinetic_energy(inverse_mass_matrix, s.r)
-            for s in (start, end)
-        )
-        return _judged(position, end.z, after - before, steps, key_choice)
+        end, error = _leapfrog(potential_fn, position, momentum, step, inverse_mass_matrix, steps)
+        return _judged(position, end, error, steps, key_choice)
+
+
+def _leapfrog(
+    potential_fn: Callable,
+    position: jax.Array,
+    momentum: jax.Array,
+    step_size: jax.Array,
+    inverse_mass_matrix: jax.Array,
+    steps: Any,
+) -> tuple[jax.Array, jax.Array]:
+    """The end of a trajectory of HMC, and its energy error.
+
+    The loop begins with a step of size 0, which leaves position and momentum as they are and has the gradient
+    there: so the gradient is compiled once, not also before the loop.
+    """
+    _, update = velocity_verlet(potential_fn, euclidean_kinetic_energy)
+    none = jnp.zeros((), position.dtype)
+
+    def step(i: jax.Array, carry: tuple[IntegratorState, jax.Array]) -> tuple:
+        state, energy = carry
+        state = update(jnp.where(i == 0, none, step_size), inverse_mass_matrix, state)
+        return state, jnp.where(i == 0, state.potential_energy, energy)
+
+    start = IntegratorState(position, momentum, none, jnp.zeros_like(position))
+    end, energy = lax.fori_loop(0, steps + 1, step, (start, none))
+    before, after = (euclidean_kinetic_energy(inverse_mass_matrix, r) for r in (momentum, end.r))
+    return end.z, end.potential_energy + after - (energy + before)
 
 
 def _isokinetic(

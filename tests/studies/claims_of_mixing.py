@@ -15,7 +15,7 @@ from sentences_of_gpu_runs import (
 )
 from sentences_of_hard_posteriors import (
     beside_the_posterior,
-    boston_by_two_samplers,
+    tables_by_two_samplers,
     boston_in_a_sentence,
     cost_of_integrating,
     fits_by_output_layer,
@@ -188,10 +188,10 @@ CLAIMS = {
         {"problem": "yacht", "method": "MCLMC, output integrated out", "seed": 0, "draws": 7100},
         "functions_max_rhat",
     ),
-    "hard_posteriors: boston": Claim(
+    "hard_posteriors: other tables": Claim(
         "mixing/hard_posteriors",
         (MIXING,),
-        boston_by_two_samplers,
+        tables_by_two_samplers,
         {"problem": "boston", "method": "MAMS, output integrated out", "draws": 1350},
         "functions_max_rhat",
     ),

@@ -37,6 +37,7 @@ from numpyro_bnn.run.sampling import Sampling
 from numpyro_bnn.run.starts import starts_for
 from numpyro_bnn.samplers.failed_chains import failed_chains, warn_of_failed
 from numpyro_bnn.samplers.fields import fields_of
+from numpyro_bnn.samplers.momenta import warn_of_momenta
 from numpyro_bnn.samplers.suspects import warn_of_run
 from numpyro_bnn.storage.checkpoints import Start
 from numpyro_bnn.storage.processes import Processes
@@ -227,6 +228,8 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             self._processes.first(partial(self._disk.store.note, inputs=inputs, **facts))
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
+        if not self.suspect:
+            warn_of_momenta(self._states)
 
     def _find_suspects(self, phase: str | None) -> dict[int, str]:
         """Find chains that never moved or whose moves failed after warm-up: reason by chain."""

@@ -15,7 +15,6 @@ from sentences_of_gpu_runs import (
 )
 from sentences_of_hard_posteriors import (
     beside_the_posterior,
-    tables_by_two_samplers,
     boston_in_a_sentence,
     cost_of_integrating,
     fits_by_output_layer,
@@ -24,6 +23,7 @@ from sentences_of_hard_posteriors import (
     mixing_by_coordinates,
     output_integrated_out,
     output_layers_by_gibbs,
+    tables_by_two_samplers,
 )
 from sentences_of_mixing import (
     acceptance_by_method,

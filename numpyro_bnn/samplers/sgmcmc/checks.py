@@ -10,6 +10,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
+from numpyro_bnn.samplers.sgmcmc.gradient_noise import ANCHORS
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
@@ -129,6 +130,25 @@ def check_gradient_noise(
             f'{owner}: gradient_noise="auto" needs minibatches that are independent of each other, and '
             f"gradient={gradient} goes through all rows: its noise adds up to 0 over them, so that slow "
             'directions would be too cold. Give batch_size alone, or order="replacement".'
+        )
+
+
+def check_noise_in_warmup(owner: str, gradient: Estimator, num_warmup: int) -> None:
+    """Check that warm-up is long enough to estimate the variance of gradients in it.
+
+    :raises ValueError: for no warm-up, or for anchors that are given too far apart.
+    """
+    if not num_warmup:
+        raise ValueError(
+            f'{owner}: gradient_noise="auto" is estimated in warm-up, but num_warmup=0. Give it some steps.'
+        )
+    period = getattr(gradient, "period", None)
+    if period is not None and ANCHORS * period > num_warmup:
+        raise ValueError(
+            f'{owner}: gradient_noise="auto" is estimated in warm-up, but num_warmup={num_warmup} steps '
+            f"have no {ANCHORS} anchors that are {period} steps apart, and noise is larger far from an "
+            f"anchor than near it. Give num_warmup={ANCHORS * period}, or svrg a period of "
+            f"{max(1, num_warmup // ANCHORS)} or none."
         )
 
 

@@ -16,7 +16,8 @@ kinetic temperature along gradients does. Estimators with little noise, such as
 :func:`~numpyro_bnn.samplers.sgmcmc.gradients.svrg`, leave little to take off.
 """
 
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,8 @@ from numpyro_bnn.samplers.sgmcmc.gradients import Estimate, Estimator
 
 # The mean over warm-up forgets what is older than this share of it: noise is larger where a chain begins.
 _SHARE = 0.25
+# Anchors that warm-up has at least, where gradients have any: so many that this share of it sees all ages.
+ANCHORS = 4
 # Mean variance that one kick of an automatic step may add, in units of T M. What is taken off is exact for
 # positions; recorded momenta are then colder than T by half of this.
 _QUIET = 0.08
@@ -43,6 +46,19 @@ class NoiseEstimate(NamedTuple):
 
     variance: PyTree
     pairs: jax.Array
+
+
+def anchored_in_warmup(estimator: Estimator, gradient_noise: Any, num_warmup: int) -> Estimator:
+    """The estimator, with anchors so near to each other that warm-up sees several where noise is estimated.
+
+    The noise of an anchored gradient grows with the way from the anchor. A chain whose first new anchor comes
+    after warm-up would have an estimate of the noise near one, and heat up.
+    """
+    follows = isinstance(gradient_noise, str) and estimator.follows_chain
+    if not follows or getattr(estimator, "period", 0) is not None:
+        return estimator
+    longest = max(1, num_warmup // ANCHORS)
+    return dataclasses.replace(estimator, longest_period=longest)  # type: ignore[type-var]
 
 
 def begin_noise(position: PyTree) -> NoiseEstimate:

@@ -217,6 +217,8 @@ class _ControlVariate:
     follows_chain: bool = False
     period: int | None = None
     chunk_size: int | None = None
+    # Of a period that is not given.
+    longest_period: int | None = None
     evaluations: ClassVar[int] = 2
     needs_rows: ClassVar[bool] = True
 
@@ -232,6 +234,13 @@ class _ControlVariate:
     @property
     def independent(self) -> bool:
         return self.batches.independent
+
+    def period_of(self, potential: Rows) -> int:
+        """Steps between anchors that follow the chain."""
+        if self.period is not None:
+            return self.period
+        steps = max(1, potential.size // self.batch_size)
+        return steps if self.longest_period is None else min(steps, self.longest_period)
 
     def _at(self, potential: Rows, anchor: PyTree, batches: BatchState) -> AnchorState:
         exact = _Full(self.chunk_size).estimate(potential, anchor, None)
@@ -251,7 +260,7 @@ class _ControlVariate:
 
     def estimate(self, potential: Rows, position: PyTree, state: AnchorState) -> Estimate:
         if self.follows_chain:
-            period = self.period or max(1, potential.size // self.batch_size)
+            period = self.period_of(potential)
             # The sequence of minibatches advances outside of the branch: its random key must be used only
             # once.
             batches = state.batches
@@ -320,7 +329,9 @@ def svrg(
     anchor.
 
     :param batch_size: rows a step.
-    :param period: steps between anchors; None for N/B, once in as many steps as go through all rows.
+    :param period: steps between anchors; None for N/B, once in as many steps as go through all rows. Where
+        the variance of gradients is estimated in warm-up it is a quarter of warm-up at most, since noise
+        grows with the way from the anchor: a longer one is refused, and None is shorter there.
     :param order: see :func:`minibatch`.
     :param chunk_size: rows at a time for the full gradient.
     :raises ValueError: if `period` is not a positive integer.

@@ -34,12 +34,13 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_friction,
     check_gradient_noise,
     check_kinds,
+    check_noise_in_warmup,
     check_numbers,
     check_step_size,
     check_target,
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
-from numpyro_bnn.samplers.sgmcmc.gradient_noise import begin_noise
+from numpyro_bnn.samplers.sgmcmc.gradient_noise import anchored_in_warmup, begin_noise
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.metric_updates import conditioned, reconditioned
 from numpyro_bnn.samplers.sgmcmc.momentum_refresh import FreshMomentum, MomentumRefresh
@@ -275,11 +276,8 @@ class SGMCMC(MCMCKernel):
                 f"{type(self).__name__}: {self.preconditioner} is estimated in warm-up, but "
                 "num_warmup=0. Give it some steps."
             )
-        if self._ingredients.estimates_noise and not num_warmup:
-            raise ValueError(
-                f'{type(self).__name__}: gradient_noise="auto" is estimated in warm-up, but num_warmup=0. '
-                "Give it some steps."
-            )
+        if self._ingredients.estimates_noise:
+            check_noise_in_warmup(type(self).__name__, self.gradient, num_warmup)
         self.take_num_warmup(num_warmup)
         rows = self._rows(model_args, model_kwargs)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
@@ -307,7 +305,7 @@ class SGMCMC(MCMCKernel):
     def _ingredients(self) -> Ingredients:
         return Ingredients(
             dynamics=self.dynamics,
-            gradient=self.gradient,
+            gradient=anchored_in_warmup(self.gradient, self.gradient_noise, self._num_warmup),
             preconditioner=self.preconditioner,
             tuning=self.tuning,
             metropolis=self.metropolis,

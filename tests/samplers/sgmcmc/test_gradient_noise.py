@@ -137,6 +137,27 @@ def test_without_warm_up_there_is_no_estimate():
         )
 
 
+def anchors(num_warmup, gradient, **options):
+    """Steps between anchors, as the steps of a kernel have them."""
+    kernel = bnn.BAOAB(linear.model, step_size=0.01, gradient=gradient, **options)
+    jax.eval_shape(lambda key: kernel.init(key, num_warmup, model_args=DATA), jax.random.key(0))
+    return kernel._ingredients.gradient.period_of(rows())
+
+
+def test_warm_up_sees_several_anchors_where_noise_is_estimated():
+    """Noise grows with the way from an anchor: with none but the first it would be underestimated."""
+    auto = {"gradient_noise": "auto"}
+    default = gradients.svrg(BATCH, order="replacement")
+    assert anchors(1000, default, **auto) == 20
+    assert anchors(40, default, **auto) == 10
+    assert anchors(2, default, **auto) == 1
+    assert anchors(40, default) == 20
+    given = gradients.svrg(BATCH, 10, order="replacement")
+    assert anchors(40, given, **auto) == 10
+    with pytest.raises(ValueError, match=r"no 4 anchors .* 10 steps apart.*num_warmup=40, .* of 9"):
+        anchors(39, given, **auto)
+
+
 def test_all_rows_have_no_noise_to_estimate():
     kernel = bnn.BAOAB(linear.model, step_size=0.01, gradient_noise="auto")
     state = jax.eval_shape(lambda key: kernel.init(key, 10, model_args=DATA), jax.random.key(0))

@@ -1,0 +1,72 @@
+"""Runs whose momenta are not at the temperature that was asked for say so."""
+
+import jax
+import jax.numpy as jnp
+import linear_gaussian as linear
+import numpy as np
+import pytest
+
+import numpyro_bnn as bnn
+from numpyro_bnn.samplers.momenta import temperature_of_momenta, warn_of_momenta
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+DATA = linear.data(rows=100)
+
+
+def stats(ratio, chains=4, draws=400, asked=0.5, degrees=50):
+    """What a kernel with so many weights would record of independent momenta."""
+    squares = np.random.default_rng(0).chisquare(degrees, (chains, draws)) / degrees
+    return {
+        "kinetic_temperature": ratio * asked * squares,
+        "gradient_temperature": np.ones((chains, draws)),
+        "temperature": np.full((chains, draws), asked),
+    }
+
+
+def test_the_mean_over_what_was_asked_for_has_an_error():
+    value, error = temperature_of_momenta(stats(1.3))
+    # 1600 draws of a mean of 50 squares.
+    exact = 1.3 * np.sqrt(2 / 50 / 1600)
+    assert value == pytest.approx(1.3, abs=4 * exact)
+    assert error == pytest.approx(exact, rel=4 / np.sqrt(2 * 31))
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.2, "1.2 .*heats them"), (0.8, "0.79.*taken off")])
+def test_momenta_that_are_off_are_told(ratio, said):
+    with pytest.warns(UserWarning, match=said):
+        warn_of_momenta(stats(ratio))
+
+
+def test_nothing_is_said_of_right_momenta_and_of_runs_that_cannot_tell():
+    """Warnings are errors here."""
+    warn_of_momenta(stats(1.04))
+    # Eight weights in 400 draws: 6 % are no more than chance.
+    warn_of_momenta(stats(1.06, chains=1, degrees=2))
+    for short in (stats(3.0, draws=49), stats(3.0, chains=1, draws=100)):
+        assert temperature_of_momenta(short) is None
+    cold = stats(3.0)
+    assert temperature_of_momenta(cold | {"temperature": 0 * cold["temperature"]}) is None
+    del cold["gradient_temperature"]
+    assert temperature_of_momenta(cold) is None
+
+
+def test_a_hot_run_says_so_and_one_with_its_noise_taken_off_does_not():
+    mean, _ = linear.posterior(*DATA)
+    start = {
+        linear.KERNEL: jnp.tile(mean[:3, None], (2, 1, 1)),
+        linear.BIAS: jnp.tile(mean[3:], (2, 1)),
+    }
+
+    def run(**options):
+        kernel = bnn.BAOAB(linear.model, batch_size=5, **options)
+        mcmc = bnn.MCMC(
+            kernel, num_warmup=400, num_samples=2000, thinning=10, num_chains=2, progress_bar=False
+        )
+        mcmc.run(jax.random.key(0), *DATA, init_params=start)
+        return temperature_of_momenta(mcmc.get_extra_fields(group_by_chain=True))
+
+    with pytest.warns(UserWarning, match="Momenta of this run are .* times as warm as asked for"):
+        hot, _ = run(step_size="auto")
+    assert hot > 1.5
+    value, _ = run(step_size="auto", gradient_noise="auto")
+    assert value == pytest.approx(1, abs=0.1)

@@ -240,6 +240,10 @@ def _strong(leaf: Any) -> jax.Array:
 def _field(state: State, name: str) -> Any:
     """A field of a state by its dotted name; the names of sites may hold dots themselves."""
     field, dot, site = name.partition(".")
+    if not hasattr(state, field):
+        # Of a Gibbs sampler: a field that one of its blocks has.
+        owners = [block for block in getattr(state, "block_states", ()) if hasattr(block, field)]
+        state = owners[0] if len(owners) == 1 else state
     values = getattr(state, field, None)
     if dot and isinstance(values, dict) and site in values:
         return values[site]

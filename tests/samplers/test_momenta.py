@@ -5,8 +5,11 @@ import jax.numpy as jnp
 import linear_gaussian as linear
 import numpy as np
 import pytest
+from ladders import hierarchical, hierarchy
+from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
+from numpyro_bnn.samplers.fields import fields_of
 from numpyro_bnn.samplers.momenta import temperature_of_momenta, warn_of_momenta
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -48,6 +51,34 @@ def test_nothing_is_said_of_right_momenta_and_of_runs_that_cannot_tell():
     assert temperature_of_momenta(cold | {"temperature": 0 * cold["temperature"]}) is None
     del cold["gradient_temperature"]
     assert temperature_of_momenta(cold) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "recorded"),
+    [(bnn.BAOAB, True), (bnn.SGLD, False), (bnn.MALA, None)],
+    ids=["minibatches with momenta", "without momenta", "corrected"],
+)
+def test_temperatures_of_a_block_of_gibbs_are_recorded(kind, recorded):
+    data = hierarchy()[0]
+    centered = bnn.parameterize(hierarchical, "centered")
+    precisions = [f"net/Dense_0.{name}.precision" for name in ("kernel", "bias")]
+    some = {} if kind is bnn.MALA else {"batch_size": 2}
+    kernel = Gibbs(
+        [
+            (bnn.PrecisionGibbs(hierarchical), precisions),
+            (kind(centered, step_size=0.01, **some), None),
+        ]
+    )
+    names = fields_of(kernel)
+    assert ("configurational_temperature" in names) == (recorded is not None)
+    assert ("gradient_temperature" in names) == bool(recorded)
+    if not recorded:
+        return
+    mcmc = bnn.MCMC(kernel, num_warmup=2, num_samples=3, num_chains=2, progress_bar=False)
+    mcmc.run(jax.random.key(0), *data)
+    found = mcmc.get_extra_fields(group_by_chain=True)
+    assert found["kinetic_temperature"].shape == (2, 3)
+    assert (found["kinetic_temperature"] > 0).all()
 
 
 def test_a_hot_run_says_so_and_one_with_its_noise_taken_off_does_not():

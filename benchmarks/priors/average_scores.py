@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 import numpyro_bnn as bnn
+from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.sampled_runs import paired
 from benchmarks._shared.study import Row
 
@@ -26,8 +27,7 @@ class Scored(NamedTuple):
     @property
     def monte_carlo(self) -> float:
         """Jackknife standard error of the mean log score over chains."""
-        chains = len(self.without)
-        return math.sqrt((chains - 1) * np.var(self.without.mean(1)))
+        return jackknife_error(self.without.mean(1))
 
     @property
     def of_the_posterior(self) -> np.ndarray:
@@ -45,11 +45,10 @@ def scored(probs: np.ndarray, y: np.ndarray) -> Scored:
     by_chain = probs.astype(np.float64).mean(1)
     mean = by_chain.mean(0)
     every = np.arange(len(y))
-    right = by_chain[:, every, y]
-    others = np.stack([np.delete(right, chain, 0).mean(0) for chain in range(len(right))])
+    right = np.log(np.maximum(by_chain[:, every, y], 1e-300))
     return Scored(
         np.log(np.maximum(mean[every, y], 1e-300)),
-        np.log(np.maximum(others, 1e-300)),
+        without_each(right),
         1 - float(bnn.scores.accuracy(mean[None], y)),
         float(bnn.scores.expected_calibration_error(mean[None], y)),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks._shared import mnist_posteriors, sampled_runs, splits, study
+from benchmarks._shared import chain_errors, mnist_posteriors, sampled_runs, splits, study
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -54,3 +54,31 @@ def test_an_average_is_said_to_be_over_what_it_is_over():
         mnist_posteriors.averaged_over(m, length) for m in ("MAP", "ensemble", "posterior", "SWAG")
     ]
     assert found == [1, 3, 300, 100]
+
+
+def test_the_average_without_a_chain_is_that_of_the_others():
+    density = np.array([[0.2, 0.5], [0.4, 0.1], [0.9, 0.3]])
+    found = chain_errors.without_each(np.log(density))
+    np.testing.assert_allclose(np.exp(found), [[0.65, 0.2], [0.55, 0.4], [0.3, 0.3]])
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    values = np.random.default_rng(0).normal(size=7)
+    without = [np.delete(values, k).mean() for k in range(7)]
+    expected = values.std(ddof=1) / 7**0.5
+    assert chain_errors.jackknife_error(np.array(without)) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="got 1 chain"):
+        chain_errors.jackknife_error(np.array([0.5]))
+
+
+def test_the_jackknife_over_chains_is_the_spread_of_log_scores_of_averages():
+    """Densities of a row 1 + e under each chain: the log of a mean over K varies by sd(e) / √K."""
+    rng = np.random.default_rng(0)
+    chains, spread = 4, 0.1
+    by_chain = np.log(1 + spread * rng.normal(size=(3000, chains, 1)))
+    scores = np.log(np.exp(by_chain).mean(1))[:, 0]
+    errors = [
+        chain_errors.jackknife_error(chain_errors.without_each(run).mean(1)) for run in by_chain
+    ]
+    assert scores.std() == pytest.approx(spread / chains**0.5, rel=0.05)
+    assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(scores.std(), rel=0.05)

@@ -25,19 +25,25 @@ from sentences_of_hard_posteriors import (
     output_layers_by_gibbs,
     tables_by_two_samplers,
 )
+from sentences_of_hmc import (
+    conclusion_in_a_sentence,
+    ensembles_in_a_sentence,
+    findings_beside_hmc,
+    nearer_than_mean_field,
+    prior_scales,
+    tables_beside_hmc,
+)
 from sentences_of_mixing import (
     acceptance_by_method,
     acceptance_in_a_sentence,
     beside_nuts,
     by_seed,
     chains_that_never_meet,
-    ensembles_in_a_sentence,
     heat_by_method,
     images_and_precisions,
     minibatches_of_networks_in_a_sentence,
     modes_in_a_sentence,
     modes_in_sentences,
-    nearer_than_mean_field,
     next_best,
     precisions_in_a_sentence,
     shared_noise_in_a_sentence,
@@ -50,12 +56,13 @@ from sentences_of_studies import (
 )
 
 from benchmarks.mixing import (
-    against_hmc,
+    against_hmc_words,
     bias_by_dimension,
     modes_by_width,
     networks_beside_full_batch,
     which_sampler,
 )
+from benchmarks.mixing.against_hmc_methods import CHOSEN, NARROW
 
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
 RELU = {"table": "boston", "width": 16, "activation": "relu"}
@@ -147,6 +154,20 @@ CLAIMS = {
         {"rows": 1000, "batch": 100, "temperature": 1, "method": "SGLD", "seed": 0},
         "variance of predictions",
     ),
+    "against_hmc: prior": Claim(
+        "mixing/against_hmc_prior",
+        (MIXING,),
+        prior_scales,
+        {"scale": 1},
+        "calibration, held out",
+    ),
+    "against_hmc: tables": Claim(
+        "mixing/against_hmc",
+        (MIXING,),
+        tables_beside_hmc,
+        {"problem": "boston", "method": "MCLMC", "seed": 1},
+        "over_chains",
+    ),
     "against_hmc: ensembles": Claim(
         "mixing/against_hmc",
         (MIXING,),
@@ -154,11 +175,25 @@ CLAIMS = {
         {"problem": "boston", "method": "deep ensemble", "seed": 1},
         "total_variation",
     ),
+    "against_hmc: findings": Claim(
+        "mixing/against_hmc",
+        (MIXING,),
+        findings_beside_hmc,
+        {"problem": NARROW, "method": "SGHMC", "seed": 0},
+        "difference",
+    ),
+    "against_hmc: conclusion": Claim(
+        "mixing/against_hmc",
+        (EVIDENCE,),
+        conclusion_in_a_sentence,
+        {"problem": CHOSEN, "method": "BAOAB", "seed": 0},
+        "total_variation",
+    ),
     "against_hmc: sentence": Claim(
         "mixing/against_hmc",
         (EVIDENCE,),
         ensembles_in_a_sentence,
-        {"problem": "mnist", "method": "mean field", "seed": 0},
+        {"problem": CHOSEN, "method": "mean field", "seed": 0},
         "total_variation",
     ),
     "which_sampler: next": Claim(
@@ -171,8 +206,8 @@ CLAIMS = {
     "against_hmc: published": Claim(
         "mixing/against_hmc",
         (MIXING,),
-        lambda rows: list(against_hmc.beside_published(against_hmc.averaged(rows))),
-        {"problem": "mnist", "method": "SGD", "seed": 0},
+        lambda rows: list(against_hmc_words.beside_published(against_hmc_words.averaged(rows))),
+        {"problem": CHOSEN, "method": "SGD", "seed": 0},
         "total_variation",
     ),
     "flat_directions": Claim(

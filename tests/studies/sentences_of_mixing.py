@@ -8,7 +8,6 @@ from pages_of_studies import line, number, rows_of
 
 from benchmarks.mixing import (
     acceptance,
-    against_hmc,
     bias_by_dimension,
     hidden_heat,
     mnist_gibbs_words,
@@ -119,22 +118,6 @@ def by_seed(rows):
         "{:.2f}, {:.2f} and {:.2f} for functions".format(*columns[0]),
         "{:.2f}, {:.2f} and {:.2f} for log precisions".format(*columns[1]),
         "with {}, {} and {} effective draws of log precisions".format(*columns[2]),
-    ]
-
-
-def nearer_than_mean_field(rows):
-    found = list(against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field"))
-    assert len(found) == 3
-    return [line(name, number(a, 3), number(b, 3)) for name, a, b in found]
-
-
-def ensembles_in_a_sentence(rows):
-    name, one, other = next(
-        against_hmc.nearer(against_hmc.averaged(rows), "deep ensemble", "mean field")
-    )
-    assert name == "mnist"
-    return [
-        f"A deep ensemble ({one:.3f}) is nearer than mean field ({other:.3f}), on three problems"
     ]
 
 

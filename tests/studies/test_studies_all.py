@@ -26,6 +26,7 @@ STORED = sorted(
 )
 # What a study stores of several tables.
 PARTS = {
+    "against_hmc": ["", "prior"],
     "decision_boundary": ["", "step_size"],
     "integrated_output": ["cost", "mixing"],
     "which_sampler": ["", "added"],

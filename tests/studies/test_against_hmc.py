@@ -1,0 +1,129 @@
+"""The study of methods beside HMC: equal passes, Monte Carlo errors, the choice of the prior scale."""
+
+import numpy as np
+import pytest
+
+from benchmarks.mixing import against_hmc, against_hmc_methods, against_hmc_prior, against_hmc_words
+
+# Rows of each problem's training set, of the size "full".
+ROWS = {
+    **dict.fromkeys(against_hmc_methods.IMAGES, 1000),
+    "boston": 455,
+    "wine_red": 1439,
+}
+
+
+@pytest.mark.parametrize("method", against_hmc_methods.SAMPLED)
+@pytest.mark.parametrize("name", ROWS)
+def test_samplers_spend_the_budget_and_no_more(name, method):
+    size = against_hmc_methods.SIZES["full"]
+    share = against_hmc_methods.PROBLEMS[name].batch / ROWS[name]
+    found = against_hmc_methods.plan(method, size, share, leapfrogs=30)
+    # Whole trajectories, and as many steps to each of a hundred draws.
+    assert 0.9 * size.passes < found.passes <= size.passes
+    once, in_warmup, call = against_hmc_methods.cost(method, share, 30)
+    call *= 2 if "cyclical" in method else 1
+    steps = found.warmup * in_warmup + found.draws * found.thinning * call
+    assert found.passes == pytest.approx(size.chains * (size.training + once + steps))
+    assert found.draws >= 20
+
+
+def test_an_energy_without_its_gradient_and_three_minibatches_are_counted():
+    assert against_hmc_methods.cost("AMAGOLD", 0.1).call == pytest.approx(1 + 1 / 3)
+    assert against_hmc_methods.cost(against_hmc_methods.SVRG, 0.1)[1:] == pytest.approx((0.7, 0.3))
+    assert against_hmc_methods.cost("SGHMC", 0.1) == (0, 0.1, 0.1)
+    assert against_hmc_methods.cost(against_hmc_methods.EQUAL, 0.1, 25) == (0, 25, 25)
+
+
+def test_the_first_seed_of_everything_comes_first():
+    cells = list(against_hmc.cells(against_hmc_methods.SIZES["full"]))
+    seeds = [cell["seed"] for cell in cells]
+    assert seeds == sorted(seeds)
+    assert len({tuple(cell.values()) for cell in cells}) == len(cells) == 4 * (2 + 2 * 12 + 2 * 2)
+    assert [cell["problem"] for cell in cells if cell["method"] == "HMC again"] == list(ROWS)
+
+
+def row(method, seed, score, over_chains, distance=0.1, problem="boston"):
+    convergence = dict.fromkeys(("worst R-hat", "median R-hat", "least ESS"), 1.0)
+    return {
+        **{"problem": problem, "method": method, "seed": seed, "log_score": score},
+        **{"difference": score + 1, "difference_error": 0.03, "over_chains": over_chains},
+        **{"total_variation": distance, "calibration": 0.1, "agreement": "", "converged": "no"},
+        **convergence,
+    }
+
+
+def test_monte_carlo_errors_are_of_both_and_fall_with_seeds():
+    rows = [row("HMC", 0, -1.0, 0.04, 0.0)]
+    rows += [row("MCLMC", seed, -0.9, 0.03 * 2**0.5) for seed in (0, 1)]
+    rows += [row("SGD", seed, -0.9 + 0.1 * seed, "") for seed in (0, 1)]
+    rows += [row("mean field", 0, -0.9, "")]
+    found = {r["method"]: r for r in against_hmc_words.averaged(rows)}
+    assert found["MCLMC"]["monte_carlo"] == pytest.approx(0.05)
+    # Of one chain: the spread of two seeds, 0.1 apart, over √2.
+    assert found["SGD"]["monte_carlo"] == pytest.approx((0.05**2 + 0.04**2) ** 0.5)
+    assert found["HMC"]["monte_carlo"] == 0
+    assert found["mean field"]["monte_carlo"] == ""
+    assert found["mean field"]["sure"] == 0
+    assert found["MCLMC"]["sure"] == pytest.approx(0.1 / (0.05**2 + 0.03**2) ** 0.5)
+    above, below = against_hmc_words.differing(list(found.values()), "boston")
+    assert [r["method"] for r in above] == ["SGD"]
+    assert not below
+    lines = list(against_hmc_words.score_differences(list(found.values())))
+    assert "| mean field | 0.100 ± 0.030 ± ? |" in lines
+    assert "| MCLMC | 0.100 ± 0.030 ± 0.050 |" in lines
+
+
+def test_nearer_in_the_mean_and_in_every_seed():
+    rows = [row("HMC", 0, -1.0, 0.04, 0.0, p) for p in ("a", "b")]
+    for problem, last in (("a", 0.12), ("b", 0.3)):
+        rows += [row("deep ensemble", 0, -1.0, 0.1, 0.1, problem)]
+        rows += [row("deep ensemble", 1, -1.0, 0.1, last, problem)]
+        rows += [row("mean field", seed, -1.0, "", 0.25, problem) for seed in (0, 1)]
+    pair = ("deep ensemble", "mean field")
+    found = list(against_hmc_words.nearer(against_hmc_words.averaged(rows), *pair))
+    assert [name for name, *_ in found] == ["a", "b"]
+    assert found[0][1:] == pytest.approx((0.11, 0.25))
+    assert against_hmc_words.in_all_seeds(rows, *pair) == 1
+    assert list(against_hmc_words.nearer(against_hmc_words.averaged(rows), *pair[::-1])) == []
+
+
+def test_seeds_are_held_against_their_errors():
+    rows = [row("HMC", 0, -1.0, 0.04, 0.0)]
+    rows += [row("SGHMC", seed, -1.0 + 0.1 * seed, 0.04) for seed in (0, 1)]
+    rows += [row("BAOAB", seed, -1.0 + 0.12 * seed, 0.04) for seed in (0, 1)]
+    rows += [row("SGD", seed, -1.0, "") for seed in (0, 1)]
+    # Two errors of a difference are 0.113.
+    assert against_hmc_words.seeds_within(rows) == (1, 2)
+
+
+def test_the_smallest_scale_within_an_error_of_the_least_is_chosen():
+    name, error = "calibration, held out", "its error, held out"
+    values = {0.2: 0.2, 0.5: 0.071, 1.0: 0.064, 2.0: 0.06, 4.0: 0.2}
+    rows = [{"scale": s, name: v, error: 0.005} for s, v in values.items()]
+    assert against_hmc_prior.chosen(rows) == 1.0
+    assert against_hmc_prior.chosen(rows[:2]) == 0.5
+
+
+def test_probabilities_that_are_too_flat_are_said_to_be():
+    """All rows are of class 0, which has a probability of 0.75; then three rows of four are."""
+    probs = np.full((2, 3, 400, 2), 0.25)
+    probs[..., 0] = 0.75
+    found = against_hmc_prior.calibration(probs, np.zeros(400, int))
+    assert found["too sure"] == pytest.approx(-0.25)
+    assert found["calibration"] == pytest.approx(0.25)
+    assert found["its error"] == pytest.approx(0.0, abs=1e-12)
+    assert found["over chains"] == pytest.approx(0.0, abs=1e-12)
+    y = (np.arange(400) % 4 == 0).astype(int)
+    assert against_hmc_prior.calibration(probs, y)["too sure"] == pytest.approx(0.0)
+
+
+def test_held_out_images_are_none_that_are_learned_from(shared):
+    size = against_hmc_methods.SIZES["toy"]
+    held, classes = against_hmc_prior.held_out(shared / "data", size)
+    case = against_hmc_methods.Case(shared / "data", size, against_hmc_methods.CHOSEN, 0.5)
+    split = against_hmc_methods.given(case).split
+    assert len(held) == len(classes) == size.images[1]
+    assert len(split.x) == size.images[0]
+    learned = {x.tobytes() for x in split.x}
+    assert not learned & {x.tobytes() for x in held}

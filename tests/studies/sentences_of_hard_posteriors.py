@@ -157,10 +157,11 @@ def boston_in_a_sentence(rows):
     """What the converged posterior of boston gains."""
     found = [row for row in modes_or_posterior.by_table(rows) if row["table"] == "boston"]
     gains = [row["gain"].replace("-", "−") for row in found]
-    (posterior,) = select(rows, table="boston", method="posterior")
+    runs = select(rows, table="boston", method="posterior")
+    worst = max(row["functions_max_rhat"] for row in runs)
     yield (
-        f"converged (R-hat {posterior['functions_max_rhat']:.3f}), it gains {gains[1]} nats over long "
-        f"chains, {gains[2]} over short ones and {gains[4]} over the ensemble"
+        f"converged ({len(runs)} splits, R-hat of functions at most {worst:.3f}), it gains {gains[1]} nats "
+        f"over long chains, {gains[2]} over short ones and {gains[4]} over the ensemble"
     )
 
 

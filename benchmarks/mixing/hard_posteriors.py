@@ -265,10 +265,13 @@ def draw(rows: list[Row]):
     from numpyro_bnn.plots.style import color_at, label_axes
 
     names = list(dict.fromkeys(r["problem"] for r in rows))
-    figure, axes = plt.subplots(
-        1, len(names), figsize=(1 + 3.6 * len(names), 4.2), layout="constrained", squeeze=False
-    )
-    for ax, name in zip(axes[0], names):
+    columns = min(4, len(names))
+    lines = math.ceil(len(names) / columns)
+    size = (1 + 3.6 * columns, 4.2 * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    for ax, name in zip(axes.flat, names):
         for i, method in enumerate(itertools.chain(*PAIRS[name])):
             here = select(rows, problem=name, method=method)
             for seed in sorted({r["seed"] for r in here}):

@@ -14,6 +14,7 @@ from sentences_of_gpu_runs import (
     resumed_on_a_gpu,
 )
 from sentences_of_hard_posteriors import (
+    airfoil_by_seed,
     beside_the_posterior,
     boston_in_a_sentence,
     cost_of_integrating,
@@ -221,6 +222,13 @@ CLAIMS = {
         (MIXING,),
         output_integrated_out,
         {"problem": "yacht", "method": "MCLMC, output integrated out", "seed": 0, "draws": 7100},
+        "functions_max_rhat",
+    ),
+    "hard_posteriors: airfoil": Claim(
+        "mixing/hard_posteriors",
+        (MIXING,),
+        airfoil_by_seed,
+        {"problem": "airfoil", "method": "MCLMC, output integrated out", "seed": 0, "draws": 250},
         "functions_max_rhat",
     ),
     "hard_posteriors: other tables": Claim(

@@ -112,6 +112,18 @@ def output_integrated_out(rows):
     )
 
 
+def airfoil_by_seed(rows):
+    """The last row of each run on airfoil with the output layer integrated out, in its table."""
+    for row in ends_of(rows, "airfoil"):
+        if "integrated" in row["method"]:
+            yield line(
+                f"MCLMC, output layer integrated out, seed {row['seed']}",
+                f"{row['run_seconds'] / 60:.0f}",
+                f"{row['functions_max_rhat']:.2f} ({row['functions_median_rhat']:.2f})",
+                f"{row['precisions_max_rhat']:.2f}",
+            )
+
+
 # What has two samplers with the output layer integrated out, in the order of the page.
 BY_TWO_SAMPLERS = ("boston", "concrete", "energy", "airfoil, four layers")
 

@@ -173,8 +173,8 @@ def boston_in_a_sentence(rows):
     rhat = [row["functions_max_rhat"] for row in runs]
     reached = sum(value <= RHAT_LIMIT for value in rhat)
     yield (
-        f"converged in functions on {reached} of {len(runs)} splits (R-hat at most {max(rhat):.3f}), it gains "
-        f"{gains[1]} nats over long chains, {gains[2]} over short ones and {gains[4]} over the ensemble"
+        f"converged in functions on {reached} of {len(runs)} splits (R-hat at most {max(rhat):.3f}), it "
+        f"gains {gains[1]} nats over long chains, {gains[2]} over short ones and {gains[4]} over the ensemble"
     )
 
 

@@ -10,7 +10,6 @@ Fisher divergence* (2026); the metric there, from draws and gradients, is that o
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import numpyro_bnn as bnn
-from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.samplers.tempering.rung_kernels import Moved, RungKernel
 
 # Axes of each kind, of draws and of gradients.
@@ -119,21 +118,20 @@ def with_axes(kernel: RungKernel, axes: Axes) -> LowRankKernel:
     return made
 
 
-def axes_of_a_run(mcmc: bnn.MCMC, potential: Potential) -> Axes:
-    """Metrics of all rungs but the first, from the draws of a run that collected `rungs`."""
+def axes_of_a_run(mcmc: bnn.MCMC, energy: Callable[[jax.Array, Values], jax.Array]) -> Axes:
+    """Metrics of all rungs but the first, from the draws of a run that collected `rungs`.
+
+    :param energy: of a likelihood power and unconstrained values, in nats.
+    """
     fields = mcmc.get_extra_fields(group_by_chain=True)
     rungs, powers = fields["rungs"], np.asarray(fields["likelihood_powers"])[:, -1].mean(0)
     one = jax.tree.map(lambda leaf: leaf[0, 0, 0], rungs)
     unravel = ravel_pytree(one)[1]
     flat = jax.vmap(jax.vmap(jax.vmap(lambda z: ravel_pytree(z)[0])))(rungs)
 
-    def energy(power: jax.Array, position: jax.Array) -> jax.Array:
-        prior, likelihood = potential.tempered(unravel(position))
-        return prior + likelihood(power)
-
     @jax.jit
     def gradients(power: jax.Array, positions: jax.Array) -> jax.Array:
-        return jax.lax.map(jax.grad(partial(energy, power)), positions)
+        return jax.lax.map(jax.grad(lambda position: energy(power, unravel(position))), positions)
 
     found = []
     for k in range(1, len(powers)):

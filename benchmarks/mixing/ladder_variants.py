@@ -356,7 +356,8 @@ def made(name: str, given: Posterior, rungs: int, steps: int, warmup: int, begin
         if name == LOW_RANK:
             kernel = ladder(Variant)
             potential = bnn.potential_of(model, given.split.x, given.split.y)
-            kernel._rung_kernel = with_axes(kernel._rung_kernel, axes_of_a_run(mcmc, potential))
+            axes = axes_of_a_run(mcmc, partial(energy, potential))
+            kernel._rung_kernel = with_axes(kernel._rung_kernel, axes)
             # One more at each of the draws of the first run.
             return Made(kernel, before + sweeps[1] * (rungs - 1))
         moments = moments_of_a_run(mcmc, model, given)

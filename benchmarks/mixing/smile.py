@@ -34,14 +34,38 @@ from numpyro_bnn.samplers.sgmcmc.tuning import TuningContext
 
 # Steps before which nothing is tuned or taken back.
 _FIRST = 10
+# The least variance of the gradient of a weight, in units of the mean over weights.
+_LEAST = 1e-4
 
 
-class NoiseMoments(NamedTuple):
-    """State of :class:`NoiseMetric`: decaying mean and mean squared deviation of the gradient, by weight."""
+class DecayingMoments(NamedTuple):
+    """Decaying mean and mean squared deviation, leaf by leaf, and how many values they have seen."""
 
     mean: PyTree
     variance: PyTree
     seen: jax.Array
+
+    @classmethod
+    def none(cls, like: PyTree) -> "DecayingMoments":
+        """Moments of no value yet."""
+        zeros = jax.tree.map(jnp.zeros_like, like)
+        return cls(zeros, zeros, jnp.asarray(0))
+
+    def add(self, value: PyTree, smoothing: float) -> "DecayingMoments":
+        """The moments with one more value.
+
+        :param smoothing: its weight; at first that of a plain mean, which forgets the start at 0 at once.
+        """
+        share = jnp.maximum(smoothing, 1.0 / (self.seen + 1.0))
+        mean = map_like(lambda m, x: m + share * (x - m), self.mean, value)
+        variance = map_like(
+            lambda v, x, old, new: v + share * ((x - old) * (x - new) - v),
+            self.variance,
+            value,
+            self.mean,
+            mean,
+        )
+        return DecayingMoments(mean, variance, self.seen + 1)
 
 
 @dataclass(frozen=True)
@@ -60,52 +84,28 @@ class NoiseMetric:
     varies = False
     needs_warmup = True
 
-    def init(self, position: PyTree) -> NoiseMoments:
-        zeros = jax.tree.map(jnp.zeros_like, position)
-        return NoiseMoments(zeros, zeros, jnp.asarray(0))
+    def init(self, position: PyTree) -> DecayingMoments:
+        return DecayingMoments.none(position)
 
     def update(
         self,
-        state: NoiseMoments,
+        state: DecayingMoments,
         gradient: PyTree,
         position: PyTree,
         adapting: jax.Array,
         hessian_diagonal: PyTree = None,
-    ) -> NoiseMoments:
-        # Weights of the first steps are those of a plain mean, so that the start at 0 is forgotten at once.
-        share = jnp.maximum(self.smoothing, 1.0 / (state.seen + 1.0))
+    ) -> DecayingMoments:
+        return where_needed(adapting, lambda: state.add(gradient, self.smoothing), state)
 
-        def averaged() -> NoiseMoments:
-            mean = map_like(lambda m, g: m + share * (g - m), state.mean, gradient)
-            variance = map_like(
-                lambda v, g, old, new: v + share * ((g - old) * (g - new) - v),
-                state.variance,
-                gradient,
-                state.mean,
-                mean,
-            )
-            return NoiseMoments(mean, variance, state.seen + 1)
-
-        return where_needed(adapting, averaged, state)
-
-    def inverse_mass_matrix(self, state: NoiseMoments) -> PyTree:
+    def inverse_mass_matrix(self, state: DecayingMoments) -> PyTree:
         overall = total(lambda v: v, state.variance) / size(state.variance)
         known = (state.seen >= 2) & (overall > 0)
-        least = 1e-4
         return map_like(
-            lambda v: jnp.where(known, 1 / jnp.maximum(v / overall, least), 1.0), state.variance
+            lambda v: jnp.where(known, 1 / jnp.maximum(v / overall, _LEAST), 1.0), state.variance
         )
 
-    def divergence(self, state: NoiseMoments) -> PyTree:
+    def divergence(self, state: DecayingMoments) -> PyTree:
         return 0.0
-
-
-class EnergyErrors(NamedTuple):
-    """State of :class:`QuantileTuning`: decaying mean and variance of |ΔE|, and steps so far."""
-
-    mean: jax.Array
-    variance: jax.Array
-    seen: jax.Array
 
 
 def gamma_quantile(probability: float, mean: jax.Array, variance: jax.Array) -> jax.Array:
@@ -137,7 +137,7 @@ class QuantileTuning:
     def begin(self, context: TuningContext, start: ChainStart) -> StepTuning:
         tuned = begin_tuning(start, 0.0)
         zero = jnp.zeros((), jnp.result_type(float))
-        return tuned._replace(averaging=EnergyErrors(zero, zero, jnp.asarray(0)))
+        return tuned._replace(averaging=DecayingMoments.none(zero))
 
     def at_gradient(
         self,
@@ -165,7 +165,8 @@ class QuantileTuning:
         lost = (ready & (error > beyond(self.undone))) | ~finite
         change = jnp.where(large, 1 - self.factor, jnp.where(small, 1 + self.factor, 1.0))
         step_size = (tuned.step_size * change).astype(tuned.step_size.dtype)
-        tuned = tuned._replace(step_size=step_size, averaging=self._with(errors, error, finite))
+        known = chosen(finite, errors.add(error.astype(errors.mean.dtype), self.smoothing), errors)
+        tuned = tuned._replace(step_size=step_size, averaging=known)
         return chosen(~lost, after, self._downhill(context, before, after))._replace(
             adaptation=tuned,
             i=after.i,
@@ -173,15 +174,6 @@ class QuantileTuning:
             estimator=after.estimator,
             preconditioner=after.preconditioner,
         )
-
-    def _with(self, errors: EnergyErrors, error: jax.Array, finite: jax.Array) -> EnergyErrors:
-        share = jnp.maximum(self.smoothing, 1.0 / (errors.seen + 1.0))
-        mean = errors.mean + share * (error - errors.mean)
-        variance = errors.variance + share * (
-            (error - errors.mean) * (error - mean) - errors.variance
-        )
-        new = EnergyErrors(mean, variance, errors.seen + 1)
-        return jax.tree.map(lambda n, o: jnp.where(finite, n, o).astype(o.dtype), new, errors)
 
     @staticmethod
     def _downhill(context: TuningContext, before: SGMCMCState, after: SGMCMCState) -> SGMCMCState:

@@ -35,7 +35,7 @@ def temperature_of_momenta(stats: Mapping[str, ArrayLike]) -> tuple[float, float
     # Only minibatch kernels with momenta, and without a Metropolis decision, record the latter.
     if not {"kinetic_temperature", "gradient_temperature", "temperature"} <= stats.keys():
         return None
-    measured, asked = (np.asarray(stats[f"{n}temperature"]) for n in ("kinetic_", ""))
+    measured, asked = (np.asarray(stats[n]) for n in ("kinetic_temperature", "temperature"))
     blocks = min(_MOST, measured.shape[1] // _SHORTEST)
     if blocks * len(measured) < _FEWEST or not (asked > 0).all():
         return None

@@ -1,5 +1,7 @@
 """Metrics of low rank by rung: what they are learned to be, and that trajectories keep the density."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from benchmarks.mixing.ladder_low_rank import (
     learned_axes,
     with_axes,
 )
-from benchmarks.mixing.ladder_variants import Variant
+from benchmarks.mixing.ladder_variants import Variant, energy
 from numpyro_bnn.samplers.tempering.rung_kernels import RungKernel
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -93,7 +95,7 @@ def test_a_ladder_with_metrics_of_a_first_run_has_the_posterior_of_the_model():
     first.run(jax.random.key(1), *data, extra_fields=("rungs", "likelihood_powers"))
     kernel = ladder()
     potential = bnn.potential_of(hierarchical, *data)
-    axes = axes_of_a_run(first, potential)
+    axes = axes_of_a_run(first, partial(energy, potential))
     kernel._rung_kernel = with_axes(kernel._rung_kernel, axes)
     assert axes.scale.shape[0] == 4
     mcmc = sampler(kernel)

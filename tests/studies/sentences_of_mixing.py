@@ -180,6 +180,15 @@ def images_and_precisions(rows):
         yield "{} on ten digits and {} on two".format(
             *(pair.replace(",", " and") for pair in found)
         )
+    more = "ten digits, 10,000 images"
+    methods = ("Gibbs, HMC", "HMC, collapsed", "Gibbs, SGHMC", mnist_gibbs_words.REFERENCE)
+    first, second, third, last = (
+        both(ends[more, method]).replace(",", " and") for method in methods
+    )
+    yield f"to {first} with Gibbs and HMC, to {second} with precisions integrated out"
+    yield f"to {third} with SGHMC, still falling, and to {last} with the reference"
+    gap = ends[more, "Gibbs, SGHMC"]
+    yield f"{gap['difference']:.3f} ± {gap['its error']:.3f} nats below SGHMC"
     first = next(r for r in rows if r["method"] == "HMC, non-centred, moves")
     assert first["task"] == "ten digits"
     yield f"ran to a precision of {first['mean Dense_0.kernel']:.3f} in warm-up and was at"
@@ -196,8 +205,8 @@ def images_and_precisions(rows):
 def precisions_in_a_sentence(rows):
     ends = ends_of_images(rows)
 
-    def pair(method):
-        row = ends["ten digits", method]
+    def pair(method, task="ten digits"):
+        row = ends[task, method]
         names = ("mean Dense_0.kernel", "mean Dense_0.kernel, second chain")
         return "{:.3g} and {:.3g}".format(*(row[name] for name in names))
 
@@ -207,6 +216,9 @@ def precisions_in_a_sentence(rows):
     yield f"Gibbs with HMC to {pair('Gibbs, HMC')}, collapsed HMC to {pair('HMC, collapsed')}"
     yield f"SGHMC to {pair('Gibbs, SGHMC')}"
     yield f"{sghmc['difference']:.3f} ± {sghmc['its error']:.3f} nats"
+    methods = ("HMC, non-centred, moves, long", "Gibbs, HMC", "HMC, collapsed", "Gibbs, SGHMC")
+    more = (pair(method, "ten digits, 10,000 images") for method in methods)
+    yield f"On 10,000 images the same order: {', '.join(more)}"
 
 
 def modes_in_sentences(rows):

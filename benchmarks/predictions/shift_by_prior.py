@@ -44,6 +44,7 @@ from benchmarks.predictions.shift_by_prior_words import (
     MAP,
     POSTERIOR,
     TEN,
+    ByImage,
 )
 from benchmarks.priors import common_step_hmc as hmc
 from numpyro_bnn import priors
@@ -103,20 +104,31 @@ def inputs_under(prior: float | str, x: np.ndarray) -> Inputs:
 
 
 PRIOR = priors.ByPath({"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)})
-MODULE = bnn.MLP([HIDDEN], CLASSES, jax.nn.relu)
-
-
-def model(x: Any, y: Any = None) -> None:
-    net = bnn.random_module("net", MODULE, PRIOR, x[:1])
-    bnn.likelihoods.categorical(net, y, x=x)
 
 
 @cache
-def full_batch(lengths: tuple[int, int, int]) -> Callable:
+def module_of(units: int) -> Any:
+    return bnn.MLP([units], CLASSES, jax.nn.relu)
+
+
+@cache
+def model_of(units: int) -> Callable:
+    """The model of a network with that many hidden units."""
+
+    def model(x: Any, y: Any = None) -> None:
+        net = bnn.random_module("net", module_of(units), PRIOR, x[:1])
+        bnn.likelihoods.categorical(net, y, x=x)
+
+    return model
+
+
+@cache
+def full_batch(lengths: tuple[int, int, int], units: int) -> Callable:
     """A run of HMC, a function of a key, starts and data."""
 
     def run(key: Any, begin: Any, x: Any, y: Any) -> hmc.Found:
-        return hmc.sample(bnn.potential_of(model, x, y), key, begin, *lengths, FIRST_STEP)
+        energy = bnn.potential_of(model_of(units), x, y)
+        return hmc.sample(energy, key, begin, *lengths, FIRST_STEP)
 
     return jax.jit(run)
 
@@ -124,9 +136,10 @@ def full_batch(lengths: tuple[int, int, int]) -> Callable:
 @jax.jit
 def log_probs(w: Any, x: Any) -> jax.Array:
     """Log class probabilities of draws (chain, draw, …), (chain, draw, image, class)."""
+    module = module_of(w["net/Dense_0.bias"].shape[-1])
 
     def one(w: Any) -> jax.Array:
-        return jax.nn.log_softmax(MODULE.apply({"params": bnn.to_params(w)}, x))
+        return jax.nn.log_softmax(module.apply({"params": bnn.to_params(w)}, x))
 
     return jax.vmap(jax.vmap(one))(w)
 
@@ -176,15 +189,27 @@ def sizes_of(w: Any, inputs: Inputs, dead: np.ndarray, null: np.ndarray) -> Row:
     }
 
 
-def cell(
-    rows: int, subset: int, prior: float | str, *, size: Size, folder: Path | None
-) -> Iterator[Row]:
-    """MAP, the ensemble and the posterior on every shift, a row each for the mean over severities."""
-    data, images = images_of(folder, rows, size.tests, subset)
+class Fitted(NamedTuple):
+    """What came of one training set and prior.
+
+    - **inputs** - what the first layer sees
+    - **networks** - by method, weights by site, (chain, draw, …)
+    - **facts** - of the run of HMC
+    """
+
+    inputs: Inputs
+    networks: dict[str, Any]
+    facts: Row
+
+
+def fitted(
+    data: data_sets.Split, subset: int, prior: float | str, *, size: Size, units: int = HIDDEN
+) -> Fitted:
+    """MAP, the ensemble and the posterior."""
     inputs = inputs_under(prior, data.x)
     x = inputs.of(data.x)
     begin = bnn.optimize(
-        model,
+        model_of(units),
         jax.random.key(subset),
         x,
         data.y,
@@ -194,7 +219,7 @@ def cell(
         tolerance=0.0,
         progress_bar=False,
     )
-    run = full_batch(size.trajectories)(jax.random.key(1000 + subset), begin, x, data.y)
+    run = full_batch(size.trajectories, units)(jax.random.key(1000 + subset), begin, x, data.y)
     draws = {name: jnp.swapaxes(v, 0, 1) for name, v in run.draws.items()}
     members = {name: v[:, None] for name, v in begin.items()}
     networks = {
@@ -203,7 +228,7 @@ def cell(
         POSTERIOR: draws,
         TEN: {name: v[:, -1:] for name, v in draws.items()},
     }
-    shown = np.exp(log_probs(draws, inputs.of(images["none"][0][:JUDGED])))
+    shown = np.exp(log_probs(draws, inputs.of(data.x_test[:JUDGED])))
     facts = {
         "accepted": float(run.accept),
         "step size": float(run.step_size),
@@ -211,14 +236,28 @@ def cell(
         "gradients": int(run.spent),
         **convergence(shown),
     }
+    return Fitted(inputs, networks, facts)
+
+
+def scores_of(found: Fitted, severities: list[np.ndarray], y: np.ndarray) -> dict[str, ByImage]:
+    """Of each method, means over severities of the same images."""
+    seen = [found.inputs.of(one) for one in severities]
+    return {
+        method: words.by_image([np.asarray(log_average(w, one)) for one in seen], y)
+        for method, w in found.networks.items()
+    }
+
+
+def cell(
+    rows: int, subset: int, prior: float | str, *, size: Size, folder: Path | None
+) -> Iterator[Row]:
+    """MAP, the ensemble and the posterior on every shift, a row each for the mean over severities."""
+    data, images = images_of(folder, rows, size.tests, subset)
+    inputs, networks, facts = run = fitted(data, subset, prior, size=size)
     unseen = data.x.max(0) == 0, null_and_first(data.x)[0]
     sizes = {method: sizes_of(w, inputs, *unseen) for method, w in networks.items()}
     for kind, severities in images.items():
-        seen = [inputs.of(one) for one in severities]
-        found = {
-            method: words.by_image([np.asarray(log_average(w, one)) for one in seen], data.y_test)
-            for method, w in networks.items()
-        }
+        found = scores_of(run, severities, data.y_test)
         for method, own in found.items():
             yield {
                 "method": method,

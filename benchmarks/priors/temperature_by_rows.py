@@ -7,6 +7,10 @@ networks whose weight decay was chosen on a fifth of the same training rows.
 - Every posterior is sampled by full-batch HMC (`common_step_hmc`): eight chains, each from a trained network
   of its own, unit mass in coordinates that are standard under the prior, trajectories of about a quarter turn
   of the prior. For one n, all cells have as many trajectories; what they cost in gradients is stored.
+- With shifts an image has a row as it is and one moved by one pixel to each side, and each counts a fifth:
+  U = -log p(w) - Σ_i mean_s log p(y_i | shift_s x_i, w), a bound of the invariant likelihood and the usual
+  meaning of augmentation (Nabarro et al. 2022). Test images are as they are, and the ensemble is trained on
+  the same rows.
 - Some are sampled by minibatch BAOAB with variance-reduced gradients (SVRG) too, what noise is left taken
   off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC.
 
@@ -16,7 +20,8 @@ a jackknife over chains. `tempered_network` has the model, `temperature_verdicts
     python -m benchmarks.priors.temperature_by_rows [--quick]
 
 Sources: Wenzel et al., *How good is the Bayes posterior in deep neural networks really?* (2020); Izmailov et
-al., *What are Bayesian neural network posteriors really like?* (2021), section 7.
+al., *What are Bayesian neural network posteriors really like?* (2021), section 7; Nabarro et al., *Data
+augmentation in Bayesian neural networks and the cold posterior effect* (2022).
 """
 
 import math
@@ -40,6 +45,8 @@ from benchmarks.priors.temperature_verdicts import (
     FULL_BATCH,
     MINIBATCH,
     PRIORS,
+    SHIFTED,
+    UNMOVED,
     averaged,
     findings,
     picture,
@@ -48,7 +55,7 @@ from benchmarks.priors.tempered_network import HIERARCHICAL
 from numpyro_bnn import gradients
 
 TEMPERATURES = (0.03, 0.1, 0.3, 1.0, 3.0)
-KEYS = ("rows", "subset", "prior", "temperature", "method")
+KEYS = ("rows", "subset", "shifts", "prior", "temperature", "method")
 # Where chains of the hierarchical prior begin: networks trained with this α, precisions at 1/α².
 HIERARCHICAL_START = 0.3
 # Step size in standard coordinates that adaptation begins with.
@@ -72,6 +79,12 @@ class Subset(NamedTuple):
     subset: int
     priors: tuple[float | str, ...] = PRIORS
     temperatures: tuple[float, ...] = TEMPERATURES
+    shifts: str = UNMOVED
+
+    @property
+    def where(self) -> tuple[int, int, str]:
+        """What its rows are: how many, which, and whether moved."""
+        return self.rows, self.subset, self.shifts
 
 
 class Size(NamedTuple):
@@ -99,6 +112,7 @@ class Size(NamedTuple):
 
 
 DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+FIXED = PRIORS[:4]
 COLD, FEWER = (0.1, 1.0), (0.1, 0.3, 1.0)
 SIZES = {
     "full": Size(
@@ -110,9 +124,15 @@ SIZES = {
             Subset(300, 1),
             Subset(1000, 1, PRIORS[:2]),
             Subset(1000, 1, PRIORS[2:4], FEWER),
-            Subset(10_000, 0, PRIORS[:4]),
+            Subset(10_000, 0, FIXED),
             Subset(3000, 1, PRIORS[:2]),
             Subset(3000, 1, PRIORS[2:4], FEWER),
+            Subset(1000, 1, (HIERARCHICAL,)),
+            Subset(10_000, 1, FIXED, COLD),
+            Subset(3000, 0, (HIERARCHICAL,), COLD),
+            Subset(300, 0, FIXED, COLD, SHIFTED),
+            Subset(1000, 0, FIXED, COLD, SHIFTED),
+            Subset(3000, 0, PRIORS[1:3], COLD, SHIFTED),
         ),
         ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
         5000,
@@ -170,19 +190,28 @@ def full_batch_run(lengths: tuple[int, int, int], hierarchical: bool) -> Callabl
     """A run of HMC, a function of a key, starts and arguments of the model: one program for all α and T."""
     model = network.tempered(hierarchical)
 
-    def run(key, begin, x, y, alpha, temperature):
-        energy = bnn.potential_of(model, x, y, alpha, temperature)
+    def run(key, begin, x, y, alpha, temperature, share):
+        energy = bnn.potential_of(model, x, y, alpha, temperature, share)
         return hmc.sample(energy, key, begin, *lengths, FIRST_STEP)
 
     return jax.jit(run)
 
 
+def placed(x: np.ndarray, y: np.ndarray, shifts: str) -> tuple[np.ndarray, np.ndarray, np.float32]:
+    """Training rows, with a row for each place of an image where there are shifts; what each row counts."""
+    if shifts == UNMOVED:
+        return x, y, np.float32(1)
+    return *network.with_shifts(x, y), np.float32(1 / network.PLACES)
+
+
 @lru_cache(maxsize=8)
-def trained(folder: Path | None, size: Size, rows: int, subset: int, alpha: float) -> Any:
+def trained(
+    folder: Path | None, size: Size, rows: int, subset: int, shifts: str, alpha: float
+) -> Any:
     """Networks trained on a subset, one for each chain."""
     x, y, *_ = network.images(folder, rows, size.test, subset)
     key = jax.random.key(100 + subset)
-    return network.trained(x, y, alpha, size.chains, size.training, key)
+    return network.trained(*placed(x, y, shifts), alpha, size.chains, size.training, key)
 
 
 def described(found: Scored) -> Row:
@@ -198,18 +227,21 @@ def described(found: Scored) -> Row:
 
 
 @cache
-def ensemble(folder: Path | None, size: Size, rows: int, subset: int) -> tuple[Scored, float]:
+def ensemble(
+    folder: Path | None, size: Size, rows: int, subset: int, shifts: str
+) -> tuple[Scored, float]:
     """A deep ensemble, and the α of its weight decay, best on a held-out fifth of the training rows."""
     x, y, x_test, y_test = network.images(folder, rows, size.test, subset)
     held = len(x) // 5
     held_out = {}
     for alpha in size.decays:
         key = jax.random.key(200 + subset)
-        members = network.trained(x[held:], y[held:], alpha, size.chains, size.training, key)
+        rest = placed(x[held:], y[held:], shifts)
+        members = network.trained(*rest, alpha, size.chains, size.training, key)
         probs = network.probabilities(_as_chains(members), x[:held])
         held_out[alpha] = scored(probs, y[:held]).rows.mean()
     best = max(held_out, key=held_out.get)
-    members = trained(folder, size, rows, subset, best)
+    members = trained(folder, size, rows, subset, shifts, best)
     return scored(network.probabilities(_as_chains(members), x_test), y_test), best
 
 
@@ -223,6 +255,7 @@ def one_run(
     size: Size,
     rows: int,
     subset: int,
+    shifts: str,
     prior: float | str,
     temperature: float,
     method: str,
@@ -232,13 +265,14 @@ def one_run(
     hierarchical = prior == HIERARCHICAL
     alpha = HIERARCHICAL_START if hierarchical else float(prior)
     begin = network.start(
-        trained(folder, size, rows, subset, alpha), alpha, temperature, hierarchical
+        trained(folder, size, rows, subset, shifts, alpha), alpha, temperature, hierarchical
     )
     key = jax.random.key(10 + subset)
     # As arrays, so that other values are not another program.
-    args = x, y, np.float32(alpha), np.float32(temperature)
+    x, y, share = placed(x, y, shifts)
+    args = x, y, np.float32(alpha), np.float32(temperature), share
     sample = full_batch if method == FULL_BATCH else minibatch
-    u, cost = sample(size, hierarchical, key, begin, args)
+    u, cost = sample(size, rows, hierarchical, key, begin, args)
     w = network.weights(u, math.sqrt(temperature) * (1.0 if hierarchical else alpha))
     probs = network.probabilities(w, x_test)
     found = scored(probs, y_test)
@@ -246,10 +280,10 @@ def one_run(
 
 
 def full_batch(
-    size: Size, hierarchical: bool, key: Any, begin: Any, args: tuple
+    size: Size, rows: int, hierarchical: bool, key: Any, begin: Any, args: tuple
 ) -> tuple[Any, Row]:
     """Standard coordinates (chain, draw, …) by site from HMC, and what the run took."""
-    lengths = next(own for most, *own in size.trajectories if len(args[0]) <= most)
+    lengths = next(own for most, *own in size.trajectories if rows <= most)
     run = full_batch_run(tuple(lengths), hierarchical)(key, begin, *args)
     u = {
         name: jnp.exp(v) if name.endswith("precision") else v
@@ -264,7 +298,9 @@ def full_batch(
     }
 
 
-def minibatch(size: Size, hierarchical: bool, key: Any, begin: Any, args: tuple) -> tuple[Any, Row]:
+def minibatch(
+    size: Size, rows: int, hierarchical: bool, key: Any, begin: Any, args: tuple
+) -> tuple[Any, Row]:
     """Standard coordinates (chain, draw, …) by site from BAOAB, and what the run took."""
     mcmc = minibatch_run(size, hierarchical)
     fields = ("step_size", "kinetic_temperature", "gradient_temperature")
@@ -275,16 +311,16 @@ def minibatch(size: Size, hierarchical: bool, key: Any, begin: Any, args: tuple)
         "along gradients": along,
         "step size": step,
         # As many as would cost the same on all rows.
-        "gradients": round(3 * size.batch / len(args[0]) * size.steps),
+        "gradients": round(3 * size.batch / rows * size.steps),
         "draws": size.kept,
     }
 
 
 def cell(
-    rows: int, subset: int, prior: float | str, *, size: Size, folder: Path | None
+    rows: int, subset: int, shifts: str, prior: float | str, *, size: Size, folder: Path | None
 ) -> Iterator[Row]:
     """All temperatures of one prior and subset beside T = 1 and the ensemble; or the ensemble itself."""
-    trained_networks, decay = ensemble(folder, size, rows, subset)
+    trained_networks, decay = ensemble(folder, size, rows, subset, shifts)
     if prior == ENSEMBLE:
         yield described(trained_networks) | {
             "temperature": 0.0,
@@ -292,8 +328,9 @@ def cell(
             "decay": decay,
         }
         return
-    (asked,) = (s for s in size.subsets if s[:2] == (rows, subset) and prior in s.priors)
-    run = partial(one_run, folder, size, rows, subset, prior)
+    here = rows, subset, shifts
+    (asked,) = (s for s in size.subsets if s.where == here and prior in s.priors)
+    run = partial(one_run, folder, size, *here, prior)
     found = {t: run(t, FULL_BATCH) for t in asked.temperatures}
     for t, (row, own) in found.items():
         yield row | {
@@ -302,8 +339,8 @@ def cell(
             **against(own, found[1.0][1], "gain"),
             **against_ensemble(own, trained_networks),
         }
-    for *here, temperatures in size.both:
-        for t in temperatures if here == [rows, subset, prior] else ():
+    for *both, temperatures in size.both:
+        for t in temperatures if both == [rows, subset, prior] and shifts == UNMOVED else ():
             row, own = run(t, MINIBATCH)
             yield row | {
                 "temperature": t,
@@ -319,10 +356,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, KEYS, given)
     study.run(
         [
-            {"rows": rows, "subset": subset, "prior": prior}
+            dict(zip(KEYS, (*where, prior)))
             # An ensemble stands beside several entries of the same rows.
-            for rows, subset, prior in dict.fromkeys(
-                (*asked[:2], prior) for asked in size.subsets for prior in (ENSEMBLE, *asked.priors)
+            for *where, prior in dict.fromkeys(
+                (*asked.where, prior)
+                for asked in size.subsets
+                for prior in (ENSEMBLE, *asked.priors)
             )
         ],
         partial(cell, size=size, folder=given.data),

@@ -16,6 +16,8 @@ from benchmarks.priors.tempered_network import HIERARCHICAL
 # α of N(0, α²), and the hierarchical prior.
 PRIORS: tuple[float | str, ...] = (0.1, 0.3, 1.0, 2.0, HIERARCHICAL)
 FULL_BATCH, MINIBATCH, ENSEMBLE = "HMC", "BAOAB, SVRG", "ensemble"
+# Images as they are, and as they are or moved by one pixel.
+UNMOVED, SHIFTED = "none", "one pixel"
 # How far the kinetic temperature of a minibatch run may be from T.
 HEAT = 0.05
 
@@ -33,13 +35,14 @@ def gap_of(rows: Sequence[Row], name: str) -> Gap:
 class Verdict(NamedTuple):
     """What temperatures do for one prior and number of rows.
 
-    - **rows**, **prior**, **subsets** - subsets counts those that have the temperature
+    - **rows**, **shifts**, **prior**, **subsets** - subsets counts those that have the temperature
     - **gains** - log score over that at T = 1, by temperature
     - **over_ensemble** - log score at T = 1 over the ensemble's
     - **rhat** - median R-hats of predictions, the largest over temperatures and subsets
     """
 
     rows: int
+    shifts: str
     prior: float | str
     subsets: int
     gains: dict[float, Gap]
@@ -63,20 +66,30 @@ class Verdict(NamedTuple):
 
 
 def verdicts(rows: Sequence[Row]) -> list[Verdict]:
-    """One verdict for each number of rows and prior, of the runs of HMC."""
+    """One verdict for each number of rows and prior, without shifts and with them, of the runs of HMC."""
     made = []
     sampled = select(rows, method=FULL_BATCH)
-    for count in sorted({r["rows"] for r in sampled}):
+    wheres = {(r["shifts"], r["rows"]) for r in sampled}
+    for shifts, count in sorted(wheres, key=lambda one: (one[0] != UNMOVED, one[1])):
         for prior in PRIORS:
-            own = [r for r in sampled if (r["rows"], r["prior"]) == (count, prior)]
+            own = select(sampled, shifts=shifts, rows=count, prior=prior)
             if not own:
                 continue
             by = {t: select(own, temperature=t) for t in sorted({r["temperature"] for r in own})}
             gains = {t: gap_of(found, "gain") for t, found in by.items()} | {1.0: Gap(0.0, 0.0)}
             ensemble_gap = gap_of(by[1.0], "over ensemble")
             rhat = max(r["median R-hat"] for r in own)
-            made.append(Verdict(count, prior, len(by[1.0]), gains, ensemble_gap, rhat))
+            made.append(Verdict(count, shifts, prior, len(by[1.0]), gains, ensemble_gap, rhat))
     return made
+
+
+def by_shifts(rows: Sequence[Row]) -> dict[str, list[Verdict]]:
+    """Verdicts without shifts, and with them if there are any."""
+    found = verdicts(rows)
+    return {
+        name: [v for v in found if v.shifts == name]
+        for name in dict.fromkeys(v.shifts for v in found)
+    }
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
@@ -84,6 +97,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return [
         {
             "rows": f"{v.rows}",
+            "shifts": v.shifts,
             "α": name_of(v.prior),
             "subsets": f"{v.subsets}",
             "best T": f"{v.best:g}",
@@ -117,13 +131,14 @@ def beside_hmc(rows: Sequence[Row]) -> list[Row]:
 
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """For which rows and priors T = 1 is best, in words."""
-    found = verdicts(rows)
-    good = [f"({v.rows}, {name_of(v.prior)})" for v in found if v.one_is_best]
-    yield f"T = 1 is within two errors of the best in {len(good)} of {len(found)}: {', '.join(good)}."
-    for v in found:
-        if v.better:
-            named = ", ".join(f"T = {t:g} ({v.gains[t]})" for t in v.better)
-            yield f"{v.rows} rows, α {name_of(v.prior)}: better than T = 1: {named}."
+    for shifts, found in by_shifts(rows).items():
+        good = [f"({v.rows}, {name_of(v.prior)})" for v in found if v.one_is_best]
+        count = f"{len(good)} of {len(found)}: {', '.join(good)}"
+        yield f"Shifts: {shifts}. T = 1 is within two errors of the best in {count}."
+        for v in found:
+            if v.better:
+                named = ", ".join(f"T = {t:g} ({v.gains[t]})" for t in v.better)
+                yield f"{v.rows} rows, α {name_of(v.prior)}: better than T = 1: {named}."
     for line in beside_hmc(rows):
         yield ", ".join(f"{name} {value}" for name, value in line.items())
 
@@ -134,11 +149,12 @@ def picture(rows: Sequence[Row]) -> Any:
 
     from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
-    found = verdicts(rows)
+    moved = by_shifts(rows)
+    found = moved[UNMOVED]
     counts = list(dict.fromkeys(v.rows for v in found))
     curves = [n for n in counts if any(len(v.gains) > 2 for v in found if v.rows == n)] or counts
-    figure = plt.figure(figsize=(11, 8), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 0.95))
+    figure = plt.figure(figsize=(11, 5 + 3 * len(moved)), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(1.05, len(moved)))
     axes = above.subplots(1, len(curves), squeeze=False, sharey=True)[0]
     for ax, count in zip(axes, curves):
         for index, prior in enumerate(PRIORS):
@@ -158,10 +174,13 @@ def picture(rows: Sequence[Row]) -> Any:
     named = {k: v for ax in axes for v, k in zip(*ax.get_legend_handles_labels())}
     axes[0].set_ylim(-0.5, 0.3)
     above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
-    maps = below.subplots(1, 2)
     below.suptitle("nats; in brackets: within two standard errors of zero", fontsize="medium")
-    _map(maps[0], found, "log score at T = 0.1 over T = 1", lambda v: v.gains[0.1])
-    _map(maps[1], found, "log score at T = 1 over the ensemble", lambda v: v.over_ensemble)
+    for maps, (shifts, some) in zip(below.subplots(len(moved), 2, squeeze=False), moved.items()):
+        more = "" if shifts == UNMOVED else f", images moved by {shifts}"
+        _map(maps[0], some, f"log score at T = 0.1 over T = 1{more}", lambda v: v.gains[0.1])
+        _map(
+            maps[1], some, f"log score at T = 1 over the ensemble{more}", lambda v: v.over_ensemble
+        )
     return figure
 
 

@@ -38,6 +38,8 @@ SHAPES = {
     "Dense_1.bias": (CLASSES,),
 }
 HIERARCHICAL = "hierarchical"
+# Where an image may be with shifts: as it is, and moved by one pixel up, down, left and right.
+PLACES = 5
 MODULE = bnn.MLP([HIDDEN], CLASSES, jax.nn.relu)
 
 
@@ -56,6 +58,17 @@ def images(folder: Path | None, num_rows: int, num_test: int, subset: int) -> Ro
     train, test = mnist(folder, num_rows, 1, seed=subset), mnist(folder, 1, num_test, seed=0)
     x, x_test = np.asarray(pooled(train.x)), np.asarray(pooled(test.x_test))
     return Rows(x, train.y, x_test, test.y_test)
+
+
+def with_shifts(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Images (rows, 196) as they are and moved by one pixel to each side, zeros coming in; their classes.
+
+    :return: (:data:`PLACES` rows, 196) and (:data:`PLACES` rows,), all images at one place after the other.
+    """
+    wide = np.pad(x.reshape(-1, 14, 14), ((0, 0), (1, 1), (1, 1)))
+    places = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
+    moved = [wide[:, i : i + 14, j : j + 14].reshape(len(x), -1) for i, j in places]
+    return np.concatenate(moved), np.tile(y, len(places))
 
 
 def weights(u: Mapping[str, Any], spread: Any) -> dict[str, Any]:
@@ -85,10 +98,11 @@ def logits(w: Mapping[str, Any], x: Any) -> jax.Array:
 def tempered(hierarchical: bool) -> Callable:
     """The posterior at a temperature as a model in standard coordinates; see the module.
 
-    The model's arguments are images, classes, α (not used by the hierarchical prior) and T.
+    The model's arguments are images, classes, α (not used by the hierarchical prior), T, and the share of one
+    in the likelihood that a row counts: 1 / PLACES where each image has as many rows.
     """
 
-    def model(x, y=None, alpha=1.0, temperature=1.0):
+    def model(x, y=None, alpha=1.0, temperature=1.0, share=1.0):
         u = {}
         for path, shape in SHAPES.items():
             site = f"net/{path}"
@@ -99,7 +113,7 @@ def tempered(hierarchical: bool) -> Callable:
                 )
             u[site] = numpyro.sample(site, dist.Normal().expand(shape).to_event(len(shape)))
         spread = jnp.sqrt(temperature) * (1.0 if hierarchical else alpha)
-        with numpyro.plate("data", len(x)) as rows, scale(scale=1 / temperature):
+        with numpyro.plate("data", len(x)) as rows, scale(scale=share / temperature):
             given = None if y is None else jnp.asarray(y)[rows]
             here = logits(weights(u, spread), jnp.asarray(x)[rows])
             numpyro.sample("y", dist.Categorical(logits=here), obs=given)
@@ -107,15 +121,19 @@ def tempered(hierarchical: bool) -> Callable:
     return model
 
 
-def trainable(x, y=None, alpha=1.0):
+def trainable(x, y=None, alpha=1.0, share=1.0):
     """The posterior at T = 1 with prior N(0, α²), in weights: its modes are networks with weight decay."""
     net = bnn.random_module("net", MODULE, bnn.priors.Normal(alpha), x[:1])
-    bnn.likelihoods.categorical(net, y, x=x)
+    with scale(scale=share):
+        bnn.likelihoods.categorical(net, y, x=x)
 
 
-def trained(x: np.ndarray, y: np.ndarray, alpha: float, num: int, steps: int, key: Any) -> Any:
+def trained(
+    x: np.ndarray, y: np.ndarray, share: float, alpha: float, num: int, steps: int, key: Any
+) -> Any:
     """Weights of networks trained with weight decay 1/α²: (member, …) by path.
 
+    :param share: of one in the likelihood, that a row counts.
     :param num: networks, each from a start of its own.
     :param steps: of Adam, on minibatches of at most 200 rows; they fall from 0.01 to 0 as half a cosine.
     """
@@ -125,6 +143,7 @@ def trained(x: np.ndarray, y: np.ndarray, alpha: float, num: int, steps: int, ke
         x,
         y,
         jnp.float32(alpha),
+        jnp.float32(share),
         num_chains=num,
         num_steps=steps,
         optimizer=_optimizer(steps),

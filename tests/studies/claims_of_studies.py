@@ -17,8 +17,10 @@ from sentences_of_studies import (
     averages_of_few_draws,
     beside_full_batch,
     better_beyond_two_errors,
+    both_subsets_of_many_rows,
     boundary_in_a_sentence,
     cold_in_a_sentence,
+    cold_with_shifts,
     columns_of_noise,
     covered,
     decays_of_ensembles,
@@ -30,6 +32,7 @@ from sentences_of_studies import (
     gains_over_bde,
     lines_of,
     networks_averaged,
+    noise_by_spread,
     not_converged,
     on_one_vector,
     polynomials_in_a_sentence,
@@ -43,12 +46,15 @@ from benchmarks.predictions import (
     averaging_or_width,
     boundary_by_rows,
     polynomials,
+    shift_by_width,
 )
 from benchmarks.priors import temperature_by_rows
 
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
-COLD = {"rows": 1000, "subset": 0, "prior": 0.3, "temperature": 0.1, "method": "HMC"}
+SUBSET = {"rows": 1000, "subset": 0, "shifts": "none"}
+COLD = SUBSET | {"prior": 0.3, "temperature": 0.1, "method": "HMC"}
 NOISED = {"rows": 3000, "subset": 1, "prior": 1, "method": "posterior"}
+DARK = {"units": 50, "prior": 0.1, "method": "posterior", "pixels": "dead"}
 NOISY = {"data": "yacht", "prior": "unit", "noise_columns": 10, "split": 2}
 
 CLAIMS = {
@@ -168,6 +174,12 @@ CLAIMS = {
         {**NOISED, "kind": "dead pixels"},
         "log score",
     ),
+    "shift_by_width": Claim(
+        "predictions/shift_by_width", (PREDICTIONS,), lines_of(shift_by_width), DARK, "cost"
+    ),
+    "shift_by_width: sentences": Claim(
+        "predictions/shift_by_width", (PREDICTIONS,), noise_by_spread, DARK, "spread"
+    ),
     "evidence": Claim(
         "priors/evidence",
         (PRIORS,),
@@ -207,8 +219,22 @@ CLAIMS = {
         "priors/temperature_by_rows",
         (PRIORS,),
         decays_of_ensembles,
-        {"rows": 1000, "subset": 0, "method": "ensemble"},
+        SUBSET | {"method": "ensemble"},
         "decay",
+    ),
+    "temperature_by_rows: shifts": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        cold_with_shifts,
+        COLD | {"shifts": "one pixel"},
+        "gain",
+    ),
+    "temperature_by_rows: subsets": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        both_subsets_of_many_rows,
+        COLD | {"rows": 10_000, "subset": 1},
+        "gain",
     ),
     "temperature_by_rows: sentence": Claim(
         "priors/temperature_by_rows", (EVIDENCE,), cold_in_a_sentence, COLD, "gain"

@@ -3,12 +3,14 @@
 import numpy as np
 from pages_of_studies import line, number, with_error
 
+from benchmarks._shared.sampled_runs import select
 from benchmarks.predictions import (
     averaging_or_width,
     boundary_by_rows,
     calibration,
     out_of_distribution,
     polynomials,
+    shift_by_width,
     tabular_report,
 )
 from benchmarks.priors import evidence, hierarchy_helps, temperature_verdicts, weight_decay
@@ -178,14 +180,15 @@ def beside_full_batch(rows):
 
 
 def _by_rows_and_prior(rows):
-    return {(v.rows, v.prior): v for v in temperature_verdicts.verdicts(rows)}
+    plain = temperature_verdicts.by_shifts(rows)[temperature_verdicts.UNMOVED]
+    return {(v.rows, v.prior): v for v in plain}
 
 
 def averages_of_few_draws(rows):
     """What T = 0.1 would gain over T = 1 by the scores of averages as they are, 1000 rows."""
     found = []
     for prior in (1, 2):
-        own = [r for r in rows if (r["rows"], r["prior"], r["method"]) == (1000, prior, "HMC")]
+        own = select(rows, rows=1000, shifts="none", prior=prior, method="HMC")
         cold, one = (
             np.mean([r["log_score"] for r in own if r["temperature"] == t]) for t in (0.1, 1)
         )
@@ -195,7 +198,8 @@ def averages_of_few_draws(rows):
 
 def decays_of_ensembles(rows):
     found = sorted({r["decay"] for r in rows if r["method"] == "ensemble"})
-    yield f"chose α = {' or '.join(f'{v:g}' for v in found)}"
+    *others, last = (f"{value:g}" for value in found)
+    yield f"chose α = {', '.join(others)} or {last}"
 
 
 def cold_in_a_sentence(rows):
@@ -209,6 +213,53 @@ def cold_in_a_sentence(rows):
     yield "T = 1 gains {}, {} and {} over a deep ensemble".format(*over)
     many = [str(found[10_000, prior].gains[0.1]) for prior in (0.3, 1, 2)]
     yield "On 10,000 images T = 0.1 gains {}, {} and {}".format(*many)
+    shifts = temperature_verdicts.by_shifts(rows)[temperature_verdicts.SHIFTED]
+    moved = [str(v.gains[0.1]) for v in shifts if v.rows == 1000 and v.prior in (0.3, 1, 2)]
+    yield "With shifts by one pixel it gains {}, {} and {} on 1000 images".format(*moved)
+
+
+def noise_by_spread(rows):
+    """What noise costs the posterior beyond MAP, by how much the images say of the weights there."""
+    found = select(rows, method=shift_by_width.POSTERIOR)
+    dead, live, bright = (select(found, pixels=p) for p in ("dead", "live", "bright"))
+    yield "of {:.2f} to {:.2f}, in all {}".format(*_range(dead, "spread"), len(dead))
+    assert all(shift_by_width.beyond_map(row).is_sure for row in dead)
+    narrow, middle, wide = ([r for r in live if r["units"] == count] for count in (4, 12, 50))
+    for own in (narrow, middle, wide):
+        spreads = "spread {:.2f} to {:.2f}".format(*_range(own, "spread"))
+        yield f"{spreads}, {' to '.join(number(v, 3) for v in _range(own, 'beyond MAP'))}"
+    yield "from {:.2f} to {:.2f} in every setting".format(*_range(found, "size"))
+    few = [r for r in bright if r["units"] == 4]
+    yield "down to {:.2f} at bright pixels".format(_range(few, "spread")[0])
+
+
+def _range(rows, column):
+    values = [row[column] for row in rows]
+    return min(values), max(values)
+
+
+def cold_with_shifts(rows):
+    """What T = 0.1 gains over T = 1 with shifts, and by how much it is then above the ensemble."""
+    shifts = temperature_verdicts.SHIFTED
+    moved = {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
+    gains = [str(moved[n, a].gains[0.1]) for n in (300, 1000) for a in (0.3, 1, 2)]
+    yield "gains {}, {} and {} nats with 300 rows, {}, {} and {} with 1000".format(*gains)
+    cold = select(rows, shifts=shifts, temperature=0.1)
+    above = [
+        number(select(cold, rows=count, prior=a)[0]["over ensemble"], 3)
+        for count in (300, 1000)
+        for a in (1, 2)
+    ]
+    yield "{} and {} nats above it with 300 rows and α of 1 and 2, {} and {} with 1000".format(
+        *above
+    )
+
+
+def both_subsets_of_many_rows(rows):
+    """What T = 0.1 gains over T = 1 with 10,000 rows, on each subset."""
+    cold = select(rows, rows=10_000, temperature=0.1)
+    gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3)]
+    yield "{} and {} nats with α = 0.1, {} and {} with 0.3".format(*gains[0], *gains[1])
 
 
 def correlated(rows):

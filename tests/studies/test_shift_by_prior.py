@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from benchmarks._shared import mnist_posteriors
-from benchmarks.predictions import shift_by_prior, shift_by_prior_words
+from benchmarks.predictions import shift_by_prior, shift_by_prior_words, shift_by_width
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -53,3 +53,21 @@ def test_differences_are_paired_by_image_and_joined_over_subsets():
     assert words.failures(rows, "gap", 1, {"rows": 3000}) == []
     rows = [{**r, "gap": 2 * r["gap"] + 1} for r in rows]
     assert words.failures(rows, "gap", 1, {"rows": 3000}) == ["blur 1.800 ± 0.854"]
+
+
+def test_the_spread_of_weights_is_within_chains_and_apart_from_their_size():
+    """Weights of ±1 around a mean of 3, which differs in sign between chains."""
+    signs = np.array([-1.0, 1.0])
+    kernels = (3 * signs[:, None] + signs)[..., None, None] * np.ones((3, 2), np.float32)
+    assert shift_by_width.spread_of(kernels) == pytest.approx(2**0.5)
+
+
+def test_pixels_are_grouped_by_how_many_images_have_them():
+    x = np.zeros((6, 3), np.float32)
+    x[0, 1] = x[:2, 2] = 0.5
+    groups = shift_by_width.groups_of(x)
+    assert {name: mask.tolist() for name, mask in groups.items()} == {
+        "dead": [True, False, False],
+        "live": [False, True, True],
+        "bright": [False, False, True],
+    }

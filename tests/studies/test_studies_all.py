@@ -233,6 +233,7 @@ TOYS = [
 MAY_STAY = {
     "predictions.covariate_shift",
     "predictions.shift_by_prior",
+    "predictions.shift_by_width",
     "predictions.out_of_distribution",
     "mixing.mnist_gibbs",
     "mixing.mnist_all_images",

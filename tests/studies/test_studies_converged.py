@@ -125,6 +125,7 @@ CONVERGED = {
     "predictions/sgd_as_inference": lambda: said("predictions/sgd_as_inference"),
     "predictions/covariate_shift": lambda: images("predictions/covariate_shift"),
     "predictions/shift_by_prior": lambda: images("predictions/shift_by_prior", "rows", "subset"),
+    "predictions/shift_by_width": lambda: images("predictions/shift_by_width", "units"),
     "predictions/out_of_distribution": lambda: images("predictions/out_of_distribution"),
     "priors/hierarchy_helps": lambda: by_limits("priors/hierarchy_helps", "max_rhat", "min_ess"),
     "priors/prior_scale": lambda: said("priors/prior_scale"),

@@ -63,6 +63,35 @@ def test_the_energy_in_standard_coordinates_is_that_of_the_posterior_over_t(hier
     assert abs(expected) > 1
 
 
+def test_a_row_for_each_place_of_an_image_counts_as_one_image():
+    """With shifts the energy has the mean over places of each image's log probability."""
+    x, y = _images()
+    moved, classes, share = study.placed(x, y, verdicts.SHIFTED)
+    assert moved.shape == (5 * 4, 196)
+    assert share == pytest.approx(1 / 5)
+    square, by_place = x.reshape(-1, 14, 14), moved.reshape(5, 4, 14, 14)
+    np.testing.assert_array_equal(by_place[0], square)
+    np.testing.assert_array_equal(classes, np.tile(y, 5))
+    for place, axis, by in ((1, 1, 1), (2, 1, -1), (3, 2, 1), (4, 2, -1)):
+        # Nothing comes in at the other side.
+        edge = 0 if by > 0 else -1
+        shifted = np.roll(square, by, axis)
+        np.moveaxis(shifted, axis, 0)[edge] = 0
+        np.testing.assert_array_equal(by_place[place], shifted)
+    energy = jax.jit(bnn.potential_of(network.tempered(False), moved, classes, 1.0, 0.5, share))
+    logits = jax.jit(network.logits)
+
+    def expected(u):
+        logs = jax.nn.log_softmax(logits(network.weights(u, 0.5**0.5), moved))
+        of_images = np.asarray(logs)[np.arange(20), classes].reshape(5, 4).mean(0)
+        return sum((v**2).sum() / 2 for v in u.values()) - of_images.sum() / 0.5
+
+    one, two = (_standard(seed, False) for seed in (1, 2))
+    found = energy(one) - energy(two)
+    np.testing.assert_allclose(found, expected(one) - expected(two), rtol=1e-4, atol=0.02)
+    assert study.placed(x, y, verdicts.UNMOVED) == (x, y, 1)
+
+
 def test_trained_networks_are_where_chains_begin():
     rng = np.random.default_rng(0)
     w = {k: jnp.asarray(rng.normal(size=(3, *s)), jnp.float32) for k, s in network.SHAPES.items()}
@@ -148,6 +177,7 @@ def _row(rows, subset, temperature, gain, prior=1):
     gap = {"gain": gain, "gain rows": 0.003, "gain chains": 0.004}
     ensemble = {"over ensemble": 0.2, "over ensemble rows": 0.0, "over ensemble chains": 0.0}
     own = {"rows": rows, "subset": subset, "prior": prior, "temperature": temperature}
+    own |= {"shifts": verdicts.UNMOVED}
     return own | gap | ensemble | {"method": "HMC", "median R-hat": 1.0 + temperature}
 
 
@@ -171,6 +201,16 @@ def test_t_of_one_is_best_unless_another_is_more_than_two_errors_above():
     first, _ = verdicts.averaged(rows)
     assert first["T = 0.1 over T = 1"] == "0.009 ± 0.005"
     assert first["T = 1 within two errors of it"] == "yes"
+
+
+def test_runs_with_shifts_have_verdicts_of_their_own():
+    rows = [_row(300, 0, t, g) for t, g in ((0.1, 0.009), (1, 0))]
+    rows += [r | {"shifts": verdicts.SHIFTED, "gain": 5 * r["gain"]} for r in rows]
+    plain, moved = verdicts.verdicts(rows)
+    assert (plain.shifts, plain.one_is_best) == (verdicts.UNMOVED, True)
+    assert (moved.shifts, moved.better) == (verdicts.SHIFTED, [0.1])
+    assert verdicts.by_shifts(rows) == {verdicts.UNMOVED: [plain], verdicts.SHIFTED: [moved]}
+    assert list(verdicts.by_shifts(rows[:2])) == [verdicts.UNMOVED]
 
 
 def test_every_number_of_rows_has_trajectories_and_t_of_one():

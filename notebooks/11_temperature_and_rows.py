@@ -20,7 +20,7 @@
 #
 # This notebook asks the question in small, where every run takes seconds: the digits of
 # scikit-learn, one hidden layer, a prior N(0, α²) for every weight. Then it shows the answer in
-# large, a study of NUMBER runs (all but four of full-batch Hamiltonian Monte Carlo) on up to 10,000
+# large, a study of 176 runs (all but four of full-batch Hamiltonian Monte Carlo) on up to 10,000
 # images, whose rows are stored with this package's benchmarks.
 #
 # Source of the question: Wenzel et al., *How good is the Bayes posterior in deep neural networks
@@ -156,14 +156,14 @@ print("T = 0.1 over T = 1, with shifts:", diagram("gain", 0.1, "one pixel").roun
 print("T = 1 over ensemble:", diagram("over ensemble", 1.0, "one pixel").round(3), sep="\n")
 
 # %% [markdown]
-# Read it by lines. With α = 0.3 a colder posterior is better at each number of rows; the gain
+# Read the first by lines. With α = 0.3 a colder posterior is better at each number of rows; the gain
 # falls from 0.03 nats to 0.014 as rows grow to 10,000. With α = 1 it is 0.015 or less from 1000 rows
 # on, and with α = 2 no difference from T = 1 is seen there. The posterior at T = 1 is worse than a
 # deep ensemble under narrow priors and better under wide ones, once there are 1000 rows.
 #
-# With shifts T = 0.1 gains three times as much as without, and more, but for α = 0.1, and T = 1 is below the
-# ensemble at every number of rows: the prior is the same, so that this gain is made by a likelihood
-# that counts five images as one.
+# With shifts T = 0.1 gains two to three times as much as without under α = 0.3, five times and more
+# under the wider priors, and T = 1 is below the ensemble at every number of rows. The prior is the
+# same, so that this gain is made by a likelihood that counts five images as one.
 #
 # So the papers may all be right, each with its own prior, likelihood and number of images: there is no
 # temperature that is best for networks as such.
@@ -179,4 +179,4 @@ print("T = 1 over ensemble:", diagram("over ensemble", 1.0, "one pixel").round(3
 #
 # To ask the question of your own network, change `network` and the data above, and look at R-hat
 # before you look at the scores. To run the study: `python -m benchmarks.priors.temperature_by_rows`
-# from the root of the checkout, an hour and a quarter on one core without the 10,000 rows.
+# from the root of the checkout, some three hours on one core without the first 10,000 rows.

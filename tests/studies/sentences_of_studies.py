@@ -244,15 +244,21 @@ def cold_with_shifts(rows):
     moved = {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
     gains = [str(moved[n, a].gains[0.1]) for n in (300, 1000) for a in (0.3, 1, 2)]
     yield "gains {}, {} and {} nats with 300 rows, {}, {} and {} with 1000".format(*gains)
+    yield "{} and {} with 3000".format(*(moved[3000, a].gains[0.1] for a in (0.3, 1)))
+    plain = _by_rows_and_prior(rows)
+    times = {key: moved[key].gains[0.1].value / plain[key].gains[0.1].value for key in moved}
+    narrow, wide = ([v for (_, a), v in times.items() if a in some] for some in ((0.3,), (1, 2)))
+    yield f"{min(narrow):.1f} to {max(narrow):.1f} times as much as without for α = 0.3"
+    yield f"{min(wide):.1f} times and more for the others"
+    below = [v.over_ensemble for v in moved.values()]
+    assert all(gap.value < 0 and gap.is_sure for gap in below)
     cold = select(rows, shifts=shifts, temperature=0.1)
-    above = [
-        number(select(cold, rows=count, prior=a)[0]["over ensemble"], 3)
-        for count in (300, 1000)
-        for a in (1, 2)
-    ]
+    pairs = [(count, a) for count in (300, 1000) for a in (1, 2)] + [(3000, 1)]
+    above = [number(select(cold, rows=count, prior=a)[0]["over ensemble"], 3) for count, a in pairs]
     yield "{} and {} nats above it with 300 rows and α of 1 and 2, {} and {} with 1000".format(
-        *above
+        *above[:4]
     )
+    yield f"{above[4]} with 3000 and α = 1"
 
 
 def both_subsets_of_many_rows(rows):

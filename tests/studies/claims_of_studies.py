@@ -40,6 +40,7 @@ from sentences_of_studies import (
     third_table,
     training_beside_modes,
     wide_tables,
+    yacht_in_sentences,
 )
 
 from benchmarks.predictions import (
@@ -185,6 +186,13 @@ CLAIMS = {
         (PRIORS,),
         evidence_in_sentences,
         {"data": "function", "width": 32, "activation": "tanh", "prior": "group"},
+        "log_evidence",
+    ),
+    "evidence: yacht": Claim(
+        "priors/evidence",
+        (PRIORS,),
+        yacht_in_sentences,
+        {"data": "yacht", "width": 2, "layers": 1, "activation": "tanh", "prior": "group"},
         "log_evidence",
     ),
     "evidence: sentence": Claim(

@@ -1,5 +1,7 @@
 """What the other pages say of stored rows: lines of tables, and numbers as they stand in sentences."""
 
+from itertools import chain
+
 import numpy as np
 from pages_of_studies import line, number, with_error
 
@@ -264,8 +266,8 @@ def cold_with_shifts(rows):
 def both_subsets_of_many_rows(rows):
     """What T = 0.1 gains over T = 1 with 10,000 rows, on each subset."""
     cold = select(rows, rows=10_000, temperature=0.1)
-    gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3)]
-    yield "{} and {} nats with α = 0.1, {} and {} with 0.3".format(*gains[0], *gains[1])
+    gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3, 1)]
+    yield "{} and {} nats with α = 0.1, {} and {} with 0.3, {} and {} with 1".format(*chain(*gains))
 
 
 def correlated(rows):
@@ -317,3 +319,16 @@ def evidence_in_sentences(rows):
         f"{max(r['log_evidence_error'] for r in integrated):.2f} nats, R-hat of predictions at most "
         f"{max(r['max_rhat'] for r in integrated):.3f}"
     )
+
+
+def yacht_in_sentences(rows):
+    """Which models of yacht have a verdict, and what the evidence of all is worth there."""
+    every = select(rows, data="yacht")
+    judged = [row for row in every if row["verdict"] != "no verdict"]
+    assert {(r["width"], r["layers"], r["prior"]) for r in judged} == {(2, 1, "group")}
+    tanh, relu = judged
+    evidences = (with_error((r["log_evidence"], r["log_evidence_error"]), 1) for r in judged)
+    yield "log evidence {} (tanh) and {} (relu)".format(*evidences)
+    yield f"with {tanh['round_trips_fewest']} and {relu['round_trips_fewest']} round trips"
+    value = evidence.rank_correlation(*evidence.arrays(every), np.random.default_rng(0))
+    yield f"over all {len(every)} the rank correlation is {with_error(value)}"

@@ -1,7 +1,7 @@
 """Does noise on pixels cost the posterior more than MAP because its weights there are those of the prior?
 
 `shift_by_prior` finds that noise on dead pixels costs the posterior log score and MAP none, and that noise on
-as many others costs it nearly as much. The reason given, weights that the images say nothing of, is isolated
+as many others costs it nearly as much. The reason given, weights that the images say nothing of, is varied
 here by the number of hidden units: with fewer, the same images say more of each weight. 3000 rows of MNIST,
 N(0, α²) for weights of the pixels, full-batch HMC of four chains from the networks of an ensemble of four,
 MAP the first of them. Noise is put on all dead pixels, on as many others, and on as many *bright* ones, which
@@ -34,29 +34,25 @@ from benchmarks.predictions.corruptions import SEVERITIES, on_pixels
 from benchmarks.predictions.shift_by_prior_words import ENSEMBLE, MAP, POSTERIOR
 
 KEYS = ("units", "prior", "method", "pixels")
-CLEAN, DEAD, LIVE, BRIGHT = "none", "dead", "live", "bright"
+DEAD, LIVE, BRIGHT = "dead", "live", "bright"
 # Share of the training images that have a bright pixel.
 OFTEN = 1 / 3
 METHODS = (POSTERIOR, MAP, ENSEMBLE)
 
 
 class Size(NamedTuple):
-    """Hidden units, α of priors and training rows; and what each run has, as in `shift_by_prior`."""
+    """Hidden units, and what is run for each of them: as in `shift_by_prior`, of one subset."""
 
     units: tuple[int, ...]
-    priors: tuple[float, ...]
-    rows: int
     each: shift_by_prior.Size
 
 
-def _each(tests: int, chains: int, trajectories: tuple[int, int, int], training: int) -> Any:
-    return shift_by_prior.Size((), (), tests, chains, trajectories, training)
-
-
 SIZES = {
-    "full": Size((4, 12, 50), (0.1, 0.3, 1.0), 3000, _each(2000, 4, (80, 10, 25), 2000)),
-    "quick": Size((4, 20), (0.3,), 300, _each(200, 2, (40, 5, 10), 300)),
-    "toy": Size((2,), (0.3,), 40, _each(20, 2, (10, 2, 4), 20)),
+    "full": Size(
+        (4, 12, 50), shift_by_prior.Size(((3000, 1),), (0.1, 0.3, 1.0), 2000, 4, (80, 10, 25), 2000)
+    ),
+    "quick": Size((4, 20), shift_by_prior.Size(((300, 1),), (0.3,), 200, 2, (40, 5, 10), 300)),
+    "toy": Size((2,), shift_by_prior.Size(((40, 1),), (0.3,), 20, 2, (10, 2, 4), 20)),
 }
 
 
@@ -74,36 +70,38 @@ def groups_of(x: np.ndarray) -> dict[str, np.ndarray]:
     return {DEAD: often == 0, LIVE: often > 0, BRIGHT: often >= OFTEN}
 
 
-def cell(units: int, prior: float, *, size: Size, folder: Path | None) -> Iterator[Row]:
+def cell(
+    units: int, prior: float, *, size: shift_by_prior.Size, folder: Path | None
+) -> Iterator[Row]:
     """Costs of noise to each method, and the spread of the posterior's weights at the pixels that have it."""
-    data = mnist(folder, size.rows, size.each.tests, seed=0)
-    run = shift_by_prior.fitted(data, 0, prior, size=size.each, units=units)
+    ((rows, _),) = size.subsets
+    data = mnist(folder, rows, size.tests, seed=0)
+    run = shift_by_prior.fitted(data, 0, prior, size=size, units=units)
     groups = groups_of(data.x)
+    count = int(groups[DEAD].sum())
     # In units of the prior's spread: inputs carry α.
     kernels = np.asarray(run.networks[POSTERIOR]["net/Dense_0.kernel"])
     clean = shift_by_prior.scores_of(run, [data.x_test], data.y_test)
     for name, pixels in groups.items():
-        noisy = [
-            on_pixels(data.x_test, pixels, s, count=groups[DEAD].sum()) for s in SEVERITIES[1:]
-        ]
+        noisy = [on_pixels(data.x_test, pixels, s, count=count) for s in SEVERITIES[1:]]
         found = shift_by_prior.scores_of(run, noisy, data.y_test)
-        for method in METHODS:
+        costs = {method: clean[method].scores - found[method].scores for method in METHODS}
+        there = kernels[:, :, pixels]
+        weights = {"spread": spread_of(there), "size": float(np.sqrt(np.mean(there**2)))}
+        for method, own in costs.items():
             cost = paired(clean[method].scores, found[method].scores)
-            beyond = paired(
-                clean[method].scores - found[method].scores, clean[MAP].scores - found[MAP].scores
-            )
+            beyond = paired(own, costs[MAP])
             yield {
                 "method": method,
                 "pixels": name,
-                "number": int(min(groups[DEAD].sum(), pixels.sum())),
+                "number": int(min(count, pixels.sum())),
                 "clean": float(clean[method].scores.mean()),
                 "cost": cost["difference"],
                 "cost, se": cost["difference_se"],
                 "beyond MAP": beyond["difference"],
                 "beyond MAP, se": beyond["difference_se"],
                 "error": float(found[method].wrong.mean()),
-                "spread": spread_of(kernels[:, :, pixels]),
-                "size": float(np.sqrt(np.mean(kernels[:, :, pixels] ** 2))),
+                **weights,
                 **run.facts,
             }
 
@@ -201,8 +199,8 @@ def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__ or "").parse_args(argv)
     size = SIZES[given.size]
     study = Study(__file__, KEYS, given)
-    cells = [{"units": units, "prior": prior} for units in size.units for prior in size.priors]
-    study.run(cells, partial(cell, size=size, folder=given.data))
+    cells = [{"units": units, "prior": a} for units in size.units for a in size.each.priors]
+    study.run(cells, partial(cell, size=size.each, folder=given.data))
     study.publish(summary(study.rows), findings(study.rows), picture(study.rows))
 
 

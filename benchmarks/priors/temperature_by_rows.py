@@ -201,7 +201,7 @@ def placed(x: np.ndarray, y: np.ndarray, shifts: str) -> tuple[np.ndarray, np.nd
     """Training rows, with a row for each place of an image where there are shifts; what each row counts."""
     if shifts == UNMOVED:
         return x, y, np.float32(1)
-    return *network.with_shifts(x, y), np.float32(1 / network.PLACES)
+    return *network.with_shifts(x, y), np.float32(1 / len(network.PLACES))
 
 
 @lru_cache(maxsize=8)

@@ -38,8 +38,9 @@ SHAPES = {
     "Dense_1.bias": (CLASSES,),
 }
 HIERARCHICAL = "hierarchical"
-# Where an image may be with shifts: as it is, and moved by one pixel up, down, left and right.
-PLACES = 5
+# Where an image may be with shifts, by the corner of its cut from a frame of one pixel more: as it is, and
+# moved by one pixel down, up, right and left.
+PLACES = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
 MODULE = bnn.MLP([HIDDEN], CLASSES, jax.nn.relu)
 
 
@@ -63,12 +64,11 @@ def images(folder: Path | None, num_rows: int, num_test: int, subset: int) -> Ro
 def with_shifts(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Images (rows, 196) as they are and moved by one pixel to each side, zeros coming in; their classes.
 
-    :return: (:data:`PLACES` rows, 196) and (:data:`PLACES` rows,), all images at one place after the other.
+    :return: (places × rows, 196) and (places × rows,), all images at one of :data:`PLACES` after the other.
     """
     wide = np.pad(x.reshape(-1, 14, 14), ((0, 0), (1, 1), (1, 1)))
-    places = ((1, 1), (0, 1), (2, 1), (1, 0), (1, 2))
-    moved = [wide[:, i : i + 14, j : j + 14].reshape(len(x), -1) for i, j in places]
-    return np.concatenate(moved), np.tile(y, len(places))
+    moved = [wide[:, i : i + 14, j : j + 14].reshape(len(x), -1) for i, j in PLACES]
+    return np.concatenate(moved), np.tile(y, len(PLACES))
 
 
 def weights(u: Mapping[str, Any], spread: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def tempered(hierarchical: bool) -> Callable:
     """The posterior at a temperature as a model in standard coordinates; see the module.
 
     The model's arguments are images, classes, α (not used by the hierarchical prior), T, and the share of one
-    in the likelihood that a row counts: 1 / PLACES where each image has as many rows.
+    in the likelihood that a row counts: a fifth where each image has a row for each of five places.
     """
 
     def model(x, y=None, alpha=1.0, temperature=1.0, share=1.0):

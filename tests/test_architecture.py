@@ -104,7 +104,7 @@ ROWS = {
         counts families quantile survival
     """,
     "models": """
-        affine call_order network_handlers parameters pickled_modules slice_axes standardization
+        affine call_order layouts network_handlers parameters pickled_modules slice_axes standardization
         affine_sites networks
         integrated_output
         pytrees

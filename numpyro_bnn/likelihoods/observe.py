@@ -144,6 +144,28 @@ def check_classes(site: str, law: dist.Distribution, values: Array) -> None:
         )
 
 
+def check_precision(site: str, law: dist.Distribution, values: Array) -> None:
+    """Refuse an observed site whose log densities are in half precision, in which their sum is rounded.
+
+    :param site: name of the site.
+    :param law: its distribution.
+    :param values: the observed values.
+    :raises TypeError: naming the type.
+    """
+    # The value of a factor is an empty array.
+    leaves = [leaf for leaf in (*jax.tree.leaves(law), values) if jnp.size(leaf)]
+    kinds = [jnp.result_type(leaf) for leaf in leaves]
+    floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
+    kind = jnp.result_type(*floating) if floating else jnp.dtype(float)
+    if jnp.finfo(kind).bits < 32:
+        steps = 1000 * float(jnp.finfo(kind).eps)
+        raise TypeError(
+            f"The observed site '{site}' is computed in {kind}, in which a sum of log densities of 1000 "
+            f"nats is known to {steps:.0f} nats. Convert what its distribution gets to float32, for example "
+            "`net(x).astype(jnp.float32)`; inside the network any type will do."
+        )
+
+
 def check_shape(owner: str, f: Values, y: Values | None, trailing: tuple[int, ...] = ()) -> None:
     """Refuse predictions and targets that would broadcast against each other.
 

@@ -16,6 +16,7 @@ from flax import linen, nnx
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.call_order import call_order
+from numpyro_bnn.models.layouts import SeenLayers, laid_out, layers_of_nnx
 from numpyro_bnn.models.parameters import nest
 from numpyro_bnn.priors.paths import NetworkShapes, Shapes, flatten_params
 
@@ -31,7 +32,7 @@ class Network:
     """The interface of linen, NNX and other modules: parameters by path, and a pure function of them.
 
     - **shapes** - shapes of all parameters
-    - **random_shapes** - shapes of the parameters that can be random (floating point)
+    - **random_shapes** - shapes of the parameters that can be random (floating point), with their layouts
     - **own_values** - values of parameters that the module itself holds
     - **leaves** - shapes and types of all parameters
     """
@@ -105,7 +106,8 @@ class Linen(Network):
         self.module = module
         self.apply_rng = apply_rng
         self.batch_stats = batch_stats
-        collections = self._eval_shape(init_args, init_kwargs)
+        seen = SeenLayers()
+        collections = self._eval_shape(init_args, init_kwargs, seen)
         params = collections.pop("params", {})
         if batch_stats is not None:
             self.batch_stats = batch_stats.get("batch_stats", batch_stats)
@@ -119,6 +121,7 @@ class Linen(Network):
             )
         self.own_values = {}
         self._describe(flatten_params(params))
+        self.random_shapes = laid_out(self.random_shapes, seen.found)
         for part in _keys(params):
             if "." in part or part.isdigit():
                 raise ValueError(
@@ -126,7 +129,7 @@ class Linen(Network):
                     "and whole numbers have a meaning in site names; use another name."
                 )
 
-    def _eval_shape(self, args: tuple, kwargs: PyTree) -> dict[str, Any]:
+    def _eval_shape(self, args: tuple, kwargs: PyTree, seen: SeenLayers) -> dict[str, Any]:
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 
@@ -135,7 +138,7 @@ class Linen(Network):
             filled = [next(remaining) if a else leaf for a, leaf in zip(is_array, leaves)]
             args, kwargs = jax.tree.unflatten(structure, filled)
             streams = dict.fromkeys(("params", *self.apply_rng), key)
-            with self._dropout():
+            with self._dropout(), linen.intercept_methods(seen):
                 return self.module.init(streams, *args, **kwargs)
 
         try:
@@ -218,6 +221,7 @@ class NNX(Network):
             _check_statistics(flatten_params(self.statistics), self.own_statistics)
         leaves = flatten_params(self.params)
         self._describe(leaves)
+        self.random_shapes = laid_out(self.random_shapes, layers_of_nnx(module, self.shapes))
         self.own_values = {
             path: leaf
             for path, leaf in leaves.items()

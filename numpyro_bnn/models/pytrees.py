@@ -114,14 +114,19 @@ def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
 
 
 def _of_equinox(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
-    """The axes of the arrays of Equinox's own layers, which begin with the outputs."""
+    """The axes of the arrays of Equinox's own layers, whose last ones are (outputs, inputs, …).
+
+    ``eqx.filter_vmap`` stacks layers along axes before these.
+    """
     if "equinox" not in sys.modules:
         return None
     from equinox import nn
 
-    if isinstance(owner, (nn.Linear, nn.Conv, nn.ConvTranspose)) and name == "weight":
-        return tuple(range(1, ndim))
+    if isinstance(owner, (nn.Conv, nn.ConvTranspose)) and name == "weight":
+        return tuple(range(ndim - 1 - owner.num_spatial_dims, ndim))
+    if isinstance(owner, nn.Linear) and name == "weight":
+        return (ndim - 1,)
     if isinstance(owner, (nn.GRUCell, nn.LSTMCell)) and name in ("weight_ih", "weight_hh"):
-        return (1,)
+        return (ndim - 1,)
     once = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.WeightNorm, nn.PReLU)
     return () if isinstance(owner, once) else None

@@ -7,6 +7,7 @@ to the output.
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import jax
@@ -110,6 +111,13 @@ def random_module(
     ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for. Arrays of whole numbers, and
     everything else that is no array, stay as they are in the module.
 
+    Layers that ``nn.scan`` or ``vmap`` stacked along an axis have the fan-in of one of them, and share the
+    precisions of their arrays and of the units that weights come from. NNX modules are not called here: own
+    parameters of a class count as stacked where all layers of Flax inside of it are.
+
+    A network may compute in half precision (``dtype=jnp.bfloat16``). Its outputs are then converted to
+    float32, since sums of log densities over rows need more digits.
+
     :param name: prefix of the site names.
     :param module: a linen module, an instance of an NNX or Equinox module, or of any other class that is
         registered as a pytree with `jax.tree_util` and has a call.
@@ -129,7 +137,7 @@ def random_module(
     :return: a callable with the sampled weights.
     :raises TypeError: if `module` is none of these, or an option is not for its kind.
     :raises ValueError: if the module keeps running statistics or other mutable state, if the
-        prior does not fit the parameters, or if a deterministic parameter has no value.
+        prior does not fit the parameters, or if a deterministic or complex parameter is given no value.
     """
     network = network_of(module, batch_stats, apply_rng, init_args, init_kwargs)
     return sampled(name, network, prior, init_args, init_kwargs, params)
@@ -192,7 +200,21 @@ def sampled(
     fixed = [path for path in shapes if path not in values]
     if fixed:
         values |= _fixed_values(fixed, network, params)
-    return BoundModule(_handled(name, network.apply), {path: values[path] for path in shapes})
+    apply = partial(_in_single_precision, network.apply)
+    return BoundModule(_handled(name, apply), {path: values[path] for path in shapes})
+
+
+def _in_single_precision(apply: Callable, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    """What a function returns, with float32 in place of smaller floating point types."""
+
+    def converted(leaf: Any) -> Any:
+        kind = getattr(leaf, "dtype", None)
+        small = (
+            kind is not None and jnp.issubdtype(kind, jnp.floating) and jnp.finfo(kind).bits < 32
+        )
+        return leaf.astype(jnp.float32) if small else leaf
+
+    return jax.tree.map(converted, apply(*args, **kwargs))
 
 
 class _FanIns(Messenger):
@@ -230,7 +252,15 @@ def _handled(name: str, apply: Callable) -> Callable:
 
 
 def _fixed_values(paths: list[str], network: "Network", params: PyTree) -> dict[str, Any]:
-    given = network.own_values | ({} if params is None else flatten_params(params))
+    explicit = {} if params is None else flatten_params(params)
+    kinds = {path: network.leaves[path].dtype for path in paths if path not in explicit}
+    if unasked := [p for p, kind in kinds.items() if jnp.issubdtype(kind, jnp.complexfloating)]:
+        raise ValueError(
+            f"random_module: {unasked} are complex, for which no prior is, and would keep the values that "
+            "they have. Make the real and the imaginary part parameters of their own; to keep them fixed, "
+            "give their values in `params=`."
+        )
+    given = network.own_values | explicit
     missing = [path for path in paths if path not in given]
     if missing:
         raise ValueError(

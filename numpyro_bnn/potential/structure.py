@@ -22,7 +22,7 @@ from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
-from numpyro_bnn.likelihoods.observe import check_classes
+from numpyro_bnn.likelihoods.observe import check_classes, check_precision
 from numpyro_bnn.potential.sites import Plate, Site, Structure
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.priors.base import is_parameter
@@ -152,6 +152,7 @@ def _site(site: dict[str, Any]) -> Site:
     scale = jnp.shape(1.0 if site["scale"] is None else site["scale"])
     if site["is_observed"]:
         check_classes(site["name"], distribution, site["value"])
+        check_precision(site["name"], distribution, site["value"])
     # Broadcasting fails if weights of rows have the full number of rows in a minibatch.
     jnp.broadcast_shapes(scale, distribution.batch_shape)
     discrete = bool(distribution.support.is_discrete)

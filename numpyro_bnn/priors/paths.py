@@ -74,21 +74,10 @@ def parameter_tree(shapes: Shapes) -> str:
 def fan_in(path: str, shape: Shape) -> int:
     """Number of terms that one output of a layer sums through this array.
 
-    Dense and convolution kernels end in an output axis, so it is the product of all axes but
-    the last (kernel size times input channels of a group); the query, key and value
-    projections of an attention layer are (in, heads, head_dim), so it is the first axis. An
-    embedding looks up one row and a bias or scale enters once: 1. Arrays of Equinox modules and other
-    pytrees have another layout, which their shape knows itself (:class:`LaidOut`).
-
     :param path: dotted path; its last component names the array, the one before the layer.
-    :param shape: shape of the array.
+    :param shape: shape of the array, which may know its layout (:class:`LaidOut`).
     """
-    if isinstance(shape, LaidOut):
-        return shape.fan_in(path)
-    axis = source_axis(path, shape)
-    if axis is None:
-        return 1
-    return prod(shape[:-1]) if axis == len(shape) - 2 else shape[axis]
+    return prod(shape[axis] for axis in summed_axes(path, shape))
 
 
 def source_axis(path: str, shape: Shape) -> int | None:
@@ -98,16 +87,32 @@ def source_axis(path: str, shape: Shape) -> int | None:
     projections of attention); None for biases, scales and embeddings, which come from no unit.
 
     :param path: dotted path of the array.
-    :param shape: its shape, a :class:`LaidOut` where the network is no Flax module.
+    :param shape: its shape, which may know its layout (:class:`LaidOut`).
+    """
+    return next(iter(summed_axes(path, shape)), None)
+
+
+def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
+    """The axes over which one output of a layer sums, the one that runs over units first.
+
+    Dense and convolution kernels end in an output axis, so these are all axes but the last (kernel size and
+    input channels of a group); the query, key and value projections of an attention layer are
+    (in, heads, head_dim), so it is the first axis. An embedding looks up one row and a bias or scale enters
+    once: none. Where a layer says something else, its shape knows it itself (:class:`LaidOut`).
+
+    :param path: dotted path of the array.
+    :param shape: its shape.
+    :raises ValueError: for an array of a class that does not say.
     """
     if isinstance(shape, LaidOut):
-        return shape.source_axis(path)
+        return shape.summed_axes(path)
     *layers, leaf = path.split(".")
     if len(shape) < 2 or leaf in ("bias", "embedding", "scale"):
-        return None
+        return ()
     if len(shape) == 3 and layers and layers[-1] in _SPLIT_PROJECTIONS:
-        return 0
-    return len(shape) - 2
+        return (0,)
+    last = len(shape) - 2
+    return (last, *range(last))
 
 
 def flatten_params(params: Any) -> dict[str, Any]:

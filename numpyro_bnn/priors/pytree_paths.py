@@ -4,7 +4,6 @@ Flax ends a kernel in its output axis. Other libraries do not, and Equinox begin
 shape of such a module says itself over which axes an output sums (:class:`LaidOut`); nothing is guessed.
 """
 
-from math import prod
 from typing import Any
 
 import jax
@@ -32,24 +31,12 @@ class LaidOut(tuple[int, ...]):
         made.summed, made.owner = summed, owner
         return made
 
-    def source_axis(self, path: str) -> int | None:
-        """The axis over the units that weights come from; None for an array that comes from no unit.
+    def summed_axes(self, path: str) -> tuple[int, ...]:
+        """The axes over which one output sums, the one over units first; () where it sums none.
 
         :param path: path of the array, for the error.
-        :raises ValueError: where it is not known.
+        :raises ValueError: where they are not known.
         """
-        summed = self._known(path)
-        return summed[0] if summed else None
-
-    def fan_in(self, path: str) -> int:
-        """Number of terms that one output sums.
-
-        :param path: path of the array, for the error.
-        :raises ValueError: where it is not known.
-        """
-        return prod(self[axis] for axis in self._known(path))
-
-    def _known(self, path: str) -> tuple[int, ...]:
         if self.summed is None:
             name = path.rpartition(".")[2]
             raise ValueError(

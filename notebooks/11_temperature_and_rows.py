@@ -20,7 +20,7 @@
 #
 # This notebook asks the question in small, where every run takes seconds: the digits of
 # scikit-learn, one hidden layer, a prior N(0, α²) for every weight. Then it shows the answer in
-# large, a study of 178 runs (all but four of full-batch Hamiltonian Monte Carlo) on up to 10,000
+# large, a study of 192 runs (all but four of full-batch Hamiltonian Monte Carlo) on up to 10,000
 # images, whose rows are stored with this package's benchmarks.
 #
 # Source of the question: Wenzel et al., *How good is the Bayes posterior in deep neural networks

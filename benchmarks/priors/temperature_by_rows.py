@@ -113,23 +113,19 @@ class Size(NamedTuple):
 
 DECAYS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 FIXED = PRIORS[:4]
-COLD, FEWER = (0.1, 1.0), (0.1, 0.3, 1.0)
+COLD = (0.1, 1.0)
 SIZES = {
     "full": Size(
         (
             Subset(1000, 0),
             Subset(300, 0),
-            Subset(3000, 0, PRIORS[:2]),
-            Subset(3000, 0, PRIORS[2:4], FEWER),
+            Subset(3000, 0, FIXED),
             Subset(300, 1),
-            Subset(1000, 1, PRIORS[:2]),
-            Subset(1000, 1, PRIORS[2:4], FEWER),
+            Subset(1000, 1),
             Subset(10_000, 0, FIXED),
-            Subset(3000, 1, PRIORS[:2]),
-            Subset(3000, 1, PRIORS[2:4], FEWER),
-            Subset(1000, 1, (HIERARCHICAL,)),
-            Subset(10_000, 1, FIXED, COLD),
+            Subset(3000, 1, FIXED),
             Subset(3000, 0, (HIERARCHICAL,), COLD),
+            Subset(10_000, 1, FIXED, COLD),
             Subset(300, 0, FIXED, COLD, SHIFTED),
             Subset(1000, 0, FIXED, COLD, SHIFTED),
             Subset(3000, 0, PRIORS[1:3], COLD, SHIFTED),

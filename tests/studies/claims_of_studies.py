@@ -39,6 +39,7 @@ from sentences_of_studies import (
     small_networks_in_a_sentence,
     third_table,
     training_beside_modes,
+    wide_priors_on_3000_rows,
     wide_tables,
     yacht_in_sentences,
 )
@@ -229,6 +230,13 @@ CLAIMS = {
         decays_of_ensembles,
         SUBSET | {"method": "ensemble"},
         "decay",
+    ),
+    "temperature_by_rows: wide priors": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        wide_priors_on_3000_rows,
+        {"rows": 3000, "subset": 1, "prior": 1, "temperature": 3},
+        "gain",
     ),
     "temperature_by_rows: shifts": Claim(
         "priors/temperature_by_rows",

@@ -198,6 +198,29 @@ def averages_of_few_draws(rows):
     yield "T = 0.1 would gain {} and {} nats with 1000 rows and α = 1 and 2".format(*found)
 
 
+def wide_priors_on_3000_rows(rows):
+    """Gains of T = 0.03 and 3 with α = 1, what is known of the hierarchical prior, and what repeats say."""
+    found = _by_rows_and_prior(rows)
+    plain, hierarchical = found[3000, 1], found[3000, "hierarchical"]
+    loss = str(plain.gains[3]).removeprefix("−")
+    yield f"({plain.gains[0.03]} at T = 0.03); T = 3 is worse by {loss}"
+    (cold,) = select(rows, rows=3000, prior="hierarchical", temperature=0.1)
+    yield f"not known ({hierarchical.gains[0.1]})"
+    yield f"(acceptance {cold['accepted']:.2f}), and a draw takes {cold['leapfrogs']:.0f} leapfrogs"
+    yield f"above the ensemble by {hierarchical.over_ensemble}"
+    again = [r for r in rows if r["method"].endswith(", again")]
+    keys = ("rows", "subset", "shifts", "prior", "temperature")
+    gaps = {}
+    for row in again:
+        (first,) = select(
+            rows, **{k: row[k] for k in keys}, method=row["method"].removesuffix(", again")
+        )
+        gaps.setdefault(first["method"], []).append(row["log_score"] - first["log_score"])
+    runs = np.abs(gaps["HMC"])
+    yield f"{runs.min():.3f} to {runs.max():.3f} nats from the first run at T = 1"
+    yield f"scored {max(gaps['ensemble']):.3f} better"
+
+
 def decays_of_ensembles(rows):
     found = sorted({r["decay"] for r in rows if r["method"] == "ensemble"})
     *others, last = (f"{value:g}" for value in found)

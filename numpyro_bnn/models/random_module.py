@@ -108,8 +108,8 @@ def random_module(
     An Equinox module takes one row, and so does the network that is returned: ``jax.vmap(net)(x)`` for all
     rows (ready models do so themselves). Its weights are (out, in), which priors by fan-in and by source
     unit know. A class of your own says over which axis its arrays are summed in
-    ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for. Arrays of whole numbers, and
-    everything else that is no array, stay as they are in the module.
+    ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for; -1 is right for stacked layers
+    too. Arrays of whole numbers, and everything else that is no array, stay as they are in the module.
 
     Layers that ``nn.scan`` or ``vmap`` stacked along an axis have the fan-in of one of them, and share the
     precisions of their arrays and of the units that weights come from. NNX modules are not called here: own

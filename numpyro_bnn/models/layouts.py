@@ -71,7 +71,8 @@ class SeenLayers:
         output = call(*args, **kwargs)
         layer: linen.Module = context.module
         own = {} if layer.scope is None else layer.scope.variables().get("params", {})
-        for name, value in own.items():
+        # Arrays with names of their axes are in a box.
+        for name, value in linen.unbox(own).items():
             if hasattr(value, "shape"):
                 shape = tuple(value.shape)
                 summed = _summed(layer, shape) if name == "kernel" else None
@@ -91,21 +92,22 @@ def layers_of_nnx(module: nnx.Module, shapes: Shapes) -> dict[str, Single]:
         for path, layer in layers
         for name, shape in _kernels(layer)
     }
-    # By module, how many axes more than one layer has all known arrays inside of it have.
+    # By module, how many axes more than a single layer's the known arrays inside of it have.
     stacks: dict[str, set[int]] = {}
     for path, single in found.items():
-        owner = path
-        while owner:
-            owner = owner.rpartition(".")[0]
-            more = len(shapes[path]) - len(single.shape) if path in shapes else 0
-            stacks.setdefault(owner, set()).add(more)
+        for owner in _owners(path) if path in shapes else ():
+            stacks.setdefault(owner, set()).add(len(shapes[path]) - len(single.shape))
     for path in shapes.keys() - found.keys():
-        owner = path.rpartition(".")[0]
-        while owner and owner not in stacks:
-            owner = owner.rpartition(".")[0]
-        counts = stacks.get(owner, {0})
-        found[path] = Single(shapes[path][max(counts) if len(counts) == 1 else 0 :])
+        counts = next((stacks[owner] for owner in _owners(path) if owner in stacks), {0})
+        (more,) = counts if len(counts) == 1 else (0,)
+        found[path] = Single(shapes[path][more:])
     return found
+
+
+def _owners(path: str) -> Iterator[str]:
+    """Paths of the modules that an array is in, the innermost first, without the network itself."""
+    while path := path.rpartition(".")[0]:
+        yield path
 
 
 def _kernels(layer: nnx.Module) -> Iterator[tuple[str, Shape]]:

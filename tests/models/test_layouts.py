@@ -60,6 +60,28 @@ class Both(nn.Module):
         return several(Scanned)(name="side")(x)
 
 
+class NamedBlock(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        init = nn.with_partitioning(nn.initializers.lecun_normal(), ("in", "out"))
+        return jnp.tanh(nn.Dense(4, kernel_init=init)(x)), None
+
+
+class NamedAxes(nn.Module):
+    """A stack of layers whose axes have names, as large models have them."""
+
+    @nn.compact
+    def __call__(self, x):
+        layers = nn.scan(
+            NamedBlock,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            length=3,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )
+        return layers(name="deep")(x, None)[0]
+
+
 class Shared(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -143,6 +165,7 @@ KNOWN = {
             "side.out.kernel": (4, 1),
         },
     ),
+    "named axes": (NamedAxes, {"deep.Dense_0.kernel": (4, 1)}),
     "shared": (Shared, {"side.kernel": (4, 0)}),
     "several outputs": (General, {"split.kernel": (4, 0), "join.kernel": (6, 1)}),
     "einsum": (Einsum, {"heads.kernel": (4, 1)}),

@@ -48,6 +48,7 @@ SIZES = {
 SGHMC_END = "end of SGHMC"
 ROWS = 6
 START_KINDS = (methods.TRAINED, methods.OPTIMIZE)
+REFERENCE_CELL = {"method": methods.REFERENCE, "start": methods.TRAINED}
 
 
 def cells_of(size: str) -> list[Row]:
@@ -92,13 +93,19 @@ def apart(probs: np.ndarray, other: np.ndarray, y: np.ndarray) -> Row:
     return dict(zip(APART, (variation, same, gap.difference, gap.standard_error)))
 
 
-def rows_of(drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | None) -> Iterator[Row]:
-    """A row for each sixth of the draws, or for each draw of less than six."""
+def rows_of(
+    drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | None, left_out: float = 0.5
+) -> Iterator[Row]:
+    """A row for each sixth of the draws, or for each draw of less than six.
+
+    :param reference: average probabilities (image, class) that averages are compared with.
+    :param left_out: share of the draws so far that averages and R-hat leave out.
+    """
     probs = drawn.found["probs"]
     number = probs.shape[1]
     for draw in sorted({max(1, round(number * part / ROWS)) - 1 for part in range(1, ROWS + 1)}):
-        half = slice((draw + 1) // 2, draw + 1)
-        average = later_half(probs, draw)
+        kept = slice(int((draw + 1) * left_out), draw + 1)
+        average = probs[:, kept].mean((0, 1))
         row: Row = {
             "gradients": round((pace.warmup + (draw + 1) * pace.thinning) * pace.gradients),
             "draws": draw + 1,
@@ -113,11 +120,11 @@ def rows_of(drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | Non
             row[f"mean {layer}"] = float(drawn.found[f"mean {layer}"][0, draw])
             row[f"mean {layer}, second chain"] = float(drawn.found[f"mean {layer}"][1, draw])
         logs = np.log(np.stack([drawn.found[f"mean {layer}"] for layer in LAYERS], -1))
-        row |= convergence(probs[:, half])
-        of_precisions = convergence(logs[:, half])
+        row |= convergence(probs[:, kept])
+        of_precisions = convergence(logs[:, kept])
         row["worst R-hat, precisions"] = of_precisions["worst R-hat"]
         row["median R-hat, precisions"] = of_precisions["median R-hat"]
-        chains = probs[:, half].mean(1)
+        chains = probs[:, kept].mean(1)
         row["chains apart"] = float(np.abs(chains[0] - chains[1]).sum(1).mean() / 2)
         row |= dict.fromkeys(APART, "") if reference is None else apart(average, reference, y)
         yield row | drawn.facts
@@ -128,9 +135,16 @@ def kept_as(cell: Mapping[str, Any]) -> str:
 
 
 def cell(
-    tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked: Any
+    tasks: dict[str, Task],
+    data_folder: Path | None,
+    folder: Path,
+    reference: Mapping[str, str] = REFERENCE_CELL,
+    **asked: Any,
 ) -> Iterator[Row]:
-    """The rows of one run; what other cells need of it is kept in the folder."""
+    """The rows of one run; what other cells need of it is kept in the folder.
+
+    :param reference: method and start of the run whose average others are compared with, once it is known.
+    """
     task = tasks[asked["task"]]
     if asked["start"] == SGHMC_END:
         task = task._replace(gradients=task.gradients // 2)
@@ -158,12 +172,12 @@ def cell(
     folder.mkdir(parents=True, exist_ok=True)
     parts = {layer: drawn.last[f"net/{layer}"] for layer in LAYERS}
     np.savez(file(), average=average, **parts)
-    long = file(**plain, method=methods.REFERENCE)
-    reference = None
+    long = file(**(plain | reference))
+    known = None
     if long.is_file():
         with np.load(long) as kept:
-            reference = kept["average"]
-    rows = list(rows_of(drawn, data.y_test, pace, reference))
+            known = kept["average"]
+    rows = list(rows_of(drawn, data.y_test, pace, known))
     for row in rows if asked["method"] != START else rows[-1:]:
         yield {"rows": len(data.x)} | row
 

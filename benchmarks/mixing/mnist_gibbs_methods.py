@@ -24,6 +24,8 @@ LAYERS = ("Dense_0.kernel", "Dense_0.bias", "Dense_1.kernel", "Dense_1.bias")
 SGHMC_BATCH, SVRG_BATCH = 500, 200
 # What a learning rate of 0.1 for the mean loss, with a momentum coefficient of 0.9, amounts to.
 LEARNING_RATE, DAMPING = 0.1, 0.1
+# Of the metric in principal axes; ten and fifty times as much let warm-up run to networks of steps.
+AXES_STRENGTH = 0.02
 REFERENCE = "HMC, non-centred, moves, long"
 NON_CENTRED = "HMC, non-centred, moves"
 GIBBS_HMC = "Gibbs, HMC"
@@ -31,6 +33,8 @@ COLLAPSED = "HMC, collapsed"
 GIBBS_SGHMC = "Gibbs, SGHMC"
 SVRG = "BAOAB, non-centred, SVRG, noise taken off"
 METHODS = (REFERENCE, NON_CENTRED, GIBBS_HMC, COLLAPSED, GIBBS_SGHMC, SVRG)
+# Of `mnist_gibbs_long` alone.
+AXES = "HMC, non-centred, moves, principal axes"
 TRAINED, OPTIMIZE = "trained under N(0, 1)", "optimize"
 
 
@@ -68,7 +72,7 @@ class Draws(NamedTuple):
     - **found** - by name, (chain, draw, …): test probabilities, precisions, their conditional means
     - **facts** - acceptance, step size, time of a trajectory and temperatures of momenta; empty where
       a method has none
-    - **last** - last values of the weights, a chain each
+    - **last** - last values of the weights, a chain each; in principal axes those of the axes
     """
 
     found: dict[str, np.ndarray]
@@ -133,17 +137,45 @@ def trained(task: Task, folder: Path | None, start: str = TRAINED) -> dict[str, 
     return {f"net/{layer}": values[f"net/{layer}"] for layer in LAYERS}
 
 
+def in_axes(
+    data: data_sets.Split, weights: Mapping[str, Any]
+) -> tuple[data_sets.Split, dict[str, Any]]:
+    """Images along their principal axes, and the weights that are the same network there.
+
+    Independent weights of one variance are that in any axes, so the posterior of predictions and of
+    precisions is the same.
+    """
+    axes = np.linalg.svd(data.x.astype(np.float64))[2].T
+    moved = data._replace(
+        **{k: (getattr(data, k) @ axes).astype(np.float32) for k in ("x", "x_test")}
+    )
+    kernel = f"net/{LAYERS[0]}"
+    turned = np.einsum("pa,cpu->cau", axes, np.asarray(weights[kernel]))
+    return moved, {**weights, kernel: jnp.asarray(turned, np.float32)}
+
+
+def axes_metric(x: np.ndarray, start: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Inverse masses of unconstrained sites: 1 / (1 + c Σ_i x_ij²) for weights of input j, 1 for all else."""
+    metric = {name: np.ones(value.shape[1:], np.float32) for name, value in start.items()}
+    metric[f"net/{LAYERS[0]}.base"] /= 1 + AXES_STRENGTH * (x**2).sum(0)[:, None]
+    return metric
+
+
 def leapfrogs_of(method: str, task: Task) -> int:
     """Leapfrogs of a trajectory: half as many again for the reference."""
     return task.leapfrogs * 3 // 2 if method == REFERENCE else task.leapfrogs
 
 
-def kernel(method: str, task: Task, rows: int, temperature: float, mass: float) -> Any:
-    """The kernel of a method; temperature and mass are those of the weights under Gibbs draws."""
+def kernel(method: str, task: Task, rows: int, temperature: float, metric: Any) -> Any:
+    """The kernel of a method.
+
+    :param temperature: of the weights under Gibbs draws.
+    :param metric: their inverse mass, or one for each unconstrained value.
+    """
     model = model_of(task)
-    own = {"temperature": temperature, "preconditioner": preconditioners.diagonal(1 / mass)}
+    own = {"temperature": temperature, "preconditioner": preconditioners.diagonal(metric)}
     hmc = {"step_size": "auto", "num_steps": leapfrogs_of(method, task), "window": 1, **own}
-    if method in (REFERENCE, NON_CENTRED):
+    if method in (REFERENCE, NON_CENTRED, AXES):
         inner = bnn.WindowedHMC(bnn.parameterize(model, "noncentered"), **hmc)
         return moves.Interleaved(inner, [moves.RidgeScaling(), moves.PrecisionRedraw()])
     if method == COLLAPSED:
@@ -175,7 +207,8 @@ def pace(method: str, task: Task, rows: int) -> Pace:
         beside = {COLLAPSED: 0, GIBBS_HMC: 1}.get(method, 3)
         each = float(leapfrogs_of(method, task) + beside)
     steps = int(budget / each)
-    warmup = steps // 3
+    # A longer run needs no third of it.
+    warmup = steps // (5 if method == AXES else 3)
     # As many draws as trajectories of a run on all rows.
     thinning = 1 if each >= 1 else max(1, round(task.leapfrogs / each))
     return Pace(warmup, (steps - warmup) // thinning, thinning, each)
@@ -201,6 +234,8 @@ def recorder(task: Task, x_test: np.ndarray) -> Callable[[Mapping[str, Any]], di
 
 
 FIELDS = ("accept_prob", "step_size", "kinetic_temperature", "gradient_temperature")
+# A run of which nothing is known but its draws.
+NO_FACTS = {name.replace("_", " "): "" for name in FIELDS} | {"time": ""}
 
 
 def facts_of(mcmc: bnn.MCMC, method: str, task: Task) -> dict[str, Any]:
@@ -229,10 +264,14 @@ def run(
     mass: float = 1.0,
 ) -> Draws:
     """One method from given weights, a chain each."""
+    if method == AXES:
+        data, weights = in_axes(data, weights)
     rows = len(data.x)
     chosen = pace(method, task, rows)
+    start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
+    metric = axes_metric(data.x, start) if method == AXES else 1 / mass
     mcmc = bnn.MCMC(
-        kernel(method, task, rows, temperature, mass),
+        kernel(method, task, rows, temperature, metric),
         num_warmup=chosen.warmup,
         num_samples=chosen.draws * chosen.thinning,
         num_chains=CHAINS,
@@ -243,7 +282,6 @@ def run(
     )
     gibbs = method in (GIBBS_HMC, GIBBS_SGHMC)
     fields = ("block_states",) if gibbs else FIELDS
-    start = starts_at({name: jnp.asarray(value) for name, value in weights.items()})
     mcmc.run(jax.random.key(1), data.x, data.y, init_params=start, extra_fields=fields)
     found = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
     last = {f"net/{layer}": found.pop(f"w {layer}")[:, -1] for layer in LAYERS}
@@ -258,5 +296,4 @@ def start_alone(
     kept = jax.vmap(record)({name: jnp.asarray(value) for name, value in weights.items()})
     found = {k: np.asarray(v)[:, None] for k, v in kept.items()}
     last = {f"net/{layer}": found.pop(f"w {layer}")[:, -1] for layer in LAYERS}
-    facts = {name.replace("_", " "): "" for name in FIELDS} | {"time": ""}
-    return Draws(found, facts, last), Pace(task.training, 1, 0, 1.0)
+    return Draws(found, dict(NO_FACTS), last), Pace(task.training, 1, 0, 1.0)

@@ -129,6 +129,8 @@ SIZES = {
             Subset(300, 0, FIXED, COLD, SHIFTED),
             Subset(1000, 0, FIXED, COLD, SHIFTED),
             Subset(3000, 0, PRIORS[1:3], COLD, SHIFTED),
+            Subset(300, 1, FIXED, COLD, SHIFTED),
+            Subset(1000, 1, PRIORS[:2], COLD, SHIFTED),
         ),
         ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
         5000,

@@ -42,6 +42,7 @@ from sentences_of_mixing import (
     chains_that_never_meet,
     heat_by_method,
     images_and_precisions,
+    long_runs_of_images,
     minibatches_of_networks_in_a_sentence,
     modes_in_a_sentence,
     modes_in_sentences,
@@ -300,6 +301,13 @@ CLAIMS = {
         precisions_in_a_sentence,
         {"task": "ten digits", "method": "Gibbs, HMC", "draws": 23},
         "mean Dense_0.kernel",
+    ),
+    "mnist_gibbs_long": Claim(
+        "mixing/mnist_gibbs_long",
+        (MIXING,),
+        long_runs_of_images,
+        {"method": "Gibbs, SGHMC", "draws": 23},
+        "log score, average",
     ),
     "output_by_gibbs": Claim(
         "mixing/output_by_gibbs",

@@ -10,6 +10,7 @@ from benchmarks.mixing import (
     acceptance,
     bias_by_dimension,
     hidden_heat,
+    mnist_gibbs_long,
     mnist_gibbs_words,
     modes_by_width,
     networks_beside_full_batch,
@@ -200,6 +201,29 @@ def images_and_precisions(rows):
     yield "{:.3f} and {:.3f} from each other".format(*(r["chains apart"] for r in own))
     dead = ends["ten digits", "start, optimize"]
     yield f"error {dead['error, average']:.3f} on ten digits"
+
+
+def long_runs_of_images(rows):
+    """Three tables of the long runs, and what becomes of the precisions."""
+    for table in (
+        mnist_gibbs_long.agreement,
+        mnist_gibbs_words.predictions,
+        mnist_gibbs_words.sampling,
+    ):
+        for row in table(rows):
+            yield line(*row.values())
+    found = ends_of_images(rows)
+    gaps = {
+        name: "{:.3f} ± {:.3f}".format(abs(row["difference"]), row["its error"])
+        for (_, name), row in found.items()
+        if row["difference"] != ""
+    }
+    yield f"alone score {gaps['start, trained under N(0, 1)']} above it, SGHMC {gaps['Gibbs, SGHMC']}"
+    yield f"collapsed HMC {gaps['Gibbs, HMC']} and {gaps['HMC, collapsed']} below"
+    both = found["two digits", f"{mnist_gibbs_long.AXES}, both starts"]
+    yield f"scores −{-both['log score, average']:.4f} ± {both['its error, chains']:.4f}"
+    worst, median = (both[f"{of} R-hat, precisions"] for of in ("worst", "median"))
+    yield f"a worst R-hat of {worst:.2f} with a median of {median:.2f}"
 
 
 def precisions_in_a_sentence(rows):

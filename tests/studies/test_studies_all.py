@@ -236,6 +236,7 @@ MAY_STAY = {
     "predictions.shift_by_width",
     "predictions.out_of_distribution",
     "mixing.mnist_gibbs",
+    "mixing.mnist_gibbs_long",
     "mixing.mnist_all_images",
 }
 # Averages over runs of one verdict, temperatures of methods without momenta: "nan" where there are none.

@@ -96,6 +96,7 @@ CONVERGED = {
     "mixing/function_space": lambda: said("mixing/function_space", what="predictions"),
     "mixing/flat_directions": lambda: said("mixing/flat_directions"),
     "mixing/mnist_gibbs": lambda: precisions_of_images("mixing/mnist_gibbs"),
+    "mixing/mnist_gibbs_long": lambda: precisions_of_images("mixing/mnist_gibbs_long"),
     "mixing/mnist_all_images": lambda: precisions_of_images("mixing/mnist_all_images"),
     "mixing/many_chains": lambda: both_limits(
         last_of_each(rows_of("mixing/many_chains"), "problem", "method")

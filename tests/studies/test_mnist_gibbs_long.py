@@ -1,0 +1,99 @@
+"""The exercise with four precisions along the axes of its images: the same network, chains in turn."""
+
+import jax
+import numpy as np
+import pytest
+
+import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
+from benchmarks.mixing import mnist_gibbs, mnist_gibbs_long
+from benchmarks.mixing import mnist_gibbs_methods as methods
+
+TASK = methods.Task((3, 5), 30, 7, 4, 10, 0, 2, 1)
+RNG = np.random.default_rng(0)
+# Columns of very different size that have much in common.
+X = (RNG.normal(size=(37, 6)) * [9, 3, 1, 1, 0.1, 0] + 5 * RNG.normal(size=(37, 1))).astype(
+    np.float32
+)
+DATA = data_sets.Split(X[:30], np.arange(30) % 2, X[30:], np.arange(7) % 2)
+SHAPES = dict(zip(methods.LAYERS, ((6, 4), (4,), (4, 2), (2,))))
+
+
+def weights():
+    return {f"net/{k}": RNG.normal(size=(2, *v)).astype(np.float32) for k, v in SHAPES.items()}
+
+
+def test_along_the_axes_of_images_the_network_and_the_length_of_its_kernel_are_the_same():
+    own = weights()
+    moved, turned = methods.in_axes(DATA, own)
+
+    def logits(values, x):
+        net = methods.network(TASK)
+        return jax.vmap(lambda w: net.apply({"params": bnn.to_params(w)}, x))(values)
+
+    for name in ("x", "x_test"):
+        np.testing.assert_allclose(
+            logits(turned, getattr(moved, name)), logits(own, getattr(DATA, name)), atol=2e-4
+        )
+    kernel = f"net/{methods.LAYERS[0]}"
+    lengths = [np.square(np.asarray(w[kernel])).sum((1, 2)) for w in (own, turned)]
+    np.testing.assert_allclose(*lengths, rtol=1e-5)
+    products = moved.x.T.astype(np.float64) @ moved.x
+    off = products - np.diag(np.diag(products))
+    assert np.abs(off).max() < 1e-5 * products.max()
+
+
+def test_the_metric_is_small_along_axes_in_which_images_are_large_and_one_elsewhere():
+    moved, turned = methods.in_axes(DATA, weights())
+    start = methods.starts_at(turned)
+    metric = methods.axes_metric(moved.x, start)
+    assert {name: value.shape for name, value in metric.items()} == {
+        name: value.shape[1:] for name, value in start.items()
+    }
+    kernel = metric.pop(f"net/{methods.LAYERS[0]}.base")
+    squares = np.linalg.svd(DATA.x.astype(np.float64))[1] ** 2
+    np.testing.assert_allclose(
+        kernel, np.tile(1 / (1 + 0.02 * squares[:, None]), (1, 4)), rtol=1e-4
+    )
+    assert all((value == 1).all() for value in metric.values())
+
+
+def test_the_first_two_chains_of_both_starts_are_one_of_each():
+    first, second = ({"probs": k + np.arange(2.0)[:, None] * np.ones((2, 3))} for k in (0, 10))
+    found = mnist_gibbs_long.in_turn(first, second)["probs"]
+    assert found.shape == (4, 3)
+    np.testing.assert_array_equal(found[:, 0], [0, 10, 1, 11])
+
+
+def test_averages_of_a_long_run_are_over_all_draws():
+    draws = 12
+    probs = np.zeros((2, draws, 7, 2))
+    probs[..., 0] = np.linspace(0.1, 0.9, draws)[:, None]
+    probs[..., 1] = 1 - probs[..., 0]
+    found = {"probs": probs} | {f"mean {k}": 1 + RNG.random((2, draws)) for k in methods.LAYERS}
+    pace = methods.Pace(3, draws, 1, 10.0)
+
+    def score(**options):
+        drawn = methods.Draws(found, methods.NO_FACTS, {})
+        return [
+            row["log score, average"]
+            for row in mnist_gibbs.rows_of(drawn, np.zeros(7, int), pace, None, **options)
+        ]
+
+    np.testing.assert_allclose(score(left_out=0.0)[-1], np.log(0.5), rtol=1e-6)
+    np.testing.assert_allclose(score()[-1], np.log(probs[0, 6:, 0, 0].mean()), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("apart", "verdict"), [(0.0, "within tolerance"), (0.4, "chains disagree")]
+)
+def test_four_chains_are_judged_by_what_they_predict(apart, verdict):
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(4, 400, 7)) * 0.3
+    logits[:2] += 6 * apart
+    p = 1 / (1 + np.exp(-logits))
+    found = mnist_gibbs_long.judged(np.stack([p, 1 - p], -1), np.zeros(7, int))
+    assert found["verdict"] == verdict
+    # The jackknife of a mean over four chains, to first order in how far they are apart.
+    by_chain = np.log(p.mean(1)).mean(1)
+    assert found["its error, chains"] == pytest.approx(by_chain.std(ddof=1) / 2, rel=0.25)

@@ -75,9 +75,14 @@ def cells_of(size: str) -> list[Row]:
     return made
 
 
+def later(draw: int, left_out: float = 0.5) -> slice:
+    """The draws up to this one, without a share of them at the beginning."""
+    return slice(int((draw + 1) * left_out), draw + 1)
+
+
 def later_half(values: np.ndarray, draw: int) -> np.ndarray:
     """Mean over chains and over the later half of the draws up to this one, of (chain, draw, …)."""
-    return values[:, (draw + 1) // 2 : draw + 1].mean((0, 1))
+    return values[:, later(draw)].mean((0, 1))
 
 
 # What is known of a run only while the average of its reference is.
@@ -104,7 +109,7 @@ def rows_of(
     probs = drawn.found["probs"]
     number = probs.shape[1]
     for draw in sorted({max(1, round(number * part / ROWS)) - 1 for part in range(1, ROWS + 1)}):
-        kept = slice(int((draw + 1) * left_out), draw + 1)
+        kept = later(draw, left_out)
         average = probs[:, kept].mean((0, 1))
         row: Row = {
             "gradients": round((pace.warmup + (draw + 1) * pace.thinning) * pace.gradients),

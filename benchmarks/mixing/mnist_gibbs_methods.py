@@ -42,7 +42,7 @@ class Task(NamedTuple):
     """Which digits, rows and test rows at most, hidden units, and how much is computed.
 
     - **gradients** - passes over the rows a chain, warm-up (a third) included
-    - **long** - those of the reference
+    - **long** - those of the reference, or of the run that methods are compared with
     - **leapfrogs** - of a trajectory
     - **training** - steps of Adam for a start
     """
@@ -197,7 +197,7 @@ def kernel(method: str, task: Task, rows: int, temperature: float, metric: Any) 
 
 def pace(method: str, task: Task, rows: int) -> Pace:
     """How long a method runs: trajectories with what they cost beside leapfrogs, or steps of minibatches."""
-    budget = task.long if method == REFERENCE else task.gradients
+    budget = task.long if method in (REFERENCE, AXES) else task.gradients
     if method == GIBBS_SGHMC:
         each = min(SGHMC_BATCH, rows) / rows
     elif method == SVRG:

@@ -2,6 +2,7 @@
 
 Flax ends a kernel in its output axis. Other libraries do not, and Equinox begins with it: (out, in). So a
 shape of such a module says itself over which axes an output sums (:class:`LaidOut`); nothing is guessed.
+Flax layers that are laid out in another way, such as stacked ones, have such shapes too.
 """
 
 from typing import Any

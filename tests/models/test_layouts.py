@@ -1,5 +1,6 @@
 """Fan-in and source units of layers that are stacked, or that have several output axes."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,11 +36,11 @@ class Scanned(nn.Module):
         return nn.remat(nn.Dense)(2, name="out")(layers(name="deep")(x, None)[0])
 
 
-def several(module, axis=0):
-    """So many copies of a module side by side, with parameters of their own."""
+def several(module):
+    """Six copies of a module side by side, with parameters of their own."""
     return nn.vmap(
         module,
-        variable_axes={"params": axis},
+        variable_axes={"params": 0},
         split_rngs={"params": True},
         in_axes=None,
         axis_size=6,
@@ -219,7 +220,6 @@ def test_an_output_sums_over_the_inputs_of_its_own_layer(name):
 
 
 def test_equinox_layers_that_are_stacked():
-    eqx = pytest.importorskip("equinox")
     keys = jax.random.split(jax.random.key(0), 3)
 
     class Net(eqx.Module):

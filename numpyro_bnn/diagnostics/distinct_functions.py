@@ -145,8 +145,11 @@ def _affinity(values: Mapping[str, Any], max_draws: int, max_inputs: int) -> np.
         affinity = np.zeros((mean.shape[1], mean.shape[1]))
         for m, s in zip(mean, scale):
             total = np.square(s[:, None]) + np.square(s)
-            gap = np.square(m[:, None] - m) / total
-            affinity += np.sqrt(2.0 * s[:, None] * s / total) * np.exp(-0.25 * gap)
+            # Two laws without spread (whether a predicted event is seen) are the same value, or another.
+            spread = np.where(total > 0, total, 1.0)
+            gap = np.square(m[:, None] - m)
+            overlap = np.sqrt(2.0 * s[:, None] * s / spread) * np.exp(-0.25 * gap / spread)
+            affinity += np.where(total > 0, overlap, gap == 0)
         affinity /= len(mean)
     return affinity.reshape(chains, draws.size, chains, draws.size)
 

@@ -56,9 +56,6 @@ class PiecewiseHazard(dist.Distribution):
         :param value: (…, 2), time and whether the event was seen.
         """
         time, event = value[..., 0, None], value[..., 1]
-        lengths = jnp.append(jnp.diff(self._begins), jnp.inf)
-        spent = jnp.clip(time - self._begins, 0.0, lengths)
-        cumulative = jnp.sum(jnp.exp(self.log_hazard) * spent, -1)
         # A time on a break belongs to the piece that ends there.
         piece = jnp.sum(time > self.breaks, -1, keepdims=True)
         shape = (*jnp.broadcast_shapes(piece.shape[:-1], self.batch_shape), 1)
@@ -67,7 +64,22 @@ class PiecewiseHazard(dist.Distribution):
             jnp.broadcast_to(piece, shape),
             -1,
         )[..., 0]
-        return jnp.where(event > 0, at, 0.0) - cumulative
+        return jnp.where(event > 0, at, 0.0) - self._cumulative(time)
+
+    def _cumulative(self, time: jax.Array) -> jax.Array:
+        """The cumulative hazard up to a time, (…, 1)."""
+        lengths = jnp.append(jnp.diff(self._begins), jnp.inf)
+        spent = jnp.clip(time - self._begins, 0.0, lengths)
+        return jnp.sum(jnp.exp(self.log_hazard) * spent, -1)
+
+    def cdf(self, value: jax.Array) -> jax.Array:
+        """Distribution functions of the time, and of whether it is an event, which predicted times are.
+
+        :param value: (…, 2).
+        """
+        reached = -jnp.expm1(-self._cumulative(value[..., 0, None]))
+        event = jnp.broadcast_to(value[..., 1] >= 1, reached.shape)
+        return jnp.stack([reached, event.astype(reached.dtype)], -1)
 
     def _moments(self) -> tuple[jax.Array, jax.Array]:
         """E t = ∫ S(t) dt and E t² = 2 ∫ t S(t) dt, piece by piece, S the survivor."""

@@ -14,7 +14,9 @@ _REACH = 4.0
 def quantiles_of(
     mean: np.ndarray, scale: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray], levels: ArrayLike
 ) -> np.ndarray:
-    """Solve average over draws of F_s(q) = level for each row, by bisection.
+    """The least q with average over draws of F_s(q) ≥ level for each row, by bisection.
+
+    Of counts it is a whole number.
 
     :param mean: means of the draws, (chain, draw, row).
     :param scale: their standard deviations; infinite where a law has none.
@@ -36,6 +38,7 @@ def quantiles_of(
     # Laws with heavy tails have no mean or no standard deviation: any start does.
     mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
     spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
+    spread = np.where(spread > 0, spread, 1.0)
     return np.stack([_solved(averaged, mean.mean((0, 1)), spread, level) for level in levels])
 
 
@@ -51,7 +54,11 @@ def _solved(
         centre = (low + high) / 2
         below = averaged(centre) < level
         low, high = np.where(below, centre, low), np.where(below, high, centre)
-    return (low + high) / 2
+    # Where F jumps: targets are float32, in which the number and its neighbours are one.
+    found = (low + high) / 2
+    whole = np.round(found)
+    near = np.abs(found - whole) <= (high - low) + 1e-6 * np.maximum(1.0, np.abs(whole))
+    return np.where(near, whole, found)
 
 
 def _beyond(

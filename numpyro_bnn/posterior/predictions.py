@@ -287,7 +287,12 @@ def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
     if isinstance(base, dist.MultivariateNormal):
         # Of each output by itself.
         return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
-    return base.cdf(y)
+    # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
+    low = getattr(base.support, "lower_bound", -jnp.inf)
+    high = getattr(base.support, "upper_bound", jnp.inf)
+    at = jnp.floor(y) if base.support.is_discrete else y
+    inside = base.cdf(jnp.clip(at, low, high))
+    return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, inside))
 
 
 def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:

@@ -89,7 +89,7 @@ class Predictions:
         return self._at_targets("log_prob", y)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
-        """Probability of a target up to `y` under each draw, for a continuous target.
+        """Probability of a target up to `y` under each draw, for a number or a count.
 
         :param y: one number a row.
         :return: shape (chain, draw, row), between 0 and 1.
@@ -102,7 +102,7 @@ class Predictions:
         """Quantiles of the predictive distribution, the average over all draws.
 
         :param levels: probabilities strictly between 0 and 1, (levels,).
-        :return: shape (levels, row), in the units of the target.
+        :return: shape (levels, row), in the units of the target; whole numbers for counts.
         :raises ValueError: for other levels.
         """
         return quantiles_of(self.mean, self._value("scale"), self.cdf, levels)

@@ -84,7 +84,12 @@ def _probabilities(predictions: Predictions) -> np.ndarray:
     below = np.stack([predictions.cdf(edge) for edge in edges], -1)
     below = below.reshape(-1, *below.shape[2:])
     ends = np.concatenate([np.zeros_like(below[..., :1]), below, np.ones_like(below[..., :1])], -1)
-    return np.diff(ends, axis=-1)
+    parts = np.diff(ends, axis=-1)
+    if parts.ndim > 3:
+        # An output of which all draws say the same in all rows, as that no time is censored, counts for none.
+        varies = np.ptp(parts, axis=0).any((0, -1))
+        parts = parts[:, :, varies] if varies.any() else parts
+    return parts
 
 
 def _total_variation(a: np.ndarray, b: np.ndarray) -> np.ndarray:

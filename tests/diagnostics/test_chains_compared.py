@@ -71,6 +71,19 @@ def test_distinct_functions_of_two_states_is_the_entropy_of_their_overlap():
     assert given.between == pytest.approx(expected, rel=1e-9)
 
 
+def test_values_without_noise_are_the_same_or_not():
+    """As that a predicted time is not censored: 1 in all draws, with a standard deviation of 0."""
+    mean = np.ones((2, 3, 4, 2))
+    mean[1, ..., 0] = 50.0
+    scale = np.broadcast_to([1.0, 0.0], mean.shape)
+    # The chains share one of two outputs, and so half of a function: eigenvalues (1 ± 1/2)/2.
+    found = diagnostics.distinct_functions({"mean": mean, "scale": scale})
+    assert found.within == pytest.approx(1.0)
+    assert found.total == pytest.approx(np.exp(stats.entropy([0.75, 0.25])))
+    mean[1, ..., 1] = 0.0
+    assert diagnostics.distinct_functions({"mean": mean, "scale": scale}).total == pytest.approx(2)
+
+
 W = np.random.default_rng(1).normal(size=(2, 100, 3))
 
 

@@ -1,5 +1,6 @@
 """Quantiles of the average over draws, against closed forms; and the distribution functions behind them."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -8,6 +9,7 @@ from scipy import optimize, stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import scores
+from numpyro_bnn.likelihoods.survival import PiecewiseHazard
 
 X = np.linspace(-1.0, 1.0, 3)
 LEVELS = (0.01, 0.3, 0.5, 0.975)
@@ -34,6 +36,54 @@ def test_quantiles_of_one_draw_are_those_of_its_law(name):
     found = predictions(law, [0.5]).quantiles(LEVELS)
     expected = np.stack([exact(0.5 + X).ppf(level) for level in LEVELS])
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+COUNTS = {
+    "poisson": (lambda m: dist.Poisson(np.e**m), lambda m: stats.poisson(np.exp(m))),
+    "negative binomial": (
+        lambda m: dist.NegativeBinomial2(np.e**m, 2.0),
+        lambda m: stats.nbinom(2.0, 2.0 / (2.0 + np.exp(m))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("draw", [0.5, 4.0])
+def test_quantiles_of_counts_are_whole_numbers(name, draw):
+    law, exact = COUNTS[name]
+    made = predictions(law, [draw])
+    found = made.quantiles(LEVELS)
+    laws = exact(draw + X)
+    np.testing.assert_array_equal(found, [laws.ppf(level) for level in LEVELS])
+    for at in (-1.0, 0.0, 2.0, 2.5):
+        np.testing.assert_allclose(
+            made.cdf(np.full(3, at))[0, 0], laws.cdf(at), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_quantiles_of_a_mixture_of_counts():
+    found = predictions(COUNTS["poisson"][0], [0.0, 3.0]).quantiles([0.3, 0.45, 0.95])
+    numbers = np.arange(200)[:, None]
+    below = sum(stats.poisson(np.exp(w + X)).cdf(numbers) for w in (0.0, 3.0)) / 2
+    np.testing.assert_array_equal(found, [(below < level).sum(0) for level in (0.3, 0.45, 0.95)])
+
+
+def test_quantiles_of_times_with_a_hazard_in_pieces():
+    breaks = (1.0,)
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", PiecewiseHazard(jnp.stack([w + x, w + x + 1.0], -1), breaks), obs=y)
+
+    made = bnn.predict(model, {"w": np.float32([-0.5])}, X)
+    found = made.quantiles(LEVELS)
+    first, second = np.exp(-0.5 + X), np.exp(0.5 + X)
+    for level, times in zip(LEVELS, found):
+        target = -np.log1p(-level)
+        expected = np.where(target <= first, target / first, 1 + (target - first) / second)
+        np.testing.assert_allclose(times[:, 0], expected, rtol=1e-3, atol=1e-4)
+        np.testing.assert_array_equal(times[:, 1], 1.0)
 
 
 def test_quantiles_of_two_far_draws_solve_the_mixture():

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior import thinning
@@ -117,3 +118,32 @@ def test_numbers_of_draws_out_of_range(k, message):
 def test_draws_without_inputs_ask_for_them():
     with pytest.raises(ValueError, match="the inputs of these draws are not known"):
         bnn.thin(bnn.Draws({"w": np.zeros((2, 5, 3), np.float32)}, _classes), 2)
+
+
+def _counts(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Poisson(jnp.exp(x[:, 0] * w)), obs=y)
+
+
+def _times(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    bnn.likelihoods.survival(x[:, 0] * w, y)
+
+
+@pytest.mark.parametrize("model", [_counts, _times])
+def test_counts_and_times_are_compared_by_their_own_laws(model):
+    """Of two kinds of draws half of each are kept, and one kind alone is as far as its law is."""
+    draws = bnn.Draws({"w": np.repeat(np.float32([[-1.0, 1.0]]), 10, 1)}, model)
+    small = bnn.thin(draws, 2, X[5:])
+    np.testing.assert_array_equal(np.sort(small["w"][0]), [-1.0, 1.0])
+    assert small.info["thinned"]["total_variation"] == pytest.approx(0, abs=1e-6)
+    alone = bnn.thin(draws, 1, X[5:]).info["thinned"]["total_variation"]
+    rates = [np.exp(s * X[5:, 0].astype(float)) for s in (-1.0, 1.0)]
+    if model is _counts:
+        laws = [stats.poisson(r).pmf(np.arange(60)[:, None]) for r in rates]
+        assert alone == pytest.approx(np.abs(laws[0] - laws[1]).sum(0).mean() / 4, rel=0.05)
+    else:
+        # Densities of two exponentials cross once, where their distribution functions are furthest apart.
+        at = np.log(rates[1] / rates[0]) / (rates[1] - rates[0])
+        apart = np.exp(-rates[0] * at) - np.exp(-rates[1] * at)
+        assert alone == pytest.approx(apart.mean() / 2, rel=0.05)

@@ -55,7 +55,8 @@ SITES = {
 }
 
 
-def prior_of(problem):
+def prior_of(problem, changed=None):
+    """The prior of a problem; `changed` replaces priors by their patterns."""
     hidden = {
         "Dense_0.kernel": group(0.05),
         "Dense_0.bias": group(0.05),
@@ -69,13 +70,16 @@ def prior_of(problem):
         own = partial(priors.Hierarchical.width, 0.05, group=1.0)
         hidden |= {"Dense_0.kernel": own(), "Dense_0.bias": own()}
         hidden["Dense_1.kernel"] = own(scale_by_fan_in=True)
-    return priors.ByPath(hidden)
+    return priors.ByPath(hidden | (changed or {}))
 
 
-def model_of(problem, module=bnn.MLP):
-    """The model of a problem, ``model(x, y=None)``; `module` computes the network."""
+def model_of(problem, module=bnn.MLP, prior=None):
+    """The model of a problem, ``model(x, y=None)``; `module` computes the network.
+
+    :param prior: another one than the example has.
+    """
     units, outputs = {"bdata": (15, 1), "cdata": (8, 3)}.get(problem, (8, 1))
-    prior = prior_of(problem)
+    prior = prior or prior_of(problem)
     cases = {"rdata": None, "odata": 4.0}
 
     def model(x, y=None):
@@ -104,6 +108,15 @@ def data_of(problem, shared):
     return [jnp.asarray(a, None if a.dtype.kind == "i" else jnp.float32) for a in parts.values()]
 
 
+def starts(problem, model, x, y, num_chains, key):
+    """Optimised starts of all chains."""
+    # A draw of the output bias from Normal(0, 100²) can be a hazard that overflows.
+    bias = {"net/Dense_1.bias": jnp.zeros(3 if problem == "cdata" else 1)}
+    return bnn.optimize(
+        model, key, x, y, num_chains=num_chains, init_params=bias, progress_bar=False
+    )
+
+
 def sample(problem, route, x, y, options):
     """Draws of all sites by chain, and the CPU seconds: all, and after warm-up."""
     model = model_of(problem, MLPByFeatures)
@@ -114,17 +127,7 @@ def sample(problem, route, x, y, options):
     else:
         settings = {"num_steps": options.steps, "trajectory_length": None}
         kernel = HMC(bnn.parameterize(model, route), target_accept_prob=0.9, **settings)
-    # A draw of the output bias from Normal(0, 100²) can be a hazard that overflows.
-    bias = {"net/Dense_1.bias": jnp.zeros(3 if problem == "cdata" else 1)}
-    starts = bnn.optimize(
-        model,
-        jax.random.key(1),
-        x,
-        y,
-        num_chains=options.chains,
-        init_params=bias,
-        progress_bar=False,
-    )
+    begin_at = starts(problem, model, x, y, options.chains, jax.random.key(1))
     mcmc = bnn.MCMC(
         kernel,
         num_warmup=options.warmup,
@@ -135,7 +138,7 @@ def sample(problem, route, x, y, options):
         progress_bar=False,
     )
     begin = time.process_time()
-    mcmc.warmup(jax.random.key(0), x, y, init_params=starts)
+    mcmc.warmup(jax.random.key(0), x, y, init_params=begin_at)
     kept = time.process_time()
     mcmc.run(mcmc.post_warmup_state.rng_key, x, y)
     draws = jax.block_until_ready(mcmc.get_samples(group_by_chain=True))

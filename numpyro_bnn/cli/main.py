@@ -157,7 +157,7 @@ def _grade_parser() -> argparse.ArgumentParser:
         description="Grade draws of any sampler against a reference posterior that ships with the package. "
         "Exit status 1 where they differ by more than chance allows.",
     )
-    parser.add_argument("reference", help="rdata or cdata")
+    parser.add_argument("reference", help="its name, such as rdata; another name lists them all")
     parser.add_argument(
         "draws",
         type=Path,

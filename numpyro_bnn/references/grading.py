@@ -9,7 +9,7 @@ from numpyro_bnn.diagnostics.compare_runs import label_of, limit_of_errors
 from numpyro_bnn.diagnostics.convergence.rhat import moments, rhat
 from numpyro_bnn.posterior.draws import Run, draws_of
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.references.models import PROBLEMS
+from numpyro_bnn.references.models import PROBLEMS, Problem
 from numpyro_bnn.references.reference import Quantities, Reference, load
 
 FUNCTIONS = "functions"
@@ -112,14 +112,21 @@ def _scalars_of(run: Run | Mapping[str, np.ndarray], reference: Reference) -> di
     else:
         problem = PROBLEMS[reference.name]
         draws = draws_of(run, problem.model, owner="references.grade")
-        made = predict(problem.model, draws, reference.x_test)
-        scalars = {FUNCTIONS: np.asarray(made.values[problem.function], np.float64)}
-        scalars |= _log_scales(draws, problem.scales)
+        scalars = {FUNCTIONS: functions_of(draws, problem, reference.x_test, reference.y_test)}
+        scalars |= log_scales_of(draws, problem.scales)
     _check(scalars, reference)
     return scalars
 
 
-def _log_scales(draws: Mapping[str, np.ndarray], sites: dict[str, str]) -> dict[str, np.ndarray]:
+def functions_of(
+    draws: Mapping[str, np.ndarray], problem: Problem, x_test: np.ndarray, y_test: np.ndarray
+) -> np.ndarray:
+    """What is graded of the functions at some rows, (chain, draw, row, …)."""
+    made = predict(problem.model, draws, x_test)
+    return np.asarray(problem.functions(made.values, np.asarray(y_test)), np.float64)
+
+
+def log_scales_of(draws: Mapping[str, np.ndarray], sites: dict[str, str]) -> dict[str, np.ndarray]:
     """Logarithms of the standard deviations behind precisions, by the names of the reference."""
     found = {}
     for name, site in sites.items():

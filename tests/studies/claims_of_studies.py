@@ -4,6 +4,7 @@ from claims import Claim
 from pages_of_studies import (
     EVIDENCE,
     GUIDE,
+    NEAL,
     PREDICTIONS,
     PRIORS,
     SPEED,
@@ -37,6 +38,8 @@ from sentences_of_studies import (
     on_one_vector,
     polynomials_in_a_sentence,
     small_networks_in_a_sentence,
+    tail_in_a_sentence,
+    tail_in_sentences,
     third_table,
     training_beside_modes,
     wide_priors_on_3000_rows,
@@ -44,6 +47,7 @@ from sentences_of_studies import (
     yacht_in_sentences,
 )
 
+from benchmarks.neal import tail
 from benchmarks.predictions import (
     averaging_or_width,
     boundary_by_rows,
@@ -181,6 +185,16 @@ CLAIMS = {
     ),
     "shift_by_width: sentences": Claim(
         "predictions/shift_by_width", (PREDICTIONS,), noise_by_spread, DARK, "spread"
+    ),
+    "tail": Claim("neal/tail", (NEAL,), lines_of(tail), {"method": "NUTS"}, "above 2"),
+    "tail: sentences": Claim(
+        "neal/tail", (NEAL,), tail_in_sentences, {"method": "NUTS"}, "above 2"
+    ),
+    "tail: sentence": Claim(
+        "neal/tail", (EVIDENCE,), tail_in_a_sentence, {"method": "NUTS"}, "above 2"
+    ),
+    "tail: the curve": Claim(
+        "neal/tail", (NEAL,), lines_of(tail), {"method": tail.CURVE, "log scale": 0.0}, "slope"
     ),
     "evidence": Claim(
         "priors/evidence",

@@ -6,6 +6,7 @@ import numpy as np
 from pages_of_studies import line, number, with_error
 
 from benchmarks._shared.sampled_runs import select
+from benchmarks.neal import tail
 from benchmarks.predictions import (
     averaging_or_width,
     boundary_by_rows,
@@ -81,6 +82,36 @@ def decoupled_decay_in_a_sentence(rows):
 def lines_of(study):
     """A function of rows that gives the lines of the study's own table of means."""
     return lambda rows: [line(*map(str, row.values())) for row in study.averaged(rows)]
+
+
+def shares_above_two(rows):
+    """Percent of the draws of each sampler, by its name."""
+    return {r["method"]: 100 * r["above 2"] for r in rows if r["method"] != tail.CURVE}
+
+
+def tail_in_sentences(rows):
+    of = shares_above_two(rows)
+    yield "above 2 in {:.0f} and {:.0f} % of their draws".format(
+        of["HMC, 1000 steps"], of[tail.CAREFUL]
+    )
+    yield f"its usual steps has {of[tail.SHORT]:.1f} % and"
+    curve, spread = tail.curve_with_errors(rows)
+    apart = [
+        (curve.above(2) - select(rows, method=m)[0]["above 2"])
+        / np.hypot(spread["above 2"], select(rows, method=m)[0]["error above 2"])
+        for m in ("HMC, 1000 steps", tail.CAREFUL)
+    ]
+    yield "{:.1f} and {:.1f} joint errors more than those two".format(*apart)
+
+
+def tail_in_a_sentence(rows):
+    of = shares_above_two(rows)
+    rhats = [select(rows, method=m)[0]["worst R-hat"] for m in (tail.SHORT, "MAMS", "tempering")]
+    yield (
+        f"a tail that has {of['HMC, 1000 steps']:.1f} % of the draws of HMC with 1000 small steps has "
+        f"{of[tail.SHORT]:.1f} % of those of NUTS, {of['MAMS']:.1f} % of MAMS's and "
+        f"{of['tempering']:.1f} % of a ladder's, with R-hat of {min(rhats):.2f} to {max(rhats):.2f}"
+    )
 
 
 def boundary_in_a_sentence(rows):

@@ -238,6 +238,7 @@ MAY_STAY = {
     "mixing.mnist_gibbs",
     "mixing.mnist_gibbs_long",
     "mixing.mnist_all_images",
+    "neal.tail",
 }
 # Averages over runs of one verdict, temperatures of methods without momenta: "nan" where there are none.
 OF_SOME_RUNS = {

@@ -107,6 +107,7 @@ CONVERGED = {
     "neal/posteriors": lambda: routes(lambda route: not tempered(route)),
     "neal/tempering": lambda: routes(tempered),
     "neal/story": lambda: routes(bool),
+    "neal/tail": lambda: said("neal/tail"),
     # Draws of a Gaussian around averaged weights are no chain.
     "predictions/tabular": lambda: [
         row["worst rhat"] <= RHAT_LIMIT

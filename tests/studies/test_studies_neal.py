@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 from pages_of_studies import EVIDENCE, FOLDER, GUIDE, NEAL, line, page, plain, with_error
+from scipy import stats
 
-from benchmarks.neal import costs, story
+from benchmarks.neal import costs, story, tail
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -239,3 +240,15 @@ def test_neals_pages_say_what_the_rows_say(neal_rows):
 def test_a_row_of_neals_that_changes_is_seen(neal_rows, earlier, route, quantity):
     neal_rows[earlier]["rdata", route][quantity]["mean"] *= 1.5
     assert neal_missing(*neal_rows)
+
+
+@pytest.mark.parametrize("slope", [0.0, -2.0, 0.5])
+def test_the_curve_of_a_scale_is_its_posterior(slope):
+    """Where Z(σ) is σ^c, τ = σ^(-2) has the law Gamma(1/2 - c/2, W²/2)."""
+    curve = tail.curve_of(np.array([-3.0, 0.0, 1.0]), np.full(3, slope))
+    law = stats.gamma(0.5 - slope / 2, scale=2 * tail.UNITS / tail.WIDTH**2)
+    # Of log scales in the grid, -4 to 6.
+    least, most = law.cdf(np.exp([-12.0, 8.0]))
+    for value in (-2.0, 0.0, 1.5):
+        expected = (law.cdf(np.exp(-2 * value)) - least) / (most - least)
+        np.testing.assert_allclose(curve.above(value), expected, rtol=0.02)

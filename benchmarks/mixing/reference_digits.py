@@ -1,0 +1,113 @@
+"""Makes the reference posterior of the digits, which the package ships: two samplers from different starts.
+
+The posterior of `hard_posteriors`, a network 64-16-10 with a Gamma(1, 1) precision over each array, that
+study's HMC with moves from optimised starts, and beside it MAMS with moves from draws of the prior. Both are
+exact in the limit. Stored are means by both, with Monte Carlo errors, of the probability of the true
+class at the 100 test images at which it is least sure, and 500 draws of it by HMC, far apart.
+`Reference.certified` says whether the routes agree.
+
+    python -m benchmarks.mixing.reference_digits [--quick] [--output FOLDER]
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.infer import Predictive
+
+import numpyro_bnn as bnn
+from benchmarks._shared.data_sets import Split
+from benchmarks._shared.reference_posteriors import PACKAGE, route, store
+from benchmarks._shared.study import Results, parser
+from benchmarks.mixing.hierarchical_posteriors import (
+    CHAINS,
+    METHODS,
+    Method,
+    Posterior,
+    begin_at,
+    kernel_of,
+    posterior,
+)
+from numpyro_bnn.references.grading import functions_of
+from numpyro_bnn.references.models import PROBLEMS
+
+NAME = "digits"
+ROWS, DRAWS = 100, 500
+HMC = METHODS["HMC, non-centred, long, moves"]
+MAMS = Method("noncentered", lambda model, _: bnn.MAMS(model), moves=True)
+# Of each size: leapfrog steps of a fifth of a trajectory of HMC; warm-up and draws of a chain, by sampler.
+SIZES = {"full": (100, (300, 2000), (500, 5000)), "quick": (4, (8, 8), (20, 20))}
+
+
+def drawn_from_prior(given: Posterior) -> dict[str, Any]:
+    """A start of each chain: a draw of the prior."""
+    draws = Predictive(given.model, num_samples=CHAINS)(jax.random.key(7), given.split.x)
+    latent = bnn.potential_of(given.model, given.split.x, given.split.y).structure.latent
+    return {name: value for name, value in draws.items() if name in latent}
+
+
+def sampled(
+    given: Posterior,
+    method: Method,
+    steps: int,
+    length: tuple[int, int],
+    begin: Mapping[str, Any],
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Draws of all sites, (chain, draw, …)."""
+    mcmc = bnn.MCMC(
+        kernel_of(method, given, steps),
+        num_warmup=length[0],
+        num_samples=length[1],
+        num_chains=CHAINS,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(seed), given.split.x, given.split.y, init_params=begin)
+    return mcmc.get_samples(group_by_chain=True)
+
+
+def least_sure(draws: Mapping[str, np.ndarray], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The test rows at which the average probability of the true class is nearest to a half."""
+    some = {site: value[:, :: max(1, value.shape[1] // 500)] for site, value in draws.items()}
+    average = functions_of(some, PROBLEMS[NAME], x, y).mean((0, 1))
+    return np.sort(np.argsort(np.abs(average - 0.5))[:ROWS])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    asked = parser(__doc__ or "", toy=False).parse_args(argv)
+    folder = Results(__file__, asked).folder if asked.size == "quick" else asked.output or PACKAGE
+    given = posterior(asked.data, NAME, 0)
+    steps, of_hmc, of_mams = SIZES[asked.size]
+    by_hmc = sampled(given, HMC, steps, of_hmc, begin_at(given, HMC.coordinates, 0, 200), 0)
+    by_mams = sampled(given, MAMS, steps, of_mams, drawn_from_prior(given), 1)
+    # The package's model takes images as the network sees them.
+    units = given.model.standardization  # type: ignore[attr-defined]
+    x, x_test = (
+        np.float32((part - units.x_mean) / units.x_scale)
+        for part in (given.split.x, given.split.x_test)
+    )
+    rows = least_sure(by_hmc, x_test, given.split.y_test)
+    test = x_test[rows], given.split.y_test[rows]
+    first = route(
+        f"HMC of {5 * steps} steps in non-centred coordinates with moves of precisions, {CHAINS} chains of "
+        f"{of_hmc[1]} draws from optimised starts",
+        NAME,
+        by_hmc,
+        *test,
+        1 + of_hmc[1] // 1000,
+    )
+    second = route(
+        f"MAMS in non-centred coordinates with moves of precisions, {CHAINS} chains of {of_mams[1]} draws "
+        "from draws of the prior",
+        NAME,
+        by_mams,
+        *test,
+        1 + of_mams[1] // 1000,
+    )
+    store(folder, NAME, Split(x, given.split.y, *test), (first, second), DRAWS)
+
+
+if __name__ == "__main__":
+    main()

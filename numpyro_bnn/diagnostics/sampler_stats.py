@@ -26,6 +26,10 @@ _NAMES = {
 # thousand is common where the posterior of a network has a sharp corner.
 _DIVERGENT_SHARE = 0.01
 _SATURATED_SHARE = 0.05
+# Kernels with trajectories of a length, such as MAMS, record no divergences. A trajectory of theirs that is
+# accepted with a probability below this has an energy error above ten nats, where their tuning aims at a part
+# of one: the step is too long where it went.
+_SURELY_REJECTED = np.exp(-10.0)
 # Numbers among the statistics: the most steps of a tree, and of a trajectory whose length is given.
 LIMITS = ("max_num_steps", "trajectory_limit")
 # Acceptance below this is low: NUTS is tuned to 0.8, MALA to 0.57, a random walk to 0.23.
@@ -37,7 +41,8 @@ _LOW_EBFMI = 0.3
 class SamplerStats(NamedTuple):
     """Statistics that the sampler recorded; None where one was not recorded.
 
-    - **divergences** - divergent transitions, all chains together.
+    - **divergences** - divergent transitions, all chains together; of kernels whose trajectories have a length
+      those with an energy error above ten nats.
     - **saturated_trees** - transitions of NUTS that took the largest number of steps allowed.
     - **cut_trajectories** - those of kernels whose trajectories have a length, such as MAMS.
     - **acceptance** - mean acceptance probability by chain.
@@ -96,6 +101,8 @@ def read(
         limit: Any = given.get(name)
         if meaning not in found and "num_steps" in found and limit is not None:
             found[meaning] = found["num_steps"] >= int(limit)
+    if "diverging" not in found and "cut" in found and "accept_prob" in found:
+        found["diverging"] = found["accept_prob"] < _SURELY_REJECTED
     divergences, saturated, cut = (
         int(found[k].sum()) if k in found else None for k in ("diverging", "saturated", "cut")
     )

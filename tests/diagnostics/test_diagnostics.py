@@ -137,6 +137,18 @@ def situation(name, rng):
                 "predictions": f,
                 "sample_stats": {"num_steps": steps, "trajectory_limit": 255},
             }
+        case "surely rejected":
+            accept = np.where(np.arange(C * N).reshape(C, N) % 20, 0.9, 1e-6)
+            steps = np.full((C, N), 9)
+            return {
+                "weights": w,
+                "predictions": f,
+                "sample_stats": {
+                    "num_steps": steps,
+                    "trajectory_limit": 255,
+                    "accept_prob": accept,
+                },
+            }
         case "low acceptance":
             accept = np.where(np.arange(C) == 1, 0.02, 0.8)[:, None] * np.ones(N)
             return {"weights": w, "predictions": f, "sample_stats": {"accept_prob": accept}}
@@ -220,6 +232,7 @@ SITUATIONS = {
         ["transitions diverged (20 %)", "no R-hat can show", "The chains agree"],
     ),
     "saturated trees": (WITHIN, ["ended at the largest tree (50 %)", "The chains agree"]),
+    "surely rejected": (WITHIN, ["transitions diverged (5 %): the draws miss where"]),
     "cut trajectories": (WITHIN, ["cut at the most steps allowed (25 %)", "raise max_num_steps"]),
     "low acceptance": (WITHIN, ["Chain 1 accepts 2 %", "The chains agree"]),
     "low E-BFMI": (WITHIN, ["E-BFMI of chain", "The chains agree"]),

@@ -19,7 +19,7 @@ from numpyro.infer import Predictive
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks._shared.reference_posteriors import PACKAGE, route, store
-from benchmarks._shared.study import Results, parser
+from benchmarks._shared.study import Results
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
     METHODS,
@@ -29,6 +29,7 @@ from benchmarks.mixing.hierarchical_posteriors import (
     kernel_of,
     posterior,
 )
+from benchmarks.neal import posteriors
 from numpyro_bnn.references.grading import functions_of
 from numpyro_bnn.references.models import PROBLEMS
 
@@ -76,7 +77,7 @@ def least_sure(draws: Mapping[str, np.ndarray], x: np.ndarray, y: np.ndarray) ->
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    asked = parser(__doc__ or "", toy=False).parse_args(argv)
+    asked = posteriors.options_of(__doc__ or "").parse_args(argv)
     folder = Results(__file__, asked).folder if asked.size == "quick" else asked.output or PACKAGE
     given = posterior(asked.data, NAME, 0)
     steps, of_hmc, of_mams = SIZES[asked.size]

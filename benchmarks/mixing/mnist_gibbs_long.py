@@ -4,7 +4,8 @@ HMC in non-centred coordinates with moves, as in that study, along the principal
 of one variance are independent in any axes, so the posterior is the same, and a diagonal metric sees that
 images have more in common along some axes than along others. Two chains begin at weights trained under
 N(0, 1), two at what `optimize` makes of the precisions. A fifth of the passes is warm-up, and all draws after
-it count.
+it count. The same again along axes that images share with an input that is always 1, whose weights are the
+biases (`mnist_gibbs_axes`): a diagonal metric then also sees that biases do what the mean image does.
 
 The methods of `mnist_gibbs` run again, with its budget, and their averages are compared with that of the four
 chains.
@@ -23,7 +24,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
-from benchmarks.mixing import mnist_gibbs
+from benchmarks.mixing import mnist_gibbs, mnist_gibbs_axes
 from benchmarks.mixing import mnist_gibbs_methods as methods
 from benchmarks.mixing.mnist_gibbs import START_KINDS
 from benchmarks.mixing.mnist_gibbs_methods import AXES, LAYERS, TRAINED, Draws, Task
@@ -35,8 +36,12 @@ from benchmarks.mixing.mnist_gibbs_words import (
     summary,
     worst_and_median,
 )
+from numpyro_bnn.diagnostics.convergence.rhat import rhat
 
 BOTH = "both starts"
+SHARED = mnist_gibbs_axes.METHOD
+LONG_METHODS = (AXES, SHARED)
+NAMED = {AXES: "of images", SHARED: "shared with biases"}
 LONG = {"method": AXES, "start": BOTH}
 SIZES = {
     "full": {mnist_gibbs.TWO: Task((3, 5), 2000, 2000, 100, 3500, 40_000, 100, 300)},
@@ -47,27 +52,33 @@ COMPARED = (methods.NON_CENTRED, methods.GIBBS_HMC, methods.COLLAPSED, methods.G
 
 
 def cells_of(size: str) -> list[Row]:
-    """The four chains of each task, and what is compared with them."""
+    """The four chains of each task, what is compared with them, and four along other axes."""
     runs = [(AXES, start) for start in (*START_KINDS, BOTH)]
+    shared = [(SHARED, start) for start in (*START_KINDS, BOTH)]
     others = [(method, TRAINED) for method in COMPARED] + [(START, s) for s in START_KINDS]
     return [
-        dict(zip(KEYS, (task, *run, 1.0, 1.0))) for task in SIZES[size] for run in runs + others
+        dict(zip(KEYS, (task, *run, 1.0, 1.0)))
+        for task in SIZES[size]
+        for run in runs + others + shared
     ]
 
 
-def judged(probs: np.ndarray, y: np.ndarray) -> Row:
-    """The verdict of a report on all draws, and the error over chains of the average's log score, nats.
+def judged(found: Mapping[str, np.ndarray], y: np.ndarray) -> Row:
+    """The verdict of a report on all draws, the error over chains of the average's log score, and R-hats.
 
-    :param probs: (chain, draw, image, class).
+    :param found: by name, (chain, draw, …): test probabilities, and conditional means of precisions.
     """
+    probs = found["probs"]
     averages = np.maximum(probs.mean(1)[:, np.arange(len(y)), y], 1e-30)
     return {
         "verdict": bnn.diagnostics.diagnose_draws(predictions={"probs": probs}).verdict.words,
         "its error, chains": jackknife_error(without_each(np.log(averages)).mean(1)),
+        **{f"R-hat {layer}": float(rhat(np.log(found[f"mean {layer}"]))) for layer in LAYERS},
     }
 
 
 NOT_JUDGED: Row = {"verdict": "", "its error, chains": ""}
+NOT_JUDGED |= {f"R-hat {layer}": "" for layer in LAYERS}
 
 
 def in_turn(*parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -84,6 +95,7 @@ def long_run(
     """The chains of one start, or those of both together, turn by turn."""
     task = tasks[asked["task"]]
     data = methods.load(task, data_folder)
+    shared = asked["method"] == SHARED
 
     def file(start: str, what: str) -> Path:
         return folder / f"{mnist_gibbs.kept_as({**asked, 'start': start})}{what}.npz"
@@ -95,24 +107,30 @@ def long_run(
                 parts.append(dict(kept))
         found = in_turn(*parts)
         facts = methods.NO_FACTS
-        np.savez(file(BOTH, ""), average=found["probs"].mean((0, 1)))
+        if not shared:
+            np.savez(file(BOTH, ""), average=found["probs"].mean((0, 1)))
     else:
         weights = methods.trained(task, data_folder, asked["start"])
-        found, facts, _ = methods.run(task, AXES, data, weights)
+        if shared:
+            key = START_KINDS.index(asked["start"])
+            found, facts, _ = mnist_gibbs_axes.run(task, data, weights, key)
+        else:
+            found, facts, _ = methods.run(task, AXES, data, weights)
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(file(asked["start"], "_draws"), **found)
-    pace = methods.pace(AXES, task, len(data.x))
+    pace = mnist_gibbs_axes.pace_of(task) if shared else methods.pace(AXES, task, len(data.x))
     rows = list(mnist_gibbs.rows_of(Draws(found, facts, {}), data.y_test, pace, None, left_out=0.0))
     yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])
-    yield {"rows": len(data.x)} | rows[-1] | judged(found["probs"], data.y_test)
+    yield {"rows": len(data.x)} | rows[-1] | judged(found, data.y_test)
 
 
 def agreement(rows: Sequence[Row]) -> Iterator[Row]:
     """Whether the chains of each start agree, and those of both."""
-    for row in select(ends(rows), method=AXES):
+    for row in (row for row in ends(rows) if row["method"] in LONG_METHODS):
+        each = [row[f"R-hat {layer}"] for layer in LAYERS]
         score = f"{row['log score, average']:.4f} ± {row['its error, chains']:.4f}"
         yield {
-            "task": row["task"],
+            "axes": NAMED[row["method"]],
             "chains from": row["start"],
             "passes": str(row["gradients"]),
             "draws of a chain": str(row["draws"]),
@@ -120,12 +138,13 @@ def agreement(rows: Sequence[Row]) -> Iterator[Row]:
             "least ESS": f"{row['least ESS']:.0f}",
             "R-hat, precisions": worst_and_median(row, ", precisions"),
             "log score of the average": score.replace("-", "−"),
+            "R-hat of each": ", ".join(f"{v:.2f}" for v in each if v != ""),
             "verdict": row["verdict"],
         }
 
 
 def figure(rows: Sequence[Row]) -> Any:
-    """Precisions of both kernels by passes, a line a chain, and worst R-hat by passes."""
+    """Precisions of the hidden layer by passes, a line a chain, and worst R-hat by passes."""
     import matplotlib.pyplot as plt
 
     from numpyro_bnn.plots.style import color_at, label_axes
@@ -135,28 +154,32 @@ def figure(rows: Sequence[Row]) -> Any:
         len(tasks), 3, figsize=(13, 3.6 * len(tasks)), layout="constrained", squeeze=False
     )
     for line, task in zip(axes, tasks):
-        for i, start in enumerate(START_KINDS):
-            own = select(rows, task=task, method=AXES, start=start)
+        runs = [(method, start) for method in LONG_METHODS for start in START_KINDS]
+        for i, (method, start) in enumerate(runs):
+            own = select(rows, task=task, method=method, start=start)
             passes, color = [r["gradients"] for r in own], color_at(line[0], i)
-            for ax, layer in zip(line, (LAYERS[0], LAYERS[2])):
+            for ax, layer in zip(line, (LAYERS[0], LAYERS[1])):
                 for chain in ("", ", second chain"):
                     values = [r[f"mean {layer}{chain}"] for r in own]
-                    label = None if chain else f"from {start}"
+                    label = None if chain else f"{NAMED[method]}, from {start}"
                     ax.plot(passes, values, "o-", ms=3, color=color, label=label)
-        own = select(rows, task=task, **LONG)
-        for name, label in (
-            ("worst R-hat", "test probabilities"),
-            ("worst R-hat, precisions", "log precisions"),
-        ):
+        kinds = ("worst R-hat", "worst R-hat, precisions")
+        for i, (method, name) in enumerate((m, kind) for m in LONG_METHODS for kind in kinds):
+            own = select(rows, task=task, method=method, start=BOTH)
+            passes, values = [r["gradients"] for r in own], [r[name] - 1 for r in own]
+            what = "log precisions" if name == kinds[1] else "test probabilities"
+            color, label = color_at(line[2], 2 * (i // 2)), f"{NAMED[method]}, {what}"
             line[2].plot(
-                [r["gradients"] for r in own], [r[name] - 1 for r in own], "o-", ms=3, label=label
+                passes, values, "o:" if name == kinds[1] else "o-", ms=3, color=color, label=label
             )
         for ax, text in zip(
-            line, ("precision of the first kernel", "of the second", "worst R-hat - 1, four chains")
+            line,
+            ("precision of the first kernel", "of hidden biases", "worst R-hat - 1, four chains"),
         ):
             ax.set(yscale="log", title=task, xlim=(0, None))
             label_axes(ax, "passes over the images, a chain", text)
-            ax.legend(frameon=False, fontsize=8)
+            if text != "of hidden biases":
+                ax.legend(frameon=False, fontsize=8)
     return made
 
 
@@ -167,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     unfinished = study.folder / "mnist_gibbs_long_runs"
 
     def compute(**asked: Any) -> Iterator[Row]:
-        if asked["method"] == AXES:
+        if asked["method"] in LONG_METHODS:
             yield from long_run(tasks, given.data, unfinished, **asked)
             return
         for row in mnist_gibbs.cell(tasks, given.data, unfinished, LONG, **asked):

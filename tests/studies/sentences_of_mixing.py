@@ -224,6 +224,27 @@ def long_runs_of_images(rows):
     yield f"scores −{-both['log score, average']:.4f} ± {both['its error, chains']:.4f}"
     worst, median = (both[f"{of} R-hat, precisions"] for of in ("worst", "median"))
     yield f"a worst R-hat of {worst:.2f} with a median of {median:.2f}"
+    shared = found["two digits", f"{mnist_gibbs_long.SHARED}, both starts"]
+    each = ", ".join(f"{shared[f'R-hat {layer}']:.2f}" for layer in mnist_gibbs_long.LAYERS)
+    yield f"the four R-hats are {each} (first"
+    pairs = [
+        "−{:.4f} and −{:.4f}".format(
+            *(
+                -found["two digits", method + start]["log score, average"]
+                for method in mnist_gibbs_long.LONG_METHODS
+            )
+        )
+        for start in ("", ", optimize")
+    ]
+    yield f"trained weights score {pairs[0]} along the two kinds of axes, from `optimize` {pairs[1]}"
+    ends = [
+        value
+        for start in mnist_gibbs_long.START_KINDS
+        for row in mnist_gibbs_words.ends(rows)
+        if (row["method"], row["start"]) == (mnist_gibbs_long.SHARED, start)
+        for value in (row["mean Dense_0.bias"], row["mean Dense_0.bias, second chain"])
+    ]
+    yield f"13,000 passes to {min(ends):.0f} to {max(ends):.1f} at the end"
 
 
 def precisions_in_a_sentence(rows):

@@ -1,14 +1,20 @@
-"""The exercise with four precisions along the axes of its images: the same network, chains in turn."""
+"""The exercise with four precisions along axes of its images, and along axes that they share with biases."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.infer.util import log_density
+from scipy import stats
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
 from benchmarks.mixing import mnist_gibbs, mnist_gibbs_long
+from benchmarks.mixing import mnist_gibbs_axes as own
 from benchmarks.mixing import mnist_gibbs_methods as methods
+from numpyro_bnn.diagnostics.convergence.rhat import rhat
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
 TASK = methods.Task((3, 5), 30, 7, 4, 10, 0, 2, 1)
 RNG = np.random.default_rng(0)
 # Columns of very different size that have much in common.
@@ -58,6 +64,99 @@ def test_the_metric_is_small_along_axes_in_which_images_are_large_and_one_elsewh
     assert all((value == 1).all() for value in metric.values())
 
 
+def turned(weights):
+    """Constrained values of one chain from its weights."""
+    found = own.axes_of(DATA.x)
+    start = own.starts_at(found, {name: value[None] for name, value in weights.items()})
+    values = {name: value[0] for name, value in start.items()}
+    return found, values | {name: jnp.exp(values[name]) for name in own.PRECISIONS}
+
+
+def one_chain():
+    return {name: value[0] for name, value in weights().items()}
+
+
+def weights_of(found, values):
+    """Kernel and bias of the hidden layer, kernel and bias of the last."""
+    first, hidden, second, last = (values[name] ** -0.5 for name in own.PRECISIONS)
+    inputs = values[own.TURNED]
+    return (
+        first * (found.of_images @ inputs),
+        hidden * (found.of_bias @ inputs),
+        second * values[own.SECOND],
+        last * values[own.LAST],
+    )
+
+
+def test_along_shared_axes_the_network_and_its_log_density_are_the_same():
+    plain = one_chain()
+    found, values = turned(plain)
+    for layer, weight in zip(methods.LAYERS, weights_of(found, values)):
+        np.testing.assert_allclose(weight, plain[f"net/{layer}"], rtol=1e-4, atol=1e-4)
+    moved = (DATA.x @ found.of_images).astype(np.float32)
+    expected = methods.network(TASK).apply({"params": bnn.to_params(plain)}, DATA.x)
+    bias = found.of_bias.astype(np.float32)
+    np.testing.assert_allclose(own.logits(values, moved, bias), expected, atol=1e-3)
+    precisions = {
+        f"net/{layer}.precision": values[name]
+        for layer, name in zip(methods.LAYERS, own.PRECISIONS)
+    }
+    model = bnn.parameterize(methods.model_of(TASK), "centered")
+    centered, _ = log_density(model, (DATA.x, DATA.y), {}, plain | precisions)
+    here, _ = log_density(own.model_of(TASK, found), (moved, DATA.y), {}, values)
+    # p(w | λ) dw = N(a | 0, I) da with w = a / √λ, of each of n weights.
+    sizes = own.sizes_of(values)
+    volume = sum(n * np.log(values[name]) / 2 for n, name in zip(sizes, own.PRECISIONS))
+    np.testing.assert_allclose(here, centered - volume, rtol=1e-4)
+
+
+def test_axes_are_those_of_images_and_an_input_that_is_always_one():
+    found = own.axes_of(DATA.x)
+    rows = np.column_stack([np.full(30, own.RATIO), DATA.x])
+    basis = np.vstack([found.of_bias, found.of_images])
+    np.testing.assert_allclose(basis @ basis.T, np.eye(7), atol=1e-10)
+    np.testing.assert_allclose((rows @ basis).T @ (rows @ basis), np.diag(found.squares), atol=1e-2)
+    start = own.starts_at(found, weights())
+    metric = own.metric_of(found, start)
+    inputs = metric.pop(own.TURNED)
+    np.testing.assert_allclose(inputs, np.tile(1 / (1 + 0.02 * found.squares[:, None]), (1, 4)))
+    assert all((value == 1).all() for value in metric.values())
+
+
+def test_redrawn_precisions_have_their_conditional_and_leave_the_weights():
+    found, values = turned(one_chain())
+    move = jax.jit(lambda key: own.Redraw(found)(key, values, None))
+    drawn = jax.vmap(move)(jax.random.split(jax.random.key(0), 4000))
+    before = weights_of(found, values)
+    after = weights_of(found, {name: value[7] for name, value in drawn.items()})
+    for name, old, new in zip(own.PRECISIONS, before, after):
+        np.testing.assert_allclose(new, old, rtol=1e-3, atol=1e-4)
+        law = stats.gamma(1 + old.size / 2, scale=1 / (1 + np.square(old).sum() / 2))
+        assert stats.kstest(np.asarray(drawn[name], np.float64), law.cdf).pvalue > 1e-4
+
+
+def test_rescaled_precisions_keep_a_prior():
+    """Without rows the target of a precision is Gamma(1, 1), and steps keep it."""
+
+    class Prior:
+        def log_joint(self, values):
+            return -sum(values[name] for name in own.PRECISIONS)
+
+    def chain(key):
+        first, *steps = jax.random.split(key, 6)
+        values = {
+            name: jax.random.exponential(k)
+            for name, k in zip(own.PRECISIONS, jax.random.split(first, 4))
+        }
+        for step in steps:
+            values = own.Rescale()(step, values, Prior())
+        return values
+
+    drawn = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(1), 4000))
+    for name in own.PRECISIONS:
+        assert stats.kstest(np.asarray(drawn[name], np.float64), stats.expon.cdf).pvalue > 1e-4
+
+
 def test_the_first_two_chains_of_both_starts_are_one_of_each():
     first, second = ({"probs": k + np.arange(2.0)[:, None] * np.ones((2, 3))} for k in (0, 10))
     found = mnist_gibbs_long.in_turn(first, second)["probs"]
@@ -92,7 +191,10 @@ def test_four_chains_are_judged_by_what_they_predict(apart, verdict):
     logits = rng.normal(size=(4, 400, 7)) * 0.3
     logits[:2] += 6 * apart
     p = 1 / (1 + np.exp(-logits))
-    found = mnist_gibbs_long.judged(np.stack([p, 1 - p], -1), np.zeros(7, int))
+    means = {f"mean {layer}": np.exp(logits[..., i]) for i, layer in enumerate(methods.LAYERS)}
+    found = mnist_gibbs_long.judged(means | {"probs": np.stack([p, 1 - p], -1)}, np.zeros(7, int))
+    for i, layer in enumerate(methods.LAYERS):
+        assert found[f"R-hat {layer}"] == pytest.approx(float(rhat(logits[..., i])), rel=1e-3)
     assert found["verdict"] == verdict
     # The jackknife of a mean over four chains, to first order in how far they are apart.
     by_chain = np.log(p.mean(1)).mean(1)

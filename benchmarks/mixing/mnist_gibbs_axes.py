@@ -75,7 +75,7 @@ def logits(z: Mapping[str, Any], x: Any, of_bias: Any) -> Any:
 
 
 def squares_of(z: Mapping[str, Any], of_bias: Any) -> list[Any]:
-    """Sums of squares of the standardised weights of each layer, and their numbers."""
+    """Sums of squares of the standardised weights of each layer."""
     biases = ((of_bias @ z[TURNED]) ** 2).sum()
     return [
         (z[TURNED] ** 2).sum() - biases,

@@ -19,6 +19,7 @@ from numpyro.infer import Predictive
 import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks._shared.reference_posteriors import PACKAGE, route, store
+from benchmarks._shared.sampled_runs import sampled
 from benchmarks._shared.study import Results
 from benchmarks.mixing.hierarchical_posteriors import (
     CHAINS,
@@ -48,7 +49,7 @@ def drawn_from_prior(given: Posterior) -> dict[str, Any]:
     return {name: value for name, value in draws.items() if name in latent}
 
 
-def sampled(
+def drawn(
     given: Posterior,
     method: Method,
     steps: int,
@@ -57,15 +58,15 @@ def sampled(
     seed: int,
 ) -> dict[str, np.ndarray]:
     """Draws of all sites, (chain, draw, …)."""
-    mcmc = bnn.MCMC(
+    mcmc = sampled(
         kernel_of(method, given, steps),
+        jax.random.key(seed),
+        given.split.x,
+        given.split.y,
+        starts=begin,
         num_warmup=length[0],
         num_samples=length[1],
-        num_chains=CHAINS,
-        chain_method="vectorized",
-        progress_bar=False,
     )
-    mcmc.run(jax.random.key(seed), given.split.x, given.split.y, init_params=begin)
     return mcmc.get_samples(group_by_chain=True)
 
 
@@ -81,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Results(__file__, asked).folder if asked.size == "quick" else asked.output or PACKAGE
     given = posterior(asked.data, NAME, 0)
     steps, of_hmc, of_mams = SIZES[asked.size]
-    by_hmc = sampled(given, HMC, steps, of_hmc, begin_at(given, HMC.coordinates, 0, 200), 0)
-    by_mams = sampled(given, MAMS, steps, of_mams, drawn_from_prior(given), 1)
+    by_hmc = drawn(given, HMC, steps, of_hmc, begin_at(given, HMC.coordinates, 0, 200), 0)
+    by_mams = drawn(given, MAMS, steps, of_mams, drawn_from_prior(given), 1)
     # The package's model takes images as the network sees them.
     units = given.model.standardization  # type: ignore[attr-defined]
     x, x_test = (

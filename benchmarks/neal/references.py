@@ -32,6 +32,7 @@ from benchmarks._shared.reference_posteriors import (
     store,
 )
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
+from benchmarks._shared.sampled_runs import sampled
 from benchmarks._shared.study import Results
 from benchmarks.neal import posteriors, tempering
 from numpyro_bnn.diagnostics.convergence.rhat import mcse_mean
@@ -71,16 +72,16 @@ def nuts(problem, given, thin=2):
     warmup, draws, depth = (20, 20, 3) if given.size == "quick" else (500, 1500, 11)
     x, y, *test = posteriors.data_of(problem, given.shared)
     model = bnn.parameterize(posteriors.model_of(problem, MLPByFeatures), "noncentered")
-    starts = posteriors.starts(problem, model, x, y, 8, jax.random.key(2))
-    mcmc = bnn.MCMC(
+    key = jax.random.key(2)
+    mcmc = sampled(
         NUTS(model, max_tree_depth=depth, target_accept_prob=0.99),
+        key,
+        x,
+        y,
+        starts=posteriors.starts(problem, model, x, y, 8, key),
         num_warmup=warmup,
         num_samples=draws,
-        num_chains=8,
-        chain_method="vectorized",
-        progress_bar=False,
     )
-    mcmc.run(jax.random.key(2), x, y, init_params=starts)
     how = f"NUTS that accepts 0.99, in non-centred coordinates, 8 chains of {draws} draws from other starts"
     return route(
         how, problem, mcmc.get_samples(group_by_chain=True), *(part[:ROWS] for part in test), thin

@@ -27,7 +27,7 @@ from scipy.interpolate import PchipInterpolator
 
 import numpyro_bnn as bnn
 from benchmarks._shared.rows_last_mlp import MLPByFeatures
-from benchmarks._shared.sampled_runs import convergence, select
+from benchmarks._shared.sampled_runs import convergence, sampler, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.neal import posteriors
 from numpyro_bnn import moves, priors
@@ -43,7 +43,8 @@ CURVE = "scale held"
 ABOVE = (1.0, 2.0, 3.0)
 # Log scales at which the scale is held.
 HELD = (-1.5, -0.75, 0.0, 0.75, 1.5, 2.25, 3.0)
-SHORT, CAREFUL = "NUTS", "NUTS, accepting 0.99"
+LONG, SHORT, CAREFUL = "HMC, 1000 steps", "NUTS", "NUTS, accepting 0.99"
+MAMS, LADDER = "MAMS", "tempering"
 
 
 class Size(NamedTuple):
@@ -56,18 +57,18 @@ class Size(NamedTuple):
 
 
 LENGTHS = {
-    "HMC, 1000 steps": (300, 500),
+    LONG: (300, 500),
     SHORT: (500, 1500),
     "NUTS, moves": (500, 1500),
-    "MAMS": (1000, 2000),
+    MAMS: (1000, 2000),
     CAREFUL: (500, 1000),
-    "tempering": (1000, 3000),
+    LADDER: (1000, 3000),
     CURVE: (200, 400),
 }
 SIZES = {
     "full": Size(8, 1000, LENGTHS, HELD),
     "quick": Size(4, 100, dict.fromkeys(LENGTHS, (50, 100)), HELD[::2]),
-    "toy": Size(2, 5, {CURVE: (5, 8), SHORT: (5, 8)}, HELD[::6]),
+    "toy": Size(2, 5, {CURVE: (5, 8), LONG: (5, 8)}, HELD[::6]),
 }
 
 
@@ -81,12 +82,12 @@ def model_of(scale: float | None = None) -> Any:
 
 
 def kernel_of(method: str, model: Any, steps: int) -> Any:
-    if method in (CURVE, "HMC, 1000 steps"):
+    if method in (CURVE, LONG):
         length = steps if method != CURVE else steps * 2 // 5
         return HMC(model, num_steps=length, trajectory_length=None, target_accept_prob=0.9)
-    if method == "MAMS":
+    if method == MAMS:
         return bnn.MAMS(model)
-    if method == "tempering":
+    if method == LADDER:
         return bnn.ParallelTempering(model, HMC(model, trajectory_length=1.0))
     if method == CAREFUL:
         return NUTS(model, max_tree_depth=11, target_accept_prob=0.99)
@@ -99,16 +100,14 @@ def kernel_of(method: str, model: Any, steps: int) -> Any:
 def run(method: str, size: Size, scale: float | None = None) -> bnn.MCMC:
     """Chains from optimised starts; of a ladder four replicas from the prior."""
     x, y, *_ = posteriors.data_of(PROBLEM, posteriors.SHARED)
-    ladder = method == "tempering"
+    ladder = method == LADDER
     warmup, draws = size.lengths[method]
     model = model_of(scale)
-    mcmc = bnn.MCMC(
+    mcmc = sampler(
         kernel_of(method, model, size.steps),
-        num_warmup=warmup,
-        num_samples=draws,
-        num_chains=size.chains // 2 if ladder else size.chains,
-        chain_method="vectorized",
-        progress_bar=False,
+        size.chains // 2 if ladder else size.chains,
+        warmup,
+        draws,
     )
     begin = None
     if not ladder:

@@ -41,8 +41,8 @@ _LOW_EBFMI = 0.3
 class SamplerStats(NamedTuple):
     """Statistics that the sampler recorded; None where one was not recorded.
 
-    - **divergences** - divergent transitions, all chains together; of kernels whose trajectories have a length
-      those with an energy error above ten nats.
+    - **divergences** - divergent transitions, all chains together; of kernels whose trajectories have a
+      length those with an energy error above ten nats.
     - **saturated_trees** - transitions of NUTS that took the largest number of steps allowed.
     - **cut_trajectories** - those of kernels whose trajectories have a length, such as MAMS.
     - **acceptance** - mean acceptance probability by chain.

@@ -12,16 +12,19 @@ _REACH = 4.0
 
 
 def quantiles_of(
-    mean: np.ndarray, scale: np.ndarray, cdf: Callable[[np.ndarray], np.ndarray], levels: ArrayLike
+    mean: np.ndarray,
+    scale: np.ndarray,
+    cdf: Callable[[np.ndarray], np.ndarray],
+    levels: ArrayLike,
+    discrete: bool = False,
 ) -> np.ndarray:
     """The least q with average over draws of F_s(q) ≥ level for each row, by bisection.
-
-    Of counts it is a whole number.
 
     :param mean: means of the draws, (chain, draw, row).
     :param scale: their standard deviations; infinite where a law has none.
     :param cdf: F of every draw at one number a row, (chain, draw, row).
     :param levels: probabilities, (levels,).
+    :param discrete: of whole numbers, at which F jumps.
     :return: (levels, row).
     :raises ValueError: for levels that are not strictly between 0 and 1.
     """
@@ -38,8 +41,11 @@ def quantiles_of(
     # Laws with heavy tails have no mean or no standard deviation: any start does.
     mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
     spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
-    spread = np.where(spread > 0, spread, 1.0)
-    return np.stack([_solved(averaged, mean.mean((0, 1)), spread, level) for level in levels])
+    middle, varies = mean.mean((0, 1)), spread > 0
+    step = np.where(varies, spread, 1.0)
+    found = np.stack([_solved(averaged, middle, step, level) for level in levels])
+    # What is the same in all draws, and without noise, is its own quantile.
+    return np.where(varies, np.round(found) if discrete else found, middle)
 
 
 def _solved(
@@ -54,11 +60,7 @@ def _solved(
         centre = (low + high) / 2
         below = averaged(centre) < level
         low, high = np.where(below, centre, low), np.where(below, high, centre)
-    # Where F jumps: targets are float32, in which the number and its neighbours are one.
-    found = (low + high) / 2
-    whole = np.round(found)
-    near = np.abs(found - whole) <= (high - low) + 1e-6 * np.maximum(1.0, np.abs(whole))
-    return np.where(near, whole, found)
+    return (low + high) / 2
 
 
 def _beyond(

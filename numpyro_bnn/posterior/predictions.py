@@ -144,7 +144,8 @@ class Predictor:
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
-        predictions = Predictions(values, evaluate, self.shift, suspect)
+        discrete = target in self.structure.sites and self.structure.sites[target].discrete
+        predictions = Predictions(values, evaluate, self.shift, suspect, discrete)
         predictions.warn_of_suspects("predict")
         return predictions
 

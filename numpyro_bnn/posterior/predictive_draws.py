@@ -25,6 +25,7 @@ class Predictions:
     - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
       classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
+    - **discrete** - whether targets are classes or counts
     - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
     """
 
@@ -34,8 +35,10 @@ class Predictions:
         evaluate: Callable,
         shift: float | np.ndarray | None = None,
         suspect: Mapping[int, str] | None = None,
+        discrete: bool = False,
     ) -> None:
         self.values = values
+        self.discrete = discrete
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
         # The mean that a ready model subtracts from its target; added to be in the user's units.
@@ -105,7 +108,7 @@ class Predictions:
         :return: shape (levels, row), in the units of the target; whole numbers for counts.
         :raises ValueError: for other levels.
         """
-        return quantiles_of(self.mean, self._value("scale"), self.cdf, levels)
+        return quantiles_of(self.mean, self._value("scale"), self.cdf, levels, self.discrete)
 
     def first_rows(self, count: int) -> "Predictions":
         """The predictions of the first rows alone.
@@ -116,7 +119,7 @@ class Predictions:
 
         evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
-        return Predictions(values, evaluate, self._shift, self.suspect)
+        return Predictions(values, evaluate, self._shift, self.suspect, self.discrete)
 
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, as_arrays, innermost, prepared
+from numpyro_bnn.data.arguments import as_array, as_arrays, innermost
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
@@ -20,7 +20,6 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
-from numpyro_bnn.posterior.prediction_sites import structure_at, target_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.samplers.suspects import named_elsewhere
@@ -93,7 +92,7 @@ def check_fit(
     made = predictions.sample(key)
     row_names = tuple(str(name) for name in names)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
-    calibration = _calibration(draws, predictions, loo, (x, y), made, site)
+    calibration = _calibration(predictions, loo, y, made)
     if "probs" in predictions.values:
         quantities = of_labels(predictions.probs, y, made)
     else:
@@ -228,15 +227,9 @@ def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:
 
 
 def _calibration(
-    draws: Draws,
-    predictions: Predictions,
-    loo: LeaveOneOut,
-    rows: tuple[Any, np.ndarray],
-    made: np.ndarray,
-    site: str | None,
+    predictions: Predictions, loo: LeaveOneOut, y: np.ndarray, made: np.ndarray
 ) -> Calibration | None:
     """The test of calibration; None of several targets a row."""
-    x, y = rows
     if y.ndim != 1:
         return None
     if "probs" in predictions.values:
@@ -246,9 +239,6 @@ def _calibration(
     except NotImplementedError:
         # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
         return of_distribution(loo, made <= y, made == y)
-    assert draws.model is not None
-    structure = structure_at(draws.model, prepared(draws.model, (x,), {})[0][0])
-    target = structure.sites[target_of(structure, draws, site)]
     # The distribution function of a count jumps by its probability.
-    mass = np.exp(predictions.log_prob(y).astype(np.float64)) if target.discrete else None
+    mass = np.exp(predictions.log_prob(y).astype(np.float64)) if predictions.discrete else None
     return of_distribution(loo, cdf, mass)

@@ -86,6 +86,13 @@ def test_quantiles_of_times_with_a_hazard_in_pieces():
         np.testing.assert_array_equal(times[:, 1], 1.0)
 
 
+def test_quantiles_in_small_units_are_no_whole_numbers():
+    unit = 1e-8
+    found = predictions(lambda m: dist.Normal(unit * m, 2 * unit), [0.5]).quantiles(LEVELS)
+    expected = np.stack([stats.norm(0.5 + X, 2.0).ppf(level) for level in LEVELS])
+    np.testing.assert_allclose(found / unit, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_quantiles_of_two_far_draws_solve_the_mixture():
     found = predictions(LAWS["normal"][0], [-30.0, 30.0]).quantiles([0.25, 0.6])
 

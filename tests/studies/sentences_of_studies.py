@@ -91,26 +91,24 @@ def shares_above_two(rows):
 
 def tail_in_sentences(rows):
     of = shares_above_two(rows)
-    yield "above 2 in {:.0f} and {:.0f} % of their draws".format(
-        of["HMC, 1000 steps"], of[tail.CAREFUL]
-    )
+    yield f"above 2 in {of[tail.LONG]:.0f} and {of[tail.CAREFUL]:.0f} % of their draws"
     yield f"its usual steps has {of[tail.SHORT]:.1f} % and"
     curve, spread = tail.curve_with_errors(rows)
     apart = [
         (curve.above(2) - select(rows, method=m)[0]["above 2"])
         / np.hypot(spread["above 2"], select(rows, method=m)[0]["error above 2"])
-        for m in ("HMC, 1000 steps", tail.CAREFUL)
+        for m in (tail.LONG, tail.CAREFUL)
     ]
     yield "{:.1f} and {:.1f} joint errors more than those two".format(*apart)
 
 
 def tail_in_a_sentence(rows):
     of = shares_above_two(rows)
-    rhats = [select(rows, method=m)[0]["worst R-hat"] for m in (tail.SHORT, "MAMS", "tempering")]
+    rhats = [select(rows, method=m)[0]["worst R-hat"] for m in (tail.SHORT, tail.MAMS, tail.LADDER)]
     yield (
-        f"a tail that has {of['HMC, 1000 steps']:.1f} % of the draws of HMC with 1000 small steps has "
-        f"{of[tail.SHORT]:.1f} % of those of NUTS, {of['MAMS']:.1f} % of MAMS's and "
-        f"{of['tempering']:.1f} % of a ladder's, with R-hat of {min(rhats):.2f} to {max(rhats):.2f}"
+        f"a tail that has {of[tail.LONG]:.1f} % of the draws of HMC with 1000 small steps has "
+        f"{of[tail.SHORT]:.1f} % of those of NUTS, {of[tail.MAMS]:.1f} % of MAMS's and "
+        f"{of[tail.LADDER]:.1f} % of a ladder's, with R-hat of {min(rhats):.2f} to {max(rhats):.2f}"
     )
 
 

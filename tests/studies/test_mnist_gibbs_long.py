@@ -33,6 +33,7 @@ def test_along_the_axes_of_images_the_network_and_the_length_of_its_kernel_are_t
     own = weights()
     moved, turned = methods.in_axes(DATA, own)
 
+    @jax.jit
     def logits(values, x):
         net = methods.network(TASK)
         return jax.vmap(lambda w: net.apply({"params": bnn.to_params(w)}, x))(values)
@@ -94,7 +95,7 @@ def test_along_shared_axes_the_network_and_its_log_density_are_the_same():
     for layer, weight in zip(methods.LAYERS, weights_of(found, values)):
         np.testing.assert_allclose(weight, plain[f"net/{layer}"], rtol=1e-4, atol=1e-4)
     moved = (DATA.x @ found.of_images).astype(np.float32)
-    expected = methods.network(TASK).apply({"params": bnn.to_params(plain)}, DATA.x)
+    expected = jax.jit(methods.network(TASK).apply)({"params": bnn.to_params(plain)}, DATA.x)
     bias = found.of_bias.astype(np.float32)
     np.testing.assert_allclose(own.logits(values, moved, bias), expected, atol=1e-3)
     precisions = {
@@ -102,8 +103,13 @@ def test_along_shared_axes_the_network_and_its_log_density_are_the_same():
         for layer, name in zip(methods.LAYERS, own.PRECISIONS)
     }
     model = bnn.parameterize(methods.model_of(TASK), "centered")
-    centered, _ = log_density(model, (DATA.x, DATA.y), {}, plain | precisions)
-    here, _ = log_density(own.model_of(TASK, found), (moved, DATA.y), {}, values)
+    # Operation by operation each would compile by itself.
+    centered, here = jax.jit(
+        lambda given, values: (
+            log_density(model, (DATA.x, DATA.y), {}, given)[0],
+            log_density(own.model_of(TASK, found), (moved, DATA.y), {}, values)[0],
+        )
+    )(plain | precisions, values)
     # p(w | λ) dw = N(a | 0, I) da with w = a / √λ, of each of n weights.
     sizes = own.sizes_of(values)
     volume = sum(n * np.log(values[name]) / 2 for n, name in zip(sizes, own.PRECISIONS))
@@ -125,8 +131,8 @@ def test_axes_are_those_of_images_and_an_input_that_is_always_one():
 
 def test_redrawn_precisions_have_their_conditional_and_leave_the_weights():
     found, values = turned(one_chain())
-    move = jax.jit(lambda key: own.Redraw(found)(key, values, None))
-    drawn = jax.vmap(move)(jax.random.split(jax.random.key(0), 4000))
+    move = jax.jit(jax.vmap(lambda key: own.Redraw(found)(key, values, None)))
+    drawn = move(jax.random.split(jax.random.key(0), 4000))
     before = weights_of(found, values)
     after = weights_of(found, {name: value[7] for name, value in drawn.items()})
     for name, old, new in zip(own.PRECISIONS, before, after):
@@ -148,9 +154,10 @@ def test_rescaled_precisions_keep_a_prior():
             name: jax.random.exponential(k)
             for name, k in zip(own.PRECISIONS, jax.random.split(first, 4))
         }
-        for step in steps:
-            values = own.Rescale()(step, values, Prior())
-        return values
+        # One step is compiled, and not all five.
+        return jax.lax.scan(
+            lambda now, step: (own.Rescale()(step, now, Prior()), None), values, jnp.stack(steps)
+        )[0]
 
     drawn = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(1), 4000))
     for name in own.PRECISIONS:

@@ -172,7 +172,7 @@ def test_after_a_sweep_precisions_have_their_conditional_law_on_every_rung():
 def test_what_a_sweep_compiles_does_not_grow_with_the_number_of_precisions():
     """Calls of the generator and loops of proposals take most of the time where each site has its own."""
     counts = []
-    for hidden in ([2], [2, 2, 2]):
+    for hidden in ([2], [2, 2]):
 
         def model(x, y=None, hidden=hidden):
             net = bnn.random_module("net", bnn.MLP(hidden, 1), bnn.priors.Hierarchical(), x[:1])

@@ -49,7 +49,8 @@ def kernel(model):
 
 def sampled(model, x, y, make=bnn.MCMC):
     run = make(kernel(model), num_warmup=2, num_samples=6, progress_bar=False)
-    run.run(KEY, x, y)
+    # Looking for a start compiles for longer than the steps.
+    run.run(KEY, x, y, init_params=nets.weights(regression(x=X, y=Y), X, Y))
     return run
 
 

@@ -67,7 +67,12 @@ def nothing(i):
 
 BAD = {
     "HMC, huge steps": lambda: HMC(
-        model, step_size=90.0, num_steps=3, trajectory_length=None, adapt_step_size=False
+        model,
+        step_size=90.0,
+        num_steps=3,
+        trajectory_length=None,
+        adapt_step_size=False,
+        adapt_mass_matrix=False,
     ),
     "NUTS, huge steps": lambda: NUTS(model, step_size=90.0, adapt_step_size=False),
     "NUTS without warm-up": lambda: NUTS(model),

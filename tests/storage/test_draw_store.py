@@ -38,24 +38,31 @@ def model(x, y=None):
 
 
 def sampler(folder=None, **options):
-    kernel = HMC(model, step_size=0.1, trajectory_length=0.3, adapt_step_size=False)
+    # What adapts compiles for longer than the steps.
+    fixed = {"adapt_step_size": False, "adapt_mass_matrix": False}
+    kernel = HMC(model, step_size=0.1, trajectory_length=0.3, **fixed)
     given = {"num_warmup": 2, "num_samples": 13, "num_chains": 2, "progress_bar": False} | options
     if folder is not None:
         given = {"draws": folder, "checkpoint_every": 4} | given
     return bnn.MCMC(kernel, **given)
 
 
+def run(mcmc, data):
+    """From starts that are given: looking for them compiles for longer than the steps."""
+    mcmc.run(jax.random.key(3), *data, init_params=nets.starts(2, model, *data))
+
+
 @pytest.fixture(scope="module")
 def in_memory(data):
     mcmc = sampler()
-    mcmc.run(jax.random.key(3), *data)
+    run(mcmc, data)
     return mcmc
 
 
 @pytest.fixture(scope="module")
 def streamed(data, tmp_path_factory):
     mcmc = sampler(tmp_path_factory.mktemp("streamed") / "run.zarr")
-    mcmc.run(jax.random.key(3), *data)
+    run(mcmc, data)
     return mcmc
 
 
@@ -139,7 +146,7 @@ def test_xarray_opens_a_run_that_is_still_going(in_memory, data, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DrawStore, "append", look)
         mcmc = sampler(store)
-        mcmc.run(jax.random.key(3), *data)
+        run(mcmc, data)
     for site, draws in in_memory.get_samples(True).items():
         np.testing.assert_array_equal(mcmc.get_samples(True)[site], draws)
     assert [sizes["draw"] for sizes in seen] == [4, 8, 12, 13]
@@ -227,7 +234,7 @@ def test_function_values_are_recorded_instead_of_weights(in_memory, data, tmp_pa
         return {"f": x[:3] @ sites["net/Dense_0.kernel"][:, 0] + sites["net/Dense_0.bias"]}
 
     mcmc = sampler(tmp_path / "run.zarr", record=function)
-    mcmc.run(jax.random.key(3), *data)
+    run(mcmc, data)
     samples = mcmc.get_samples(group_by_chain=True)
     assert samples.keys() == {"f"}
     whole = in_memory.get_samples(True)
@@ -266,7 +273,7 @@ def test_a_full_disk_says_what_is_safe_and_the_run_goes_on(data, in_memory, tmp_
         with pytest.raises(
             OSError, match=r"No space left.*first 8 draws .*step 10 .*resume"
         ) as got:
-            sampler(checkpoint_every=4, **folders).run(jax.random.key(3), *data)
+            run(sampler(checkpoint_every=4, **folders), data)
     assert got.value.errno == errno.ENOSPC
     assert DrawStore(folders["draws"]).about["num_draws"] == 8
     again = sampler(checkpoint_every=4, **folders)
@@ -316,7 +323,7 @@ def test_other_folders_are_refused(tmp_path, data):
 def test_running_out_of_memory_gives_advice(data):
     mcmc = sampler(num_samples=10**15)
     with pytest.raises(Exception, match=r"RESOURCE_EXHAUSTED|emory") as error:
-        mcmc.run(jax.random.key(0), *data)
+        run(mcmc, data)
     assert "MCMC(…, draws='run.zarr')" in " ".join(error.value.__notes__)
 
 

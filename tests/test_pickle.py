@@ -55,7 +55,8 @@ def run():
         num_samples=20,
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(0), X, Y)
+    # Looking for a start compiles for longer than the steps.
+    mcmc.run(jax.random.key(0), X, Y, init_params={"w": jnp.ones(())})
     return mcmc
 
 
@@ -200,7 +201,7 @@ def test_a_schedule_has_the_same_values():
 
 def test_a_kernel_samples_the_same_draws():
     fresh = bnn.MCMC(again(run().sampler), num_warmup=5, num_samples=20, progress_bar=False)
-    fresh.run(jax.random.key(0), X, Y)
+    fresh.run(jax.random.key(0), X, Y, init_params={"w": jnp.ones(())})
     np.testing.assert_array_equal(fresh.get_samples()["w"], run().get_samples()["w"])
 
 

@@ -110,7 +110,8 @@ def test_a_run_with_numpys_numbers_is_that_with_pythons():
             num_chains=kind(2), num_warmup=kind(2), num_samples=kind(4), thinning=kind(2),
             chunk_size=kind(3), progress_bar=False,
         )  # fmt: skip
-        run.run(KEY, Y)
+        # Looking for starts compiles for longer than the steps.
+        run.run(KEY, Y, init_params={"mean": jnp.ones(2)})
         return run.get_samples()["mean"]
 
     np.testing.assert_array_equal(draws(np.int64), draws(int))

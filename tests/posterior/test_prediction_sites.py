@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from numpyro import handlers
-from numpyro.infer import HMC, Predictive
+from numpyro.infer import Predictive
 from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_bnn as bnn
@@ -79,8 +79,7 @@ def test_a_deterministic_site_is_computed_from_the_inputs(prior, rows):
 
 def test_diagnose_and_average_see_the_new_rows_after_a_run():
     model = recording(PRIORS["normal"])
-    # Small steps, which none of the few draws rejects.
-    kernel = HMC(model, step_size=1e-3, num_steps=3, trajectory_length=None, adapt_step_size=False)
+    kernel = bnn.SGLD(model, step_size=1e-3)
     mcmc = bnn.MCMC(kernel, num_warmup=0, num_samples=4, num_chains=2, progress_bar=False)
     mcmc.run(KEY, X, Y, init_params=nets.starts(2, model, X, Y))
     given = {k: v for k, v in mcmc.get_samples().items() if "/" in k}
@@ -149,8 +148,9 @@ def test_latent_values_of_rows_are_not_those_of_other_rows():
 
 
 def test_a_run_knows_which_rows_its_latent_values_belong_to():
-    mcmc = bnn.MCMC(HMC(local), num_warmup=1, num_samples=2, progress_bar=False)
-    mcmc.run(KEY, X, Y)
+    kernel = bnn.SGLD(local, step_size=1e-3)
+    mcmc = bnn.MCMC(kernel, num_warmup=1, num_samples=2, progress_bar=False)
+    mcmc.run(KEY, X, Y, init_params=nets.weights(local, X, Y))
     assert bnn.predict(None, mcmc, X).mean.shape == (1, 2, 6)
     with pytest.raises(ValueError, match=r"\['shift'\] have a value for every row of the fit"):
         bnn.predict(None, mcmc, NEW)

@@ -68,6 +68,14 @@ def short(model=model, **options):
     return bnn.MCMC(kernel, **settings)
 
 
+# Of two chains and of one: looking for starts compiles for longer than the steps.
+STARTS = {
+    "net/Dense_0.bias": jnp.array([[0.1], [0.4]]),
+    "net/Dense_0.kernel": jnp.array([[[0.8], [-0.3]], [[1.1], [-0.6]]]),
+}
+START = {site: values[0] for site, values in STARTS.items()}
+
+
 @pytest.fixture(scope="module")
 def data():
     return make_data()
@@ -77,7 +85,7 @@ def data():
 def two_chains(data):
     """The run that others are compared with: two chains on two devices."""
     mcmc = short(num_chains=2)
-    mcmc.run(jax.random.key(3), *data)
+    mcmc.run(jax.random.key(3), *data, init_params=STARTS)
     assert mcmc.get_extra_fields()["accept_prob"].min() > 0.2  # so that the draws say something
     return mcmc
 
@@ -97,11 +105,11 @@ def test_draws_are_numpyros_own_thinned_or_not(data, two_chains):
     theirs = NumPyroMCMC(
         two_chains.sampler, num_warmup=2, num_samples=7, num_chains=2, progress_bar=False
     )
-    theirs.run(jax.random.key(3), *data)
+    theirs.run(jax.random.key(3), *data, init_params=STARTS)
     expected = flat(theirs.get_samples(group_by_chain=True))
     np.testing.assert_allclose(flat(two_chains.get_samples(True)), expected, atol=2e-5)
     thinned = short(num_chains=2, thinning=3)
-    thinned.run(jax.random.key(3), *data)
+    thinned.run(jax.random.key(3), *data, init_params=STARTS)
     # NumPyro keeps the last draw of each three, after what does not divide: 3 and 6 of 0 to 6.
     np.testing.assert_allclose(flat(thinned.get_samples(True)), expected[:, [3, 6]], atol=2e-5)
 
@@ -109,7 +117,7 @@ def test_draws_are_numpyros_own_thinned_or_not(data, two_chains):
 @pytest.mark.parametrize("chain_method", ["sequential", "vectorized", jax.vmap])
 def test_draws_do_not_depend_on_where_chains_run(data, two_chains, chain_method):
     mcmc = short(num_chains=2, chain_method=chain_method)
-    mcmc.run(jax.random.key(3), *data)
+    mcmc.run(jax.random.key(3), *data, init_params=STARTS)
     for site, draws in mcmc.get_samples(group_by_chain=True).items():
         np.testing.assert_allclose(draws, two_chains.get_samples(True)[site], atol=2e-5)
     assert mcmc.get_extra_fields()["diverging"].shape == (14,)
@@ -127,12 +135,12 @@ def test_a_second_run_with_new_data_compiles_nothing(data, two_chains):
     before = (len(TRACES), programs.start._cache_size(), programs.advance._cache_size())
     first = flat(two_chains.get_samples(True))
     try:
-        two_chains.run(jax.random.key(3), *make_data(seed=1))
+        two_chains.run(jax.random.key(3), *make_data(seed=1), init_params=STARTS)
         second = flat(two_chains.get_samples(True))
-        two_chains.run(jax.random.key(4), *data)
+        two_chains.run(jax.random.key(4), *data, init_params=STARTS)
         third = flat(two_chains.get_samples(True))
     finally:
-        two_chains.run(jax.random.key(3), *data)
+        two_chains.run(jax.random.key(3), *data, init_params=STARTS)
     assert len(two_chains._programs) == 1
     assert (programs.start._cache_size(), programs.advance._cache_size()) == before[1:]
     # One abstract look a run, which checks concrete data; nothing is traced to be compiled.
@@ -144,17 +152,17 @@ def test_a_second_run_with_new_data_compiles_nothing(data, two_chains):
 
 def test_a_kernel_serves_several_runs(data, two_chains):
     again = bnn.MCMC(two_chains.sampler, num_warmup=0, num_samples=3, progress_bar=False)
-    again.run(jax.random.key(0), *make_data(seed=2))
+    again.run(jax.random.key(0), *make_data(seed=2), init_params=START)
     before = flat(two_chains.get_samples(True))
-    two_chains.run(jax.random.key(3), *data)
+    two_chains.run(jax.random.key(3), *data, init_params=STARTS)
     np.testing.assert_array_equal(flat(two_chains.get_samples(True)), before)
 
 
 def test_a_run_resumes_where_the_last_one_ended(data):
     whole = short(num_warmup=3, num_samples=6)
-    whole.run(jax.random.key(5), *data)
+    whole.run(jax.random.key(5), *data, init_params=START)
     parts = short(num_warmup=3, num_samples=3)
-    parts.warmup(jax.random.key(5), *data)
+    parts.warmup(jax.random.key(5), *data, init_params=START)
     assert parts.get_samples()["net/Dense_0.bias"].shape == (0, 1)
     draws = []
     for _ in range(2):
@@ -166,17 +174,17 @@ def test_a_run_resumes_where_the_last_one_ended(data):
 
 def test_warmup_can_be_collected(data):
     mcmc = short(num_warmup=3)
-    mcmc.warmup(jax.random.key(5), *data, collect_warmup=True)
+    mcmc.warmup(jax.random.key(5), *data, collect_warmup=True, init_params=START)
     assert flat(mcmc.get_samples()).shape == (3, 3)
     whole = short(num_warmup=0, num_samples=3)
-    whole.run(jax.random.key(5), *data)
+    whole.run(jax.random.key(5), *data, init_params=START)
     np.testing.assert_allclose(flat(mcmc.get_samples()), flat(whole.get_samples()), atol=1e-6)
 
 
 def test_fields_are_collected_and_sites_left_out(data):
     mcmc = short()
     fields = ("potential_energy", "z.net/Dense_0.bias", "~z.net/Dense_0.kernel")
-    mcmc.run(jax.random.key(0), *data, extra_fields=fields)
+    mcmc.run(jax.random.key(0), *data, extra_fields=fields, init_params=START)
     assert mcmc.get_samples().keys() == {"net/Dense_0.bias"}
     extra = mcmc.get_extra_fields()
     assert {"energy", "num_steps", "adapt_state.step_size", "diverging"} <= extra.keys()
@@ -189,7 +197,7 @@ def test_fields_are_collected_and_sites_left_out(data):
 
 def test_the_run_survives_pickling(data, two_chains):
     copy = pickle.loads(pickle.dumps(short()))
-    copy.run(jax.random.key(0), *data)
+    copy.run(jax.random.key(0), *data, init_params=START)
     assert flat(copy.get_samples()).shape == (7, 3)
 
 
@@ -197,9 +205,8 @@ def test_the_run_survives_pickling(data, two_chains):
 
 
 def test_a_single_chain_takes_starts_with_an_axis_of_one(data):
-    starts = bnn.optimize(model, jax.random.key(1), *data, num_steps=0, progress_bar=False)
     draws, mcmc = [], short()
-    for given in (starts, {k: v[0] for k, v in starts.items()}):
+    for given in ({site: value[None] for site, value in START.items()}, START):
         mcmc.run(jax.random.key(0), *data, init_params=given)
         draws.append(flat(mcmc.get_samples()))
     np.testing.assert_array_equal(*draws)

@@ -42,7 +42,8 @@ def stored(quick_compile, tmp_path_factory):
     mcmc = run_of(folder, scaled)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        mcmc.run(jax.random.key(0), Y)
+        # Looking for a start compiles for longer than the steps.
+        mcmc.run(jax.random.key(0), Y, init_params={"mean": jnp.ones(())})
     (warning,) = [str(w.message) for w in said if "will not be compared" in str(w.message)]
     return folder, mcmc.get_samples()["mean"], warning
 

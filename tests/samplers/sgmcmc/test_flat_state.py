@@ -72,7 +72,10 @@ def sampler(folder):
 def test_a_metric_of_other_sites_is_refused_by_name():
     metric = preconditioners.diagonal({"weights": 1.0})
     with pytest.raises(ValueError, match=r"inverse_mass_matrix has .*the position has .*'scale'"):
-        make("SGLD", preconditioner=metric).init(jax.random.key(0), 0, None, data(), {})
+        jax.eval_shape(
+            lambda key: make("SGLD", preconditioner=metric).init(key, 0, START, data(), {}),
+            jax.random.key(0),
+        )
 
 
 def test_moves_leave_a_state_its_form():

@@ -55,6 +55,10 @@ ALLOWED = {
 }
 # Files of the large rooms in rows: each imports from rows above its own here, never from its own or below.
 ROWS = {
+    "distributions": """
+        unwrap gamma polya_gamma linear_gaussian
+        distribution_functions generalized_inverse_gaussian
+    """,
     "cli": """
         columns_to_inputs csv_reading
         tables

@@ -31,6 +31,8 @@ class PiecewiseHazard(dist.Distribution):
 
     arg_constraints = {"log_hazard": constraints.real_vector}  # noqa: RUF012
     support = constraints.real_vector
+    # A time that was not seen to end is a bound and no target that a distance could be taken from.
+    may_be_censored = True
     pytree_data_fields = ("log_hazard", "breaks")
 
     def __init__(

@@ -276,7 +276,9 @@ def plot_interval_calibration(
     """Share of targets inside central predictive intervals, against the level that they claim.
 
     At each level 95 % of the shares lie in the band if rows are calibrated and independent. Call it again
-    with the axes it returned to compare methods; the band is drawn once.
+    with the axes it returned to compare methods; the band is drawn once. Intervals of counts end at whole
+    numbers and hold more than their level, so that a right model lies above the band: look at
+    ``plot_pit(scores.pit(predictions, y))`` there.
 
     :param predictions: means or samples ``(…, row)``, or predictions with both.
     :param y: targets.

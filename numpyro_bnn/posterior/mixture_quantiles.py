@@ -45,7 +45,8 @@ def quantiles_of(
     step = np.where(varies, spread, 1.0)
     found = np.stack([_solved(averaged, middle, step, level) for level in levels])
     # What is the same in all draws, and without noise, is its own quantile.
-    return np.where(varies, np.round(found) if discrete else found, middle)
+    # A zero without a sign: just below 0 it would be rounded to -0.
+    return np.where(varies, np.round(found) + 0.0 if discrete else found, middle)
 
 
 def _solved(

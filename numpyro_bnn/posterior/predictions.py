@@ -19,6 +19,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.data.units import taken
+from numpyro_bnn.distributions.distribution_functions import distribution_function
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, is_finished
@@ -43,6 +44,8 @@ _BLOCK = 2**24
 _BLOCK_IN_MEMORY = 6 * 2**20
 # Draws in one vector.
 VECTOR = 32
+# What is drawn: a target under each draw, or several.
+_DRAWN = ("sample", "targets")
 _CALL = (
     "`predict(model, samples, x)`: the model comes first, or None where the draws know theirs, then the "
     "run or its draws, then the inputs."
@@ -144,8 +147,10 @@ class Predictor:
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
-        discrete = target in self.structure.sites and self.structure.sites[target].discrete
-        predictions = Predictions(values, evaluate, self.shift, suspect, discrete)
+        site = self.structure.sites.get(target)
+        predictions = Predictions(values, evaluate, self.shift, suspect)
+        if site is not None:
+            predictions.law, predictions.discrete = site.law, site.discrete
         predictions.warn_of_suspects("predict")
         return predictions
 
@@ -178,8 +183,9 @@ class Predictor:
                     key = jax.random.fold_in(key, first) if first else key
                     own = jax.random.split(key, lead)[:, drawn]
                 more = extra[rows] if what in OF_TARGETS else extra
-                if what == "sample":
-                    keys = jax.random.split(jax.random.fold_in(extra, begin), lead)
+                if what in _DRAWN:
+                    key, *each = extra if what == "targets" else (extra,)
+                    keys = jax.random.split(jax.random.fold_in(key, begin), (*lead, *each))
                     more = keys[:, drawn]
                 yield drawn, rows, self._program_of(target)(block, part, more, own, what)
 
@@ -246,7 +252,7 @@ def _program(model: Callable, target: str, x: Any) -> Callable:
     def over_draws(draws: Any, x: Any, extra: Any, prior_keys: Any, what: str) -> Any:
         # Flattened in here: outside, the shape of every site would be compiled by itself.
         flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
-        extra = flat_draws(extra) if what == "sample" else extra
+        extra = flat_draws(extra) if what in _DRAWN else extra
         return _over_draws(model, target, flat, x, extra, own, what)
 
     traced = Traced(model, Arguments.split((x,), {}).static, target=target)
@@ -273,27 +279,15 @@ def _over_draws(
         if what == "log_prob":
             return {"log_prob": fn.log_prob(extra)}
         if what == "cdf":
-            return {"cdf": _cdf(fn, extra)}
+            return {"cdf": distribution_function(fn, extra)}
         if what == "sample":
             return {"sample": fn.sample(key)}
+        if what == "targets":
+            return {"targets": jnp.moveaxis(jax.vmap(fn.sample)(key), 0, -1)}
         return parameters_of(fn)
 
-    keys = extra if what == "sample" else None
+    keys = extra if what in _DRAWN else None
     return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
-
-
-def _cdf(fn: dist.Distribution, y: jax.Array) -> jax.Array:
-    """The distribution function of every entry of a target, whose entries may be one event."""
-    base = unwrapped(fn)
-    if isinstance(base, dist.MultivariateNormal):
-        # Of each output by itself.
-        return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
-    # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
-    low = getattr(base.support, "lower_bound", -jnp.inf)
-    high = getattr(base.support, "upper_bound", jnp.inf)
-    at = jnp.floor(y) if base.support.is_discrete else y
-    inside = base.cdf(jnp.clip(at, low, high))
-    return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, inside))
 
 
 def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
@@ -306,8 +300,16 @@ def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
         p = jnp.broadcast_to(base.probs, fn.batch_shape + fn.event_shape)
         return {"probs": jnp.stack([1 - p, p], -1)}
     shape = fn.batch_shape + fn.event_shape
-    scale = jnp.sqrt(jnp.broadcast_to(fn.variance, shape))
-    return {"mean": jnp.broadcast_to(fn.mean, shape), "scale": scale}
+    try:
+        mean, variance = fn.mean, fn.variance
+    except NotImplementedError:
+        raise NotImplementedError(
+            f"predict: the law of the target, {type(base).__name__}, has no mean or no variance in NumPyro. "
+            "Use a law that has both: dist.Normal(loc + scale * f, …) in place of a transformed one, for "
+            "example, or a subclass with the properties `mean` and `variance`."
+        ) from None
+    scale = jnp.sqrt(jnp.broadcast_to(variance, shape))
+    return {"mean": jnp.broadcast_to(mean, shape), "scale": scale}
 
 
 def prior_predictive(

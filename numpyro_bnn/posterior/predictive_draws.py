@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
 from numpyro_bnn.data.arguments import as_array
@@ -17,6 +18,7 @@ from numpyro_bnn.samplers.suspects import warn_of_use
 
 # What is computed at targets, of which there is one a row.
 OF_TARGETS = ("log_prob", "cdf")
+_GAUSSIAN = (dist.Normal, dist.MultivariateNormal, dist.LowRankMultivariateNormal)
 
 
 class Predictions:
@@ -26,6 +28,7 @@ class Predictions:
       classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
     - **discrete** - whether targets are classes or counts
+    - **law** - class of the distribution of a target under each draw
     - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
     """
 
@@ -36,14 +39,26 @@ class Predictions:
         shift: float | np.ndarray | None = None,
         suspect: Mapping[int, str] | None = None,
         discrete: bool = False,
+        law: type[dist.Distribution] = dist.Normal,
     ) -> None:
         self.values = values
         self.discrete = discrete
+        self.law = law
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
         # The mean that a ready model subtracts from its target; added to be in the user's units.
         self._shift = shift
         self._warned: set[str] = set()
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether each entry of a target is Gaussian under each draw, as closed forms of scores need."""
+        return issubclass(self.law, _GAUSSIAN)
+
+    @property
+    def may_be_censored(self) -> bool:
+        """Whether targets are pairs of a time and whether it was seen to end."""
+        return getattr(self.law, "may_be_censored", False)
 
     def warn_of_suspects(self, owner: str) -> None:
         """Warn, once for each `owner`, that suspect chains are averaged in."""
@@ -96,7 +111,7 @@ class Predictions:
 
         :param y: one number a row.
         :return: shape (chain, draw, row), between 0 and 1.
-        :raises NotImplementedError: if NumPyro knows no distribution function of the target.
+        :raises NotImplementedError: for a law whose distribution function is not known.
         """
         self._value("mean")
         return self._at_targets("cdf", y)
@@ -119,7 +134,7 @@ class Predictions:
 
         evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
-        return Predictions(values, evaluate, self._shift, self.suspect, self.discrete)
+        return Predictions(values, evaluate, self._shift, self.suspect, self.discrete, self.law)
 
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
@@ -147,6 +162,19 @@ class Predictions:
         :return: shape (chain, draw, row, …).
         """
         return self._evaluate("sample", key)["sample"]
+
+    def targets(self, least: int) -> np.ndarray:
+        """Targets drawn under all draws, as many under each; the same ones at every call.
+
+        :param least: how many a row at least.
+        :return: shape (target, row, …), in the units of the target.
+        """
+        draws = int(np.prod(self.mean.shape[:2]))
+        asked = jax.random.key(0), -(-least // draws)
+        drawn = np.moveaxis(self._evaluate("targets", asked)["targets"], -1, 0)
+        flat = drawn.reshape(-1, *drawn.shape[3:])
+        # In float64, as means are: beside a mean that is far from zero float32 would round a target away.
+        return flat if self._shift is None else flat.astype(np.float64) + np.asarray(self._shift)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         main = self.values["probs"] if "probs" in self.values else self.values["mean"]

@@ -169,6 +169,7 @@ def _site(site: dict[str, Any]) -> Site:
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
         gaussian=latent and type(unwrapped(distribution)) is dist.Normal,
+        law=type(unwrapped(distribution)),
         concentration=_concentration(unwrapped(distribution)) if latent else None,
     )
 

@@ -16,26 +16,34 @@ from numpyro_bnn.scores import inputs
 from numpyro_bnn.scores.inputs import Scored
 
 
-def pit(predictions: Scored, y: ArrayLike, scale: ArrayLike | None = None) -> np.ndarray:
+def pit(
+    predictions: Scored, y: ArrayLike, scale: ArrayLike | None = None, *, seed: int = 0
+) -> np.ndarray:
     """Probability integral transform of each target under its predictive distribution.
 
     Mixture: `1/S sum_s Phi((y - mean_s) / scale_s)`, or for predictions that know it the distribution
     function of their own law (Student's t, ...) in place of Phi; samples: `(r + 1/2) / (S + 1)` with `r` the
     number of samples below `y`, ties counted half. Uniform when the predictive is calibrated
-    (Dawid 1984; Gneiting, Balabdaoui & Raftery 2007).
+    (Dawid 1984; Gneiting, Balabdaoui & Raftery 2007). The distribution function of counts jumps, by
+    the probability of the target: a uniform number is drawn between its two sides (Brockwell 2007;
+    Czado, Gneiting & Held 2009), which is uniform again. A law without a known distribution
+    function gives samples.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
     :param y: target `(n,)` or `(n, outputs)`.
     :param scale: standard deviations; None when `predictions` are samples of `y`.
+    :param seed: of what is drawn for counts.
     :return: values in (0, 1) of the shape of `y`.
-    :raises ValueError: for shapes that differ, NaN, or a scale that is not positive.
+    :raises ValueError: for shapes that differ, NaN, a scale that is not positive, or times that may be
+        censored.
 
     >>> float(pit([[0.0]], [0.0], scale=1.0)[0])
     0.5
     """
     y = inputs.target("pit", y)
-    if (exact := _own_law(predictions, y)) is not None:
-        return exact
+    if (exact := _own_law("pit", predictions, y)) is not None:
+        below, at = exact
+        return below + np.random.default_rng(seed).uniform(size=y.shape) * (at - below)
     values, scales = inputs.mixture("pit", predictions, y, scale)
     num_draws = values.shape[0]
     flat_y, values = y.reshape(-1), values.reshape(num_draws, -1)
@@ -50,17 +58,24 @@ def pit(predictions: Scored, y: ArrayLike, scale: ArrayLike | None = None) -> np
     return out.reshape(y.shape)
 
 
-def _own_law(predictions: Scored, y: np.ndarray) -> np.ndarray | None:
-    """The average distribution function at y of an object of predictions; None where it has none."""
+def _own_law(name: str, predictions: Scored, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """The average distribution function just below y and at it; None where predictions have none.
+
+    Both are the same where it does not jump.
+    """
     if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
         return None
-    inputs.values_of("pit", predictions, "mean")
+    inputs.values_of(name, predictions, "mean")
+    inputs.refuse_censored(name, predictions)
     try:
-        values: np.ndarray = predictions.cdf(y).astype(np.float64).mean((0, 1))
+        at: np.ndarray = predictions.cdf(y).astype(np.float64).mean((0, 1))
     except NotImplementedError:
         return None
+    below = at
+    if getattr(predictions, "discrete", False):
+        below = at - np.exp(predictions.log_prob(y).astype(np.float64)).mean((0, 1))
     # Draws with NaN are refused by the caller.
-    return values if np.isfinite(values).all() else None
+    return (below, at) if np.isfinite(at).all() else None
 
 
 def coverage(
@@ -74,15 +89,16 @@ def coverage(
     """Share of targets inside their central predictive interval.
 
     Row i is covered at level l when `(1 - l)/2 <= PIT_i <= (1 + l)/2`: the interval between the
-    predictive quantiles, without solving for them.
+    predictive quantiles, without solving for them. A count is covered when it is one of the whole
+    numbers from the lower quantile to the upper one, whose probability is the level or more.
 
     :param predictions: means or samples `(..., *y.shape)`, or predictions with both.
     :param y: target `(n,)` or `(n, outputs)`.
     :param scale: standard deviations; None when `predictions` are samples of `y`.
     :param level: a number in (0, 1), or several, e.g. for a curve.
     :param pointwise: give 0/1 (several outputs: their share) for each row, `(*level, n)`.
-    :return: the share, which should equal `level`; an array when `level` is one.
-    :raises ValueError: for a level outside (0, 1), shapes that differ, or NaN.
+    :return: the share, which should equal `level` (of counts, be no less); an array when `level` is one.
+    :raises ValueError: for a level outside (0, 1), shapes that differ, NaN, or times that may be censored.
 
     >>> coverage([[0.0, 0.0, 0.0]], [0.1, -1.0, 3.0], scale=1.0, level=[0.5, 0.9]).round(3)
     array([0.333, 0.667])
@@ -93,9 +109,13 @@ def coverage(
             f"scores.coverage: level must lie strictly between 0 and 1, got {level!r}. Pass 0.9 "
             f"for 90 %."
         )
-    values = pit(predictions, y, scale)
-    inside = np.abs(values - 0.5) <= levels[(...,) + (None,) * values.ndim] / 2.0
-    rows = inside.reshape(*levels.shape, values.shape[0], -1).mean(axis=-1)
+    y = inputs.target("coverage", y)
+    below, at = _own_law("coverage", predictions, y) or 2 * (pit(predictions, y, scale),)
+    half = levels[(...,) + (None,) * y.ndim] / 2.0
+    # Of whole numbers the quantile is the first whose distribution function is not below the level.
+    ends = below < 0.5 + half if getattr(predictions, "discrete", False) else at <= 0.5 + half
+    inside = (at >= 0.5 - half) & ends
+    rows = inside.reshape(*levels.shape, y.shape[0], -1).mean(axis=-1)
     if pointwise:
         return rows
     share = rows.mean(axis=-1)

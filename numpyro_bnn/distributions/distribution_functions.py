@@ -1,0 +1,69 @@
+"""The distribution function of a target's law, where NumPyro has one and where it has none."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+
+from numpyro_bnn.distributions.unwrap import unwrapped
+
+_ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)
+
+
+def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
+    """F(y) of every entry of a target by itself, also of one whose entries are one event.
+
+    What NumPyro has is taken. Laws of whole numbers that have none there, such as the binomial, are summed
+    from their first number up to y: the cost grows with y.
+
+    :param law: distribution of the target.
+    :param y: one value for each entry, of any size: below the support F is 0, above it 1.
+    :return: the shape of the target, between 0 and 1.
+    :raises NotImplementedError: for a law without one, naming it.
+    """
+    base = unwrapped(law)
+    if isinstance(base, (dist.MultivariateNormal, dist.LowRankMultivariateNormal)):
+        # Of each output by itself.
+        return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)
+    if isinstance(base, dist.Delta):
+        return jnp.where(y >= base.v, 1.0, 0.0)
+    if isinstance(base, _ZERO_INFLATED):
+        return base.gate * (y >= 0) + (1 - base.gate) * distribution_function(base.base_dist, y)
+    # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
+    low, high = _bounds(base)
+    at = jnp.floor(y) if base.support.is_discrete else y
+    inside = jnp.clip(at, low, high)
+    try:
+        found = base.cdf(inside)
+    except NotImplementedError:
+        if not (base.support.is_discrete and base.event_shape == () and hasattr(low, "shape")):
+            raise NotImplementedError(
+                f"The law of the target, {type(base).__name__}, has no distribution function in NumPyro, so "
+                "that quantiles, and distances between distribution functions, cannot be computed. Draw "
+                "targets by `predictions.sample(key)`, or use a law that has one."
+            ) from None
+        found = _summed(base, low, inside)
+    return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, found))
+
+
+def _bounds(law: dist.Distribution) -> tuple[Any, Any]:
+    """The ends of a support; the lower one is an array only where it is known."""
+    low, high = (getattr(law.support, f"{end}_bound", None) for end in ("lower", "upper"))
+    return (
+        -jnp.inf if low is None else jnp.asarray(low),
+        jnp.inf if high is None else jnp.asarray(high),
+    )
+
+
+def _summed(law: dist.Distribution, low: jax.Array, y: jax.Array) -> jax.Array:
+    """The probabilities of the whole numbers from `low` to y, added up."""
+
+    def more(i: int, total: jax.Array) -> jax.Array:
+        value = jnp.minimum(low + i, y)
+        return total + jnp.where(low + i <= y, jnp.exp(law.log_prob(value)), 0.0)
+
+    shape = jnp.broadcast_shapes(jnp.shape(y), law.batch_shape)
+    count = jnp.max(y - low).astype(int) + 1
+    return jnp.minimum(lax.fori_loop(0, count, more, jnp.zeros(shape)), 1.0)

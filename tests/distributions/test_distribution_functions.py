@@ -1,0 +1,66 @@
+"""Distribution functions of targets against SciPy, and of laws for which NumPyro has none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+from numpyro_bnn.distributions.distribution_functions import distribution_function
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+TRIALS = np.array([1, 4, 30])
+P = np.array([0.3, 0.5, 0.9])
+GATE = np.array([0.2, 0.6, 0.9])
+LAWS = {
+    "poisson": (lambda: dist.Poisson(jnp.asarray(TRIALS)), stats.poisson(TRIALS).cdf),
+    "binomial": (lambda: dist.Binomial(TRIALS, P), stats.binom(TRIALS, P).cdf),
+    "beta-binomial": (
+        lambda: dist.BetaBinomial(1.5, 2.0, TRIALS),
+        stats.betabinom(TRIALS, 1.5, 2.0).cdf,
+    ),
+    "geometric": (lambda: dist.Geometric(P), stats.geom(P, loc=-1).cdf),
+    "uniform": (lambda: dist.DiscreteUniform(-2, 5), stats.randint(-2, 6).cdf),
+    "zero-inflated": (
+        lambda: dist.ZeroInflatedPoisson(GATE, jnp.asarray(TRIALS)),
+        lambda y: np.where(y >= 0, GATE, 0) + (1 - GATE) * stats.poisson(TRIALS).cdf(y),
+    ),
+    "zero-inflated, logits": (
+        lambda: dist.ZeroInflatedDistribution(
+            dist.Binomial(TRIALS, P), gate_logits=jnp.log(GATE / (1 - GATE))
+        ),
+        lambda y: np.where(y >= 0, GATE, 0) + (1 - GATE) * stats.binom(TRIALS, P).cdf(y),
+    ),
+    "delta": (lambda: dist.Delta(jnp.asarray(TRIALS)), lambda y: 1.0 * (y >= TRIALS)),
+    "exponential": (lambda: dist.Exponential(P), stats.expon(scale=1 / P).cdf),
+    "normal": (lambda: dist.Normal(P, 2.0), stats.norm(P, 2.0).cdf),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("wrap", [lambda law: law, lambda law: law.expand([3]).to_event(1)])
+def test_it_is_that_of_scipy_inside_and_outside_of_the_support(name, wrap):
+    law, exact = LAWS[name]
+    at = jax.jit(lambda y: distribution_function(wrap(law()), y))
+    for y in (-3.0, -1.0, 0.0, 0.5, 1.0, 2.5, 4.0, 27.0, 1000.0):
+        found = jnp.broadcast_to(at(jnp.full(3, y)), 3)
+        np.testing.assert_allclose(found, exact(y), rtol=2e-5, atol=1e-6)
+
+
+def test_entries_of_a_vector_are_taken_by_themselves():
+    covariance = np.array([[4.0, 0.5], [0.5, 0.25]])
+    y = np.array([1.0, 0.2])
+    expected = stats.norm(0.0, [2.0, 0.5]).cdf(y)
+    factor, rest = np.array([[1.0], [0.5]]), np.array([3.0, 1e-6])
+    for law in (
+        dist.MultivariateNormal(jnp.zeros(2), covariance),
+        dist.LowRankMultivariateNormal(jnp.zeros(2), factor, rest),
+    ):
+        np.testing.assert_allclose(distribution_function(law, y), expected, rtol=1e-5)
+
+
+def test_a_law_without_one_is_named():
+    with pytest.raises(NotImplementedError, match=r"VonMises.*predictions\.sample\(key\)"):
+        distribution_function(dist.VonMises(0.0, 1.0), jnp.zeros(3))

@@ -1,0 +1,147 @@
+"""Scores of predictions whose law is not Gaussian: counts, heavy tails, and times that may be censored."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import integrate, stats
+
+import numpyro_bnn as bnn
+from numpyro_bnn import scores
+from numpyro_bnn.scores import inputs
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+ROWS = 3000
+COUNTS = {
+    "rare": (lambda f: dist.Poisson(0.02 * jnp.exp(f)), lambda f: stats.poisson(0.02 * np.exp(f))),
+    "binomial": (
+        lambda f: dist.Binomial(7, logits=f),
+        lambda f: stats.binom(7, 1 / (1 + np.exp(-f))),
+    ),
+}
+
+
+def predicted(law, draws, x):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(w + x), obs=y)
+
+    return bnn.predict(model, {"w": np.asarray(draws, np.float32)}, x)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_the_transform_of_counts_is_uniform(name, rng):
+    law, exact = COUNTS[name]
+    x = rng.normal(size=ROWS).astype(np.float32)
+    y = exact(0.3 + x).rvs(random_state=rng)
+    found = scores.pit(predicted(law, [0.3], x), y)
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+    # Draws whose means are twice too high are seen.
+    assert stats.kstest(scores.pit(predicted(law, [1.0], x), y), "uniform").pvalue < 1e-3
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_is_covered_where_it_lies_between_the_quantiles(name, rng):
+    law, exact = COUNTS[name]
+    x = rng.normal(size=ROWS).astype(np.float32)
+    y = exact(0.3 + x).rvs(random_state=rng)
+    made = predicted(law, [0.1, 0.5], x)
+    for level in (0.5, 0.9):
+        low, high = made.quantiles([(1 - level) / 2, (1 + level) / 2])
+        inside = (y >= low) & (y <= high)
+        np.testing.assert_array_equal(scores.coverage(made, y, level=level, pointwise=True), inside)
+        assert inside.mean() > level - 3 * (level * (1 - level) / ROWS) ** 0.5
+
+
+def crps_of(law, y):
+    """The integral of (F(z) - 1[y ≤ z])², by its definition."""
+    if hasattr(law.dist, "pmf"):
+        numbers = np.arange(0, 2000)
+        return float(np.sum((law.cdf(numbers) - (y <= numbers)) ** 2))
+    below = integrate.quad(lambda z: law.cdf(z) ** 2, -np.inf, y, limit=200)[0]
+    return below + integrate.quad(lambda z: law.sf(z) ** 2, y, np.inf, limit=200)[0]
+
+
+OTHERS = {
+    "poisson": (lambda f: dist.Poisson(jnp.exp(f)), lambda f: stats.poisson(np.exp(f))),
+    "student": (lambda f: dist.StudentT(3.0, f, 0.5), lambda f: stats.t(3.0, f, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_crps_is_that_of_the_law(name, rng):
+    law, exact = OTHERS[name]
+    x = np.linspace(-1, 1, 40).astype(np.float32)
+    y = exact(x).rvs(random_state=rng)
+    made = predicted(law, [0.0], x)
+    expected = [crps_of(exact(f), float(t)) for f, t in zip(x, y)]
+    found = scores.crps(made, y, pointwise=True)
+    # Rows are drawn apart. E|X - y| and E|X - X'| each err by at most the sd of the law over √S.
+    error = np.sqrt(np.mean(exact(x).std() ** 2) / inputs.SAMPLES)
+    assert abs(np.mean(found - expected)) < 4 * error / len(x) ** 0.5
+    assert np.abs(found - expected).max() < 5 * exact(x).std().max() / inputs.SAMPLES**0.5
+    np.testing.assert_array_equal(found, scores.crps(made, y, pointwise=True))
+
+
+def test_several_outputs_in_the_users_units_are_drawn_there(rng):
+    x = rng.normal(size=(20, 2))
+    y = np.stack([1e4 + x[:, 0], -300 + 5 * x[:, 1]], 1)
+    noise = bnn.likelihoods.Precision.width(0.1, common=0.5, case=3.0)
+    model = bnn.regression(bnn.MLP([2], 2), bnn.priors.Normal(1.0), x, y, noise=noise)
+    sites = bnn.prior_predictive(model, jax.random.key(1), x[:4], 3)
+    made = bnn.predict(model, {k: v for k, v in sites.items() if k != "y"}, x[:4])
+    drawn = made.targets(5000)
+    assert drawn.shape == (5001, 4, 2)
+    error = made.scale.max((0, 1)) / 5000**0.5 + made.mean.std((0, 1))
+    assert (np.abs(drawn.mean(0) - made.mean.mean((0, 1))) < 6 * error).all()
+
+
+def test_a_gaussian_law_has_its_closed_form(rng):
+    x = np.linspace(-1, 1, 5).astype(np.float32)
+    made = predicted(lambda f: dist.Normal(f, 0.5), [0.0, 1.0], x)
+    y = rng.normal(size=5)
+    expected = scores.crps(made.mean, y, made.scale)
+    assert scores.crps(made, y) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_law_without_a_distribution_function_gives_samples(rng):
+    x = np.linspace(-1, 1, 30).astype(np.float32)
+    y = rng.uniform(-3, 3, 30)
+    found = scores.pit(predicted(lambda f: dist.VonMises(f, 2.0), [0.0], x), y)
+    # From -π, where a circle that is centred at 0 is cut.
+    exact = np.array(
+        [integrate.quad(stats.vonmises(2.0, loc=m).pdf, -np.pi, t)[0] for m, t in zip(x, y)]
+    )
+    np.testing.assert_allclose(found, exact, atol=5 * 0.5 / inputs.SAMPLES**0.5)
+
+
+@pytest.mark.parametrize("score", [scores.pit, scores.coverage, scores.crps])
+def test_times_that_may_be_censored_are_refused(score):
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        bnn.likelihoods.survival(w + x, y)
+
+    x = np.zeros(3, np.float32)
+    y = np.float32([[1.0, 1.0], [2.0, 0.0], [0.5, 1.0]])
+    made = bnn.predict(model, {"w": np.zeros(4, np.float32)}, x)
+    with pytest.raises(ValueError, match=r"may be censored.*scores\.lppd"):
+        score(made, y)
+    assert np.isfinite(scores.lppd(made, y))
+
+
+def test_a_law_without_a_variance_is_refused_by_name():
+    def law(f):
+        base = dist.Normal(f, 1.0)
+        return dist.TransformedDistribution(base, dist.transforms.AffineTransform(0.0, 2.0))
+
+    with pytest.raises(NotImplementedError, match="TransformedDistribution, has no mean"):
+        predicted(law, [0.0], np.zeros(2, np.float32))

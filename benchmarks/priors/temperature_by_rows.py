@@ -126,6 +126,7 @@ SIZES = {
             Subset(3000, 1, FIXED),
             Subset(3000, 0, (HIERARCHICAL,), COLD),
             Subset(10_000, 1, FIXED, COLD),
+            Subset(10_000, 0, (HIERARCHICAL,), (1.0,)),
             Subset(300, 0, FIXED, COLD, SHIFTED),
             Subset(1000, 0, FIXED, COLD, SHIFTED),
             Subset(3000, 0, PRIORS[1:3], COLD, SHIFTED),

@@ -60,6 +60,18 @@ class Verdict(NamedTuple):
         return not self.better
 
     @property
+    def is_compared(self) -> bool:
+        """Whether another temperature than 1 was sampled."""
+        return len(self.gains) > 1
+
+    @property
+    def in_a_word(self) -> str:
+        """Whether no temperature is shown to be better than 1; nothing where none was sampled."""
+        if not self.is_compared:
+            return ""
+        return "yes" if self.one_is_best else "no"
+
+    @property
     def better(self) -> list[float]:
         """Temperatures that are more than two errors above T = 1."""
         return [t for t, gap in self.gains.items() if gap.value > 0 and gap.is_sure]
@@ -100,10 +112,10 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             "shifts": v.shifts,
             "α": name_of(v.prior),
             "subsets": f"{v.subsets}",
-            "best T": f"{v.best:g}",
+            "best T": f"{v.best:g}" if v.is_compared else "",
             "best over T = 1": str(v.gains[v.best]) if v.best != 1 else "",
-            "T = 1 within two errors of it": "yes" if v.one_is_best else "no",
-            "T = 0.1 over T = 1": str(v.gains[0.1]),
+            "T = 1 within two errors of it": v.in_a_word,
+            "T = 0.1 over T = 1": str(v.gains[0.1]) if v.is_compared else "",
             "T = 1 over ensemble": str(v.over_ensemble),
             "median R-hat, most": f"{v.rhat:.2f}",
         }
@@ -132,8 +144,9 @@ def beside_hmc(rows: Sequence[Row]) -> list[Row]:
 def findings(rows: Sequence[Row]) -> Iterator[str]:
     """For which rows and priors T = 1 is best, in words."""
     for shifts, found in by_shifts(rows).items():
-        good = [f"({v.rows}, {name_of(v.prior)})" for v in found if v.one_is_best]
-        count = f"{len(good)} of {len(found)}: {', '.join(good)}"
+        compared = [v for v in found if v.is_compared]
+        good = [f"({v.rows}, {name_of(v.prior)})" for v in compared if v.one_is_best]
+        count = f"{len(good)} of {len(compared)}: {', '.join(good)}"
         yield f"Shifts: {shifts}. T = 1 is within two errors of the best in {count}."
         for v in found:
             if v.better:
@@ -177,7 +190,8 @@ def picture(rows: Sequence[Row]) -> Any:
     below.suptitle("nats; in brackets: within two standard errors of zero", fontsize="medium")
     for maps, (shifts, some) in zip(below.subplots(len(moved), 2, squeeze=False), moved.items()):
         more = "" if shifts == UNMOVED else f", images moved by {shifts}"
-        _map(maps[0], some, f"log score at T = 0.1 over T = 1{more}", lambda v: v.gains[0.1])
+        compared = [v for v in some if v.is_compared]
+        _map(maps[0], compared, f"log score at T = 0.1 over T = 1{more}", lambda v: v.gains[0.1])
         _map(
             maps[1], some, f"log score at T = 1 over the ensemble{more}", lambda v: v.over_ensemble
         )

@@ -237,6 +237,11 @@ def wide_priors_on_3000_rows(rows):
     yield f"not known ({hierarchical.gains[0.1]})"
     yield f"(acceptance {cold['accepted']:.2f}), and a draw takes {cold['leapfrogs']:.0f} leapfrogs"
     yield f"above the ensemble by {hierarchical.over_ensemble}"
+    (most,) = select(rows, rows=10_000, prior="hierarchical")
+    yield (
+        f"(acceptance {most['accepted']:.2f}): above the ensemble by "
+        f"{found[10_000, 'hierarchical'].over_ensemble}"
+    )
     again = [r for r in rows if r["method"].endswith(", again")]
     keys = ("rows", "subset", "shifts", "prior", "temperature")
     gaps = {}
@@ -321,8 +326,10 @@ def cold_with_shifts(rows):
 def both_subsets_of_many_rows(rows):
     """What T = 0.1 gains over T = 1 with 10,000 rows, on each subset."""
     cold = select(rows, rows=10_000, temperature=0.1)
-    gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3, 1)]
-    yield "{} and {} nats with α = 0.1, {} and {} with 0.3, {} and {} with 1".format(*chain(*gains))
+    gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3, 1, 2)]
+    yield (
+        "{} and {} nats with α = 0.1, {} and {} with 0.3, {} and {} with 1); with α = 2 they are {} and {}"
+    ).format(*chain(*gains))
 
 
 def correlated(rows):

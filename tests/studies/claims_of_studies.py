@@ -26,6 +26,7 @@ from sentences_of_studies import (
     covered,
     decays_of_ensembles,
     decoupled_decay_in_a_sentence,
+    depth_in_sentences,
     evidence_in_a_sentence,
     evidence_in_sentences,
     gains_in_a_sentence,
@@ -201,6 +202,13 @@ CLAIMS = {
         (PRIORS,),
         evidence_in_sentences,
         {"data": "function", "width": 32, "activation": "tanh", "prior": "group"},
+        "log_evidence",
+    ),
+    "evidence: depth": Claim(
+        "priors/evidence",
+        (PRIORS,),
+        depth_in_sentences,
+        {"data": "function", "width": 8, "layers": 2, "activation": "tanh", "prior": "group"},
         "log_evidence",
     ),
     "evidence: yacht": Claim(

@@ -1,5 +1,6 @@
 """What the other pages say of stored rows: lines of tables, and numbers as they stand in sentences."""
 
+import math
 from itertools import chain
 
 import numpy as np
@@ -381,6 +382,18 @@ def evidence_in_sentences(rows):
         f"{max(r['log_evidence_error'] for r in integrated):.2f} nats, R-hat of predictions at most "
         f"{max(r['max_rhat'] for r in integrated):.3f}"
     )
+
+
+def depth_in_sentences(rows):
+    """What a second layer of the same width changes with learned precisions: evidence and score."""
+    judged, *_ = correlated(rows)
+    learned = {(r["activation"], r["width"], r["layers"]): r for r in select(judged, prior="group")}
+    for kind, width in sorted({key[:2] for key in learned if key[2] == 2}):
+        one, two = learned[kind, width, 1], learned[kind, width, 2]
+        error = math.hypot(one["log_evidence_error"], two["log_evidence_error"])
+        gap = two["log_evidence"] - one["log_evidence"]
+        score = with_error(evidence.lost(one, two), 3)
+        yield f"| {kind}, width {width} | {with_error((gap, error), 1)} | {score} |"
 
 
 def yacht_in_sentences(rows):

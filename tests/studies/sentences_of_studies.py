@@ -334,28 +334,21 @@ def both_subsets_of_many_rows(rows):
 
 
 def correlated(rows):
-    """Models of the function with a verdict; rank correlation of evidence and score, of them and of all."""
-    every = [row for row in rows if row["data"] == "function"]
-    judged = [row for row in every if row["verdict"] != "no verdict"]
-    found = (
-        evidence.rank_correlation(*evidence.arrays(some), np.random.default_rng(0))
-        for some in (judged, every)
-    )
-    return judged, *found
+    """Models of the function, all with a verdict, and their rank correlation of evidence and score."""
+    found = select(rows, data="function")
+    assert {row["verdict"] for row in found} == {"replicas agree"}
+    return found, evidence.rank_correlation(*evidence.arrays(found), np.random.default_rng(0))
 
 
 def evidence_in_a_sentence(rows):
-    judged, of_judged, _ = correlated(rows)
-    yield f"rank correlation {with_error(of_judged)} over {len(judged)} models"
+    judged, found = correlated(rows)
+    yield f"rank correlation {with_error(found)} over {len(judged)} models"
 
 
 def evidence_in_sentences(rows):
     """Rank correlations, what choosing by evidence loses, what precisions gain, and how ladders travel."""
-    judged, of_judged, of_all = correlated(rows)
-    yield (
-        f"{with_error(of_judged)} over the {len(judged)} models that have a verdict, "
-        f"{with_error(of_all)} over all 28"
-    )
+    judged, found = correlated(rows)
+    yield f"{with_error(found)} over the {len(judged)} models, all of which have a verdict"
     chosen, best = (max(judged, key=lambda r: r[k]) for k in ("log_evidence", "lppd"))
     loss = with_error(evidence.lost(chosen, best), 3)
     yield (
@@ -385,15 +378,16 @@ def evidence_in_sentences(rows):
 
 
 def depth_in_sentences(rows):
-    """What a second layer of the same width changes with learned precisions: evidence and score."""
-    judged, *_ = correlated(rows)
-    learned = {(r["activation"], r["width"], r["layers"]): r for r in select(judged, prior="group")}
-    for kind, width in sorted({key[:2] for key in learned if key[2] == 2}):
-        one, two = learned[kind, width, 1], learned[kind, width, 2]
+    """What a second layer of the same width changes: evidence and score."""
+    judged, _ = correlated(rows)
+    known = {(r["prior"], r["activation"], r["width"], r["layers"]): r for r in judged}
+    for prior, kind, width in sorted({key[:3] for key in known if key[3] == 2}):
+        one, two = known[prior, kind, width, 1], known[prior, kind, width, 2]
+        scales = {"group": "learned", "fan_in": "by fan-in"}[prior]
         error = math.hypot(one["log_evidence_error"], two["log_evidence_error"])
         gap = two["log_evidence"] - one["log_evidence"]
         score = with_error(evidence.lost(one, two), 3)
-        yield f"| {kind}, width {width} | {with_error((gap, error), 1)} | {score} |"
+        yield f"| {scales} | {kind}, width {width} | {with_error((gap, error), 1)} | {score} |"
 
 
 def yacht_in_sentences(rows):

@@ -154,10 +154,9 @@ def rank_correlation(evidence, error, scores, rng, repeats=2000):
         if np.ptp(moved) and np.ptp(score):
             drawn.append((moved, score))
     # Spearman's correlation is that of ranks: all repeats at once.
-    of_evidence, of_score = (rankdata(part, axis=1) - (count + 1) / 2 for part in zip(*drawn))
-    spread = np.sqrt((of_evidence**2).sum(1) * (of_score**2).sum(1))
-    drawn = (of_evidence * of_score).sum(1) / spread
-    return float(value), float(np.std(drawn))
+    ranks = rankdata(np.reshape(drawn, (-1, 2, count)), axis=-1) - (count + 1) / 2
+    correlations = ranks.prod(1).sum(-1) / np.sqrt((ranks**2).sum(-1).prod(-1))
+    return float(value), float(np.std(correlations))
 
 
 def arrays(rows):

@@ -1,11 +1,10 @@
 """The distribution function of a target's law, where NumPyro has one and where it has none."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
+from jax.typing import ArrayLike
 
 from numpyro_bnn.distributions.unwrap import unwrapped
 
@@ -32,13 +31,15 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
     if isinstance(base, _ZERO_INFLATED):
         return base.gate * (y >= 0) + (1 - base.gate) * distribution_function(base.base_dist, y)
     # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
-    low, high = _bounds(base)
+    low = getattr(base.support, "lower_bound", -jnp.inf)
+    high = getattr(base.support, "upper_bound", jnp.inf)
     at = jnp.floor(y) if base.support.is_discrete else y
     inside = jnp.clip(at, low, high)
     try:
         found = base.cdf(inside)
     except NotImplementedError:
-        if not (base.support.is_discrete and base.event_shape == () and hasattr(low, "shape")):
+        has_first = base.support.is_discrete and hasattr(base.support, "lower_bound")
+        if not has_first or base.event_shape:
             raise NotImplementedError(
                 f"The law of the target, {type(base).__name__}, has no distribution function in NumPyro, so "
                 "that quantiles, and distances between distribution functions, cannot be computed. Draw "
@@ -48,16 +49,7 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
     return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, found))
 
 
-def _bounds(law: dist.Distribution) -> tuple[Any, Any]:
-    """The ends of a support; the lower one is an array only where it is known."""
-    low, high = (getattr(law.support, f"{end}_bound", None) for end in ("lower", "upper"))
-    return (
-        -jnp.inf if low is None else jnp.asarray(low),
-        jnp.inf if high is None else jnp.asarray(high),
-    )
-
-
-def _summed(law: dist.Distribution, low: jax.Array, y: jax.Array) -> jax.Array:
+def _summed(law: dist.Distribution, low: ArrayLike, y: jax.Array) -> jax.Array:
     """The probabilities of the whole numbers from `low` to y, added up."""
 
     def more(i: int, total: jax.Array) -> jax.Array:

@@ -148,9 +148,7 @@ class Predictor:
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
         site = self.structure.sites.get(target)
-        predictions = Predictions(values, evaluate, self.shift, suspect)
-        if site is not None:
-            predictions.law, predictions.discrete = site.law, site.discrete
+        predictions = Predictions(values, evaluate, self.shift, suspect, site)
         predictions.warn_of_suspects("predict")
         return predictions
 

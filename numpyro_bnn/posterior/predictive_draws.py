@@ -14,6 +14,7 @@ from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
 from numpyro_bnn.likelihoods.observe import check_array, check_labels
 from numpyro_bnn.posterior.mixture_quantiles import quantiles_of
+from numpyro_bnn.potential.sites import Site
 from numpyro_bnn.samplers.suspects import warn_of_use
 
 # What is computed at targets, of which there is one a row.
@@ -28,7 +29,8 @@ class Predictions:
       classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
     - **discrete** - whether targets are classes or counts
-    - **law** - class of the distribution of a target under each draw
+    - **gaussian** - whether each entry of a target is Gaussian under each draw, which closed forms need
+    - **may_be_censored** - whether targets are pairs of a time and whether it was seen to end
     - **suspect** - chains among them that never moved or mostly diverged: reason by number in the run
     """
 
@@ -38,27 +40,20 @@ class Predictions:
         evaluate: Callable,
         shift: float | np.ndarray | None = None,
         suspect: Mapping[int, str] | None = None,
-        discrete: bool = False,
-        law: type[dist.Distribution] = dist.Normal,
+        site: Site | None = None,
     ) -> None:
         self.values = values
-        self.discrete = discrete
-        self.law = law
+        self._site = site
+        # Of values that come without a site the noise is taken to be Gaussian.
+        law = dist.Normal if site is None else site.law
+        self.discrete = site is not None and site.discrete
+        self.gaussian = issubclass(law, _GAUSSIAN)
+        self.may_be_censored = getattr(law, "may_be_censored", False)
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
         # The mean that a ready model subtracts from its target; added to be in the user's units.
         self._shift = shift
         self._warned: set[str] = set()
-
-    @property
-    def gaussian(self) -> bool:
-        """Whether each entry of a target is Gaussian under each draw, as closed forms of scores need."""
-        return issubclass(self.law, _GAUSSIAN)
-
-    @property
-    def may_be_censored(self) -> bool:
-        """Whether targets are pairs of a time and whether it was seen to end."""
-        return getattr(self.law, "may_be_censored", False)
 
     def warn_of_suspects(self, owner: str) -> None:
         """Warn, once for each `owner`, that suspect chains are averaged in."""
@@ -134,7 +129,7 @@ class Predictions:
 
         evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
-        return Predictions(values, evaluate, self._shift, self.suspect, self.discrete, self.law)
+        return Predictions(values, evaluate, self._shift, self.suspect, self._site)
 
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""

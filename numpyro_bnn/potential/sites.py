@@ -29,7 +29,6 @@ class Site(NamedTuple):
     - **scale** - shape of the weights of its log density (``handlers.scale``); () without weights
     - **unconstrained** - shape of its unconstrained value; None for a site without one
     - **fan_in** - terms that an output sums through these weights, where that does not follow from the name
-    - **gaussian** - whether it is drawn from a Gaussian distribution
     - **law** - class of its distribution, without what wraps it
     - **concentration** - of a Gamma distribution, its shape parameter; None where that depends on other sites
     """
@@ -44,7 +43,6 @@ class Site(NamedTuple):
     scale: tuple[int, ...] = ()
     unconstrained: tuple[int, ...] | None = None
     fan_in: int | None = None
-    gaussian: bool = False
     law: type = object
     concentration: float | None = None
 

@@ -168,7 +168,6 @@ def _site(site: dict[str, Any]) -> Site:
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
-        gaussian=latent and type(unwrapped(distribution)) is dist.Normal,
         law=type(unwrapped(distribution)),
         concentration=_concentration(unwrapped(distribution)) if latent else None,
     )

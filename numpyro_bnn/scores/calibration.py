@@ -41,10 +41,17 @@ def pit(
     0.5
     """
     y = inputs.target("pit", y)
-    if (exact := _own_law("pit", predictions, y)) is not None:
-        below, at = exact
-        return below + np.random.default_rng(seed).uniform(size=y.shape) * (at - below)
-    values, scales = inputs.mixture("pit", predictions, y, scale)
+    below, at = _sides("pit", predictions, y, scale)
+    return below + np.random.default_rng(seed).uniform(size=y.shape) * (at - below)
+
+
+def _sides(
+    name: str, predictions: Scored, y: np.ndarray, scale: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The average distribution function just below each target and at it; the same where it does not jump."""
+    if (known := _own_law(name, predictions, y)) is not None:
+        return known
+    values, scales = inputs.mixture(name, predictions, y, scale)
     num_draws = values.shape[0]
     flat_y, values = y.reshape(-1), values.reshape(num_draws, -1)
     out = np.empty(flat_y.size)
@@ -55,14 +62,12 @@ def pit(
         else:
             below = (np.sign(gap) + 1.0).sum(axis=0) / 2.0
             out[block] = (below + 0.5) / (num_draws + 1)
-    return out.reshape(y.shape)
+    found = out.reshape(y.shape)
+    return found, found
 
 
 def _own_law(name: str, predictions: Scored, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """The average distribution function just below y and at it; None where predictions have none.
-
-    Both are the same where it does not jump.
-    """
+    """Those sides of an object of predictions that knows its law; None of all else."""
     if not (inputs.is_predictions(predictions) and hasattr(predictions, "cdf")):
         return None
     inputs.values_of(name, predictions, "mean")
@@ -110,7 +115,7 @@ def coverage(
             f"for 90 %."
         )
     y = inputs.target("coverage", y)
-    below, at = _own_law("coverage", predictions, y) or 2 * (pit(predictions, y, scale),)
+    below, at = _sides("coverage", predictions, y, scale)
     half = levels[(...,) + (None,) * y.ndim] / 2.0
     # Of whole numbers the quantile is the first whose distribution function is not below the level.
     ends = below < 0.5 + half if getattr(predictions, "discrete", False) else at <= 0.5 + half

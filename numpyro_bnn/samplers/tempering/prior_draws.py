@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.distributions import MaskedDistribution
+from numpyro.distributions import MaskedDistribution, Normal
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_uniform
 
@@ -43,7 +43,7 @@ def prior_noise(
     shapes = {name: (*count, *site.shape) for name, site in sites.items()}
     noise: Values = normal_like(
         key_normals,
-        {n: jax.ShapeDtypeStruct(shapes[n], real) for n, site in sites.items() if site.gaussian},
+        {n: jax.ShapeDtypeStruct(shapes[n], real) for n, s in sites.items() if s.law is Normal},
     )
     gammas = {n: site.concentration for n, site in sites.items() if site.concentration is not None}
     known = [np.full(prod(shapes[name]), number) for name, number in gammas.items()]

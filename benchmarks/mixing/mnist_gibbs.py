@@ -99,12 +99,18 @@ def apart(probs: np.ndarray, other: np.ndarray, y: np.ndarray) -> Row:
 
 
 def rows_of(
-    drawn: Draws, y: np.ndarray, pace: Pace, reference: np.ndarray | None, left_out: float = 0.5
+    drawn: Draws,
+    y: np.ndarray,
+    pace: Pace,
+    reference: np.ndarray | None,
+    left_out: float = 0.5,
+    images: int | None = None,
 ) -> Iterator[Row]:
     """A row for each sixth of the draws, or for each draw of less than six.
 
     :param reference: average probabilities (image, class) that averages are compared with.
     :param left_out: share of the draws so far that averages and R-hat leave out.
+    :param images: of the test images, the first, whose probabilities have an R-hat; all by default.
     """
     probs = drawn.found["probs"]
     number = probs.shape[1]
@@ -125,7 +131,7 @@ def rows_of(
             row[f"mean {layer}"] = float(drawn.found[f"mean {layer}"][0, draw])
             row[f"mean {layer}, second chain"] = float(drawn.found[f"mean {layer}"][1, draw])
         logs = np.log(np.stack([drawn.found[f"mean {layer}"] for layer in LAYERS], -1))
-        row |= convergence(probs[:, kept])
+        row |= convergence(probs[:, kept, :images])
         of_precisions = convergence(logs[:, kept])
         row["worst R-hat, precisions"] = of_precisions["worst R-hat"]
         row["median R-hat, precisions"] = of_precisions["median R-hat"]

@@ -175,14 +175,14 @@ def metric_of(axes: Axes, start: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return metric
 
 
-def pace_of(task: Task) -> Pace:
+def pace_of(task: Task, thinning: int = 1) -> Pace:
     """Trajectories of a run, a fifth of them warm-up; five energies of moves cost about two gradients.
 
     The short ones at its beginning are counted as long ones of the same cost.
     """
     each = float(task.leapfrogs + 3)
     steps = int(task.long / each)
-    return Pace(steps // 5, steps - steps // 5, 1, each)
+    return Pace(steps // 5, (steps - steps // 5) // thinning, thinning, each)
 
 
 def first_trajectories(task: Task) -> int:
@@ -191,13 +191,24 @@ def first_trajectories(task: Task) -> int:
     return min(round(cost / (task.leapfrogs + 3)), pace_of(task).warmup // 2)
 
 
-def run(task: Task, data: data_sets.Split, weights: Mapping[str, Any], key: int) -> Draws:
-    """Chains from given weights, and what `mnist_gibbs` keeps of draws."""
+def run(
+    task: Task,
+    data: data_sets.Split,
+    weights: Mapping[str, Any],
+    key: int,
+    thinning: int = 1,
+    chain_method: str = "sequential",
+) -> Draws:
+    """Chains from given weights, and what `mnist_gibbs` keeps of draws.
+
+    :param thinning: trajectories of a draw that is kept.
+    :param chain_method: of the runs, see `bnn.MCMC`.
+    """
     axes = axes_of(data.x)
     of_images, of_bias = (part.astype(np.float32) for part in (axes.of_images, axes.of_bias))
     x, tests = data.x @ of_images, data.x_test @ of_images
     start = starts_at(axes, weights)
-    pace = pace_of(task)
+    pace = pace_of(task, thinning)
 
     def record(z: Mapping[str, Any]) -> dict[str, Any]:
         kept = {"probs": jax.nn.softmax(logits(z, tests, of_bias))}
@@ -223,7 +234,7 @@ def run(task: Task, data: data_sets.Split, weights: Mapping[str, Any], key: int)
             num_warmup=warmup,
             num_samples=draws,
             num_chains=len(start[TURNED]),
-            chain_method="sequential",
+            chain_method=chain_method,
             progress_bar=False,
             **options,
         )
@@ -239,7 +250,14 @@ def run(task: Task, data: data_sets.Split, weights: Mapping[str, Any], key: int)
     short = chains(FIRST_LEAPFROGS, FIRST_TRAJECTORIES, 1, start).get_samples(group_by_chain=True)
     begin = {n: jnp.log(v[:, -1]) if n in PRECISIONS else v[:, -1] for n, v in short.items()}
     spent = first_trajectories(task)
-    mcmc = chains(task.leapfrogs, pace.warmup - spent, pace.draws, begin, record=record)
+    mcmc = chains(
+        task.leapfrogs,
+        pace.warmup - spent,
+        pace.draws * thinning,
+        begin,
+        thinning=thinning,
+        record=record,
+    )
     found = {k: np.asarray(v) for k, v in mcmc.get_samples(group_by_chain=True).items()}
     extra = mcmc.get_extra_fields()
     facts = {k.replace("_", " "): float(np.mean(extra[k])) for k in FIELDS}

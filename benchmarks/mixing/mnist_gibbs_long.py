@@ -63,15 +63,18 @@ def cells_of(size: str) -> list[Row]:
     ]
 
 
-def judged(found: Mapping[str, np.ndarray], y: np.ndarray) -> Row:
+def judged(found: Mapping[str, np.ndarray], y: np.ndarray, images: int | None = None) -> Row:
     """The verdict of a report on all draws, the error over chains of the average's log score, and R-hats.
 
     :param found: by name, (chain, draw, …): test probabilities, and conditional means of precisions.
+    :param images: of the test images, the first, whose probabilities have the verdict; all by default.
     """
     probs = found["probs"]
     averages = np.maximum(probs.mean(1)[:, np.arange(len(y)), y], 1e-30)
     return {
-        "verdict": bnn.diagnostics.diagnose_draws(predictions={"probs": probs}).verdict.words,
+        "verdict": bnn.diagnostics.diagnose_draws(
+            predictions={"probs": probs[:, :, :images]}
+        ).verdict.words,
         "its error, chains": jackknife_error(without_each(np.log(averages)).mean(1)),
         **{f"R-hat {layer}": float(rhat(np.log(found[f"mean {layer}"]))) for layer in LAYERS},
     }
@@ -143,8 +146,8 @@ def agreement(rows: Sequence[Row]) -> Iterator[Row]:
         }
 
 
-def figure(rows: Sequence[Row]) -> Any:
-    """Precisions of the hidden layer by passes, a line a chain, and worst R-hat by passes."""
+def figure(rows: Sequence[Row], long_methods: Sequence[str] = LONG_METHODS) -> Any:
+    """Precisions of the hidden layer by passes, a line for each of two chains, and worst R-hat by passes."""
     import matplotlib.pyplot as plt
 
     from numpyro_bnn.plots.style import color_at, label_axes
@@ -154,19 +157,20 @@ def figure(rows: Sequence[Row]) -> Any:
         len(tasks), 3, figsize=(13, 3.6 * len(tasks)), layout="constrained", squeeze=False
     )
     for line, task in zip(axes, tasks):
-        runs = [(method, start) for method in LONG_METHODS for start in START_KINDS]
+        runs = [(method, start) for method in long_methods for start in START_KINDS]
         for i, (method, start) in enumerate(runs):
             own = select(rows, task=task, method=method, start=start)
-            passes, color = [r["gradients"] for r in own], color_at(line[0], i)
+            passes, color = [r["gradients"] / 1000 for r in own], color_at(line[0], i)
             for ax, layer in zip(line, (LAYERS[0], LAYERS[1])):
                 for chain in ("", ", second chain"):
                     values = [r[f"mean {layer}{chain}"] for r in own]
                     label = None if chain else f"{NAMED[method]}, from {start}"
                     ax.plot(passes, values, "o-", ms=3, color=color, label=label)
         kinds = ("worst R-hat", "worst R-hat, precisions")
-        for i, (method, name) in enumerate((m, kind) for m in LONG_METHODS for kind in kinds):
+        for i, (method, name) in enumerate((m, kind) for m in long_methods for kind in kinds):
             own = select(rows, task=task, method=method, start=BOTH)
-            passes, values = [r["gradients"] for r in own], [r[name] - 1 for r in own]
+            passes = [r["gradients"] / 1000 for r in own]
+            values = [r[name] - 1 for r in own]
             what = "log precisions" if name == kinds[1] else "test probabilities"
             color, label = color_at(line[2], 2 * (i // 2)), f"{NAMED[method]}, {what}"
             line[2].plot(
@@ -174,12 +178,13 @@ def figure(rows: Sequence[Row]) -> Any:
             )
         for ax, text in zip(
             line,
-            ("precision of the first kernel", "of hidden biases", "worst R-hat - 1, four chains"),
+            ("precision of the first kernel", "of hidden biases", "worst R-hat - 1, all chains"),
         ):
             ax.set(yscale="log", title=task, xlim=(0, None))
-            label_axes(ax, "passes over the images, a chain", text)
-            if text != "of hidden biases":
-                ax.legend(frameon=False, fontsize=8)
+            label_axes(ax, "thousand passes over the images, a chain", text)
+        line[2].legend(frameon=False, fontsize=8)
+    lines = axes[0][0].get_legend_handles_labels()
+    made.legend(*lines, loc="outside upper center", ncols=2, frameon=False)
     return made
 
 

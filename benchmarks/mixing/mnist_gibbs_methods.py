@@ -117,7 +117,9 @@ def starts_at(weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.cache
-def trained(task: Task, folder: Path | None, start: str = TRAINED) -> dict[str, Any]:
+def trained(
+    task: Task, folder: Path | None, start: str = TRAINED, chains: int = CHAINS
+) -> dict[str, Any]:
     """Weights at which chains begin: a mode under N(0, 1), or what `bnn.optimize` makes of precisions."""
     data = load(task, folder)
     prior = priors.Normal(1.0) if start == TRAINED else None
@@ -127,7 +129,7 @@ def trained(task: Task, folder: Path | None, start: str = TRAINED) -> dict[str, 
         jax.random.key(0),
         data.x,
         data.y,
-        num_chains=CHAINS,
+        num_chains=chains,
         num_steps=task.training,
         tolerance=0.0,
         progress_bar=False,

@@ -10,8 +10,10 @@ from pages_of_studies import (
 from sentences_of_gpu_runs import (
     all_images,
     cost_on_a_gpu,
+    posterior_of_ten_digits,
     replicas_on_a_gpu,
     resumed_on_a_gpu,
+    settled_images,
 )
 from sentences_of_hard_posteriors import (
     airfoil_by_seed,
@@ -322,6 +324,20 @@ CLAIMS = {
         all_images,
         {"method": "Gibbs, HMC", "draws": 8},
         "accept prob",
+    ),
+    "mnist_gibbs_verdict": Claim(
+        "mixing/mnist_gibbs_verdict",
+        (MIXING,),
+        settled_images,
+        {"task": "ten digits", "method": "Gibbs, SGHMC", "draws": 23},
+        "difference",
+    ),
+    "mnist_gibbs_verdict: sentence": Claim(
+        "mixing/mnist_gibbs_verdict",
+        (EVIDENCE,),
+        posterior_of_ten_digits,
+        {"task": "ten digits", "method": "Gibbs, SGHMC", "draws": 23},
+        "difference",
     ),
     "many_chains: cost": Claim(
         "mixing/many_chains_cost",

@@ -4,7 +4,7 @@ import numpy as np
 from pages_of_studies import line
 
 from benchmarks._shared.sampled_runs import select
-from benchmarks.mixing import mnist_gibbs_words
+from benchmarks.mixing import mnist_gibbs_long, mnist_gibbs_verdict, mnist_gibbs_words
 from benchmarks.predictions import shift_by_prior_words
 
 
@@ -48,6 +48,82 @@ def all_images(rows):
                 words.short(row["accept prob"]),
                 *(words.short(row[f"log score, {of}"]) for of in ("last", "average")),
             )
+
+
+def settled_images(rows):
+    """Three tables of eight chains on two and on ten digits, and what is said of them."""
+    words = mnist_gibbs_words
+    for table in (mnist_gibbs_verdict.starts_agree, words.predictions, words.sampling):
+        for row in table(rows):
+            yield line(*row.values())
+    ends = {(row["task"], words.name_of(row)): row for row in words.ends(rows)}
+    two, ten = "two digits", "ten digits"
+    shared = mnist_gibbs_long.SHARED
+
+    def score(task, start):
+        row = ends[task, shared + start]
+        return f"−{-row['log score, average']:.4f} ± {row['its error, chains']:.4f}"
+
+    def above(method):
+        gaps = (ends[task, method] for task in (two, ten))
+        return "{} and {}".format(
+            *(f"{abs(r['difference']):.3f} ± {r['its error']:.3f}" for r in gaps)
+        )
+
+    yield (
+        f"{score(ten, '')} and {score(ten, ', optimize')} from the two starts, "
+        f"{score(ten, ', both starts')} over all"
+    )
+    yield f"{score(two, '')} and {score(two, ', optimize')}. Of the"
+    both = ends[ten, f"{shared}, both starts"]
+    yield f"a worst R-hat of {both['worst R-hat']:.2f} with a median of {both['median R-hat']:.2f}"
+    apart = [
+        ends[ten, shared + start]["chains apart"] for start in (", both starts", "", ", optimize")
+    ]
+    yield "{:.3f} apart in total variation if they are of both starts, {:.3f} and {:.3f}".format(
+        *apart
+    )
+    gap = ends[ten, "Gibbs, SGHMC"]
+    yield f"{-gap['difference']:.3f} ± {gap['its error']:.3f} below."
+    yield f"{above('start, trained under N(0, 1)')} above it"
+    yield f"{above('start, optimize')} below"
+    yield f"Gibbs with HMC is {above('Gibbs, HMC')} below"
+    yield f"out {above('HMC, collapsed')}"
+    yield f"in pixels is {above('HMC, non-centred, moves')}"
+    last = (-ends[task, f"{shared}, both starts"]["log score, last"] for task in (two, ten))
+    yield "−{:.2f} and −{:.2f}, where it has".format(*last)
+    yield from _ranges_of_hidden_biases(select(rows, task=two, method=shared))
+
+
+def _ranges_of_hidden_biases(rows):
+    """Of the four stored chains, between 74,000 and 138,000 passes: the one apart, and the others."""
+    runs = {}
+    for start in mnist_gibbs_long.START_KINDS:
+        for row in select(rows, start=start):
+            if 74_000 < row["gradients"] < 139_000:
+                for chain in ("", ", second chain"):
+                    runs.setdefault((start, chain), []).append(row[f"mean Dense_0.bias{chain}"])
+    low, *others = sorted(runs.values(), key=np.mean)
+    assert len(others) == 3
+    rest = np.concatenate(others)
+    yield (
+        f"of {min(low):.2f} to {max(low):.2f} from 74,000 to 138,000 passes, the others "
+        f"{rest.min():.1f} to {rest.max():.1f}"
+    )
+
+
+def posterior_of_ten_digits(rows):
+    """How the average of all chains on ten digits scores, and SGHMC and trained weights beside it."""
+    ends = {
+        mnist_gibbs_words.name_of(r): r for r in mnist_gibbs_words.ends(rows) if "ten" in r["task"]
+    }
+    row = ends[f"{mnist_gibbs_long.SHARED}, both starts"]
+    yield (
+        f"the posterior scores −{-row['log score, average']:.3f} ± {row['its error, chains']:.3f}"
+    )
+    below, above = (ends[name] for name in ("Gibbs, SGHMC", "start, trained under N(0, 1)"))
+    yield f"SGHMC {-below['difference']:.3f} ± {below['its error']:.3f} below it"
+    yield f"trained weights {above['difference']:.3f} ± {above['its error']:.3f} above"
 
 
 def resumed_on_a_gpu(rows):

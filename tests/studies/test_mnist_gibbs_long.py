@@ -9,7 +9,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from benchmarks._shared import data_sets
-from benchmarks.mixing import mnist_gibbs, mnist_gibbs_long
+from benchmarks.mixing import mnist_gibbs, mnist_gibbs_long, mnist_gibbs_verdict
 from benchmarks.mixing import mnist_gibbs_axes as own
 from benchmarks.mixing import mnist_gibbs_methods as methods
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
@@ -206,3 +206,45 @@ def test_four_chains_are_judged_by_what_they_predict(apart, verdict):
     # The jackknife of a mean over four chains, to first order in how far they are apart.
     by_chain = np.log(p.mean(1)).mean(1)
     assert found["its error, chains"] == pytest.approx(by_chain.std(ddof=1) / 2, rel=0.25)
+
+
+def test_rows_of_each_start_are_of_the_chains_that_begin_there(monkeypatch, tmp_path):
+    """Chains that stay at what they are given: 1 to 3 from one start, 11 to 13 from the other."""
+    draws = 8
+
+    def weights_from(task, folder, start, chains):
+        first = 1 if start == mnist_gibbs.START_KINDS[0] else 11
+        return {"net/w": first + np.arange(float(chains))}
+
+    def stay(task, data, given, key, thinning, chain_method):
+        assert (thinning, chain_method) == (5, "vectorized")
+        (of_chain,) = given.values()
+        values = np.tile(np.asarray(of_chain)[:, None], (1, draws))
+        probs = np.stack([values, 20 - values], -1)[:, :, None] / 20 + np.zeros((1, 1, 7, 1))
+        found = {"probs": probs} | {f"mean {layer}": values for layer in methods.LAYERS}
+        return methods.Draws(found, dict.fromkeys(methods.NO_FACTS, 0.5), {})
+
+    monkeypatch.setattr(methods, "load", lambda task, folder: DATA)
+    monkeypatch.setattr(methods, "trained", weights_from)
+    monkeypatch.setattr(own, "run", stay)
+    task = TASK._replace(long=500, leapfrogs=2)
+    run = mnist_gibbs_verdict.Run(task, 3, 5, ())
+    rows = list(mnist_gibbs_verdict.long_run("a task", run, None, tmp_path, 0))
+    ends = {row["start"]: row for row in rows}
+    first = "mean Dense_0.kernel"
+    pairs = {start: (row[first], row[f"{first}, second chain"]) for start, row in ends.items()}
+    assert list(pairs.values()) == [(1, 2), (11, 12), (1, 11)]
+    # The first class is that of every second test image, with p = value / 20.
+    for start, values in zip(pairs, ([1, 2, 3], [11, 12, 13], [1, 2, 3, 11, 12, 13])):
+        p = np.mean(values) / 20
+        right = np.where(DATA.y_test == 0, p, 1 - p)
+        assert ends[start]["log score, average"] == pytest.approx(np.log(right).mean())
+        assert (ends[start]["time"] == "") == (start != mnist_gibbs_long.BOTH)
+    # 100 steps, a fifth of them warm-up, five to a draw; the whole budget is spent.
+    assert own.pace_of(task, 5) == methods.Pace(20, 16, 5, 5.0)
+    assert {row["verdict"] for row in rows if row["draws"] < draws} == {""}
+    assert all(row["verdict"] for row in ends.values())
+    (kept,) = tmp_path.iterdir()
+    with np.load(kept) as file:
+        assert file["average"].shape == (7, 2)
+        np.testing.assert_allclose(file["average"][:, 0], 7 / 20)

@@ -237,6 +237,7 @@ MAY_STAY = {
     "predictions.out_of_distribution",
     "mixing.mnist_gibbs",
     "mixing.mnist_gibbs_long",
+    "mixing.mnist_gibbs_verdict",
     "mixing.mnist_all_images",
     "neal.tail",
 }

@@ -1,0 +1,141 @@
+"""The exercise of `mnist_gibbs` on 2000 images, where passes are cheap: which posteriors does a GPU settle?
+
+HMC in non-centred coordinates with moves along axes that images share with biases (`mnist_gibbs_axes`), four
+chains from weights trained under N(0, 1) and four from what `optimize` makes of the precisions, all as one
+program; two digits and ten. A fifth of the passes is warm-up, and all draws after it count. The methods of
+`mnist_gibbs` run again from the former start, with its budget, and their averages are compared with that of
+all chains.
+
+R-hat and verdict are of the probabilities of the first 500 test images; scores are of all.
+
+    JAX_DEFAULT_MATMUL_PRECISION=highest python -m benchmarks.mixing.mnist_gibbs_verdict [--quick | --toy]
+
+Some twenty hours on a core. On a GPU products of single precision are otherwise rounded to TF32.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.study import Row, Study, parser
+from benchmarks.mixing import mnist_gibbs, mnist_gibbs_axes
+from benchmarks.mixing import mnist_gibbs_methods as methods
+from benchmarks.mixing.mnist_gibbs import START_KINDS
+from benchmarks.mixing.mnist_gibbs_long import (
+    BOTH,
+    COMPARED,
+    NOT_JUDGED,
+    SHARED,
+    agreement,
+    figure,
+    in_turn,
+    judged,
+)
+from benchmarks.mixing.mnist_gibbs_methods import TRAINED, Draws, Task
+from benchmarks.mixing.mnist_gibbs_words import KEYS, START, findings, summary
+
+# Test images whose probabilities have an R-hat and a verdict.
+JUDGED = 500
+LONG = {"method": SHARED, "start": BOTH}
+
+
+class Run(NamedTuple):
+    """A task, chains from each start, trajectories of a draw that is kept, and methods to compare."""
+
+    task: Task
+    chains: int
+    thinning: int
+    compared: tuple[str, ...]
+
+
+SIZES = {
+    "full": {
+        mnist_gibbs.TWO: Run(
+            Task((3, 5), 2000, 2000, 100, 3500, 160_000, 100, 300), 4, 4, COMPARED
+        ),
+        mnist_gibbs.TEN: Run(
+            Task(mnist_gibbs.DIGITS, 2000, 2000, 100, 3500, 160_000, 100, 300), 4, 4, COMPARED
+        ),
+    },
+    "quick": {mnist_gibbs.TWO: Run(Task((3, 5), 500, 500, 20, 240, 2000, 20, 100), 2, 2, COMPARED)},
+    "toy": {
+        mnist_gibbs.TWO: Run(Task((3, 5), 200, 50, 5, 60, 80, 5, 50), 2, 1, (methods.GIBBS_HMC,)),
+    },
+}
+
+
+def cells_of(size: str) -> list[Row]:
+    """The chains of each task, what is compared with them, and the starts."""
+    made: list[Row] = []
+    for task, run in SIZES[size].items():
+        # Rows of each start and of both.
+        made.append({"task": task, "method": SHARED, "temperature": 1.0, "mass": 1.0})
+        others = [(method, TRAINED) for method in run.compared] + [(START, s) for s in START_KINDS]
+        made += [dict(zip(KEYS, (task, *other, 1.0, 1.0))) for other in others]
+    return made
+
+
+def long_run(
+    name: str, run: Run, data_folder: Path | None, folder: Path, number_of_key: int
+) -> Iterator[Row]:
+    """The chains of one task: rows of those from each start, and of all, turn by turn."""
+    task = run.task
+    data = methods.load(task, data_folder)
+    begin = [methods.trained(task, data_folder, start, run.chains) for start in START_KINDS]
+    drawn = mnist_gibbs_axes.run(
+        task, data, in_turn(*begin), number_of_key, run.thinning, "vectorized"
+    )
+    asked = dict(zip(KEYS, (name, SHARED, BOTH, 1.0, 1.0)))
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(
+        folder / f"{mnist_gibbs.kept_as(asked)}.npz", average=drawn.found["probs"].mean((0, 1))
+    )
+    pace = mnist_gibbs_axes.pace_of(task, run.thinning)
+    own = [slice(i, None, len(START_KINDS)) for i in range(len(START_KINDS))]
+    for start, chains in zip((*START_KINDS, BOTH), (*own, slice(None))):
+        found = {what: value[chains] for what, value in drawn.found.items()}
+        facts = drawn.facts if start == BOTH else methods.NO_FACTS
+        rows = list(
+            mnist_gibbs.rows_of(Draws(found, facts, {}), data.y_test, pace, None, 0.0, JUDGED)
+        )
+        for row in rows:
+            last = row is rows[-1]
+            verdict = judged(found, data.y_test, JUDGED) if last else NOT_JUDGED
+            yield {"start": start, "rows": len(data.x)} | row | verdict
+
+
+def starts_agree(rows: Sequence[Row]) -> Iterator[Row]:
+    """Whether the chains of each start agree, and those of both, by task."""
+    for task in dict.fromkeys(row["task"] for row in rows):
+        for row in agreement(select(rows, task=task)):
+            del row["axes"]
+            yield {"task": task} | row
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    given = parser(__doc__ or "").parse_args(argv)
+    runs = SIZES[given.size]
+    tasks = {name: run.task for name, run in runs.items()}
+    study = Study(__file__, KEYS, given)
+    unfinished = study.folder / "mnist_gibbs_verdict_runs"
+
+    def compute(**asked: Any) -> Iterator[Row]:
+        name = asked["task"]
+        if asked["method"] == SHARED:
+            number = list(runs).index(name)
+            yield from long_run(name, runs[name], given.data, unfinished, number)
+            return
+        for row in mnist_gibbs.cell(tasks, given.data, unfinished, LONG, **asked):
+            yield row | NOT_JUDGED
+
+    study.run(cells_of(given.size), compute)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    study.publish(summary(study.rows), findings(study.rows), figure(study.rows, (SHARED,)))
+
+
+if __name__ == "__main__":
+    main()

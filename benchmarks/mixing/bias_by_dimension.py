@@ -1,17 +1,18 @@
-"""Does the bias of stochastic gradients grow with the number of weights?
+"""Does the bias of stochastic gradients grow with the number of weights, and with the number of rows?
 
 A linear regression on D random features of bikesharing, tanh units with fixed inner weights, whose posterior
 over functions is a Gaussian in closed form: weights N(0, 1) on features that are divided by √D, so that the
-prior over functions and the noise are the same for every D. 2000 rows, minibatches of 100, the same steps
-for all methods, which tune their step size themselves. Chains begin at exact posterior draws. Stored are
-the variance of predictions about the exact mean, over the exact one, and the temperature of momenta.
+prior over functions and the noise are the same for every D. Up to 32,000 features on 2000 rows, and 1000 on
+500 to 10,000. Minibatches of 100, the same steps for all methods, which tune their step size themselves.
+Chains begin at exact posterior draws. Stored are the variance of predictions about the exact mean, over the
+exact one, and the temperature of momenta.
 
     python -m benchmarks.mixing.bias_by_dimension [--quick]
 """
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +22,31 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 import numpyro_bnn as bnn
+from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.mixing.hidden_heat import linear_regression, of_predictions, standardised_rows
 from numpyro_bnn import gradients
 
 CHAINS, BATCH, KEPT, PREDICTED = 4, 100, 200, 100
+# Rows, features, and keys of the runs.
+USUAL_ROWS = 2000
 SIZES: dict[str, Row] = {
     "full": {
-        "rows": 2000,
-        "dimensions": (10, 100, 1000, 4000),
+        "settings": (
+            *((USUAL_ROWS, dimension, 2) for dimension in (10, 100, 1000, 4000)),
+            (500, 1000, 2),
+            (10_000, 1000, 2),
+            (USUAL_ROWS, 32_000, 1),
+        ),
         "warmup": 4000,
         "steps": 20_000,
-        "seeds": 2,
     },
-    "quick": {"rows": 500, "dimensions": (10, 100), "warmup": 1000, "steps": 4000, "seeds": 1},
-    "toy": {"rows": 200, "dimensions": (10,), "warmup": 100, "steps": 400, "seeds": 1},
+    "quick": {"settings": ((500, 10, 1), (500, 100, 1)), "warmup": 1000, "steps": 4000},
+    "toy": {"settings": ((200, 10, 1),), "warmup": 100, "steps": 400},
 }
-# With all rows a step costs twenty times as much: this method, which is to show that there is no other bias,
-# runs up to this many weights.
-ALL_ROWS, MOST_OF_ALL_ROWS = "BAOAB, all rows", 1000
+# With all rows a step costs up to a hundred times as much: this method, which is to show that there is no
+# other bias, runs up to this many numbers.
+ALL_ROWS, MOST_OF_ALL_ROWS = "BAOAB, all rows", 2_000_000
 # Name to the kernel and what it differs in from its defaults.
 METHODS: dict[str, Any] = {
     ALL_ROWS: (bnn.BAOAB, {}),
@@ -54,7 +61,7 @@ METHODS: dict[str, Any] = {
     "SGLD": (bnn.SGLD, {"batch_size": BATCH}),
     "MCLMC": (bnn.MCLMC, {"batch_size": BATCH}),
 }
-KEYS = ("dimension", "method", "seed")
+KEYS = ("rows", "dimension", "method", "seed")
 
 
 class Posterior:
@@ -108,11 +115,15 @@ def against_exact(posterior: Posterior, draws: np.ndarray) -> Row:
     return of_predictions(gap, posterior.variance[rows])
 
 
+# Of ten thousand rows it takes a minute.
+posterior_of = lru_cache(maxsize=1)(Posterior)
+
+
 def cell(
-    dimension: int, method: str, seed: int, *, size: Row, folder: Path | None
+    rows: int, dimension: int, method: str, seed: int, *, size: Row, folder: Path | None
 ) -> Iterator[Row]:
     """One run, and its draws beside the exact posterior."""
-    posterior = Posterior(folder, size["rows"], dimension)
+    posterior = posterior_of(folder, rows, dimension)
     kind, own = METHODS[method]
     begin = time.process_time()
     kernel = kind(posterior.model, step_size="auto", **own)
@@ -139,19 +150,26 @@ def cell(
     }
 
 
+def setting_of(row: Row) -> str:
+    """The number of features, and of rows where they are not the usual ones."""
+    rows = "" if row["rows"] == USUAL_ROWS else f"{row['rows']:,} rows, "
+    return f"{rows}D = {row['dimension']}"
+
+
 def averaged(rows: Sequence[Row]) -> list[Row]:
-    """One row for each method: the variance of predictions by dimension, means over seeds."""
+    """One row for each method: the variance of predictions by setting, means over seeds."""
     made = []
+    settings = dict.fromkeys(setting_of(r) for r in sorted(rows, key=_by_rows_and_dimension))
     for method in METHODS:
         row: Row = {"method": method}
-        for dimension in sorted({r["dimension"] for r in rows}):
-            own = [r for r in rows if (r["method"], r["dimension"]) == (method, dimension)]
+        for setting in settings:
+            own = [r for r in rows if (r["method"], setting_of(r)) == (method, setting)]
             if not own:
-                row[f"D = {dimension:g}"] = ""
+                row[setting] = ""
                 continue
             ratio = np.mean([r["variance of predictions"] for r in own])
             error = np.sqrt(np.mean([r["error"] ** 2 for r in own]) / len(own))
-            row[f"D = {dimension:g}"] = f"{ratio:.3g} ± {error:.2g}"
+            row[setting] = f"{ratio:.3g} ± {error:.2g}"
         for name in ("kinetic", "bias of predictions"):
             found = [r[name] for r in rows if r["method"] == method]
             told = f"{min(found):.2f} to {max(found):.2f}"
@@ -160,35 +178,48 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
+def _by_rows_and_dimension(row: Row) -> tuple[bool, int, int]:
+    """The usual number of rows first."""
+    return row["rows"] != USUAL_ROWS, row["rows"], row["dimension"]
+
+
 def findings(rows: Sequence[Row]) -> list[str]:
     return [
         f"{r['method']}: variance of predictions over the exact one "
-        + ", ".join(f"{r[name]} at {name}" for name in r if name.startswith("D =") and r[name])
+        + ", ".join(f"{r[name]} at {name}" for name in r if "D =" in name and r[name])
         for r in averaged(rows)
     ]
 
 
 def picture(rows: Sequence[Row]) -> Any:
-    """Variance of predictions against the number of weights."""
+    """Variance of predictions against the number of weights, and of rows with as many weights each."""
     import matplotlib.pyplot as plt
 
-    figure, ax = plt.subplots(figsize=(6.5, 4), layout="constrained")
-    for k, method in enumerate(METHODS):
-        own = [r for r in rows if r["method"] == method]
-        at = sorted({r["dimension"] for r in own})
-        values = [
-            np.mean([r["variance of predictions"] for r in own if r["dimension"] == d]) for d in at
-        ]
-        color, marker = bnn.plots.PALETTE[k % len(bnn.plots.PALETTE)], "os^Dv<>P"[k]
-        ax.plot(at, values, marker + "-", color=color, label=method)
-    ax.axhline(1.0, color="0.6", lw=1)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="weights",
-        ylabel="variance of predictions over the exact one",
+    usual = max({r["rows"] for r in rows}, key=[r["rows"] for r in rows].count)
+    most = max(rows, key=lambda r: len({o["rows"] for o in select(rows, dimension=r["dimension"])}))
+    panels = (
+        ("dimension", f"weights, {usual:,} rows", select(rows, rows=usual)),
+        (
+            "rows",
+            f"rows, {most['dimension']:,} weights",
+            select(rows, dimension=most["dimension"]),
+        ),
     )
-    ax.legend(frameon=False, fontsize=8)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
+    for ax, (by, label, shown) in zip(axes, panels):
+        for k, method in enumerate(METHODS):
+            own = select(shown, method=method)
+            at = sorted({r[by] for r in own})
+            values = [
+                np.mean([r["variance of predictions"] for r in select(own, **{by: v})]) for v in at
+            ]
+            color, marker = bnn.plots.PALETTE[k % len(bnn.plots.PALETTE)], "os^Dv<>P"[k]
+            ax.plot(at, values, marker + "-", color=color, label=method)
+        ax.axhline(1.0, color="0.6", lw=1)
+        ax.set(xscale="log", yscale="log", xlabel=label)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("variance of predictions over the exact one")
+    axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 
@@ -198,11 +229,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     study = Study(__file__, KEYS, given)
     study.run(
         [
-            {"dimension": dimension, "method": method, "seed": seed}
-            for seed in range(size["seeds"])
-            for dimension in size["dimensions"]
+            {"rows": rows, "dimension": dimension, "method": method, "seed": seed}
+            for rows, dimension, seeds in size["settings"]
+            for seed in range(seeds)
             for method in METHODS
-            if method != ALL_ROWS or dimension <= MOST_OF_ALL_ROWS
+            if method != ALL_ROWS or rows * dimension <= MOST_OF_ALL_ROWS
         ],
         partial(cell, size=size, folder=given.data),
     )

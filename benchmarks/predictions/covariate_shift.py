@@ -130,6 +130,17 @@ def summary(rows: list[Row], lengths: Length) -> Iterator[Row]:
         yield line
 
 
+def log_scores(rows: list[Row], lengths: Length) -> Iterator[Row]:
+    """A line for each method: its log score by kind of shift, a mean over severities and subsets."""
+    for method, prior in METHODS:
+        where = {"method": method, "prior": prior}
+        scores = {k: mean_of(rows, "log score", kind=k, **where) for k in ("none", *KINDS)}
+        told = {k: f"{v:.3f}".replace("-", "−") for k, v in scores.items()}
+        name = f"N(0, {SCALE:g}²)" if prior == "normal" else prior
+        networks = str(averaged_over(method, lengths))
+        yield {"method": method, "prior": name, "networks averaged": networks, **told}
+
+
 def excess(rows: list[Row], kind: str, method: str, prior: str, than: tuple) -> tuple[float, float]:
     """Mean error over severities 1 to 5 beyond that of another method, and its standard error.
 

@@ -12,7 +12,8 @@ networks whose weight decay was chosen on a fifth of the same training rows.
   meaning of augmentation (Nabarro et al. 2022). Test images are as they are, and the ensemble is trained on
   the same rows.
 - Some are sampled by minibatch BAOAB with variance-reduced gradients (SVRG) too, what noise is left taken
-  off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC.
+  off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC. Long
+  runs of it stand for the hierarchical prior with many rows, where trajectories of HMC are too long.
 
 Differences of log scores are paired by test row, which all subsets share. The Monte Carlo error of a score is
 a jackknife over chains. `tempered_network` has the model, `temperature_verdicts` tables and the figure.
@@ -43,6 +44,7 @@ from benchmarks.priors.average_scores import Scored, against, against_ensemble, 
 from benchmarks.priors.temperature_verdicts import (
     ENSEMBLE,
     FULL_BATCH,
+    LONG,
     MINIBATCH,
     PRIORS,
     SHIFTED,
@@ -60,6 +62,8 @@ KEYS = ("rows", "subset", "shifts", "prior", "temperature", "method")
 HIERARCHICAL_START = 0.3
 # Step size in standard coordinates that adaptation begins with.
 FIRST_STEP = 0.02
+# Steps of a long run of BAOAB by those of a short one.
+LONGER = 10
 # Test rows whose class probabilities are judged for convergence.
 JUDGED = 500
 # Columns that not every row has.
@@ -73,7 +77,7 @@ NOTHING |= dict.fromkeys(("leapfrogs", "gradients", "draws"), "")
 
 
 class Subset(NamedTuple):
-    """Training rows, which subset of the data they are, and what is sampled with them."""
+    """Training rows, which subset of the data they are, and what is sampled with them by HMC."""
 
     rows: int
     subset: int
@@ -91,19 +95,22 @@ class Size(NamedTuple):
     """What is run.
 
     - **subsets** - in the order in which they are computed
-    - **both** - (rows, subset, prior, temperatures) that are also sampled with minibatches
+    - **both** - (rows, subset, prior, temperatures, method) that are also sampled with minibatches
     - **test**, **chains** - test rows; chains, and networks of an ensemble
     - **trajectories** - of HMC: (most rows, short ones, warm-up, draws), the last two of a quarter turn
-    - **steps**, **kept**, **batch** - of BAOAB: steps, a third of them warm-up; draws; rows of a minibatch
+    - **hierarchical** - the same of the hierarchical prior, whose step size takes longer to find
+    - **steps**, **kept**, **batch** - of BAOAB: steps, a third of them warm-up (:data:`LONGER` times as many
+      of a long run); draws; rows of a minibatch
     - **training** - steps of Adam
     - **decays** - α of weight decays 1/α² among which the ensemble chooses
     """
 
     subsets: tuple[Subset, ...]
-    both: tuple[tuple[int, int, float | str, tuple[float, ...]], ...]
+    both: tuple[tuple[int, int, float | str, tuple[float, ...], str], ...]
     test: int
     chains: int
     trajectories: tuple[tuple[int, int, int, int], ...]
+    hierarchical: tuple[tuple[int, int, int, int], ...]
     steps: int
     kept: int
     batch: int
@@ -124,19 +131,30 @@ SIZES = {
             Subset(1000, 1),
             Subset(10_000, 0, FIXED),
             Subset(3000, 1, FIXED),
-            Subset(3000, 0, (HIERARCHICAL,), COLD),
+            Subset(3000, 0, (HIERARCHICAL,), TEMPERATURES[1:]),
             Subset(10_000, 1, FIXED, COLD),
             Subset(10_000, 0, (HIERARCHICAL,), (1.0,)),
+            Subset(3000, 1, (HIERARCHICAL,), ()),
+            Subset(10_000, 1, (HIERARCHICAL,), ()),
             Subset(300, 0, FIXED, COLD, SHIFTED),
             Subset(1000, 0, FIXED, COLD, SHIFTED),
-            Subset(3000, 0, PRIORS[1:3], COLD, SHIFTED),
+            Subset(3000, 0, FIXED, COLD, SHIFTED),
             Subset(300, 1, FIXED, COLD, SHIFTED),
-            Subset(1000, 1, PRIORS[:2], COLD, SHIFTED),
+            Subset(1000, 1, PRIORS[:3], COLD, SHIFTED),
+            Subset(3000, 1, PRIORS[:3], COLD, SHIFTED),
+            Subset(10_000, 0, FIXED, COLD, SHIFTED),
+            Subset(300, 0, (HIERARCHICAL,), COLD, SHIFTED),
         ),
-        ((1000, 0, 0.3, COLD), (3000, 0, 1.0, COLD)),
+        (
+            (1000, 0, 0.3, COLD, MINIBATCH),
+            (3000, 0, 1.0, COLD, MINIBATCH),
+            *((n, 0, HIERARCHICAL, COLD, LONG) for n in (3000, 10_000)),
+            *((n, 1, HIERARCHICAL, (1.0,), LONG) for n in (3000, 10_000)),
+        ),
         5000,
         8,
         ((1000, 80, 20, 50), (10_000, 80, 10, 30)),
+        ((1000, 80, 20, 50), (10_000, 80, 30, 30)),
         6000,
         50,
         100,
@@ -149,6 +167,7 @@ SIZES = {
         500,
         4,
         ((300, 60, 10, 20),),
+        ((300, 60, 10, 20),),
         300,
         20,
         100,
@@ -157,9 +176,10 @@ SIZES = {
     ),
     "toy": Size(
         (Subset(40, 0, (HIERARCHICAL,), COLD),),
-        ((40, 0, HIERARCHICAL, (1.0,)),),
+        ((40, 0, HIERARCHICAL, (1.0,), MINIBATCH), (40, 0, HIERARCHICAL, (1.0,), LONG)),
         60,
         2,
+        ((40, 10, 4, 6),),
         ((40, 10, 4, 6),),
         60,
         6,
@@ -171,7 +191,7 @@ SIZES = {
 
 
 @cache
-def minibatch_run(size: Size, hierarchical: bool) -> bnn.MCMC:
+def minibatch_run(size: Size, steps: int, hierarchical: bool) -> bnn.MCMC:
     """A run of BAOAB, of which α and T are arguments of the model."""
     model = network.tempered(hierarchical)
     kernel = bnn.BAOAB(
@@ -180,8 +200,8 @@ def minibatch_run(size: Size, hierarchical: bool) -> bnn.MCMC:
         gradient=gradients.svrg(size.batch, order="replacement"),
         gradient_noise="auto",
     )
-    thinning = size.steps * 2 // 3 // size.kept
-    return sampler(kernel, size.chains, size.steps // 3, size.kept, thinning)
+    thinning = steps * 2 // 3 // size.kept
+    return sampler(kernel, size.chains, steps // 3, size.kept, thinning)
 
 
 @cache
@@ -267,11 +287,14 @@ def one_run(
         trained(folder, size, rows, subset, shifts, alpha), alpha, temperature, hierarchical
     )
     key = jax.random.key(10 + subset)
-    # As arrays, so that other values are not another program.
+    # Arrays, so that other values are not another program.
     x, y, share = placed(x, y, shifts)
     args = x, y, np.float32(alpha), np.float32(temperature), share
-    sample = full_batch if method == FULL_BATCH else minibatch
-    u, cost = sample(size, rows, hierarchical, key, begin, args)
+    if method == FULL_BATCH:
+        u, cost = full_batch(size, rows, hierarchical, key, begin, args)
+    else:
+        steps = size.steps * (LONGER if method == LONG else 1)
+        u, cost = minibatch(size, steps, rows, hierarchical, key, begin, args)
     w = network.weights(u, math.sqrt(temperature) * (1.0 if hierarchical else alpha))
     probs = network.probabilities(w, x_test)
     found = scored(probs, y_test)
@@ -282,7 +305,8 @@ def full_batch(
     size: Size, rows: int, hierarchical: bool, key: Any, begin: Any, args: tuple
 ) -> tuple[Any, Row]:
     """Standard coordinates (chain, draw, …) by site from HMC, and what the run took."""
-    lengths = next(own for most, *own in size.trajectories if rows <= most)
+    known = size.hierarchical if hierarchical else size.trajectories
+    lengths = next(own for most, *own in known if rows <= most)
     run = full_batch_run(tuple(lengths), hierarchical)(key, begin, *args)
     u = {
         name: jnp.exp(v) if name.endswith("precision") else v
@@ -298,10 +322,10 @@ def full_batch(
 
 
 def minibatch(
-    size: Size, rows: int, hierarchical: bool, key: Any, begin: Any, args: tuple
+    size: Size, steps: int, rows: int, hierarchical: bool, key: Any, begin: Any, args: tuple
 ) -> tuple[Any, Row]:
     """Standard coordinates (chain, draw, …) by site from BAOAB, and what the run took."""
-    mcmc = minibatch_run(size, hierarchical)
+    mcmc = minibatch_run(size, steps, hierarchical)
     fields = ("step_size", "kinetic_temperature", "gradient_temperature")
     mcmc.run(key, *args, init_params=begin, extra_fields=fields)
     step, kinetic, along = (float(np.mean(mcmc.get_extra_fields()[name])) for name in fields)
@@ -310,7 +334,7 @@ def minibatch(
         "along gradients": along,
         "step size": step,
         # As many as would cost the same on all rows.
-        "gradients": round(3 * size.batch / rows * size.steps),
+        "gradients": round(3 * size.batch / rows * steps),
         "draws": size.kept,
     }
 
@@ -338,15 +362,15 @@ def cell(
             **against(own, found[1.0][1], "gain"),
             **against_ensemble(own, trained_networks),
         }
-    for *both, temperatures in size.both:
-        for t in temperatures if both == [rows, subset, prior] and shifts == UNMOVED else ():
-            row, own = run(t, MINIBATCH)
-            yield row | {
-                "temperature": t,
-                "method": MINIBATCH,
-                **against_ensemble(own, trained_networks),
-                **against(own, found[t][1], "from HMC"),
-            }
+    for *both, temperatures, method in size.both:
+        if both != [rows, subset, prior] or shifts != UNMOVED:
+            continue
+        for t in temperatures:
+            row, own = run(t, method)
+            gaps = against_ensemble(own, trained_networks)
+            if t in found:
+                gaps |= against(own, found[t][1], "from HMC")
+            yield row | {"temperature": t, "method": method} | gaps
 
 
 def main(argv: Sequence[str] | None = None) -> None:

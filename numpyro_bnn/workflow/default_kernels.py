@@ -19,8 +19,8 @@ _STEPS_A_DRAW = 100
 # With more rows than this, minibatches are the default: full gradients cost more than they gain.
 MANY_ROWS = 20_000
 BATCH = 500
-# It mixed best in benchmarks/mixing/which_sampler.py, and predicted best in
-# benchmarks/predictions/tabular.py.
+# By the median of its runs it mixes better than NUTS and MAMS in benchmarks/mixing/which_sampler.py, and it
+# predicted best in benchmarks/predictions/tabular.py.
 DEFAULT = "mclmc"
 
 

@@ -1,11 +1,10 @@
 """What pages say of studies, and the rows that say it: studies of mixing."""
 
 from claims import Claim
+from claims_of_samplers import CLAIMS as OF_SAMPLERS
 from pages_of_studies import (
     EVIDENCE,
-    GUIDE,
     MIXING,
-    line,
 )
 from sentences_of_gpu_runs import (
     all_images,
@@ -21,7 +20,6 @@ from sentences_of_hard_posteriors import (
     boston_in_a_sentence,
     cost_of_integrating,
     fits_by_output_layer,
-    integrated_beside_plain,
     ladders_that_travel,
     mixing_by_coordinates,
     output_integrated_out,
@@ -39,21 +37,14 @@ from sentences_of_hmc import (
 from sentences_of_mixing import (
     acceptance_by_method,
     acceptance_in_a_sentence,
-    beside_nuts,
-    by_seed,
-    chains_that_never_meet,
     heat_by_method,
     images_and_precisions,
     long_runs_of_images,
     minibatches_of_networks_in_a_sentence,
     modes_in_a_sentence,
     modes_in_sentences,
-    next_best,
     precisions_in_a_sentence,
     shared_noise_in_a_sentence,
-    shares_of_methods,
-    units_in_a_sentence,
-    units_matched,
 )
 from sentences_of_studies import (
     lines_of,
@@ -64,65 +55,12 @@ from benchmarks.mixing import (
     bias_by_dimension,
     modes_by_width,
     networks_beside_full_batch,
-    which_sampler,
 )
 from benchmarks.mixing.against_hmc_methods import CHOSEN, NARROW
 
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
-RELU = {"table": "boston", "width": 16, "activation": "relu"}
-DIGITS = {"problem": "digits", "method": which_sampler.SMALL}
 
-CLAIMS = {
-    "which_sampler: shares": Claim(
-        "mixing/which_sampler",
-        (MIXING,),
-        shares_of_methods,
-        {"problem": "rdata", "method": "MCLMC, collapsed"},
-        "precisions_min_by_1000",
-    ),
-    "which_sampler: stuck": Claim(
-        "mixing/which_sampler",
-        (MIXING,),
-        chains_that_never_meet,
-        {"problem": "airfoil", "method": "NUTS, non-centred, depth 10, moves"},
-        "functions_min_ess",
-    ),
-    "which_sampler: NUTS": Claim(
-        "mixing/which_sampler",
-        (MIXING,),
-        lambda rows: [line(name, *beside_nuts(rows, name)) for name in ("rdata", "digits")],
-        DIGITS,
-        "functions_min_by_1000",
-    ),
-    "which_sampler: guide": Claim(
-        "mixing/which_sampler",
-        (GUIDE,),
-        lambda rows: [
-            "{} and {} times those of NUTS accepting 0.95 (precisions, functions), "
-            "{} and {} times at 0.8".format(*beside_nuts(rows))
-        ],
-        DIGITS,
-        "functions_min_by_1000",
-    ),
-    "which_sampler: output layer integrated out": Claim(
-        "mixing/which_sampler_added",
-        (MIXING,),
-        integrated_beside_plain,
-        {"problem": "rdata", "method": "MAMS, output integrated out", "seed": 1},
-        "precisions_max_rhat",
-    ),
-    "which_sampler: range of seeds": Claim(
-        "mixing/which_sampler_seeds",
-        (EVIDENCE,),
-        lambda rows: [
-            f"{rows[0]['functions_max_rhat']} to {rows[2]['functions_max_rhat']} by seed"
-        ],
-        {"seed": 2},
-        "functions_max_rhat",
-    ),
-    "which_sampler: seeds": Claim(
-        "mixing/which_sampler_seeds", (MIXING,), by_seed, {"seed": 2}, "functions_max_rhat"
-    ),
+CLAIMS = OF_SAMPLERS | {
     "fit_integrated": Claim(
         "mixing/fit_integrated",
         (MIXING,),
@@ -200,25 +138,12 @@ CLAIMS = {
         {"problem": CHOSEN, "method": "mean field", "seed": 0},
         "total_variation",
     ),
-    "which_sampler: next": Claim(
-        "mixing/which_sampler",
-        (EVIDENCE,),
-        next_best,
-        {"problem": "digits", "method": "tempering, HMC, non-centred"},
-        "precisions_min_by_1000",
-    ),
     "against_hmc: published": Claim(
         "mixing/against_hmc",
         (MIXING,),
         lambda rows: list(against_hmc_words.beside_published(against_hmc_words.averaged(rows))),
         {"problem": CHOSEN, "method": "SGD", "seed": 0},
         "total_variation",
-    ),
-    "flat_directions": Claim(
-        "mixing/flat_directions", (MIXING,), units_matched, RELU, "between, matched"
-    ),
-    "flat_directions: sentence": Claim(
-        "mixing/flat_directions", (EVIDENCE,), units_in_a_sentence, RELU, "between, matched"
     ),
     "hard_posteriors": Claim(
         "mixing/hard_posteriors",

@@ -1,6 +1,7 @@
 """What pages say of studies, and the rows that say it: studies of all themes but mixing."""
 
 from claims import Claim
+from claims_of_shifts import CLAIMS as OF_SHIFTS
 from pages_of_studies import (
     EVIDENCE,
     GUIDE,
@@ -9,22 +10,11 @@ from pages_of_studies import (
     PRIORS,
     SPEED,
 )
-from sentences_of_gpu_runs import (
-    dead_pixels_in_a_sentence,
-    shifts_beside_the_ensemble,
-    shifts_in_sentences,
-)
 from sentences_of_studies import (
-    averages_of_few_draws,
-    beside_full_batch,
     better_beyond_two_errors,
-    both_subsets_of_many_rows,
     boundary_in_a_sentence,
-    cold_in_a_sentence,
-    cold_with_shifts,
     columns_of_noise,
     covered,
-    decays_of_ensembles,
     decoupled_decay_in_a_sentence,
     depth_in_sentences,
     evidence_in_a_sentence,
@@ -43,9 +33,18 @@ from sentences_of_studies import (
     tail_in_sentences,
     third_table,
     training_beside_modes,
-    wide_priors_on_3000_rows,
     wide_tables,
     yacht_in_sentences,
+)
+from sentences_of_temperatures import (
+    averages_of_few_draws,
+    beside_full_batch,
+    both_subsets_of_many_rows,
+    cold_in_a_sentence,
+    cold_with_shifts,
+    decays_of_ensembles,
+    hierarchical_on_many_rows,
+    wide_priors_on_3000_rows,
 )
 
 from benchmarks.neal import tail
@@ -60,7 +59,6 @@ from benchmarks.priors import temperature_by_rows
 MCLMC = {"table": "yacht", "method": "four layers, MCLMC", "seed": 3}
 SUBSET = {"rows": 1000, "subset": 0, "shifts": "none"}
 COLD = SUBSET | {"prior": 0.3, "temperature": 0.1, "method": "HMC"}
-NOISED = {"rows": 3000, "subset": 1, "prior": 1, "method": "posterior"}
 DARK = {"units": 50, "prior": 0.1, "method": "posterior", "pixels": "dead"}
 NOISY = {"data": "yacht", "prior": "unit", "noise_columns": 10, "split": 2}
 
@@ -160,27 +158,6 @@ CLAIMS = {
         {"table": "boston", "split": 0, "method": "posterior", "width": 8},
         "lppd",
     ),
-    "shift_by_prior": Claim(
-        "predictions/shift_by_prior",
-        (PREDICTIONS,),
-        shifts_beside_the_ensemble,
-        {**NOISED, "kind": "blur"},
-        "score beyond ensemble",
-    ),
-    "shift_by_prior: sentences": Claim(
-        "predictions/shift_by_prior",
-        (PREDICTIONS,),
-        shifts_in_sentences,
-        {**NOISED, "kind": "as many live pixels"},
-        "log score",
-    ),
-    "shift_by_prior: sentence": Claim(
-        "predictions/shift_by_prior",
-        (EVIDENCE,),
-        dead_pixels_in_a_sentence,
-        {**NOISED, "kind": "dead pixels"},
-        "log score",
-    ),
     "shift_by_width": Claim(
         "predictions/shift_by_width", (PREDICTIONS,), lines_of(shift_by_width), DARK, "cost"
     ),
@@ -260,6 +237,13 @@ CLAIMS = {
         {"rows": 3000, "subset": 1, "prior": 1, "temperature": 3},
         "gain",
     ),
+    "temperature_by_rows: hierarchical": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        hierarchical_on_many_rows,
+        {"rows": 3000, "subset": 0, "prior": "hierarchical", "temperature": 3},
+        "gain",
+    ),
     "temperature_by_rows: shifts": Claim(
         "priors/temperature_by_rows",
         (PRIORS,),
@@ -291,4 +275,4 @@ CLAIMS = {
         {"method": "ensemble", "seed": 1, "unfamiliar": "noise"},
         "mutual information",
     ),
-}
+} | OF_SHIFTS

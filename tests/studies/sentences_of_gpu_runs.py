@@ -5,7 +5,6 @@ from pages_of_studies import line
 
 from benchmarks._shared.sampled_runs import select
 from benchmarks.mixing import mnist_gibbs_long, mnist_gibbs_verdict, mnist_gibbs_words
-from benchmarks.predictions import shift_by_prior_words
 
 
 def cost_on_a_gpu(rows):
@@ -132,82 +131,3 @@ def resumed_on_a_gpu(rows):
     assert row["same_draws"] == "yes"
     states, size = row["rungs"] * row["replicas"], row["checkpoint_megabytes"]
     yield f"A checkpoint of all {states} states has {size:.0f} MiB"
-
-
-def shifts_beside_the_ensemble(rows):
-    """Lines of the second table of shifts, and those of MAP."""
-    words = shift_by_prior_words
-    for table in (words.averaged(rows), words.beside(rows, words.ENSEMBLE)):
-        for row in table:
-            yield line(*map(str, row.values()))
-
-
-def cost_of(kind, rows, count, prior, method):
-    """What noise of a kind takes from the log score of a method, a mean over subsets."""
-    scores = [
-        np.mean(
-            [
-                row["log score"]
-                for row in select(rows, rows=count, prior=prior, method=method, kind=shown)
-            ]
-        )
-        for shown in ("none", kind)
-    ]
-    return float(scores[0] - scores[1])
-
-
-def dead_pixels_in_a_sentence(rows):
-    """What noise at dead pixels costs the posterior; it costs MAP, and under EmpCov anyone, nothing."""
-    words = shift_by_prior_words
-    for count in (3000, 10_000):
-        for prior in (0.1, 0.3, 1, words.EMPCOV):
-            for method in (words.MAP, words.ENSEMBLE):
-                assert abs(cost_of("dead pixels", rows, count, prior, method)) < 5e-4
-        assert abs(cost_of("dead pixels", rows, count, words.EMPCOV, words.POSTERIOR)) < 5e-4
-    few = [cost_of("dead pixels", rows, 3000, a, words.POSTERIOR) for a in (0.1, 0.3, 1)]
-    yield "{:.3f}, {:.3f} and {:.3f} nats (α = 0.1, 0.3, 1".format(*few)
-
-
-def shifts_in_sentences(rows):
-    """With more rows; and what noise at live pixels costs the posterior more than MAP."""
-    yield from dead_pixels_in_a_sentence(rows)
-    words = shift_by_prior_words
-    many = [cost_of("dead pixels", rows, 10_000, a, words.POSTERIOR) for a in (0.1, 0.3, 1)]
-    yield "{:.3f}, {:.3f} and {:.3f} with 10,000".format(*many)
-    more = [
-        cost_of("as many live pixels", rows, count, a, words.POSTERIOR)
-        - cost_of("as many live pixels", rows, count, a, words.MAP)
-        for count in (3000, 10_000)
-        for a in (0.1, 0.3, 1)
-    ]
-    yield f"costs the posterior {min(more):.3f} to {max(more):.3f} nats more than MAP"
-    gains = [
-        words.over_subsets(
-            rows,
-            "score beyond MAP",
-            {"rows": count, "prior": a, "kind": kind, "method": words.POSTERIOR},
-        ).value
-        for count in (3000, 10_000)
-        for a in (0.3, 1)
-        for kind in ("rotation", "shift", "occlusion")
-    ]
-    yield f"ahead*, by {min(gains):.1f} to {max(gains):.1f} nats"
-    live = [
-        row["live weights"]
-        for row in rows
-        if row["method"] == words.POSTERIOR and row["prior"] != words.EMPCOV
-    ]
-    yield f"{min(live):.2f} to {max(live):.2f} of its spread"
-    alone = {
-        (a, kind): words.over_subsets(
-            rows,
-            "score beyond ensemble",
-            {"rows": 10_000, "prior": a, "kind": kind, "method": words.TEN},
-        ).value
-        for a in (0.3, 1)
-        for kind in ("rotation", "shift", "occlusion")
-    }
-    ahead = [value for (a, _), value in alone.items() if a == 0.3]
-    yield f"by {min(ahead):.2f} to {max(ahead):.2f} nats with 10,000 rows and α = 0.3"
-    behind = (-alone[1, kind] for kind in ("rotation", "shift"))
-    yield "behind by {:.2f} and {:.2f} under the first two".format(*behind)

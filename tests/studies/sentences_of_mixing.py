@@ -3,8 +3,7 @@
 from functools import partial
 
 import numpy as np
-import pytest
-from pages_of_studies import line, number, rows_of
+from pages_of_studies import line
 
 from benchmarks.mixing import (
     acceptance,
@@ -14,46 +13,7 @@ from benchmarks.mixing import (
     mnist_gibbs_words,
     modes_by_width,
     networks_beside_full_batch,
-    which_sampler,
 )
-
-SHOWN = (
-    "MCLMC, non-centred",
-    "tempering, HMC, non-centred",
-    "MCLMC, collapsed",
-    "HMC, non-centred, long, moves",
-    "MCLMC, non-centred, small steps",
-    "NUTS, non-centred, accepting 0.8",
-    "NUTS, non-centred",
-)
-
-
-def shares_of_methods(rows):
-    found = [
-        which_sampler.shares(rows, label, unit)
-        for unit in ("1000", "second")
-        for label in ("precisions", "functions")
-    ]
-    return [line(method, *(number(share[method]) for share in found)) for method in SHOWN]
-
-
-def chains_that_never_meet(rows):
-    assert which_sampler.informative(rows, "functions") == ["rdata", "digits"]
-    assert which_sampler.informative(rows, "precisions") == ["rdata", "digits"]
-    most = [
-        max(max(r["functions_min_ess"], r["precisions_min_ess"]) for r in rows if r["problem"] == p)
-        for p in ("yacht", "airfoil")
-    ]
-    return ["no method has more than {:.1f} and {:.1f} there".format(*most)]
-
-
-def beside_nuts(rows, name="digits"):
-    """Effective draws of small steps over those of NUTS, at both targets of acceptance."""
-    return [
-        f"{ratio:.1f}"
-        for nuts in ("NUTS, non-centred", "NUTS, non-centred, accepting 0.8")
-        for ratio in which_sampler.times(rows, name, which_sampler.SMALL, nuts)
-    ]
 
 
 def heat_by_method(rows):
@@ -106,59 +66,6 @@ def minibatches_of_networks_in_a_sentence(rows):
     }
     off, svrg = (ratios[f"BAOAB, {name}noise taken off"] for name in ("", "SVRG, "))
     yield f"{off} times with its noise taken off, {svrg} with SVRG"
-
-
-def by_seed(rows):
-    first = rows_of("mixing/which_sampler", problem="digits", method=rows[0]["method"])[0]
-    for column in ("functions_max_rhat", "precisions_max_rhat", "precisions_min_by_1000"):
-        assert rows[0][column] == pytest.approx(
-            first[column], abs=0.05 if "1000" in column else 0.005
-        )
-    columns = [[row[c] for row in rows] for c in list(rows[0])[3:]]
-    return [
-        "{:.2f}, {:.2f} and {:.2f} for functions".format(*columns[0]),
-        "{:.2f}, {:.2f} and {:.2f} for log precisions".format(*columns[1]),
-        "with {}, {} and {} effective draws of log precisions".format(*columns[2]),
-    ]
-
-
-def next_best(rows):
-    by_label = [which_sampler.shares(rows, label, "1000") for label in ("precisions", "functions")]
-    (first, second), (_, other) = (list(found.values())[:2] for found in by_label)
-    assert first == 1
-    return [f"the next sampler has {second:.2f} (precisions) and {other:.2f} (functions) of its"]
-
-
-def units_matched(rows):
-    def share(value):
-        return f"{value:.1%}".replace("%", " %")
-
-    return [
-        line(
-            r["table"],
-            f"{r['width']} {r['activation']}",
-            share(r["between chains"]),
-            share(r["between, matched"]),
-        )
-        for r in rows
-    ]
-
-
-def units_in_a_sentence(rows):
-    by = {(r["table"], r["width"], r["activation"]): r for r in rows}
-
-    def both(*key):
-        return "{:.1f} and {:.1f} %".format(
-            *(100 * by[key][c] for c in ("between chains", "between, matched"))
-        )
-
-    tanh = [100 * by["yacht", width, "tanh"]["between chains"] for width in (4, 16)]
-    boston = f"({both('boston', 4, 'tanh')}, {both('boston', 16, 'tanh')})"
-    return [
-        "nearly: {:.1f} and {:.1f} % of".format(*tanh),
-        boston,
-        f"takes nothing away ({both('boston', 16, 'relu')})",
-    ]
 
 
 def ends_of_images(rows):

@@ -1,7 +1,6 @@
 """What the other pages say of stored rows: lines of tables, and numbers as they stand in sentences."""
 
 import math
-from itertools import chain
 
 import numpy as np
 from pages_of_studies import line, number, with_error
@@ -17,7 +16,7 @@ from benchmarks.predictions import (
     shift_by_width,
     tabular_report,
 )
-from benchmarks.priors import evidence, hierarchy_helps, temperature_verdicts, weight_decay
+from benchmarks.priors import evidence, hierarchy_helps, weight_decay
 
 
 def of_tables(rows, method, over="deep ensemble", tables=tabular_report.TABLES):
@@ -206,78 +205,6 @@ def on_one_vector(rows):
     ]
 
 
-def beside_full_batch(rows):
-    """Lines of the table of minibatch runs beside HMC."""
-    return [line(*row.values()) for row in temperature_verdicts.beside_hmc(rows)]
-
-
-def _by_rows_and_prior(rows):
-    plain = temperature_verdicts.by_shifts(rows)[temperature_verdicts.UNMOVED]
-    return {(v.rows, v.prior): v for v in plain}
-
-
-def averages_of_few_draws(rows):
-    """What T = 0.1 would gain over T = 1 by the scores of averages as they are, 1000 rows."""
-    found = []
-    for prior in (1, 2):
-        own = select(rows, rows=1000, shifts="none", prior=prior, method="HMC")
-        cold, one = (
-            np.mean([r["log_score"] for r in own if r["temperature"] == t]) for t in (0.1, 1)
-        )
-        found.append(number(cold - one, 3))
-    yield "T = 0.1 would gain {} and {} nats with 1000 rows and α = 1 and 2".format(*found)
-
-
-def wide_priors_on_3000_rows(rows):
-    """Gains of T = 0.03 and 3 with α = 1, what is known of the hierarchical prior, and what repeats say."""
-    found = _by_rows_and_prior(rows)
-    plain, hierarchical = found[3000, 1], found[3000, "hierarchical"]
-    loss = str(plain.gains[3]).removeprefix("−")
-    yield f"({plain.gains[0.03]} at T = 0.03); T = 3 is worse by {loss}"
-    (cold,) = select(rows, rows=3000, prior="hierarchical", temperature=0.1)
-    yield f"not known ({hierarchical.gains[0.1]})"
-    yield f"(acceptance {cold['accepted']:.2f}), and a draw takes {cold['leapfrogs']:.0f} leapfrogs"
-    yield f"above the ensemble by {hierarchical.over_ensemble}"
-    (most,) = select(rows, rows=10_000, prior="hierarchical")
-    yield (
-        f"(acceptance {most['accepted']:.2f}): above the ensemble by "
-        f"{found[10_000, 'hierarchical'].over_ensemble}"
-    )
-    again = [r for r in rows if r["method"].endswith(", again")]
-    keys = ("rows", "subset", "shifts", "prior", "temperature")
-    gaps = {}
-    for row in again:
-        (first,) = select(
-            rows, **{k: row[k] for k in keys}, method=row["method"].removesuffix(", again")
-        )
-        gaps.setdefault(first["method"], []).append(row["log_score"] - first["log_score"])
-    runs = np.abs(gaps["HMC"])
-    yield f"{runs.min():.3f} to {runs.max():.3f} nats from the first run at T = 1"
-    yield f"scored {max(gaps['ensemble']):.3f} better"
-
-
-def decays_of_ensembles(rows):
-    found = sorted({r["decay"] for r in rows if r["method"] == "ensemble"})
-    *others, last = (f"{value:g}" for value in found)
-    yield f"chose α = {', '.join(others)} or {last}"
-
-
-def cold_in_a_sentence(rows):
-    """By how much T = 0.1 is better than T = 1 with 1000 images, and T = 1 than the ensemble."""
-    found = _by_rows_and_prior(rows)
-    cold = [str(found[1000, prior].gains[0.1]) for prior in (0.3, 1, 2)]
-    over = [str(found[1000, prior].over_ensemble) for prior in (0.3, 1, 2)]
-    yield "T = 0.1 gains {} nats over T = 1 with α = 0.3, {} with α = 1, {} with α = 2".format(
-        *cold
-    )
-    yield "T = 1 gains {}, {} and {} over a deep ensemble".format(*over)
-    many = [str(found[10_000, prior].gains[0.1]) for prior in (0.3, 1, 2)]
-    yield "On 10,000 images T = 0.1 gains {}, {} and {}".format(*many)
-    shifts = temperature_verdicts.by_shifts(rows)[temperature_verdicts.SHIFTED]
-    moved = [str(v.gains[0.1]) for v in shifts if v.rows == 1000 and v.prior in (0.3, 1, 2)]
-    yield "With shifts by one pixel it gains {}, {} and {} on 1000 images".format(*moved)
-
-
 def noise_by_spread(rows):
     """What noise costs the posterior beyond MAP, by how much the images say of the weights there."""
     found = select(rows, method=shift_by_width.POSTERIOR)
@@ -296,41 +223,6 @@ def noise_by_spread(rows):
 def _range(rows, column):
     values = [row[column] for row in rows]
     return min(values), max(values)
-
-
-def cold_with_shifts(rows):
-    """What T = 0.1 gains over T = 1 with shifts, and by how much it is then above the ensemble."""
-    shifts = temperature_verdicts.SHIFTED
-    moved = {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
-    gains = [str(moved[n, a].gains[0.1]) for n in (300, 1000) for a in (0.3, 1, 2)]
-    yield "gains {}, {} and {} nats with 300 rows, {}, {} and {} with 1000".format(*gains)
-    yield "{} and {} with 3000".format(*(moved[3000, a].gains[0.1] for a in (0.3, 1)))
-    plain = _by_rows_and_prior(rows)
-    times = {key: moved[key].gains[0.1].value / plain[key].gains[0.1].value for key in moved}
-    narrow, wide = ([v for (_, a), v in times.items() if a in some] for some in ((0.3,), (1, 2)))
-    yield f"{min(narrow):.1f} to {max(narrow):.1f} times as much as without for α = 0.3"
-    yield f"{min(wide):.1f} times and more for the others"
-    below = [v.over_ensemble for v in moved.values()]
-    assert all(gap.value < 0 and gap.is_sure for gap in below)
-    cold = select(rows, shifts=shifts, temperature=0.1)
-    pairs = [(count, a) for count in (300, 1000) for a in (1, 2)] + [(3000, 1)]
-    above = [
-        number(np.mean([r["over ensemble"] for r in select(cold, rows=count, prior=a)]), 3)
-        for count, a in pairs
-    ]
-    yield "{} and {} nats above it with 300 rows and α of 1 and 2, {} and {} with 1000".format(
-        *above[:4]
-    )
-    yield f"{above[4]} with 3000 and α = 1"
-
-
-def both_subsets_of_many_rows(rows):
-    """What T = 0.1 gains over T = 1 with 10,000 rows, on each subset."""
-    cold = select(rows, rows=10_000, temperature=0.1)
-    gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3, 1, 2)]
-    yield (
-        "{} and {} nats with α = 0.1, {} and {} with 0.3, {} and {} with 1); with α = 2 they are {} and {}"
-    ).format(*chain(*gains))
 
 
 def correlated(rows):

@@ -72,7 +72,12 @@ def references(name):
 
 # Whether each run of a study has converged.
 CONVERGED = {
-    "mixing/which_sampler": lambda: both_limits(rows_of("mixing/which_sampler")),
+    # The first of the seeds is a row of the first table, rounded.
+    "mixing/which_sampler": lambda: both_limits(
+        rows_of("mixing/which_sampler")
+        + rows_of("mixing/which_sampler_added")
+        + rows_of("mixing/which_sampler_seeds")[1:]
+    ),
     "mixing/networks_beside_full_batch": lambda: references("mixing/networks_beside_full_batch"),
     "mixing/hard_posteriors": lambda: both_limits(
         last_of_each(rows_of("mixing/hard_posteriors"), "problem", "method", "seed")
@@ -198,10 +203,10 @@ def test_every_study_that_stores_a_sign_of_convergence_is_headed_by_it():
     ]
     assert len(stored) > 20
     # Chains of known law, which show what R-hat says; figures of other runs of the same study.
-    apart = {"diagnostics/verdict_calibration", "mixing/which_sampler_seeds"}
+    apart = {"diagnostics/verdict_calibration", "predictions/decision_boundary_step_size"}
     apart |= {"neal/posteriors_earlier_runs", "neal/posteriors_integrated"}
-    apart |= {"predictions/decision_boundary_step_size", "mixing/which_sampler_added"}
-    # Counted with the table that its prior scale is chosen for.
+    # Counted with the first table of their study.
+    apart |= {f"mixing/{name}" for name in ("which_sampler_seeds", "which_sampler_added")}
     apart |= {"mixing/against_hmc_prior"}
     # Stored under the name of a part.
     parts = {"mixing/integrated_output": "mixing/integrated_output_mixing"}

@@ -213,8 +213,29 @@ def test_runs_with_shifts_have_verdicts_of_their_own():
     assert list(verdicts.by_shifts(rows[:2])) == [verdicts.UNMOVED]
 
 
+def test_long_minibatch_runs_say_how_t_of_one_stands_to_the_ensemble():
+    own = [_row(3000, 0, t, g, "hierarchical") for t, g in ((0.1, 0.5), (1, 0))]
+    long = [
+        _row(3000, k, 1, "", "hierarchical") | {"method": verdicts.LONG, "over ensemble": value}
+        for k, value in enumerate((0.05, 0.07))
+    ]
+    (alone,), (found,) = verdicts.verdicts(own), verdicts.verdicts(own + long)
+    assert (alone.subsets, alone.over_ensemble.value) == (1, 0.2)
+    assert (found.subsets, found.over_ensemble.value) == (2, pytest.approx(0.06))
+    assert found.gains == alone.gains
+
+
 def test_every_number_of_rows_has_trajectories_and_t_of_one():
     for size in study.SIZES.values():
         for subset in size.subsets:
-            assert any(subset.rows <= most for most, *_ in size.trajectories)
-            assert subset.temperatures == (1.0,) or {0.1, 1.0} <= set(subset.temperatures)
+            for known in (size.trajectories, size.hierarchical):
+                assert any(subset.rows <= most for most, *_ in known)
+            assert subset.temperatures in ((), (1.0,)) or {0.1, 1.0} <= set(subset.temperatures)
+        for rows, number, prior, temperatures, method in size.both:
+            # It is a cell, and has what it is compared with.
+            (own,) = (
+                s
+                for s in size.subsets
+                if s.where == (rows, number, verdicts.UNMOVED) and prior in s.priors
+            )
+            assert method == verdicts.LONG or set(temperatures) <= set(own.temperatures)

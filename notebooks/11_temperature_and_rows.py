@@ -123,14 +123,19 @@ print("largest median R-hat:", round(max(rhat for _, rhat in found.values()), 2)
 # %%
 table = "benchmarks/priors/results/temperature_by_rows.csv"
 stored = next(p for up in (".", "..") if (p := Path(up) / table).is_file())
-study = pd.read_csv(stored)
-study = study[study["method"] == "HMC"]
-study = study.assign(prior=study["prior"].astype(str).str.removesuffix(".0"))
+rows = pd.read_csv(stored)
+rows = rows.assign(prior=rows["prior"].astype(str).str.removesuffix(".0"))
+# How T = 1 stands to the ensemble is better known by long minibatch runs, where there are any.
+study = rows[rows["method"] == "HMC"]
+long = rows[(rows["method"] == "BAOAB, SVRG, long") & (rows["temperature"] == 1)]
+same = [study.set_index(["rows", "prior"]).index, long.set_index(["rows", "prior"]).index]
+beside_ensembles = pd.concat([study[~same[0].isin(same[1])], long])
 
 
 def diagram(column, temperature, shifts="none"):
     """Means over subsets, by prior and training rows; without shifts, or with them ("one pixel")."""
-    chosen = study[(study["temperature"] == temperature) & (study["shifts"] == shifts)]
+    runs = beside_ensembles if column == "over ensemble" else study
+    chosen = runs[(runs["temperature"] == temperature) & (runs["shifts"] == shifts)]
     return chosen.pivot_table(index="prior", columns="rows", values=column)
 
 

@@ -1,13 +1,13 @@
 """Which method knows that an image is no digit? MNIST against Fashion-MNIST, noise and turned digits.
 
 A 784-50-10 relu network on a subset of MNIST (`benchmarks._shared.mnist_posteriors`) with the prior
-N(0, α²): MAP, a deep ensemble, the posterior by HMC, mean field, SWAG; and the posterior under EmpCov,
-whose weights are zero along directions that no training row has, to see whether they are what
-detects. Unfamiliar images: test images of Fashion-MNIST (far), digits in strong noise and digits turned
-by 60° (near; `corruptions` at severity 5). Detection is by the entropy of the averaged probabilities
-and by the mutual information of label and weights (AUROC: 1 separates, 0.5 is chance; a single network
-has no mutual information, hence 0.5). Accuracy, log score and calibration on the familiar images
-stand beside.
+N(0, α²): MAP, deep ensembles of few and of many networks, the posterior by HMC, mean field, SWAG; and the
+posterior under EmpCov, whose weights are zero along directions that no training row has, to see whether
+they are what detects. Unfamiliar images: test images of Fashion-MNIST (far), digits in strong noise and
+digits turned by 60° (near; `corruptions` at severity 5). Detection is by the entropy of the averaged
+probabilities and by the mutual information of label and weights (AUROC: 1 separates, 0.5 is chance; a
+single network has no mutual information, hence 0.5). Accuracy, log score and calibration on the familiar
+images stand beside.
 
     python -m benchmarks.predictions.out_of_distribution [--quick | --toy]
 """
@@ -40,9 +40,12 @@ LENGTHS = {
     "toy": Length(60, 40, 20, 2, 2, 4),
 }
 SEEDS = {"full": 2, "quick": 1, "toy": 1}
+# Networks of an ensemble whose average is over as many as those of mean field and SWAG.
+LARGE, MEMBERS = "large ensemble", {"full": 100, "quick": 5, "toy": 3}
 METHODS = (
     ("MAP", "normal"),
     ("ensemble", "normal"),
+    (LARGE, "normal"),
     ("posterior", "normal"),
     ("mean field", "normal"),
     ("SWAG", "normal"),
@@ -59,24 +62,32 @@ def unfamiliar(kind: str, digits: np.ndarray, folder: Path | None) -> np.ndarray
     return corrupted(digits, kind, 5)
 
 
-def fits(task: Task, prior: str) -> Iterator[tuple[str, Fitted]]:
+def large_ensemble(task: Task, members: int) -> Fitted:
+    """Many networks, each trained from a start of its own."""
+    return task._replace(length=task.length._replace(members=members)).modes()[1]
+
+
+def fits(task: Task, prior: str, members: int) -> Iterator[tuple[str, Fitted]]:
     """All methods under the first prior; under the other what is sampled is enough."""
     for method, fitted in three(task):
         if (method, prior) in METHODS:
             yield method, fitted
     if prior == "normal":
+        yield LARGE, large_ensemble(task, members)
         yield "mean field", task.mean_field()
         yield "SWAG", task.swag()
 
 
-def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterator[Row]:
+def cell(
+    lengths: Length, members: int, folder: Path | None, prior: str, seed: int
+) -> Iterator[Row]:
     """How well each method under a prior tells each kind of image from digits."""
     # Half of the test images are familiar, the other half are those that are corrupted.
     data = data_sets.mnist(folder, lengths.rows, 2 * lengths.tests, seed=seed)
     inside = data._replace(x_test=data.x_test[: lengths.tests], y_test=data.y_test[: lengths.tests])
     others = data._replace(x_test=data.x_test[lengths.tests :], y_test=data.y_test[lengths.tests :])
     strange = [unfamiliar(kind, others.x_test, folder) for kind in UNFAMILIAR]
-    for method, fitted in fits(Task.of(prior, inside, lengths, seed), prior):
+    for method, fitted in fits(Task.of(prior, inside, lengths, seed), prior, members):
         probs, *found = fitted.probs(inside.x_test, *strange)
         known = bnn.scores.uncertainty(probs)
         facts = quality(probs.mean((0, 1)), inside.y_test) | fitted.facts | convergence(probs)
@@ -90,11 +101,12 @@ def cell(lengths: Length, folder: Path | None, prior: str, seed: int) -> Iterato
             }
 
 
-def summary(rows: list[Row], lengths: Length) -> Iterator[Row]:
+def summary(rows: list[Row], lengths: Length, members: int) -> Iterator[Row]:
     """A line for each method."""
     for method, prior in METHODS:
         where = {"method": method, "prior": prior}
-        line: Row = {**where, "networks averaged": averaged_over(method, lengths)}
+        count = members if method == LARGE else averaged_over(method, lengths)
+        line: Row = {**where, "networks averaged": count}
         for kind in UNFAMILIAR:
             for score, short in zip(SCORES, ("H", "MI")):
                 line[f"{kind}, {short}"] = mean_of(rows, score, unfamiliar=kind, **where)
@@ -159,15 +171,17 @@ def figure(rows: list[Row]) -> Any:
 
 def main(argv: list[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
-    lengths = LENGTHS[given.size]
+    lengths, members = LENGTHS[given.size], MEMBERS[given.size]
     study = Study(__file__, ("method", "prior", "seed", "unfamiliar"), given)
     cells = [
         {"prior": prior, "seed": seed}
         for seed in range(SEEDS[given.size])
         for prior in ("normal", "EmpCov")
     ]
-    study.run(cells, lambda **c: cell(lengths, given.data, **c))
-    study.publish(list(summary(study.rows, lengths)), findings(study.rows), figure(study.rows))
+    study.run(cells, lambda **c: cell(lengths, members, given.data, **c))
+    study.publish(
+        list(summary(study.rows, lengths, members)), findings(study.rows), figure(study.rows)
+    )
 
 
 if __name__ == "__main__":

@@ -279,10 +279,14 @@ def priors_under_shift(rows):
 
 # -- foreign images -----------------------------------------------------------------------------------
 
+LARGE = out_of_distribution.LARGE
+
 
 def foreign_images_in_a_sentence(rows):
     """AUROC for Fashion-MNIST by mutual information, with the numbers of networks averaged."""
-    table = out_of_distribution.summary(rows, out_of_distribution.LENGTHS["full"])
+    table = out_of_distribution.summary(
+        rows, out_of_distribution.LENGTHS["full"], out_of_distribution.MEMBERS["full"]
+    )
     own = {row["method"]: row for row in table if row["prior"] == "normal"}
     auroc = {method: f"{row['Fashion-MNIST, MI']:.2f}" for method, row in own.items()}
     count = {method: row["networks averaged"] for method, row in own.items()}
@@ -290,19 +294,30 @@ def foreign_images_in_a_sentence(rows):
     yield f"AUROC {auroc['posterior']} for Fashion-MNIST against digits ({count['posterior']} draws)"
     yield (
         f"mean field {auroc['mean field']} and SWAG {auroc['SWAG']} ({count['SWAG']} draws); "
-        f"an ensemble of {count['ensemble']} has {auroc['ensemble']}"
+        f"an ensemble of {count[LARGE]} has {auroc[LARGE]}, of {count['ensemble']} {auroc['ensemble']}"
     )
+    turned = {m: f"{own[m]['rotation, MI']:.2f}" for m in (LARGE, "posterior")}
+    assert len(set(turned.values())) == 1
+    yield f"an ensemble of {count[LARGE]} knows as well ({turned[LARGE]})"
 
 
 def networks_of_foreign_images(rows):
     """The line of the list of studies."""
-    table = out_of_distribution.summary(rows, out_of_distribution.LENGTHS["full"])
+    table = out_of_distribution.summary(
+        rows, out_of_distribution.LENGTHS["full"], out_of_distribution.MEMBERS["full"]
+    )
     own = {row["method"]: row for row in table if row["prior"] == "normal"}
-    best = max(own, key=lambda method: own[method]["Fashion-MNIST, MI"])
+    known = {
+        kind: max(own, key=lambda method, kind=kind: own[method][f"{kind}, MI"])
+        for kind in out_of_distribution.UNFAMILIAR
+    }
+    assert known["rotation"] == LARGE
+    best = known["Fashion-MNIST"]
+    told = " and ".join(kind for kind, method in known.items() if method == best)
     count = {method: row["networks averaged"] for method, row in own.items()}
     yield (
-        f"mutual information of {count[best]} draws of the {best} tells foreign images best; "
-        f"an ensemble of {count['ensemble']} is too small to be judged"
+        f"mutual information of {count[best]} draws of the {best} tells {told} best; "
+        f"an ensemble of {count[LARGE]} tells turned digits as well"
     )
 
 

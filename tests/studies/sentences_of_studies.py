@@ -182,7 +182,9 @@ def covered(rows):
 
 
 def networks_averaged(rows):
-    lines = out_of_distribution.summary(rows, out_of_distribution.LENGTHS["full"])
+    lines = out_of_distribution.summary(
+        rows, out_of_distribution.LENGTHS["full"], out_of_distribution.MEMBERS["full"]
+    )
     kinds = [f"{kind}, MI" for kind in out_of_distribution.UNFAMILIAR]
     return [
         line(r["method"], str(r["networks averaged"]), *(number(r[k], 3) for k in kinds))

@@ -37,6 +37,7 @@ from sentences_of_hmc import (
 from sentences_of_mixing import (
     acceptance_by_method,
     acceptance_in_a_sentence,
+    bias_by_rows_and_weights,
     heat_by_method,
     images_and_precisions,
     long_runs_of_images,
@@ -289,14 +290,21 @@ CLAIMS = OF_SAMPLERS | {
         "mixing/bias_by_dimension",
         (MIXING,),
         lines_of(bias_by_dimension),
-        {"dimension": 1000, "method": "BAOAB, noise taken off", "seed": 0},
+        {"rows": 2000, "dimension": 1000, "method": "BAOAB, noise taken off", "seed": 0},
         "variance of predictions",
+    ),
+    "bias_by_dimension: rows": Claim(
+        "mixing/bias_by_dimension",
+        (MIXING,),
+        bias_by_rows_and_weights,
+        {"rows": 10_000, "dimension": 1000, "method": "BAOAB", "seed": 0},
+        "kinetic",
     ),
     "bias_by_dimension: sentence": Claim(
         "mixing/bias_by_dimension",
         (EVIDENCE,),
         shared_noise_in_a_sentence,
-        {"dimension": 1000, "method": "BAOAB, noise taken off", "seed": 1},
+        {"rows": 2000, "dimension": 1000, "method": "BAOAB, noise taken off", "seed": 1},
         "variance of predictions",
     ),
     "networks_beside_full_batch": Claim(

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 from pages_of_studies import line
 
+from benchmarks._shared.sampled_runs import select
 from benchmarks.mixing import (
     acceptance,
     bias_by_dimension,
@@ -57,6 +58,31 @@ def shared_noise_in_a_sentence(rows):
     ratios = {row["method"]: row["D = 1000"].split()[0] for row in bias_by_dimension.averaged(rows)}
     yield f"predictions vary {ratios['BAOAB, noise taken off']} times too much while momenta are right"
     yield f"with control variates {ratios['BAOAB, control variate']} times"
+
+
+def bias_by_rows_and_weights(rows):
+    """How much too wide predictions are by rows and by weights, and what momenta say."""
+    table = {row["method"]: row for row in bias_by_dimension.averaged(rows)}
+    own = [table["BAOAB"][f"{rows}D = 1000"] for rows in ("500 rows, ", "", "10,000 rows, ")]
+    few, usual, many = (cell.split()[0] for cell in own)
+    yield f"{few} times too wide with 500 rows, {usual} with 2000 and {many} with 10,000"
+    found = [
+        select(rows, method="BAOAB", dimension=1000, rows=count) for count in (500, 2000, 10_000)
+    ]
+    heat, steps = (
+        [np.mean([r[name] for r in some]) for some in found] for name in ("kinetic", "step size")
+    )
+    yield "momenta of BAOAB are at {:.2f}, {:.2f} and {:.2f}".format(*heat)
+    yield "({:.3f}, {:.3f} and {:.3f})".format(*steps)
+    wide = [
+        table[method][f"D = {dimension}"].split()[0]
+        for method in ("BAOAB", "SGHMC")
+        for dimension in (1000, 4000, 32_000)
+    ]
+    assert {f"{float(v):.1f}" for v in wide} <= {"1.8", "1.9"}
+    yield "{:.0f} and {:.0f} times too wide at D = 4000 and 32,000".format(
+        *(float(table["MCLMC"][f"D = {d}"].split()[0]) for d in (4000, 32_000))
+    )
 
 
 def minibatches_of_networks_in_a_sentence(rows):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from statistics import mode
 from typing import Any
 
 import jax
@@ -195,15 +196,12 @@ def picture(rows: Sequence[Row]) -> Any:
     """Variance of predictions against the number of weights, and of rows with as many weights each."""
     import matplotlib.pyplot as plt
 
-    usual = max({r["rows"] for r in rows}, key=[r["rows"] for r in rows].count)
-    most = max(rows, key=lambda r: len({o["rows"] for o in select(rows, dimension=r["dimension"])}))
+    # The numbers of rows and of weights that most settings have.
+    settings = sorted({(r["rows"], r["dimension"]) for r in rows})
+    usual, weights = map(mode, zip(*settings))
     panels = (
         ("dimension", f"weights, {usual:,} rows", select(rows, rows=usual)),
-        (
-            "rows",
-            f"rows, {most['dimension']:,} weights",
-            select(rows, dimension=most["dimension"]),
-        ),
+        ("rows", f"rows, {weights:,} weights", select(rows, dimension=weights)),
     )
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained", sharey=True)
     for ax, (by, label, shown) in zip(axes, panels):

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import numpyro_bnn as bnn
+from benchmarks._shared import data_sets
 from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.sampled_runs import select
 from benchmarks._shared.study import Row, Study, parser
@@ -92,6 +93,19 @@ def in_turn(*parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+def rows_with_verdict(
+    drawn: Draws, data: data_sets.Split, pace: methods.Pace, images: int | None = None
+) -> Iterator[Row]:
+    """Rows of a run of which all draws count, the last with its verdict.
+
+    :param images: of the test images, the first, that are judged; all by default.
+    """
+    y = data.y_test
+    rows = list(mnist_gibbs.rows_of(drawn, y, pace, None, left_out=0.0, images=images))
+    yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])
+    yield {"rows": len(data.x)} | rows[-1] | judged(drawn.found, y, images)
+
+
 def long_run(
     tasks: dict[str, Task], data_folder: Path | None, folder: Path, **asked: Any
 ) -> Iterator[Row]:
@@ -122,9 +136,7 @@ def long_run(
         folder.mkdir(parents=True, exist_ok=True)
         np.savez(file(asked["start"], "_draws"), **found)
     pace = mnist_gibbs_axes.pace_of(task) if shared else methods.pace(AXES, task, len(data.x))
-    rows = list(mnist_gibbs.rows_of(Draws(found, facts, {}), data.y_test, pace, None, left_out=0.0))
-    yield from ({"rows": len(data.x)} | row | NOT_JUDGED for row in rows[:-1])
-    yield {"rows": len(data.x)} | rows[-1] | judged(found, data.y_test)
+    yield from rows_with_verdict(Draws(found, facts, {}), data, pace)
 
 
 def agreement(rows: Sequence[Row]) -> Iterator[Row]:

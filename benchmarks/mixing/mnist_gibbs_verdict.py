@@ -33,7 +33,7 @@ from benchmarks.mixing.mnist_gibbs_long import (
     agreement,
     figure,
     in_turn,
-    judged,
+    rows_with_verdict,
 )
 from benchmarks.mixing.mnist_gibbs_methods import TRAINED, Draws, Task
 from benchmarks.mixing.mnist_gibbs_words import KEYS, START, findings, summary
@@ -99,13 +99,8 @@ def long_run(
     for start, chains in zip((*START_KINDS, BOTH), (*own, slice(None))):
         found = {what: value[chains] for what, value in drawn.found.items()}
         facts = drawn.facts if start == BOTH else methods.NO_FACTS
-        rows = list(
-            mnist_gibbs.rows_of(Draws(found, facts, {}), data.y_test, pace, None, 0.0, JUDGED)
-        )
-        for row in rows:
-            last = row is rows[-1]
-            verdict = judged(found, data.y_test, JUDGED) if last else NOT_JUDGED
-            yield {"start": start, "rows": len(data.x)} | row | verdict
+        for row in rows_with_verdict(Draws(found, facts, {}), data, pace, JUDGED):
+            yield {"start": start} | row
 
 
 def starts_agree(rows: Sequence[Row]) -> Iterator[Row]:

@@ -13,7 +13,7 @@ networks whose weight decay was chosen on a fifth of the same training rows.
   the same rows.
 - Some are sampled by minibatch BAOAB with variance-reduced gradients (SVRG) too, what noise is left taken
   off. Stored are its kinetic temperature over T, that along gradients, and the difference from HMC. Long
-  runs of it stand for the hierarchical prior with many rows, where trajectories of HMC are too long.
+  runs say how T = 1 stands to the ensemble under the hierarchical prior with many rows.
 
 Differences of log scores are paired by test row, which all subsets share. The Monte Carlo error of a score is
 a jackknife over chains. `tempered_network` has the model, `temperature_verdicts` tables and the figure.

@@ -20,6 +20,8 @@ SCALES = (0.1, 0.3, 1)
 SETTINGS = tuple(itertools.product((FEW, MANY), (*SCALES, words.EMPCOV)))
 # Shifts under which an average of many draws is ahead.
 MOVED = ("rotation", "shift", "occlusion")
+# Wide priors under these shifts, with both numbers of rows: where 400 draws are ahead.
+AHEAD = tuple(((count, a), kind) for count in (FEW, MANY) for a in (0.3, 1) for kind in MOVED)
 BEYOND_MAP, BEYOND_ENSEMBLE = "score beyond MAP", "score beyond ensemble"
 
 
@@ -95,18 +97,9 @@ def shifts_in_sentences(rows):
         for a in SCALES
     ]
     yield f"costs the posterior {span(more)} nats more than MAP"
-    gains = [
-        gap(rows, BEYOND_MAP, (count, a), kind).value
-        for count in (FEW, MANY)
-        for a in (0.3, 1)
-        for kind in MOVED
-    ]
+    gains = [gap(rows, BEYOND_MAP, *at).value for at in AHEAD]
     yield f"400 draws are ahead* of MAP, by {span(gains, 1)} nats"
-    wrong = [
-        gap(rows, "error beyond MAP", setting, kind).value
-        for setting in itertools.product((FEW, MANY), (0.3, 1))
-        for kind in MOVED
-    ]
+    wrong = [gap(rows, "error beyond MAP", *at).value for at in AHEAD]
     yield f"they differ by {max(map(abs, wrong)):.3f} at most"
     live = [
         row["live weights"]
@@ -156,19 +149,9 @@ def as_many_networks(rows):
 
 def as_many_networks_in_a_sentence(rows):
     """Over all settings with wide priors: the worst and the best of ten draws beside ten networks."""
-    ten = [
-        gap(rows, BEYOND_ENSEMBLE, (count, a), kind, words.TEN).value
-        for count in (FEW, MANY)
-        for a in (0.3, 1)
-        for kind in MOVED
-    ]
+    ten = [gap(rows, BEYOND_ENSEMBLE, *at, words.TEN).value for at in AHEAD]
     yield f"from {-min(ten):.2f} nats behind to {max(ten):.2f} ahead"
-    gains = [
-        gap(rows, BEYOND_MAP, (count, a), kind).value
-        for count in (FEW, MANY)
-        for a in (0.3, 1)
-        for kind in MOVED
-    ]
+    gains = [gap(rows, BEYOND_MAP, *at).value for at in AHEAD]
     yield f"400 draws gain {span(gains, 1)} nats over MAP"
 
 

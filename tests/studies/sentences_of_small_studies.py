@@ -13,10 +13,6 @@ def one(rows, **wanted):
     return found
 
 
-def times(value):
-    return f"{value:.2f}"
-
-
 def gains_of_cold(rows):
     """What a temperature gains over T = 1, three ways, and how cold the coldest are."""
     table = cold_posteriors.averaged(rows)
@@ -101,7 +97,7 @@ def scales_in_a_sentence(rows):
 def distance_from_a_process(rows):
     """Differences from the Gaussian process by width, and the powers of the width that they go with."""
     *seen, last = sorted(rows, key=lambda r: r["width"])
-    cells = [times(r["mean: rms difference"]) for r in seen]
+    cells = [number(r["mean: rms difference"]) for r in seen]
     yield line("difference", *cells, f"below its error ({last['mean: rms error']:.2f})")
     assert last["mean: rms difference"] < last["mean: rms error"]
     widest = [r for r in rows if r["sd: rms difference"] > r["sd: rms error"]][-1]
@@ -127,7 +123,7 @@ def widths_of_bands(rows):
         gap, data = (own[c] / full[c] for c in ("sd in the gap", "sd at the data"))
         held = f"{own['coverage, rows in the gap']:.2f}"
         # Members of an ensemble agree at the data: that width is not of interest.
-        yield line(name, times(gap), "" if name == "deep ensemble" else times(data), held)
+        yield line(name, number(gap), "" if name == "deep ensemble" else number(data), held)
     yield line("HMC", "1", "1", f"{full['coverage, rows in the gap']:.2f}")
     yield f"worst R-hat {full['worst R-hat']:.2f}, least ESS {full['least ESS']:.0f}"
 
@@ -137,7 +133,7 @@ def bands_in_a_sentence(rows):
     table = {row["method"]: row for row in regression_band.averaged(rows)}
     full = table["HMC"]["sd in the gap"]
     own = [
-        times(table[name]["sd in the gap"] / full)
+        number(table[name]["sd in the gap"] / full)
         for name in ("SGHMC", "mean field", "deep ensemble")
     ]
     yield f"HMC's is {full / table['HMC']['sd at the data']:.1f} times as wide in a gap as at the data"
@@ -195,7 +191,7 @@ def steps_in_a_sentence(rows):
 def descent_in_a_sentence(rows):
     """Variances of descent at the recommended rate over the exact ones."""
     found = [
-        times(one(rows, model=m, method="constant SGD", multiple=1)["variance over the exact one"])
+        number(one(rows, model=m, method="constant SGD", multiple=1)["variance over the exact one"])
         for m in ("linear", "logistic")
     ]
     yield "(variance {} and {} times the exact one)".format(*found)
@@ -209,16 +205,16 @@ def descent_as_inference(rows):
     ]
     linear, logistic = recommended
     yield (
-        f"| {times(linear[value])} ± {times(linear[error])} (discrete theory "
-        f"{linear['theory, this step']:.3f}, small-step theory 1) | {times(logistic[value])} |"
+        f"| {number(linear[value])} ± {number(linear[error])} (discrete theory "
+        f"{linear['theory, this step']:.3f}, small-step theory 1) | {number(logistic[value])} |"
     )
     quarter = [
-        times(one(rows, model=m, method="constant SGD", multiple=0.25)[value])
+        number(one(rows, model=m, method="constant SGD", multiple=0.25)[value])
         for m in ("linear", "logistic")
     ]
     yield line("SGD's iterates at a quarter of the rate", *quarter)
     maps = (one(rows, model=m, method="randomised MAP") for m in ("linear", "logistic"))
-    yield line("randomised MAP", *(f"{times(r[value])} ± {times(r[error])}" for r in maps))
+    yield line("randomised MAP", *(f"{number(r[value])} ± {number(r[error])}" for r in maps))
     network = select(rows, model="network")
     descent = select(network, method="constant SGD")
     spreads = [r["relative sd"] for r in descent]
@@ -243,8 +239,8 @@ def mixing_of_functions(rows):
             name,
             f"{share:.0f} % ({100 * matched['not_mixing']:.1f} %)",
             f"{100 * functions['not_mixing']:.1f} %",
-            times(weights["max_rhat"]),
-            times(functions["max_rhat"]),
+            number(weights["max_rhat"]),
+            number(functions["max_rhat"]),
         )
     weights, functions = (one(rows, problem="mnist", what=w) for w in ("weights", "predictions"))
     yield (

@@ -1,14 +1,14 @@
 """MNIST with precisions drawn by Gibbs, as in a course assignment: who samples that posterior?
 
-A 784-100-10 network with four precisions on 2000 and on 10,000 images of ten digits, and 784-100-2 on 2000 of
-the digits 3 and 5. In the exercise one sweep draws the four precisions from their conditionals,
-λ | w ~ Gamma(α + n/2, β + |w|²/2), and then moves all weights given them, by a trajectory of HMC or by SGHMC
-on minibatches. Beside these two: HMC in non-centred coordinates, with a redraw of the precisions and a step
-along their ridges after each trajectory; HMC with the precisions integrated out; BAOAB on minibatches whose
-noise is reduced (SVRG) and taken off. All begin at the same trained weights and have as many passes over the
-images; three times as many has the reference. Weights under Gibbs draws may have a temperature T, so that
-they follow exp(-U/T) given the precisions, and momenta a mass; both are varied for SGHMC and HMC, in runs of
-a fifth of the passes. One run begins at the end of SGHMC, with half of the passes.
+A 784-100-10 network with four precisions on 2000 and on 10,000 images of ten digits, and 784-100-2 on 2000
+of the digits 3 and 5, and of 4 and 9. In the exercise one sweep draws the four precisions from their
+conditionals, λ | w ~ Gamma(α + n/2, β + |w|²/2), and then moves all weights given them, by a trajectory of
+HMC or by SGHMC on minibatches. Beside these two: HMC in non-centred coordinates, with a redraw of the
+precisions and a step along their ridges after each trajectory; HMC with the precisions integrated out;
+BAOAB on minibatches whose noise is reduced (SVRG) and taken off. All begin at the same trained weights and
+have as many passes over the images; three times as many has the reference. Weights under Gibbs draws may
+have a temperature T, so that they follow exp(-U/T) given the precisions, and momenta a mass; both are
+varied for SGHMC and HMC on the digits 3 and 5. One run begins at the end of SGHMC, with half of the passes.
 
 Error and log score on test images by passes, of the last draw and of the average over the later half of the
 draws so far; precisions with their conditional means; and how far average probabilities are from those of
@@ -35,12 +35,14 @@ from benchmarks.mixing.mnist_gibbs_methods import LAYERS, Draws, Pace, Task
 from benchmarks.mixing.mnist_gibbs_words import KEYS, START, figure, findings, summary
 
 TEN, MORE, TWO = "ten digits", "ten digits, 10,000 images", "two digits"
+OTHER_TWO = "two digits, 4 and 9"
 DIGITS = tuple(range(10))
 SIZES = {
     "full": {
         TEN: Task(DIGITS, 2000, 2000, 100, 3500, 10_500, 100, 300),
         MORE: Task(DIGITS, 10_000, 2000, 100, 3500, 10_500, 100, 300),
         TWO: Task((3, 5), 2000, 2000, 100, 3500, 10_500, 100, 300),
+        OTHER_TWO: Task((4, 9), 2000, 2000, 100, 3500, 10_500, 100, 300),
     },
     "quick": {TWO: Task((3, 5), 500, 500, 20, 240, 480, 20, 100)},
     "toy": {TWO: Task((3, 5), 200, 50, 5, 60, 120, 5, 50)},
@@ -65,13 +67,12 @@ def cells_of(size: str) -> list[Row]:
     for task in tasks[1:]:
         made.remove(one(task, methods.SVRG))
     made += [one(task, START, start) for task in tasks for start in START_KINDS]
-    varied = tasks[-1]
-    made.append(one(varied, methods.NON_CENTRED, SGHMC_END))
+    made.append(one(TWO, methods.NON_CENTRED, SGHMC_END))
     if size == "toy":
-        made.remove(one(varied, methods.NON_CENTRED))
+        made.remove(one(TWO, methods.NON_CENTRED))
         return made
     for method in (methods.GIBBS_SGHMC, methods.GIBBS_HMC):
-        made += [one(varied, method, T=0.1), one(varied, method, mass=4.0)]
+        made += [one(TWO, method, T=0.1), one(TWO, method, mass=4.0)]
     return made
 
 
@@ -159,8 +160,6 @@ def cell(
     task = tasks[asked["task"]]
     if asked["start"] == SGHMC_END:
         task = task._replace(gradients=task.gradients // 2)
-    elif asked["temperature"] != 1 or asked["mass"] != 1:
-        task = task._replace(gradients=task.gradients // 5)
     data = methods.load(task, data_folder)
 
     def file(**other: Any) -> Path:

@@ -1,20 +1,20 @@
 """What the page of mixing says of stored rows: lines of tables, and numbers as they stand in sentences."""
 
-from functools import partial
-
 import numpy as np
-from pages_of_studies import line
+from pages_of_studies import line, number
 
 from benchmarks._shared.sampled_runs import select
 from benchmarks.mixing import (
     acceptance,
     bias_by_dimension,
     hidden_heat,
+    mnist_gibbs,
     mnist_gibbs_long,
     mnist_gibbs_words,
     modes_by_width,
     networks_beside_full_batch,
 )
+from benchmarks.mixing.mnist_gibbs_methods import TRAINED
 
 
 def heat_by_method(rows):
@@ -106,35 +106,77 @@ def images_and_precisions(rows):
     for table in (mnist_gibbs_words.predictions, mnist_gibbs_words.sampling):
         for row in table(rows):
             yield line(*row.values())
-    ends, both = (
-        ends_of_images(rows),
-        partial(mnist_gibbs_words.both_chains, layer="Dense_0.kernel"),
-    )
+    ends = ends_of_images(rows)
     for method in ("Gibbs, HMC", "HMC, collapsed"):
-        found = [both(ends[task, method]) for task in ("ten digits", "two digits")]
-        yield "{} on ten digits and {} on two".format(
-            *(pair.replace(",", " and") for pair in found)
-        )
+        found = [kernels_of(ends[task, method]) for task in ("ten digits", "two digits")]
+        yield "{} on ten digits and {} on two".format(*found)
     more = "ten digits, 10,000 images"
     methods = ("Gibbs, HMC", "HMC, collapsed", "Gibbs, SGHMC", mnist_gibbs_words.REFERENCE)
-    first, second, third, last = (
-        both(ends[more, method]).replace(",", " and") for method in methods
-    )
+    first, second, third, last = (kernels_of(ends[more, method]) for method in methods)
     yield f"to {first} with Gibbs and HMC, to {second} with precisions integrated out"
     yield f"to {third} with SGHMC, still falling, and to {last} with the reference"
     gap = ends[more, "Gibbs, SGHMC"]
     yield f"{gap['difference']:.3f} ± {gap['its error']:.3f} nats below SGHMC"
-    first = next(r for r in rows if r["method"] == "HMC, non-centred, moves")
-    assert first["task"] == "ten digits"
-    yield f"ran to a precision of {first['mean Dense_0.kernel']:.3f} in warm-up and was at"
+    far = [
+        [
+            r["mean Dense_0.kernel"]
+            for r in select(rows, task=task, method="HMC, non-centred, moves", start=TRAINED)
+        ]
+        for task in ("ten digits", mnist_gibbs.OTHER_TWO)
+    ]
+    yield "ran to a precision of {:.3f} and {:.3f} in warm-up and were at {:.3g} and {:.3g}".format(
+        *(run[0] for run in far), *(run[-1] for run in far)
+    )
+    left = ends["two digits", "HMC, non-centred, moves, end of SGHMC"]
+    yield f"the end of SGHMC the two digits come to {kernels_of(left)}"
     svrg = ends["ten digits", "BAOAB, non-centred, SVRG, noise taken off"]
     sghmc = [ends[task, "Gibbs, SGHMC"] for task in ("ten digits", "two digits")]
     yield "{:.0f} and {:.0f} along gradients".format(*(r["gradient temperature"] for r in sghmc))
     yield f"({svrg['gradient temperature']:.1f} with SVRG)"
     own = [ends[task, "HMC, non-centred, moves, long"] for task in ("ten digits", "two digits")]
     yield "{:.3f} and {:.3f} from each other".format(*(r["chains apart"] for r in own))
-    dead = ends["ten digits", "start, optimize"]
-    yield f"error {dead['error, average']:.3f} on ten digits"
+    mended = ends["ten digits", "start, optimize"]
+    yield f"does no longer (error {mended['error, average']:.3f})"
+    yield from second_pair(ends, methods)
+    yield from temperature_and_mass(ends)
+
+
+def kernels_of(row):
+    """The precision of the first kernel, of both chains, in words."""
+    return mnist_gibbs_words.both_chains(row, "Dense_0.kernel").replace(",", " and")
+
+
+def second_pair(ends, methods):
+    """What becomes of 4 and 9: precisions by method, and log scores beside the reference's."""
+    own = {name: row for (task, name), row in ends.items() if task == mnist_gibbs.OTHER_TWO}
+    start = own["start, trained under N(0, 1)"]
+    first, second, third, last = (kernels_of(own[method]) for method in methods)
+    yield f"From {kernels_of(start)} the precision of the first kernel came to {first} with Gibbs and HMC"
+    yield f"to {second} with precisions integrated out, to {third} with SGHMC"
+    yield f"and to {last} with the reference"
+    gaps = [f"{-own[m]['difference']:.3f} ± {own[m]['its error']:.3f}" for m in methods[:3]]
+    yield "Their averages are {}, {} and {} nats below that of the reference".format(*gaps)
+    yield f"alone are {start['difference']:.3f} ± {start['its error']:.3f} above it"
+
+
+def temperature_and_mass(ends):
+    """Two digits at T = 0.1 and with mass 4: where precisions end."""
+    own = {name: row for (task, name), row in ends.items() if task == mnist_gibbs.TWO}
+
+    def hundreds(row):
+        values = (row["mean Dense_0.kernel"], row["mean Dense_0.kernel, second chain"])
+        return "{:,.0f} and {:,.0f}".format(*(round(v, -2) for v in values))
+
+    cold, hot = (own[f"{m}, T = 0.1"] for m in ("Gibbs, SGHMC", "Gibbs, HMC"))
+    yield f"{hundreds(cold)} with SGHMC (error {cold['error, average']:.3f}"
+    yield f"kinetic temperature {cold['kinetic temperature']:.2f} in place of 0.1), {hundreds(hot)} with HMC"
+    yield f"(error {hot['error, average']:.3f}, log score {number(hot['log score, average'], 3)})"
+    sghmc, hmc = ((own[m], own[f"{m}, mass 4"]) for m in ("Gibbs, SGHMC", "Gibbs, HMC"))
+    yield f"{kernels_of(sghmc[1])} where mass 1 comes to {kernels_of(sghmc[0])} with as many passes"
+    lost = sghmc[0]["log score, average"] - sghmc[1]["log score, average"]
+    yield f"and {lost:.3f} nats less for the average"
+    yield f"({hmc[1]['time']:.2f} for {hmc[0]['time']:.2f})"
+    yield f"comes to {kernels_of(hmc[1])} where mass 1 has {kernels_of(hmc[0])}"
 
 
 def long_runs_of_images(rows):

@@ -171,42 +171,51 @@ def picture(rows: Sequence[Row]) -> Any:
     """Gains over T = 1 against T, by rows; gain of cold and gain over the ensemble over rows and priors."""
     import matplotlib.pyplot as plt
 
+    moved = by_shifts(rows)
+    counts = list(dict.fromkeys(v.rows for v in moved[UNMOVED]))
+    figure = plt.figure(figsize=(11, 2 + 6 * len(moved)), layout="constrained")
+    above, below = figure.subfigures(2, 1)
+    grid = above.subplots(len(moved), len(counts), squeeze=False, sharex=True)
+    for axes, (shifts, found) in zip(grid, moved.items()):
+        for ax, count in zip(axes, counts):
+            _curves(ax, [v for v in found if v.rows == count])
+            ax.set_title(f"{count} rows", fontsize="medium")
+        axes[0].set_ylabel(f"log score – that at T = 1\nimages{_moved(shifts)}")
+    # A prior may be missing in some axes.
+    named = {k: v for ax in grid.flat for v, k in zip(*ax.get_legend_handles_labels())}
+    above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
+    below.suptitle(
+        "differences of log scores, nats; in brackets: within two standard errors of zero",
+        fontsize="medium",
+    )
+    for maps, (shifts, some) in zip(below.subplots(len(moved), 2, squeeze=False), moved.items()):
+        compared, kind = [v for v in some if v.is_compared], f"images{_moved(shifts)}"
+        _map(maps[0], compared, f"T = 0.1 over T = 1, {kind}", lambda v: v.gains[0.1])
+        _map(maps[1], some, f"T = 1 over the ensemble, {kind}", lambda v: v.over_ensemble)
+    return figure
+
+
+def _moved(shifts: str) -> str:
+    return " as they are" if shifts == UNMOVED else f" moved by {shifts}"
+
+
+def _curves(ax: Any, found: Sequence[Verdict]) -> None:
+    """Gains over T = 1 against T in nats, a line for each prior, with two standard errors."""
     from numpyro_bnn.plots.style import MARKERS, label_axes, line_style
 
-    moved = by_shifts(rows)
-    found = moved[UNMOVED]
-    counts = list(dict.fromkeys(v.rows for v in found))
-    curves = [n for n in counts if any(len(v.gains) > 2 for v in found if v.rows == n)] or counts
-    figure = plt.figure(figsize=(11, 5 + 3 * len(moved)), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1.05, len(moved)))
-    axes = above.subplots(1, len(curves), squeeze=False, sharey=True)[0]
-    for ax, count in zip(axes, curves):
-        for index, prior in enumerate(PRIORS):
-            for v in (v for v in found if (v.rows, v.prior) == (count, prior)):
-                gaps = list(v.gains.values())
-                style = line_style(ax, index) | {"marker": MARKERS[index], "capsize": 2}
-                values, errors = [g.value for g in gaps], [2 * g.error for g in gaps]
-                label = prior if prior == HIERARCHICAL else f"α = {prior:g}"
-                ax.errorbar(list(v.gains), values, errors, label=label, **style)
-        ax.axhline(0, color="0.4", linestyle=":", linewidth=1)
-        ax.set_xscale("log")
-        ax.set_yscale("symlog", linthresh=0.02)
-        ax.set_title(f"{count} rows", fontsize="medium")
-        label_axes(ax, "temperature T", "")
-    axes[0].set_ylabel("log score – that at T = 1 (nats, ± 2 s.e.)")
-    # A prior may be missing in some axes.
-    named = {k: v for ax in axes for v, k in zip(*ax.get_legend_handles_labels())}
-    axes[0].set_ylim(-0.5, 0.3)
-    above.legend(named.values(), named.keys(), loc="outside upper center", ncols=5, frameon=False)
-    below.suptitle("nats; in brackets: within two standard errors of zero", fontsize="medium")
-    for maps, (shifts, some) in zip(below.subplots(len(moved), 2, squeeze=False), moved.items()):
-        more = "" if shifts == UNMOVED else f", images moved by {shifts}"
-        compared = [v for v in some if v.is_compared]
-        _map(maps[0], compared, f"log score at T = 0.1 over T = 1{more}", lambda v: v.gains[0.1])
-        _map(
-            maps[1], some, f"log score at T = 1 over the ensemble{more}", lambda v: v.over_ensemble
-        )
-    return figure
+    for v in found:
+        if not v.is_compared:
+            continue
+        index, gaps = PRIORS.index(v.prior), list(v.gains.values())
+        style = line_style(ax, index) | {"marker": MARKERS[index], "capsize": 2}
+        values, errors = [g.value for g in gaps], [2 * g.error for g in gaps]
+        label = v.prior if v.prior == HIERARCHICAL else f"α = {v.prior:g}"
+        ax.errorbar(list(v.gains), values, errors, label=label, **style)
+    ax.axhline(0, color="0.4", linestyle=":", linewidth=1)
+    ax.set_xscale("log")
+    ax.set_yscale("symlog", linthresh=0.02)
+    ax.set_ylim(-2, 1)
+    label_axes(ax, "temperature T", "")
 
 
 def _map(ax: Any, found: Sequence[Verdict], title: str, shown: Callable[[Verdict], Gap]) -> None:

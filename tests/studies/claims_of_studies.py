@@ -44,6 +44,7 @@ from sentences_of_temperatures import (
     cold_with_shifts,
     decays_of_ensembles,
     hierarchical_on_many_rows,
+    other_temperatures_with_shifts,
     wide_priors_on_3000_rows,
 )
 
@@ -249,6 +250,13 @@ CLAIMS = {
         (PRIORS,),
         cold_with_shifts,
         COLD | {"shifts": "one pixel"},
+        "gain",
+    ),
+    "temperature_by_rows: shifts, other temperatures": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        other_temperatures_with_shifts,
+        {"rows": 1000, "subset": 0, "prior": 1, "temperature": 0.3, "shifts": "one pixel"},
         "gain",
     ),
     "temperature_by_rows: subsets": Claim(

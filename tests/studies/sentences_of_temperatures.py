@@ -139,6 +139,30 @@ def cold_with_shifts(rows):
     )
 
 
+def other_temperatures_with_shifts(rows):
+    """Gains over T = 1 with shifts, and which part of that of T = 0.1 is there at T = 0.3."""
+    shifts = temperature_verdicts.SHIFTED
+    moved = {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
+
+    def pair(t, *where):
+        return "{} and {}".format(*(str(moved[one].gains[t]).removeprefix("−") for one in where))
+
+    wide = ((300, 1), (300, 2))
+    yield f"T = 0.03 gains {pair(0.03, *wide)} over T = 1 with α = 1 and 2"
+    yield f"T = 0.3 gains {pair(0.3, *wide)}; with 1000 rows T = 0.3"
+    yield f"T = 0.3 gains {pair(0.3, (1000, 0.3), (1000, 1))} with α = 0.3 and 1"
+    yield f"worse, by {pair(3.0, *wide)} with 300 rows"
+    yield f"T = 3 gains {pair(3.0, (300, 0.1), (1000, 0.1))} with 300 and 1000 rows"
+    assert all(v.better for v in moved.values())
+    parts = []
+    for n, prior in (*wide, (300, 0.3), (1000, 0.3), (1000, 1)):
+        own = select(rows, rows=n, prior=prior, shifts=shifts, method="HMC")
+        warm = {r["subset"]: r["gain"] for r in own if r["temperature"] == 0.3}
+        cold = {r["subset"]: r["gain"] for r in own if r["temperature"] == 0.1}
+        parts.append(sum(warm.values()) / sum(cold[subset] for subset in warm))
+    yield f"{100 * min(parts):.0f} to {100 * max(parts):.0f} % of what T = 0.1 gains"
+
+
 def cold_with_shifts_in_a_sentence(rows):
     """By number of rows, α = 1: what T = 0.1 gains, and T = 1 over the ensemble."""
     shifts = temperature_verdicts.by_shifts(rows)[temperature_verdicts.SHIFTED]

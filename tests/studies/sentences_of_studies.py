@@ -237,6 +237,9 @@ def correlated(rows):
 def evidence_in_a_sentence(rows):
     judged, found = correlated(rows)
     yield f"rank correlation {with_error(found)} over {len(judged)} models"
+    yacht = evidence.arrays(select(rows, data="yacht"))
+    value = evidence.rank_correlation(*yacht, np.random.default_rng(0))
+    yield f"as far as all {len(yacht[0])} go the correlation is {with_error(value)}"
 
 
 def evidence_in_sentences(rows):
@@ -285,13 +288,32 @@ def depth_in_sentences(rows):
 
 
 def yacht_in_sentences(rows):
-    """Which models of yacht have a verdict, and what the evidence of all is worth there."""
+    """Which models of yacht have a verdict, and what their evidence and that of the others is worth."""
     every = select(rows, data="yacht")
-    judged = [row for row in every if row["verdict"] != "no verdict"]
-    assert {(r["width"], r["layers"], r["prior"]) for r in judged} == {(2, 1, "group")}
-    tanh, relu = judged
-    evidences = (with_error((r["log_evidence"], r["log_evidence_error"]), 1) for r in judged)
-    yield "log evidence {} (tanh) and {} (relu)".format(*evidences)
-    yield f"with {tanh['round_trips_fewest']} and {relu['round_trips_fewest']} round trips"
-    value = evidence.rank_correlation(*evidence.arrays(every), np.random.default_rng(0))
-    yield f"over all {len(every)} the rank correlation is {with_error(value)}"
+    judged = {
+        (r["layers"], r["width"], r["activation"], r["prior"]): r
+        for r in every
+        if r["verdict"] != "no verdict"
+    }
+    known = [judged.pop((1, 2, k, p)) for p in ("group", "fan_in") for k in ("tanh", "relu")]
+    ((_, width, kind, prior),) = judged
+    assert (width, kind, prior) == (4, "relu", "fan_in")
+    known += judged.values()
+    yield f"{len(known)} of {len(every)} models have a verdict"
+    values = [with_error((r["log_evidence"], r["log_evidence_error"]), 1) for r in known]
+    yield "log evidence {} (tanh) and {} (relu) with learned precisions, {} and {} by fan-in".format(
+        *values[:4]
+    )
+    yield f"relu of width 4 by fan-in, {values[4]}"
+    yield "They made {}, {}, {}, {} and {} round trips".format(
+        *(r["round_trips_fewest"] for r in known)
+    )
+    integrated = [r for r in every if r["coordinates"] != "as it is"]
+    others = [r for r in integrated if r["verdict"] == "no verdict"]
+    apart, rhat = (_range(others, name) for name in ("replicas_differ", "max_rhat"))
+    yield f"{len(others)} other integrated ladders"
+    yield f"replicas are {apart[0]:.1f} to {apart[1]:.1f} nats apart"
+    yield f"worst R-hat of predictions is {rhat[0]:.2f} to {rhat[1]:.2f}"
+    for some in (integrated, every):
+        value = evidence.rank_correlation(*evidence.arrays(some), np.random.default_rng(0))
+        yield f"{with_error(value)} over {'all ' if some is every else 'these '}{len(some)}"

@@ -227,9 +227,7 @@ def precisions_in_a_sentence(rows):
     ends = ends_of_images(rows)
 
     def pair(method, task="ten digits"):
-        row = ends[task, method]
-        names = ("mean Dense_0.kernel", "mean Dense_0.kernel, second chain")
-        return "{:.3g} and {:.3g}".format(*(row[name] for name in names))
+        return kernels_of(ends[task, method])
 
     sghmc = ends["ten digits", "Gibbs, SGHMC"]
     begin, long = pair("start, trained under N(0, 1)"), pair("HMC, non-centred, moves, long")

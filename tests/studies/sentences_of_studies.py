@@ -227,19 +227,23 @@ def _range(rows, column):
     return min(values), max(values)
 
 
+def correlation(rows):
+    """Rank correlation of evidence and score over models, and its error."""
+    return evidence.rank_correlation(*evidence.arrays(rows), np.random.default_rng(0))
+
+
 def correlated(rows):
     """Models of the function, all with a verdict, and their rank correlation of evidence and score."""
     found = select(rows, data="function")
     assert {row["verdict"] for row in found} == {"replicas agree"}
-    return found, evidence.rank_correlation(*evidence.arrays(found), np.random.default_rng(0))
+    return found, correlation(found)
 
 
 def evidence_in_a_sentence(rows):
     judged, found = correlated(rows)
     yield f"rank correlation {with_error(found)} over {len(judged)} models"
-    yacht = evidence.arrays(select(rows, data="yacht"))
-    value = evidence.rank_correlation(*yacht, np.random.default_rng(0))
-    yield f"as far as all {len(yacht[0])} go the correlation is {with_error(value)}"
+    yacht = select(rows, data="yacht")
+    yield f"as far as all {len(yacht)} go the correlation is {with_error(correlation(yacht))}"
 
 
 def evidence_in_sentences(rows):
@@ -295,10 +299,10 @@ def yacht_in_sentences(rows):
         for r in every
         if r["verdict"] != "no verdict"
     }
-    known = [judged.pop((1, 2, k, p)) for p in ("group", "fan_in") for k in ("tanh", "relu")]
-    ((_, width, kind, prior),) = judged
-    assert (width, kind, prior) == (4, "relu", "fan_in")
-    known += judged.values()
+    told = [(1, 2, kind, prior) for prior in ("group", "fan_in") for kind in ("tanh", "relu")]
+    told.append((1, 4, "relu", "fan_in"))
+    assert set(judged) == set(told)
+    known = [judged[model] for model in told]
     yield f"{len(known)} of {len(every)} models have a verdict"
     values = [with_error((r["log_evidence"], r["log_evidence_error"]), 1) for r in known]
     yield "log evidence {} (tanh) and {} (relu) with learned precisions, {} and {} by fan-in".format(
@@ -315,5 +319,5 @@ def yacht_in_sentences(rows):
     yield f"replicas are {apart[0]:.1f} to {apart[1]:.1f} nats apart"
     yield f"worst R-hat of predictions is {rhat[0]:.2f} to {rhat[1]:.2f}"
     for some in (integrated, every):
-        value = evidence.rank_correlation(*evidence.arrays(some), np.random.default_rng(0))
-        yield f"{with_error(value)} over {'all ' if some is every else 'these '}{len(some)}"
+        which = "all" if some is every else "these"
+        yield f"{with_error(correlation(some))} over {which} {len(some)}"

@@ -14,9 +14,8 @@ def beside_full_batch(rows):
     return [line(*row.values()) for row in temperature_verdicts.beside_hmc(rows)]
 
 
-def _by_rows_and_prior(rows):
-    plain = temperature_verdicts.by_shifts(rows)[temperature_verdicts.UNMOVED]
-    return {(v.rows, v.prior): v for v in plain}
+def _by_rows_and_prior(rows, shifts=temperature_verdicts.UNMOVED):
+    return {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
 
 
 def averages_of_few_draws(rows):
@@ -101,7 +100,7 @@ def cold_in_a_sentence(rows):
 def cold_with_shifts(rows):
     """What T = 0.1 gains over T = 1 with shifts, and where either is above the ensemble."""
     shifts, counts, wide = temperature_verdicts.SHIFTED, (300, 1000, 3000, 10_000), (1, 2)
-    moved = {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
+    moved = _by_rows_and_prior(rows, shifts)
     gains = [
         "{}, {} and {}".format(*(moved[n, a].gains[0.1] for a in (0.3, *wide))) for n in counts
     ]
@@ -142,16 +141,17 @@ def cold_with_shifts(rows):
 def other_temperatures_with_shifts(rows):
     """Gains over T = 1 with shifts, and which part of that of T = 0.1 is there at T = 0.3."""
     shifts = temperature_verdicts.SHIFTED
-    moved = {(v.rows, v.prior): v for v in temperature_verdicts.by_shifts(rows)[shifts]}
+    moved = _by_rows_and_prior(rows, shifts)
 
     def pair(t, *where):
-        return "{} and {}".format(*(str(moved[one].gains[t]).removeprefix("−") for one in where))
+        return "{} and {}".format(*(moved[one].gains[t] for one in where))
 
     wide = ((300, 1), (300, 2))
     yield f"T = 0.03 gains {pair(0.03, *wide)} over T = 1 with α = 1 and 2"
     yield f"T = 0.3 gains {pair(0.3, *wide)}; with 1000 rows T = 0.3"
     yield f"T = 0.3 gains {pair(0.3, (1000, 0.3), (1000, 1))} with α = 0.3 and 1"
-    yield f"worse, by {pair(3.0, *wide)} with 300 rows"
+    assert all(moved[one].gains[3.0].value < 0 for one in wide)
+    yield f"worse, by {pair(3.0, *wide).replace('−', '')} with 300 rows"
     yield f"T = 3 gains {pair(3.0, (300, 0.1), (1000, 0.1))} with 300 and 1000 rows"
     assert all(v.better for v in moved.values())
     parts = []

@@ -43,9 +43,11 @@ def cell(scale: float, *, size: Size, folder: Path | None) -> Iterator[Row]:
     rows, _, test = size.images
     x, y, x_test, y_test = network.images(folder, rows, test, 0)
     x_held, y_held = held_out(folder, size)
-    starts = network.trained(x, y, scale, size.chains, TRAINING, jax.random.key(0))
+    # Every row counts as one, at a temperature of one.
+    one = np.float32(1)
+    starts = network.trained(x, y, one, scale, size.chains, TRAINING, jax.random.key(0))
     begin = network.start(starts, scale, 1.0, False)
-    args = x, y, np.float32(scale), np.float32(1.0)
+    args = x, y, np.float32(scale), one, one
     run = full_batch_run(size.grid, False)(jax.random.key(1), begin, *args)
     u = {name: np.swapaxes(np.asarray(v), 0, 1) for name, v in run.draws.items()}
     w = network.weights(u, scale)

@@ -145,10 +145,10 @@ def log_probs(w: Any, x: Any) -> jax.Array:
 
 
 @jax.jit
-def log_average(w: Any, x: Any) -> jax.Array:
-    """Log of the class probabilities averaged over all draws of all chains, (image, class)."""
+def log_averages(w: Any, x: Any) -> jax.Array:
+    """Log of the class probabilities averaged over the draws of each chain, (chain, image, class)."""
     logs = log_probs(w, x)
-    return logsumexp(logs, (0, 1)) - jnp.log(logs.shape[0] * logs.shape[1])
+    return logsumexp(logs, 1) - jnp.log(logs.shape[1])
 
 
 @lru_cache(maxsize=1)
@@ -243,7 +243,7 @@ def scores_of(found: Fitted, severities: list[np.ndarray], y: np.ndarray) -> dic
     """Of each method, means over severities of the same images."""
     seen = [found.inputs.of(one) for one in severities]
     return {
-        method: words.by_image([np.asarray(log_average(w, one)) for one in seen], y)
+        method: words.by_image([np.asarray(log_averages(w, one), np.float64) for one in seen], y)
         for method, w in found.networks.items()
     }
 

@@ -1,10 +1,13 @@
 """What `shift_by_prior` says of its rows: differences by image, a table, sentences, and the figure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
+from benchmarks._shared.chain_errors import jackknife_error, without_each
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, paired, select
 from benchmarks._shared.study import Row
@@ -16,21 +19,40 @@ KEYS = ("rows", "subset", "prior", "method", "kind")
 
 
 class ByImage(NamedTuple):
-    """Means over severities, of each test image: whether the class is wrong; log score, nats."""
+    """Means over severities.
+
+    - **wrong** - whether the class is wrong, of each test image
+    - **scores** - log score of each test image, nats
+    - **without** - mean log score without each chain or network, (chain,); empty where there is one
+    """
 
     wrong: np.ndarray
     scores: np.ndarray
+    without: np.ndarray
+
+    @property
+    def monte_carlo(self) -> float:
+        """Error of the mean log score over chains, or over networks of an ensemble; none of a single one."""
+        return jackknife_error(self.without) if len(self.without) else 0.0
 
 
 def by_image(logs: Sequence[np.ndarray], y: np.ndarray) -> ByImage:
-    """From log probabilities (image, class) at each severity."""
-    every = np.arange(len(y))
-    wrong = np.mean([(one.argmax(1) != y).astype(float) for one in logs], 0)
-    return ByImage(wrong, np.mean([one[every, y] for one in logs], 0))
+    """From log probabilities at each severity, averages over the draws of each chain (chain, image, class)."""
+    chains, every = len(logs[0]), np.arange(len(y))
+    averages = [logsumexp(one, 0) - math.log(chains) for one in logs]
+    wrong = np.mean([(one.argmax(1) != y).astype(float) for one in averages], 0)
+    scores = np.mean([one[every, y] for one in averages], 0)
+    if chains == 1:
+        return ByImage(wrong, scores, np.empty(0))
+    without = np.mean([without_each(one[:, every, y]).mean(1) for one in logs], 0)
+    return ByImage(wrong, scores, without)
 
 
 def beyond(own: ByImage, other: ByImage, name: str) -> Row:
-    """Error and log score beyond those of another method, with standard errors over images."""
+    """Error and log score beyond those of another method, with standard errors over images.
+
+    The log score has a Monte Carlo error beside, of both.
+    """
     row: Row = {}
     for column, a, b in (("error", own.wrong, other.wrong), ("score", own.scores, other.scores)):
         gap = paired(a, b)
@@ -38,13 +60,19 @@ def beyond(own: ByImage, other: ByImage, name: str) -> Row:
             f"{column} beyond {name}": gap["difference"],
             f"{column} beyond {name}, se": gap["difference_se"],
         }
-    return row
+    chains = 0.0 if own is other else math.hypot(own.monte_carlo, other.monte_carlo)
+    return row | {f"score beyond {name}, chains": chains}
 
 
 def over_subsets(rows: Sequence[Row], column: str, where: Mapping[str, Any]) -> Gap:
-    """A column of :func:`beyond`, the mean over subsets of the training images."""
+    """A column of :func:`beyond`, the mean over subsets of the training images.
+
+    Rows that were stored before Monte Carlo errors were have none.
+    """
     own = select(rows, **where)
-    return Gap.over_subsets(*([r[column + of] for r in own] for of in ("", ", se")))
+    found, by_image = ([r[column + of] for r in own] for of in ("", ", se"))
+    by_chain = [r.get(f"{column}, chains") for r in own]
+    return Gap.over_subsets(found, by_image, [one for one in by_chain if one not in ("", None)])
 
 
 def groups(rows: Sequence[Row]) -> list[dict[str, Any]]:

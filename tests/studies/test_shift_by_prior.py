@@ -24,7 +24,7 @@ def test_a_prior_along_centred_components_has_the_variance_of_the_other():
     np.testing.assert_allclose(plain.of(x), 0.1 * x, rtol=1e-6)
 
 
-def test_probabilities_are_averaged_over_draws_of_all_chains():
+def test_probabilities_are_averaged_over_the_draws_of_each_chain():
     rng = np.random.default_rng(1)
     shapes = {"Dense_0.kernel": (3, 50), "Dense_0.bias": (50,)}
     shapes |= {"Dense_1.kernel": (50, 10), "Dense_1.bias": (10,)}
@@ -32,27 +32,49 @@ def test_probabilities_are_averaged_over_draws_of_all_chains():
     x = rng.normal(size=(4, 3)).astype(np.float32)
     hidden = np.maximum(x @ w["net/Dense_0.kernel"] + w["net/Dense_0.bias"][..., None, :], 0)
     logits = hidden @ w["net/Dense_1.kernel"] + w["net/Dense_1.bias"][..., None, :]
-    expected = jax.nn.softmax(logits).mean((0, 1))
-    np.testing.assert_allclose(np.exp(shift_by_prior.log_average(w, x)), expected, rtol=1e-4)
+    expected = jax.nn.softmax(logits).mean(1)
+    np.testing.assert_allclose(np.exp(shift_by_prior.log_averages(w, x)), expected, rtol=1e-4)
 
 
 def test_differences_are_paired_by_image_and_joined_over_subsets():
     words, y = shift_by_prior_words, np.array([0, 1])
-    one = words.by_image([np.log([[0.6, 0.4], [0.7, 0.3]]), np.log([[0.4, 0.6], [0.2, 0.8]])], y)
+    logs = [np.log([[[0.6, 0.4], [0.7, 0.3]]]), np.log([[[0.4, 0.6], [0.2, 0.8]]])]
+    one = words.by_image(logs, y)
     np.testing.assert_allclose(one.wrong, [0.5, 0.5])
     np.testing.assert_allclose(one.scores, np.log([0.24, 0.24]) / 2)
-    other = words.ByImage(np.array([0.0, 1.0]), np.log([0.5, 0.25]))
+    other = words.ByImage(np.array([0.0, 1.0]), np.log([0.5, 0.25]), np.empty(0))
     row = words.beyond(one, other, "MAP")
     assert row["error beyond MAP"] == pytest.approx(0.0)
     assert row["error beyond MAP, se"] == pytest.approx(0.5)
+    # Both are single networks.
+    assert row["score beyond MAP, chains"] == 0
     where = {"rows": 3000, "kind": "blur"}
     rows = [{**where, "gap": gap, "gap, se": 0.3} for gap in (0.0, 0.8)]
     rows += [{**where, "kind": "noise", "gap": 9.0, "gap, se": 0.0}]
     # The spread of two subsets is 0.4, the error over images that they share 0.3.
     assert words.over_subsets(rows, "gap", where) == pytest.approx((0.4, 0.5))
     assert words.failures(rows, "gap", 1, {"rows": 3000}) == []
+    # A Monte Carlo error that one of the two has stands for both.
+    rows[0]["gap, chains"] = 0.6
+    assert words.over_subsets(rows, "gap", where).error == pytest.approx((0.5**2 + 0.18) ** 0.5)
+    del rows[0]["gap, chains"]
     rows = [{**r, "gap": 2 * r["gap"] + 1} for r in rows]
     assert words.failures(rows, "gap", 1, {"rows": 3000}) == ["blur 1.800 ± 0.854"]
+
+
+def test_scores_of_averages_have_the_monte_carlo_error_of_their_chains():
+    """Log scores of chains that hardly differ have an average that is nearly linear in them."""
+    words, rng = shift_by_prior_words, np.random.default_rng(3)
+    y = np.zeros(4, int)
+    right = 0.5 + 0.001 * rng.normal(size=(2, 6, 1)) + np.zeros((2, 6, 4))
+    found = words.by_image(list(np.log(np.stack([right, 1 - right], -1))), y)
+    # The mean over severities of each chain's probability, over the probability.
+    own = right.mean((0, 2)) / 0.5
+    assert found.monte_carlo == pytest.approx(own.std(ddof=1) / 6**0.5, rel=0.01)
+    again = words.by_image(list(np.log(np.stack([right, 1 - right], -1))), y)
+    row = words.beyond(found, again, "ensemble")
+    assert row["score beyond ensemble, chains"] == pytest.approx(2**0.5 * found.monte_carlo)
+    assert words.beyond(found, found, "ensemble")["score beyond ensemble, chains"] == 0
 
 
 def test_the_spread_of_weights_is_within_chains_and_apart_from_their_size():

@@ -37,7 +37,7 @@ class ByImage(NamedTuple):
 
 
 def by_image(logs: Sequence[np.ndarray], y: np.ndarray) -> ByImage:
-    """From log probabilities at each severity, averages over the draws of each chain (chain, image, class)."""
+    """From log probabilities at each severity, of averages over draws: (chain, image, class)."""
     chains, every = len(logs[0]), np.arange(len(y))
     averages = [logsumexp(one, 0) - math.log(chains) for one in logs]
     wrong = np.mean([(one.argmax(1) != y).astype(float) for one in averages], 0)

@@ -64,10 +64,7 @@ def settled_images(rows):
         return f"−{-row['log score, average']:.4f} ± {row['its error, chains']:.4f}"
 
     def above(method):
-        gaps = (ends[task, method] for task in (two, ten))
-        return "{} and {}".format(
-            *(f"{abs(r['difference']):.3f} ± {r['its error']:.3f}" for r in gaps)
-        )
+        return "{} and {}".format(*(beside_all_chains(ends, task, method) for task in (two, ten)))
 
     yield (
         f"{score(ten, '')} and {score(ten, ', optimize')} from the two starts, "
@@ -82,8 +79,11 @@ def settled_images(rows):
     yield "{:.3f} apart in total variation if they are of both starts, {:.3f} and {:.3f}".format(
         *apart
     )
-    gap = ends[ten, "Gibbs, SGHMC"]
-    yield f"{-gap['difference']:.3f} ± {gap['its error']:.3f} below."
+    yield f"{beside_all_chains(ends, ten, 'Gibbs, SGHMC')} below"
+    climbing = select(rows, task=ten, method="Gibbs, SGHMC")
+    few, many = (f"−{-climbing[i]['log score, average']:.3f}" for i in (0, -1))
+    yield f"{few} after {climbing[0]['gradients']:,} passes, {many} after"
+    yield f"{beside_all_chains(ends, two, 'Gibbs, SGHMC')} on two"
     yield f"{above('start, trained under N(0, 1)')} above it"
     yield f"{above('start, optimize')} below"
     yield f"Gibbs with HMC is {above('Gibbs, HMC')} below"
@@ -92,6 +92,13 @@ def settled_images(rows):
     last = (-ends[task, f"{shared}, both starts"]["log score, last"] for task in (two, ten))
     yield "−{:.2f} and −{:.2f}, where it has".format(*last)
     yield from _ranges_of_hidden_biases(select(rows, task=two, method=shared))
+
+
+def beside_all_chains(ends, task, method):
+    """How far the average of a method scores from that of all long chains; errors of images and of those chains."""
+    long, own = ends[task, f"{mnist_gibbs_long.SHARED}, both starts"], ends[task, method]
+    error = np.hypot(own["its error"], long["its error, chains"])
+    return f"{abs(own['difference']):.3f} ± {error:.3f}"
 
 
 def _ranges_of_hidden_biases(rows):
@@ -113,16 +120,14 @@ def _ranges_of_hidden_biases(rows):
 
 def posterior_of_ten_digits(rows):
     """How the average of all chains on ten digits scores, and SGHMC and trained weights beside it."""
-    ends = {
-        mnist_gibbs_words.name_of(r): r for r in mnist_gibbs_words.ends(rows) if "ten" in r["task"]
-    }
-    row = ends[f"{mnist_gibbs_long.SHARED}, both starts"]
-    yield (
-        f"the posterior scores −{-row['log score, average']:.3f} ± {row['its error, chains']:.3f}"
-    )
-    below, above = (ends[name] for name in ("Gibbs, SGHMC", "start, trained under N(0, 1)"))
-    yield f"SGHMC {-below['difference']:.3f} ± {below['its error']:.3f} below it"
-    yield f"trained weights {above['difference']:.3f} ± {above['its error']:.3f} above"
+    ten = "ten digits"
+    ends = {(r["task"], mnist_gibbs_words.name_of(r)): r for r in mnist_gibbs_words.ends(rows)}
+    row = ends[ten, f"{mnist_gibbs_long.SHARED}, both starts"]
+    score = f"−{-row['log score, average']:.3f} ± {row['its error, chains']:.3f}"
+    yield f"score {score} (verdict: {row['verdict']})"
+    yield f"24 of SGHMC {beside_all_chains(ends, ten, 'Gibbs, SGHMC')} less"
+    more = beside_all_chains(ends, ten, "start, trained under N(0, 1)")
+    yield f"trained weights alone {more} more"
 
 
 def resumed_on_a_gpu(rows):

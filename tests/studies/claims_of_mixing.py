@@ -39,6 +39,7 @@ from sentences_of_mixing import (
     acceptance_in_a_sentence,
     bias_by_rows_and_weights,
     heat_by_method,
+    heat_in_a_sentence,
     images_and_precisions,
     long_runs_of_images,
     minibatches_of_networks_in_a_sentence,
@@ -95,6 +96,19 @@ CLAIMS = OF_SAMPLERS | {
         (MIXING,),
         heat_by_method,
         {"rows": 1000, "batch": 100, "temperature": 1, "method": "SGLD", "seed": 0},
+        "variance of predictions",
+    ),
+    "hidden_heat: sentence": Claim(
+        "mixing/hidden_heat",
+        (EVIDENCE,),
+        heat_in_a_sentence,
+        {
+            "rows": 1000,
+            "batch": 100,
+            "temperature": 1,
+            "method": "BAOAB, noise taken off",
+            "seed": 0,
+        },
         "variance of predictions",
     ),
     "against_hmc: prior": Claim(

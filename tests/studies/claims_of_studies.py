@@ -45,6 +45,7 @@ from sentences_of_temperatures import (
     decays_of_ensembles,
     hierarchical_on_many_rows,
     other_temperatures_with_shifts,
+    posterior_and_ensemble_without_end,
     wide_priors_on_3000_rows,
 )
 
@@ -222,6 +223,13 @@ CLAIMS = {
         (PRIORS,),
         averages_of_few_draws,
         COLD | {"prior": 2},
+        "log_score",
+    ),
+    "temperature_by_rows: without end": Claim(
+        "priors/temperature_by_rows",
+        (PRIORS,),
+        posterior_and_ensemble_without_end,
+        COLD | {"prior": 2, "temperature": 1},
         "log_score",
     ),
     "temperature_by_rows: ensembles": Claim(

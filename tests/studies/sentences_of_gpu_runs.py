@@ -95,7 +95,7 @@ def settled_images(rows):
 
 
 def beside_all_chains(ends, task, method):
-    """How far the average of a method scores from that of all long chains; errors of images and of those chains."""
+    """How far an average scores from that of all long chains; the error of images and of those chains."""
     long, own = ends[task, f"{mnist_gibbs_long.SHARED}, both starts"], ends[task, method]
     error = np.hypot(own["its error"], long["its error, chains"])
     return f"{abs(own['difference']):.3f} ± {error:.3f}"

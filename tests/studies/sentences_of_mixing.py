@@ -31,6 +31,19 @@ def heat_by_method(rows):
         yield line(method, *(short(row["variance of predictions"]) for row in own), momenta)
 
 
+def heat_in_a_sentence(rows):
+    """Variances at T = 1 with the noise taken off, with 10,000 rows and fewer and with all images."""
+    table = select(hidden_heat.averaged(rows), method="BAOAB, noise taken off", temperature=1)
+    few, many = (
+        [r["variance of predictions"] for r in table if (r["rows"] > 10_000) == larger]
+        for larger in (False, True)
+    )
+    heat = [r["kinetic"] for r in table]
+    assert max(np.abs(np.subtract(heat, 1))) <= 0.05
+    yield f"off {min(few):.2f} to {max(few):.2f} times at T = 1 with up to 10,000 rows"
+    yield "({:.2f} and {:.2f} with 60,000".format(*many)
+
+
 def acceptance_by_method(rows):
     """Lines of the table, and what SGLD would lose where MALA loses one percent."""
     for row in acceptance.summary(rows):
@@ -40,6 +53,8 @@ def acceptance_by_method(rows):
     )
     yield "where MALA rejects 1 % (h = {:.3f} and {:.3f})".format(*scales)
     yield "be rejected {:.0f} % and {:.0f} % of the time".format(*(100 * share for share in lost))
+    own = select(acceptance.summary(rows), method="SGLD, accepted by its minibatch")
+    yield "minibatch SGLD has {} and {} where 3 is known".format(*(r["power"] for r in own))
     least = [
         100 * acceptance.of_method(rows, model, acceptance.ALL_ROWS)[0]["rejected"]
         for model in acceptance.MODELS
@@ -56,7 +71,10 @@ def acceptance_in_a_sentence(rows):
 
 def shared_noise_in_a_sentence(rows):
     ratios = {row["method"]: row["D = 1000"].split()[0] for row in bias_by_dimension.averaged(rows)}
-    yield f"predictions vary {ratios['BAOAB, noise taken off']} times too much while momenta are right"
+    off = "BAOAB, noise taken off"
+    heat = [r["kinetic"] for r in select(rows, rows=2000, dimension=1000, method=off)]
+    assert np.abs(np.subtract(heat, 1)).max() < 0.05
+    yield f"momenta are as near, and predictions vary {ratios[off]} times too much"
     yield f"with control variates {ratios['BAOAB, control variate']} times"
 
 
@@ -73,6 +91,7 @@ def bias_by_rows_and_weights(rows):
         [np.mean([r[name] for r in some]) for some in found] for name in ("kinetic", "step size")
     )
     yield "momenta of BAOAB are at {:.2f}, {:.2f} and {:.2f}".format(*heat)
+    yield f"and by four with 10,000 rows, where it shows {heat[-1]:.1f}"
     yield "({:.3f}, {:.3f} and {:.3f})".format(*steps)
     wide = [
         table[method][f"D = {dimension}"].split()[0]

@@ -211,6 +211,9 @@ def samplers_in_a_sentence(tables):
         f"{of['digits', CAREFUL]:.2f} and {of['digits', PLAIN]:.2f}, with depth 10 and moves "
         f"{of['digits', DEEP]:.2f}, MAMS {of['digits', MAMS]:.2f})"
     )
+    small = [medians(tables, p, which_sampler.SMALL)[0] for p in ("rdata", "digits")]
+    assert small[0] > of["rdata", CAREFUL]
+    yield "it has {:.2f} and {:.2f} (one run each)".format(*small)
 
 
 def samplers_in_the_guide(tables):

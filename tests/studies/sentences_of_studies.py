@@ -5,7 +5,7 @@ import math
 import numpy as np
 from pages_of_studies import line, number, with_error
 
-from benchmarks._shared.sampled_runs import select
+from benchmarks._shared.sampled_runs import RHAT_LIMIT, select
 from benchmarks.neal import tail
 from benchmarks.predictions import (
     averaging_or_width,
@@ -101,14 +101,38 @@ def tail_in_sentences(rows):
     ]
     yield "{:.1f} and {:.1f} joint errors more than those two".format(*apart)
 
+    one = {r["method"]: r for r in rows if r["method"] != tail.CURVE}
+    kept = {r["worst R-hat"] <= RHAT_LIMIT for r in (one[tail.MAMS], one[tail.LONG])}
+    assert kept == {True}
+    told = [one[m]["verdict"] for m in (tail.SHORT, tail.LADDER)]
+    assert told == ["within tolerance", "chains disagree"]
+    yield "NUTS ({:.3f}) and the ladder ({:.3f}) do not keep it".format(
+        *(one[m]["worst R-hat"] for m in (tail.SHORT, tail.LADDER))
+    )
+    full = tail.SIZES["full"]
+
+    def spent(method):
+        draws = full.chains * full.lengths[method][1]
+        return f"{draws * one[method]['gradients'] / 1e6:.1f}·10⁶"
+
+    assert spent(tail.SHORT) == spent(tail.MAMS)
+    yield f"are {spent(tail.LONG)} of HMC, {spent(tail.MAMS)} of NUTS and of MAMS"
+    yield f"of MAMS, {spent(tail.CAREFUL)} of NUTS accepting"
+
 
 def tail_in_a_sentence(rows):
     of = shares_above_two(rows)
-    rhats = [select(rows, method=m)[0]["worst R-hat"] for m in (tail.SHORT, tail.MAMS, tail.LADDER)]
+    curve, spread = tail.curve_with_errors(rows)
+    low, *others = (
+        select(rows, method=m)[0]["worst R-hat"] for m in (tail.MAMS, tail.SHORT, tail.LADDER)
+    )
     yield (
-        f"a tail that has {of[tail.LONG]:.1f} % of the draws of HMC with 1000 small steps has "
-        f"{of[tail.SHORT]:.1f} % of those of NUTS, {of[tail.MAMS]:.1f} % of MAMS's and "
-        f"{of[tail.LADDER]:.1f} % of a ladder's, with R-hat of {min(rhats):.2f} to {max(rhats):.2f}"
+        f"a tail that has {of[tail.LONG]:.1f} % of the draws of HMC with 1000 small steps "
+        f"({100 * curve.above(2):.0f} ± {100 * spread['above 2']:.0f} % by slopes of the evidence) has "
+        f"{of[tail.MAMS]:.1f} % of those of MAMS, with R-hat of {low:.3f}, {of[tail.SHORT]:.1f} % of "
+        f"those of NUTS and {of[tail.LADDER]:.1f} % of a ladder's ({{:.2f}} and {{:.2f}})".format(
+            *others
+        )
     )
 
 
@@ -242,6 +266,8 @@ def correlated(rows):
 def evidence_in_a_sentence(rows):
     judged, found = correlated(rows)
     yield f"rank correlation {with_error(found)} over {len(judged)} models"
+    learned = select(judged, prior="group")
+    yield f"{with_error(correlation(learned))} over the {len(learned)} with learned scales"
     yacht = select(rows, data="yacht")
     yield f"as far as all {len(yacht)} go the correlation is {with_error(correlation(yacht))}"
 
@@ -250,6 +276,13 @@ def evidence_in_sentences(rows):
     """Rank correlations, what choosing by evidence loses, what precisions gain, and how ladders travel."""
     judged, found = correlated(rows)
     yield f"{with_error(found)} over the {len(judged)} models, all of which have a verdict"
+    learned, fixed = (select(judged, prior=prior) for prior in ("group", "fan_in"))
+    yield (
+        f"{with_error(correlation(learned))} over the {len(learned)} with learned precisions "
+        f"({correlation(select(learned, activation='tanh'))[0]:.2f} with tanh, "
+        f"{correlation(select(learned, activation='relu'))[0]:.2f} with relu, seven each) and "
+        f"{with_error(correlation(fixed))} over the {len(fixed)} by fan-in"
+    )
     chosen, best = (max(judged, key=lambda r: r[k]) for k in ("log_evidence", "lppd"))
     loss = with_error(evidence.lost(chosen, best), 3)
     yield (
@@ -282,7 +315,15 @@ def depth_in_sentences(rows):
     """What a second layer of the same width changes: evidence and score."""
     judged, _ = correlated(rows)
     known = {(r["prior"], r["activation"], r["width"], r["layers"]): r for r in judged}
-    for prior, kind, width in sorted({key[:3] for key in known if key[3] == 2}):
+    wider = sorted({key[:3] for key in known if key[3] == 2})
+    gaps = [evidence.lost(known[*key, 1], known[*key, 2]) for key in wider]
+    assert all(gap > 0 for gap, _ in gaps)
+    sure = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+    yield (
+        f"better in all {sure[len(gaps)]} pairs, by more than two errors in "
+        f"{sure[sum(gap > 2 * error for gap, error in gaps)]}"
+    )
+    for prior, kind, width in wider:
         one, two = known[prior, kind, width, 1], known[prior, kind, width, 2]
         scales = {"group": "learned", "fan_in": "by fan-in"}[prior]
         error = math.hypot(one["log_evidence_error"], two["log_evidence_error"])

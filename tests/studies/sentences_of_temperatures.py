@@ -30,6 +30,28 @@ def averages_of_few_draws(rows):
     yield "T = 0.1 would gain {} and {} nats with 1000 rows and α = 1 and 2".format(*found)
 
 
+def posterior_and_ensemble_without_end(rows):
+    """T = 1 beside the ensemble: both as averages of what there is, and both without end."""
+    lower, more, changed = [], [], {"log_score": [], "of the posterior": []}
+    for v in temperature_verdicts.verdicts(rows):
+        here = {"rows": v.rows, "shifts": v.shifts}
+        one = select(rows, **here, prior=v.prior, temperature=1.0)
+        runs = select(one, method=temperature_verdicts.LONG) or select(one, method="HMC")
+        pairs = [(r, *select(rows, **here, subset=r["subset"], method="ensemble")) for r in runs]
+        for found, k in ((lower, 0), (more, 1)):
+            found.append(np.mean([p[k]["of the posterior"] - p[k]["log_score"] for p in pairs]))
+        above = v.over_ensemble.value > 0 and v.over_ensemble.is_sure
+        for kind, found in changed.items():
+            gap = v.over_ensemble._replace(value=np.mean([r[kind] - e[kind] for r, e in pairs]))
+            if above != (gap.value > 0 and gap.is_sure):
+                name = f"{v.prior} prior" if isinstance(v.prior, str) else f"α = {v.prior:g}"
+                found.append(f"{name} with {v.rows:,} rows ({gap})")
+    yield f"scores up to {max(lower):.3f} nats less"
+    yield f"which scores {min(more):.3f} to {max(more):.3f} more"
+    yield f"for the {' and '.join(changed['log_score'])} no longer"
+    yield f"and with both without end for {' and '.join(changed['of the posterior'])}"
+
+
 def wide_priors_on_3000_rows(rows):
     """Gains of T = 0.03 and 3 with α = 1, and what repeats say."""
     found = _by_rows_and_prior(rows)

@@ -6,6 +6,7 @@ import pytest
 from numpyro.handlers import seed, trace
 from numpyro.infer.gibbs import Gibbs
 from numpyro.util import nested_attrgetter
+from pages_of_studies import rows_of
 from scipy.special import kve
 
 import numpyro_bnn as bnn
@@ -306,3 +307,21 @@ def test_weights_over_their_scales_have_the_curvature_one_where_the_data_say_not
     curvatures = np.linalg.eigvalsh(jax.jit(jax.hessian(given.energy))(weights))
     assert np.sum(np.abs(curvatures - 1) < 1e-3) >= 6
     assert given.predictions(weights).shape == (4,)
+
+
+def test_stored_biases_are_of_the_methods_that_run_on_so_many_rows_and_weights():
+    """Those with the most weights are few, as they take long; all rows at once are for the smaller ones."""
+    of = bias_by_dimension.methods_of
+    assert of(2000, 100_000) == ["BAOAB", "BAOAB, control variate", "SGHMC"]
+    assert of(2000, 1000) == list(bias_by_dimension.METHODS)
+    assert bias_by_dimension.ALL_ROWS not in of(2000, 4000)
+    wanted = [
+        (rows, dimension, method, seed)
+        for rows, dimension, seeds in bias_by_dimension.SIZES["full"]["settings"]
+        for method in of(rows, dimension)
+        for seed in range(seeds)
+    ]
+    stored = [
+        tuple(row[k] for k in bias_by_dimension.KEYS) for row in rows_of("mixing/bias_by_dimension")
+    ]
+    assert sorted(stored) == sorted(wanted)

@@ -41,9 +41,9 @@ class BNNRegressor(RegressorMixin, BNNEstimator):
     :param prior: prior over the weights, for standardised inputs and target; default
         ``priors.Hierarchical()``.
     :param likelihood: ``"heteroscedastic"``, which learns a noise for each row, ``"gaussian"`` (one noise for
-        all) or ``"student_t"``. Default: the first, which has the best log score; the second for several
-        targets, which take nothing else, and where `network` is given. Where the mean alone matters take
-        ``"gaussian"``, whose mean was nearer (``benchmarks/predictions/against_boosting.py``).
+        all) or ``"student_t"``. Default: the first, whose log score was better on two tables; the second for
+        several targets, which take nothing else, and where `network` is given. Where the mean alone matters
+        take ``"gaussian"``, whose mean was nearer (``benchmarks/predictions/against_boosting.py``).
     :param kernel: name of a sampler, see :func:`numpyro_bnn.fit`; default MCLMC.
     :param until: accepted Monte Carlo error of predictions; sampling goes on until it is reached.
     :param max_minutes: time limit of a fit with `until`; what it counts is told at :func:`numpyro_bnn.fit`.

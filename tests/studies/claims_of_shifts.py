@@ -16,7 +16,6 @@ from sentences_of_shifts import (
     shifts_beside_the_ensemble,
     shifts_in_sentences,
     small_networks_beside_wide,
-    small_networks_cost,
 )
 
 NOISED = {"rows": 3000, "subset": 1, "prior": 1, "method": "posterior"}
@@ -31,13 +30,6 @@ CLAIMS = {
         (PREDICTIONS,),
         small_networks_beside_wide,
         SMALL | {"width": 2},
-        "seconds",
-    ),
-    "averaging_or_width: costs, sentence": Claim(
-        "predictions/averaging_or_width",
-        (EVIDENCE,),
-        small_networks_cost,
-        SMALL | {"split": 1},
         "seconds",
     ),
     "out_of_distribution: networks": Claim(

@@ -12,7 +12,6 @@ from pages_of_studies import (
 )
 from sentences_of_studies import (
     better_beyond_two_errors,
-    boundary_in_a_sentence,
     columns_of_noise,
     covered,
     decoupled_decay_in_a_sentence,
@@ -131,13 +130,6 @@ CLAIMS = {
         lines_of(boundary_by_rows),
         {"model": "network", "rows": 20, "seed": 3},
         "sure, average",
-    ),
-    "boundary_by_rows: sentence": Claim(
-        "predictions/boundary_by_rows",
-        (EVIDENCE,),
-        boundary_in_a_sentence,
-        {"model": "network", "rows": 20, "seed": 5},
-        "lppd, average",
     ),
     "polynomials: sentence": Claim(
         "predictions/polynomials",

@@ -316,10 +316,6 @@ def small_networks_beside_wide(rows):
     yield f"four {span(four, 1)} times"
 
 
-def small_networks_cost(rows):
-    yield f"at {span(times_the_seconds(rows, 16), 1)} times the CPU seconds of ten of 256"
-
-
 def times_the_seconds(rows, units):
     """CPU seconds of an average over those of ten trained networks of 256 units, by table and split."""
 

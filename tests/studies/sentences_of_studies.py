@@ -9,7 +9,6 @@ from benchmarks._shared.sampled_runs import RHAT_LIMIT, select
 from benchmarks.neal import tail
 from benchmarks.predictions import (
     averaging_or_width,
-    boundary_by_rows,
     calibration,
     out_of_distribution,
     polynomials,
@@ -37,7 +36,7 @@ def gains_in_a_sentence(rows):
         return f"{', '.join(cells[:-1])} and {cells[-1]}"
 
     deep, two = of_tables(rows, "four layers, MCLMC"), of_tables(rows, "MCLMC")
-    return [f"MCLMC gains {listed(two)} nats, with four layers {listed(deep)}, at 3 to"]
+    return [f"MCLMC gains {listed(two)} nats at", f"with four layers {listed(deep)} at"]
 
 
 def gains_over_bde(rows):
@@ -136,14 +135,6 @@ def tail_in_a_sentence(rows):
     )
 
 
-def boundary_in_a_sentence(rows):
-    (row,) = (
-        r for r in boundary_by_rows.averaged(rows) if (r["model"], r["rows"]) == ("network", "20")
-    )
-    yield f"sure of a class on {row['sure, MAP']} of the plane, the average on {row['sure, average']}."
-    yield f"(the average gains {row['gain'].replace('-', '−')} nats)"
-
-
 def polynomials_in_a_sentence(rows):
     gains = [
         float(row["network over polynomial"].split()[0])
@@ -206,15 +197,18 @@ def covered(rows):
 
 
 def networks_averaged(rows):
+    """Lines of the table of foreign images: how many networks, and AUROC of both subsets."""
     lines = out_of_distribution.summary(
         rows, out_of_distribution.LENGTHS["full"], out_of_distribution.MEMBERS["full"]
     )
-    kinds = [f"{kind}, MI" for kind in out_of_distribution.UNFAMILIAR]
-    return [
-        line(r["method"], str(r["networks averaged"]), *(number(r[k], 3) for k in kinds))
-        for r in lines
-        if r["prior"] == "normal" and r["method"] != "MAP"
-    ]
+    for found in lines:
+        own = select(rows, method=found["method"], prior="normal")
+        if (found["prior"], found["method"] == "MAP") == ("normal", False):
+            by_subset = (
+                [number(r["mutual information"], 3) for r in select(own, unfamiliar=kind)]
+                for kind in out_of_distribution.UNFAMILIAR
+            )
+            yield line(found["method"], str(found["networks averaged"]), *map(", ".join, by_subset))
 
 
 def on_one_vector(rows):

@@ -2,6 +2,7 @@
 
 import pytest
 from claims_of_mixing import CLAIMS as OF_MIXING
+from claims_of_predictions import CLAIMS as OF_PREDICTIONS
 from claims_of_small_studies import CLAIMS as OF_SMALL
 from claims_of_studies import CLAIMS as OF_OTHERS
 from pages_of_studies import PREDICTIONS, page, plain, rows_of
@@ -9,7 +10,7 @@ from pages_of_studies import PREDICTIONS, page, plain, rows_of
 from benchmarks._shared import mnist_posteriors
 from benchmarks.predictions import covariate_shift
 
-CLAIMS = OF_MIXING | OF_SMALL | OF_OTHERS
+CLAIMS = OF_MIXING | OF_PREDICTIONS | OF_SMALL | OF_OTHERS
 
 
 def test_what_averages_over_shifted_images_are_over_is_said():

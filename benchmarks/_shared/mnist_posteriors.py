@@ -79,16 +79,16 @@ def component_root(x: np.ndarray, scale: float) -> np.ndarray:
     return directions.T * np.sqrt(variances)
 
 
-def pixels_under(prior: str, x: np.ndarray) -> Pixels:
-    """A prior of the module's list, given the training images."""
+def pixels_under(prior: str, x: np.ndarray, scale: float = SCALE) -> Pixels:
+    """A prior of the module's list, given the training images, with another α."""
     first: Any = priors.Normal(1.0)
     if prior == "normal":
-        root = SCALE * np.eye(x.shape[1])
+        root = scale * np.eye(x.shape[1])
     elif prior == "EmpCov":
-        root = component_root(x, SCALE)
+        root = component_root(x, scale)
     elif prior == "ARD":
         root = np.eye(x.shape[1])
-        first = priors.Hierarchical.width(SCALE, group=2.0, unit=2.0)
+        first = priors.Hierarchical.width(scale, group=2.0, unit=2.0)
     else:
         raise ValueError(f"prior must be 'normal', 'EmpCov' or 'ARD', got {prior!r}.")
     rest = {"Dense_1.kernel": priors.FanIn(2.0), "*": priors.Normal(1.0)}
@@ -140,9 +140,16 @@ class Task(NamedTuple):
     seed: int
 
     @classmethod
-    def of(cls, prior: str, data: data_sets.Split, length: Length, seed: int) -> "Task":
+    def of(
+        cls,
+        prior: str,
+        data: data_sets.Split,
+        length: Length,
+        seed: int,
+        scale: float = SCALE,
+    ) -> "Task":
         """The model under a prior."""
-        pixels = pixels_under(prior, data.x)
+        pixels = pixels_under(prior, data.x, scale)
         return cls(pixels, data.x @ pixels.root, data.y, length, seed)
 
     def modes(self) -> tuple[dict, Fitted]:

@@ -49,9 +49,9 @@ def randomized_modes(num_members, x, y):
     The same noise again: targets y + σ ε, weights around anchors s a.
     """
     whole = MemberOptimizer("randomized_map", model, (x, y), {}).whole
-    known, anchored = known_noise(whole.centered), gaussian_priors(whole)
+    (known, counts), anchored = known_noise(whole.centered), gaussian_priors(whole)
     keys = jax.random.split(jax.random.split(key())[0], num_members)
-    noise = jax.jit(jax.vmap(lambda own: draw_noise(own, whole, anchored, known)))(keys)
+    noise = jax.jit(jax.vmap(lambda own: draw_noise(own, whole, anchored, known, counts)))(keys)
     targets = y + NOISE * np.asarray(noise["y"], np.float64)
     anchors = SCALE * np.c_[noise[KERNEL][..., 0], noise[BIAS]].astype(np.float64)
     right = targets @ np.c_[x, np.ones(len(x))] / NOISE**2 + anchors / SCALE**2

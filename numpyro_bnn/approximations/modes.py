@@ -182,7 +182,8 @@ def randomized_map(
 
         Σ_i (y_i + σ ε_mi - f(x_i, w))² / 2σ² + ‖(w - a_m) / s‖² / 2,
 
-    which for a linear model with Gaussian prior and known noise is an exact posterior draw.
+    which for a linear model with Gaussian prior and known noise is an exact posterior draw, weights of rows
+    (`handlers.scale`) included.
     Targets without known Gaussian noise (classes, or a noise that is fitted) get exponential
     weights of mean 1, the weighted likelihood bootstrap, instead; priors that are not Gaussian
     have no anchor. Under a hierarchical prior anchors are standard normal draws over the square
@@ -220,11 +221,17 @@ def randomized_map(
         optimizer, num_steps, batch_size, tolerance, validation, patience, init_params, progress_bar
     ).checked(randomized_map, model, kwargs)
     member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
-    known = known_noise(member_optimizer.whole.centered)
+    known, counts = known_noise(member_optimizer.whole.centered)
     anchored = gaussian_priors(member_optimizer.whole)
     member_optimizer.programs.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)
-    one = partial(draw_noise, marginal=member_optimizer.whole, anchored=anchored, known=known)
+    one = partial(
+        draw_noise,
+        marginal=member_optimizer.whole,
+        anchored=anchored,
+        known=known,
+        counts=counts,
+    )
     noise = jax.jit(jax.vmap(one))(jax.random.split(key_noise, num_members))
     z, energy, found = fit_modes(member_optimizer, key_fit, num_members, options, noise)
     say_if_not_reached("randomized_map", found)

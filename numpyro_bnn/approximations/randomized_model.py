@@ -4,6 +4,9 @@ Each observed site with Gaussian noise of known scale gets perturbed targets y +
 observed site gets an exponential weight of mean 1 for every row: adding noise of a scale that is
 itself fitted would inflate that scale without end. Each Gaussian prior is centred at a draw from
 itself (the anchor) in place of its mean; other priors stay as they are.
+
+A log density that counts w times (`handlers.scale`, weights of rows) is that of w equal rows: its noise has
+the standard deviation σ / √w, its weight is the mean of w exponential ones, and an anchor is √w times nearer.
 """
 
 from collections.abc import Callable
@@ -66,18 +69,25 @@ class perturbed(Messenger):
             self.rows[msg["name"]] = msg["value"]
 
 
-def known_noise(potential: Potential) -> frozenset[str]:
-    """Observed sites that are Gaussian with a scale that no latent site enters."""
+def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
+    """What is known before a member is drawn.
+
+    :return: observed sites that are Gaussian with a scale that no latent site enters; and how often the log
+        density of each site counts where that is not once, of a shape that broadcasts with its batch shape.
+    """
 
     @jax.jit
-    def scales(key: jax.Array) -> dict[str, jax.Array]:
+    def found(key: jax.Array) -> tuple[Noise, Noise]:
         drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
         sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
-        found = {name: unwrapped(sites[name]["fn"]) for name in potential.structure.observed}
-        return {name: fn.scale for name, fn in found.items() if isinstance(fn, dist.Normal)}
+        laws = {name: unwrapped(sites[name]["fn"]) for name in potential.structure.observed}
+        scales = {name: fn.scale for name, fn in laws.items() if isinstance(fn, dist.Normal)}
+        kept = {name: sites[name]["scale"] for name in potential.structure.sites if name in sites}
+        return scales, {name: count for name, count in kept.items() if count is not None}
 
-    one, other = (scales(jax.random.key(i)) for i in (0, 1))
-    return frozenset(name for name in one if np.array_equal(one[name], other[name]))
+    (one, counts), (other, _) = (found(jax.random.key(i)) for i in (0, 1))
+    known = frozenset(name for name in one if np.array_equal(one[name], other[name]))
+    return known, {name: jnp.asarray(count) for name, count in counts.items()}
 
 
 def gaussian_priors(marginal: Marginal) -> list[str]:
@@ -98,7 +108,7 @@ def gaussian_priors(marginal: Marginal) -> list[str]:
 
 
 def draw_noise(
-    key: jax.Array, marginal: Marginal, anchored: list[str], known: frozenset[str]
+    key: jax.Array, marginal: Marginal, anchored: list[str], known: frozenset[str], counts: Noise
 ) -> Noise:
     """The noise of one member, for every site that is perturbed.
 
@@ -106,15 +116,27 @@ def draw_noise(
     :param marginal: energy of the model as it is.
     :param anchored: latent sites with Gaussian priors.
     :param known: observed sites with known Gaussian noise.
+    :param counts: how often the log density of a site counts, of those where that is not once.
     """
     structure = marginal.centered.structure
     noise = {}
     for i, name in enumerate([*anchored, *structure.observed]):
         site = structure.sites[name]
         drawn = jax.random.fold_in(key, i)
-        if name in known or not site.observed:
+        batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]
+        gaussian = name in known or not site.observed
+        if name in counts:
+            count = jnp.broadcast_to(counts[name], batch)
+            # What counts nothing has no noise.
+            some = jnp.where(count > 0, count, 1)
+            once = jnp.where(count > 0, 1 / some, 0)
+            if gaussian:
+                spread = jnp.sqrt(once).reshape(*batch, *(1,) * site.event_dim)
+                noise[name] = spread * jax.random.normal(drawn, site.shape)
+            else:
+                noise[name] = once * jax.random.gamma(drawn, some)
+        elif gaussian:
             noise[name] = jax.random.normal(drawn, site.shape)
         else:
-            batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]
             noise[name] = jax.random.exponential(drawn, batch)
     return noise

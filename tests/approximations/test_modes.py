@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, SCALE, check_law, key, posterior
+from numpyro import handlers
 from scipy import stats
 
 import numpyro_bnn as bnn
@@ -149,19 +150,41 @@ def test_randomised_targets_follow_their_rows_in_a_minibatch(data):
     assert (gap < 0.3 * all_rows.std(0)).all()
 
 
-def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data):
+def test_randomised_modes_count_rows_and_priors_as_often_as_their_weights_say():
+    """A posterior in closed form; a row without weight and a prior that counts twice among them."""
+    x, y = np.linspace(-1, 2, 5), np.array([0.3, -0.2, 0.9, 1.5, 40.0])
+    counts = np.array([1.0, 4.0, 0.25, 9.0, 0.0])
+
+    def model(x, y=None, weights=None):
+        with handlers.scale(scale=2.0):
+            slope = numpyro.sample("slope", dist.Normal(0.5, 1.0))
+        bnn.likelihoods.gaussian(slope * x, y, noise=0.7, weights=weights)
+
+    draws = bnn.randomized_map(
+        model, key(), x, y, weights=counts, num_members=1000, **NEWTON, tolerance=0.0
+    )
+    precision = 2 + np.sum(counts * x**2) / 0.7**2
+    mean = (2 * 0.5 + np.sum(counts * x * y) / 0.7**2) / precision
+    check_law(np.asarray(draws["slope"], np.float64), mean, np.array([[1 / precision]]))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data, weighted):
     """Newton and Raftery: maximise Σ w_i log p(y_i), w exponential; its law by the same weights.
 
     With a flat prior the weighted mean of y is the mode; its variance over the weights is known:
-    Σ (y_i - ȳ)² / (n (n + 1)) for normalised exponential weights (the Bayesian bootstrap).
+    Σ (y_i - ȳ)² / (n (n + 1)) for normalised exponential weights (the Bayesian bootstrap). A row that
+    counts c times has the sum of c such weights: the normalised ones are Dirichlet(c).
     """
+    y = data[1]
+    counts = np.where(np.arange(len(y)) % 2, 3.0, 0.5) if weighted else np.ones(len(y))
 
     def model(y):
         mean = numpyro.sample("mean", dist.Uniform(-1000.0, 1000.0))
         scale = numpyro.sample("scale", dist.Uniform(0.01, 100.0))
-        bnn.likelihoods.gaussian(jnp.full(len(y), mean), y, noise=scale)
+        weights = counts if weighted else None
+        bnn.likelihoods.gaussian(jnp.full(len(y), mean), y, noise=scale, weights=weights)
 
-    y = data[1]
     draws = bnn.randomized_map(
         model,
         key(),
@@ -173,8 +196,10 @@ def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data):
         **QUIET,
     )
     found = np.asarray(draws["mean"], np.float64)[:, 0]
-    variance = np.sum((y - y.mean()) ** 2) / (20 * 21)
-    check_law(found[:, None], y.mean(), np.array([[variance]]))
+    share = counts / counts.sum()
+    center = share @ y
+    variance = share @ (y - center) ** 2 / (counts.sum() + 1)
+    check_law(found[:, None], center, np.array([[variance]]))
 
 
 def test_validation_keeps_each_members_best_parameters(data):

@@ -78,7 +78,7 @@ def _own_law(name: str, predictions: Scored, y: np.ndarray) -> tuple[np.ndarray,
         return None
     below = at
     if getattr(predictions, "discrete", False):
-        below = at - np.exp(predictions.log_prob(y).astype(np.float64)).mean((0, 1))
+        below = predictions.cdf(y - 1).astype(np.float64).mean((0, 1))
     # Draws with NaN are refused by the caller.
     return (below, at) if np.isfinite(at).all() else None
 

@@ -62,6 +62,22 @@ def test_a_count_is_covered_where_it_lies_between_the_quantiles(name, rng):
         assert inside.mean() > level - 3 * (level * (1 - level) / ROWS) ** 0.5
 
 
+@pytest.mark.parametrize("rows", [2, 5])
+def test_counts_of_several_outputs_are_judged_one_by_one(rows, rng):
+    """As many rows as outputs, too: a probability of a row would broadcast there."""
+    x = rng.normal(size=(rows, 2)).astype(np.float32)
+    draws = np.array([0.1, 0.6])
+    exact = stats.poisson(np.exp(draws[:, None, None] + x))
+    y = exact.rvs(random_state=rng)[0]
+    made = predicted(lambda f: dist.Poisson(jnp.exp(f)).to_event(1), draws, x)
+    below, at = (exact.cdf(end).mean(0) for end in (y - 1, y))
+    found = scores.pit(made, y)
+    drawn = np.random.default_rng(0).uniform(size=y.shape)
+    np.testing.assert_allclose(found, below + drawn * (at - below), atol=1e-5)
+    inside = (at >= 0.25) & (below < 0.75)
+    assert scores.coverage(made, y, level=0.5) == pytest.approx(inside.mean())
+
+
 def crps_of(law, y):
     """The integral of (F(z) - 1[y ≤ z])², by its definition."""
     if hasattr(law.dist, "pmf"):

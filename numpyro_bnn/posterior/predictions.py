@@ -168,7 +168,10 @@ class Predictor:
         """Results of the compiled program, for blocks of draws and of rows, with their positions."""
         lead = np.shape(next(iter(grouped.values())))[:2]
         latent = [n for n in self.structure.latent if n != target and n not in grouped]
-        from_prior = any(self.structure.sites[name].plates for name in latent)
+        # Values of single rows from their prior, and masks of dropout, are of each draw its own.
+        random = self.structure.takes_keys or any(
+            self.structure.sites[name].plates for name in latent
+        )
         for drawn in blocks_of_draws(grouped):
             # Put on the device once for all blocks of rows.
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
@@ -176,7 +179,7 @@ class Predictor:
                 rows = slice(begin, begin + self.batch_size)
                 part = taken(self.x, rows)
                 own = None
-                if from_prior:
+                if random:
                     key = jax.random.fold_in(jax.random.key(0), begin)
                     key = jax.random.fold_in(key, first) if first else key
                     own = jax.random.split(key, lead)[:, drawn]

@@ -55,6 +55,7 @@ class Structure(NamedTuple):
     - **levels** - its hierarchical precisions of weights, the lowest first
     - **deterministic** - shapes of its deterministic sites
     - **parameters** - names of the deterministic sites that are parameters under this package's priors
+    - **takes_keys** - whether it asks for random keys itself, as dropout does
     """
 
     sites: dict[str, Site]
@@ -62,6 +63,7 @@ class Structure(NamedTuple):
     levels: dict[str, Level]
     deterministic: dict[str, tuple[int, ...]]
     parameters: frozenset[str] = frozenset()
+    takes_keys: bool = False
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -16,6 +16,7 @@ import numpyro.distributions as dist
 from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
+from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
@@ -96,7 +97,8 @@ def structure_of(
     def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
         bound = substitute(with_stand_ins(model), data=dict(indices or {}))
         shaped = substitute(bound, substitute_fn=blanks(blank))
-        sites = trace(seed(shaped, key)).get_trace(*args, **kwargs)
+        keys = _Keys(seed(shaped, key))
+        sites = trace(keys).get_trace(*args, **kwargs)
         samples = {
             name: site
             for name, site in sites.items()
@@ -110,12 +112,22 @@ def structure_of(
                 {n: v for n, v in levels_of(samples).items() if not v.of_noise},
                 {n: jnp.shape(site["value"]) for n, site in computed.items()},
                 frozenset(n for n, site in computed.items() if is_parameter(site)),
+                keys.taken,
             )
         )
         return key
 
     jax.eval_shape(visit, jax.random.key(0), 0.0)
     return found[0]
+
+
+class _Keys(Messenger):
+    """Handler that notes whether a model asks for random keys itself (``numpyro.prng_key``)."""
+
+    taken = False
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        self.taken |= msg["type"] == "prng_key"
 
 
 def blanks(blank: jax.Array) -> Callable[[dict[str, Any]], jax.Array | None]:

@@ -273,3 +273,28 @@ def test_two_sites_of_one_name_are_named():
         ):
             with pytest.raises(ValueError, match=f"two sites named '{name}'.*two names"):
                 door(model)
+
+
+def test_each_draw_drops_other_units():
+    """Averages over draws of a network that drops half of its outputs."""
+
+    class Drop(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            layer = nn.Dense(1, use_bias=False)
+            return nn.Dropout(0.5, deterministic=False)(layer(x))
+
+    def model(x, y=None):
+        net = bnn.random_module("net", Drop(), bnn.priors.Normal(1.0), x[:1], apply_rng=["dropout"])
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(net(x)[:, 0], 0.01), obs=y)
+
+    draws = bnn.Draws({"net/Dense_0.kernel": np.ones((1, 400, 1, 1), np.float32)}, model)
+    x = np.ones((6, 1), np.float32)
+    found = bnn.predict(None, draws, x)
+    # Kept outputs are doubled: each is 0 or 2, with a standard deviation of 1.
+    assert set(np.unique(found.mean)) == {0.0, 2.0}
+    assert (np.abs(found.mean.mean((0, 1)) - 1) < 5 / 20).all()
+    # The density is that of the same masks.
+    y = found.mean[0, 0]
+    assert ((found.log_prob(y) > 0) == (found.mean == y)).all()

@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 from jax import lax
 from jax.typing import ArrayLike
 
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import family_of
 
 _ZERO_INFLATED = (dist.ZeroInflatedProbs, dist.ZeroInflatedLogits)
 
@@ -22,7 +22,7 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
     :return: the shape of the target, between 0 and 1.
     :raises NotImplementedError: for a law without one, naming it.
     """
-    base = unwrapped(law)
+    base = family_of(law)
     if isinstance(base, (dist.MultivariateNormal, dist.LowRankMultivariateNormal)):
         # Of each output by itself.
         return dist.Normal(base.mean, jnp.sqrt(base.variance)).cdf(y)

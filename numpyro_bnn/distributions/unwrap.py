@@ -1,4 +1,4 @@
-"""Removes the wrappers for batch and event shapes that NumPyro puts around a distribution."""
+"""Removes the wrappers that NumPyro puts around a distribution."""
 
 import numpyro.distributions as dist
 
@@ -6,5 +6,14 @@ import numpyro.distributions as dist
 def unwrapped(distribution: dist.Distribution) -> dist.Distribution:
     """A distribution without the batch and event shapes that were put around it."""
     while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution)):
+        distribution = distribution.base_dist
+    return distribution
+
+
+def family_of(distribution: dist.Distribution) -> dist.Distribution:
+    """A distribution without these and without masks, which leave its values alone and change what counts."""
+    while isinstance(
+        distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
+    ):
         distribution = distribution.base_dist
     return distribution

@@ -20,7 +20,7 @@ from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.distribution_functions import distribution_function
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, is_finished
 from numpyro_bnn.posterior.prediction_sites import (
@@ -293,7 +293,7 @@ def _over_draws(
 
 def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
     """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
-    base = unwrapped(fn)
+    base = family_of(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
         shape = (*fn.batch_shape, base.probs.shape[-1])
         return {"probs": jnp.broadcast_to(base.probs, shape)}

@@ -298,3 +298,31 @@ def test_each_draw_drops_other_units():
     # The density is that of the same masks.
     y = found.mean[0, 0]
     assert ((found.log_prob(y) > 0) == (found.mean == y)).all()
+
+
+@pytest.mark.parametrize("law", ["classes", "labels", "counts"])
+def test_a_mask_leaves_the_law_of_the_target_as_it_is(law):
+    made = {
+        "classes": lambda f: dist.Categorical(logits=jnp.stack([f, -f, 0 * f], -1)),
+        "labels": lambda f: dist.Bernoulli(logits=f),
+        "counts": lambda f: dist.Poisson(jnp.exp(f)),
+    }[law]
+
+    def model(x, y=None, masked=False):
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            site = made(b * x[:, 0])
+            numpyro.sample("y", site.mask(jnp.arange(len(x)) > 0) if masked else site, obs=y)
+
+    draws = {"b": np.array([0.4, -1.2], np.float32)}
+    plain = bnn.predict(model, draws, X)
+    found = bnn.predict(partial(model, masked=True), draws, X)
+    assert found.values.keys() == plain.values.keys()
+    for name, values in plain.values.items():
+        np.testing.assert_array_equal(found.values[name], values)
+    y = np.ones(len(X), int)
+    # A row that is left out counts nothing.
+    expected = np.where(np.arange(len(X)) > 0, plain.log_prob(y), 0.0)
+    np.testing.assert_allclose(found.log_prob(y), expected, rtol=1e-6)
+    if law == "counts":
+        np.testing.assert_allclose(found.cdf(y), plain.cdf(y), rtol=1e-6)

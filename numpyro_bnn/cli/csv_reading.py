@@ -20,6 +20,7 @@ _MISSING = {
     "nan", "none", "null",
 }  # fmt: skip
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"[+-]?\d+")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2})?)?")
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _GROUPED = re.compile(r"[+-]?\d{1,3}([ ,'\u00a0\u202f]\d{3})+(\.\d+)?|[+-]?\d+,\d+")
@@ -195,6 +196,7 @@ def _is_infinite(field: str) -> bool:
 def _column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
     numeric = [bool(_NUMBER.fullmatch(field)) for field in fields]
     if all(numeric):
+        _refuse_rounded(path, name, fields, text)
         return pd.Series([float(field) for field in fields], dtype=np.float64)
     if {field.lower() for field in fields} <= {"true", "false"}:
         return pd.Series([field.lower() == "true" for field in fields], dtype=bool)
@@ -206,6 +208,21 @@ def _column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
         _refuse_mixed(path, name, fields, numeric, text)
     _refuse_units(path, name, fields, text)
     return pd.Series(fields, dtype=object)
+
+
+def _refuse_rounded(path: Path, name: str, fields: list[str], text: Text) -> None:
+    """Refuse different whole numbers that are the same in double precision."""
+    first: dict[float, tuple[int, str, int]] = {}
+    for number, field in zip(text.numbers, fields):
+        if not _WHOLE.fullmatch(field):
+            continue
+        value, other, row = first.setdefault(float(field), (int(field), field, number))
+        if int(field) != value:
+            raise ValueError(
+                f"{path}: column '{name}' has {other} in row {row} and {field} in row {number}, which are the "
+                "same number in double precision. Names of things, such as identifiers, become texts with a "
+                "letter before them; or leave the column out with --drop."
+            )
 
 
 def _dates(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:

@@ -175,6 +175,10 @@ BAD = {
     "a number for missing values": (
         lambda: lines(width=at(WIDTH, row4="1e12")), "most values of column 'width' of the inputs"
     ),
+    "labels beyond rounding": (
+        lambda: lines(weight=[f"{2**53 + i % 2}" for i in range(ROWS)]),
+        "'weight' has 9007199254740992 in row 2 and 9007199254740993 in row 3, which are the same",
+    ),
     "a target beyond rounding": (
         lambda: lines(weight=[f"{10**18 + 128 * (i % 30)}" for i in range(ROWS)]),
         "the target 'weight' lies around",

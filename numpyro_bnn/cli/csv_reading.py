@@ -219,9 +219,9 @@ def _refuse_rounded(path: Path, name: str, fields: list[str], text: Text) -> Non
         value, other, row = first.setdefault(float(field), (int(field), field, number))
         if int(field) != value:
             raise ValueError(
-                f"{path}: column '{name}' has {other} in row {row} and {field} in row {number}, which are the "
-                "same number in double precision. Names of things, such as identifiers, become texts with a "
-                "letter before them; or leave the column out with --drop."
+                f"{path}: column '{name}' has {other} in row {row} and {field} in row {number}, which are "
+                "the same number in double precision. Names of things, such as identifiers, become texts "
+                "with a letter before them; or leave the column out with --drop."
             )
 
 

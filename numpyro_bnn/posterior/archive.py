@@ -37,7 +37,7 @@ def save(run: Run, path: str | Path) -> Path:
         "sites": list(draws),
         "stats": list(draws.stats),
     }
-    arrays = {f"site:{name}": np.asarray(value) for name, value in draws.items()}
+    arrays = {f"site:{name}": _storable(value) for name, value in draws.items()}
     arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
     if units is not None:
         arrays |= {f"units:{name}": np.asarray(value) for name, value in units._asdict().items()}
@@ -46,6 +46,12 @@ def save(run: Run, path: str | Path) -> Path:
         np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
     partial.replace(path)
     return path
+
+
+def _storable(value: Any) -> np.ndarray:
+    """An array of a type that files of NumPy know: bfloat16 becomes float32, which rounds nothing."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def _archive(path: str | Path) -> Path:

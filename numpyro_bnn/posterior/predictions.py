@@ -329,7 +329,7 @@ def prior_predictive(
     num_samples = check_whole("prior_predictive", "num_samples", num_samples)
     check_arguments((x,), {})
     (x,), _ = prepared(model, (x,), {})
-    structure_at(model, x)
+    structure = structure_at(model, x)
     arguments = Arguments.split(as_jax((x,)), {})
 
     def draw(key: jax.Array, arrays: list[jax.Array]) -> dict[str, jax.Array]:
@@ -339,4 +339,8 @@ def prior_predictive(
     traced = Traced(model, arguments.static, num_samples=num_samples)
     drawn = compiled(draw, traced)(key, arguments.arrays)
     shift = getattr(innermost(model), "shift", None)
-    return drawn if shift is None else drawn | {"y": np.asarray(drawn["y"], np.float64) + shift}
+    if shift is None:
+        return drawn
+    # The target of a ready model is its last site, whatever `handlers.scope` calls it.
+    target = list(structure.sites)[-1]
+    return drawn | {target: np.asarray(drawn[target], np.float64) + shift}

@@ -152,3 +152,13 @@ def test_draws_of_a_ready_model_want_one_with_the_same_units(file, data):
 def test_objects_are_never_written(tmp_path):
     with pytest.raises(ValueError, match="Object arrays cannot be saved"):
         bnn.save(Draws({"w": np.array([[None]])}), tmp_path / "bad")
+
+
+def test_draws_in_half_precision_come_back_as_they_were(tmp_path, data, draws):
+    short = Draws({k: v.astype(jnp.bfloat16) for k, v in draws.items()}, draws.model)
+    back = bnn.load(bnn.save(short, tmp_path / "short"), draws.model)
+    for name, value in short.items():
+        np.testing.assert_array_equal(back[name], np.asarray(value, np.float32))
+    x = data[0][:2]
+    expected = bnn.predict(None, short, x).mean
+    np.testing.assert_allclose(bnn.predict(None, back, x).mean, expected, rtol=0.02)

@@ -178,6 +178,15 @@ def test_prior_predictive_draws_weights_and_targets():
     assert abs(draws["w"].mean() - 3) < 4 * 0.1 / np.sqrt(200)
 
 
+def test_prior_predictive_of_a_ready_model_is_in_units_under_another_name(regression):
+    model, _, new, (_, y) = regression
+    plain = bnn.prior_predictive(model, jax.random.key(0), new, 20)
+    scoped = bnn.prior_predictive(handlers.scope(model, prefix="a"), jax.random.key(0), new, 20)
+    assert {name.removeprefix("a/") for name in scoped} == set(plain)
+    for draws in (plain["y"], scoped["a/y"]):
+        assert abs(draws.mean() - y.mean()) < 3 * y.std()
+
+
 # -- draws -----------------------------------------------------------------------------------
 
 

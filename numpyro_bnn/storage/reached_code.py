@@ -20,12 +20,36 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 _MISSING = object()
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _OWN = str(Path(__file__).parents[1])
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+
+
+# Modules through which code reads what is not in its objects, and names of functions that do: the environment
+# of the process, files, the clock, a generator of random numbers.
+_OUTSIDE = {
+    *(
+        "os",
+        "posix",
+        "nt",
+        "io",
+        "_io",
+        "pathlib",
+        "sys",
+        "importlib",
+        "subprocess",
+        "time",
+        "datetime",
+    ),
+    *("random", "secrets", "socket", "urllib", "http", "glob", "shelve", "sqlite3", "zipfile"),
+}
+_BUILTINS_OUTSIDE = {"open", "globals", "locals", "vars", "eval", "exec", "input", "__import__"}
+_READERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap", "open"}
 
 
 class Load(NamedTuple):
@@ -56,12 +80,7 @@ def reached_from(function: types.FunctionType) -> dict[str, object]:
         reached["defaults"] = function.__defaults__
     if function.__kwdefaults__:
         reached["defaults by name"] = function.__kwdefaults__
-    enclosing = {}
-    for name, cell in zip(code.co_freevars, function.__closure__ or ()):
-        try:
-            enclosing[name] = cell.cell_contents
-        except ValueError:  # a name that is not bound yet
-            continue
+    enclosing = _enclosing(function)
     if is_library_function(function):
         return reached | enclosing
     loads = set(_loads(code))
@@ -75,6 +94,54 @@ def reached_from(function: types.FunctionType) -> dict[str, object]:
             reached[name] = value
     loaded = {load.name for load in loads if load.scope == "enclosing"}
     return reached | {name: value for name, value in enclosing.items() if name not in loaded}
+
+
+def reads_outside(function: types.FunctionType) -> bool:
+    """Whether code of the user's own may read files, the environment, the clock or random numbers.
+
+    What it finds there is part of a traced program, and may be something else the next time.
+    """
+    if is_library_function(function):
+        return False
+    code, enclosing = function.__code__, _enclosing(function)
+    for load in set(_loads(code)):
+        if load.scope == "import":
+            root: Any = sys.modules.get(load.name)
+            taken = {*load.attributes, *_all_names(code)}
+        else:
+            space = function.__globals__ if load.scope == "global" else enclosing
+            if load.name not in space:
+                if load.name in _BUILTINS_OUTSIDE:
+                    return True
+                continue
+            root, taken = space[load.name], set(load.attributes)
+        if _is_outside(root) or any(name in _READERS or name[:5] == "read_" for name in taken):
+            return True
+        if "random" in taken and root is np:
+            return True
+    return False
+
+
+def _enclosing(function: types.FunctionType) -> dict[str, Any]:
+    """Variables of enclosing functions that a function uses, of those that are bound."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            continue
+    return found
+
+
+def _is_outside(value: Any) -> bool:
+    """Whether a value is a module that reads outside, or something of one."""
+    if isinstance(value, types.ModuleType):
+        owner = value.__name__
+    else:
+        owner = getattr(value, "__module__", None) or type(value).__module__
+    if not isinstance(owner, str):
+        return False
+    return owner.partition(".")[0] in _OUTSIDE or owner.startswith("numpy.random")
 
 
 def _loads(code: types.CodeType) -> Iterator[Load]:

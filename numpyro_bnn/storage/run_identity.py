@@ -34,7 +34,7 @@ from numpyro_bnn.storage.identity_parts import (
     traced_state_of,
     wrapped_parts,
 )
-from numpyro_bnn.storage.reached_code import home_of, reached_from
+from numpyro_bnn.storage.reached_code import home_of, reached_from, reads_outside
 
 Facts = dict[str, str]
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -192,6 +192,10 @@ class _Walk:
         if isinstance(value, types.MethodType):
             return {"method": value.__func__, "self": value.__self__}
         if isinstance(value, types.FunctionType):
+            if self._for_trace and reads_outside(value):
+                return self._unknown(
+                    name, "reads files, the environment, the clock or random numbers"
+                )
             text = f"{value.__module__}.{value.__qualname__} {_code_digest(value.__code__)}"
             self.facts[name] = text
             return reached_from(value)

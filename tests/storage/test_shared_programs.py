@@ -1,5 +1,9 @@
 """Compiled programs are shared by equal calls, and by no others."""
 
+import importlib
+import os
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,6 +83,64 @@ def test_a_global_number_tells_models_apart(monkeypatch):
 )
 def test_values_that_a_model_reaches_tell_it_apart(make):
     assert [predicted(make(s)) for s in (1.0, 2.0, 1.0, -4.0)] == [1.0, 2.0, 1.0, -4.0]
+
+
+def by_environment():
+    return float(os.environ["SCALE_OF_A_TEST"])
+
+
+def by_getenv():
+    from os import getenv
+
+    return float(getenv("SCALE_OF_A_TEST"))
+
+
+def by_file():
+    return float(np.loadtxt(FILE))
+
+
+def by_path():
+    return float(Path(FILE).read_text())
+
+
+def by_name_of_a_global():
+    return globals()["SCALE"]
+
+
+def by_import():
+    return importlib.import_module(__name__).SCALE
+
+
+OUTSIDE = [by_environment, by_getenv, by_file, by_path, by_name_of_a_global, by_import]
+FILE = ""
+
+
+@pytest.mark.parametrize("read", OUTSIDE)
+def test_what_is_read_outside_of_the_model_is_read_again(read, monkeypatch, tmp_path):
+    """The environment, files, and names that are computed while the model runs."""
+
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(read() * w * x[:, 0], 1.0), obs=y)
+
+    path = tmp_path / "scale.txt"
+    monkeypatch.setitem(globals(), "FILE", str(path))
+    for scale in (1.0, 2.0):
+        monkeypatch.setenv("SCALE_OF_A_TEST", str(scale))
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        path.write_text(str(scale))
+        assert predicted(model) == scale
+
+
+def test_a_draw_of_numpy_is_not_kept():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(np.random.default_rng().normal(), 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+    predicted(model)
+    assert not num_programs()
 
 
 def test_an_array_changed_in_place_is_seen():

@@ -335,7 +335,8 @@ def yacht_in_sentences(rows):
         if r["verdict"] != "no verdict"
     }
     told = [(1, 2, kind, prior) for prior in ("group", "fan_in") for kind in ("tanh", "relu")]
-    told.append((1, 4, "relu", "fan_in"))
+    told += [(1, 4, "relu", "fan_in"), *((1, width, "tanh", "fan_in") for width in (4, 8))]
+    told.append((2, 4, "tanh", "fan_in"))
     assert set(judged) == set(told)
     known = [judged[model] for model in told]
     yield f"{len(known)} of {len(every)} models have a verdict"
@@ -343,10 +344,10 @@ def yacht_in_sentences(rows):
     yield "log evidence {} (tanh) and {} (relu) with learned precisions, {} and {} by fan-in".format(
         *values[:4]
     )
-    yield f"relu of width 4 by fan-in, {values[4]}"
-    yield "They made {}, {}, {}, {} and {} round trips".format(
-        *(r["round_trips_fewest"] for r in known)
-    )
+    yield "relu of width 4, {}, and tanh of width 4, {}, 8, {}, and 4-4, {}".format(*values[4:])
+    *trips, last = (str(r["round_trips_fewest"]) for r in known)
+    yield f"They made {', '.join(trips)} and {last} round trips"
+    yield "of the last two is {:.2f} and {:.2f}".format(*(r["max_rhat"] for r in known[-2:]))
     integrated = [r for r in every if r["coordinates"] != "as it is"]
     others = [r for r in integrated if r["verdict"] == "no verdict"]
     apart, rhat = (_range(others, name) for name in ("replicas_differ", "max_rhat"))

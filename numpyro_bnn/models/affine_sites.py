@@ -16,6 +16,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+from numpyro_bnn.priors.outer_handlers import outside
 
 Values = dict[str, Any]
 
@@ -49,7 +50,8 @@ class SiteParts(NamedTuple):
 
     - **asked** - what the caller needs
     - **shapes** - shapes of the latent sites
-    - **candidates** - latent sites with a prior that is asked for, outside of plates
+    - **candidates** - latent sites with a prior that is asked for, outside of plates, whose value no outer
+      handler gives
     - **observed** - distribution of each observed site
     - **scaled** - observed sites whose log density a handler multiplies
     - **program** - jaxpr from the latent values to the parameters of the distributions of all sites
@@ -148,6 +150,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
         if isinstance(unwrapped(kept[name]["fn"]), asked.priors)
         and not kept[name]["cond_indep_stack"]
         and kept[name]["scale"] is None
+        and not outside(name).is_given
     ]
     families = {name: unwrapped(kept[name]["fn"]) for name in observed}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
@@ -202,8 +205,9 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
         for name in weights:
             if name not in alone:
                 raise ValueError(
-                    f"{asked.owner}: the prior of '{name}' is not {asked.prior_words}, or is inside a plate "
-                    f"or scaled. The sites that could be used are {parts.candidates}."
+                    f"{asked.owner}: the prior of '{name}' is not {asked.prior_words}, is inside a plate or "
+                    "scaled, or a handler gives its value. The sites that could be used are "
+                    f"{parts.candidates}."
                 )
     reason = trouble(parts, target, weights)
     if reason:

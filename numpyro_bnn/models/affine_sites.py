@@ -235,5 +235,6 @@ def trouble(parts: SiteParts, target: str, weights: list[str]) -> str:
 
 
 def prior_part(law: dist.Distribution, part: str) -> jax.Array:
-    """A parameter of a prior, of the shape of its site."""
-    return jnp.broadcast_to(getattr(unwrapped(law), part), law.shape())
+    """A parameter of a prior as floats, of the shape of its site."""
+    # Weights are floats, while `dist.Normal(0, 1)` keeps whole numbers.
+    return jnp.broadcast_to(1.0 * getattr(unwrapped(law), part), law.shape())

@@ -26,6 +26,7 @@ from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
+from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
 from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
@@ -67,8 +68,9 @@ class Hierarchical(Prior):
     groups) and ``"{name}/{path}.unit_precision"`` for the precisions of source units. In the non-centred
     coordinates the sampled sites are ``"{name}/{path}.base"``, standard normal (or t), and
     ``"{name}/{path}.unit_precision.base"``, Gamma with mean 1; in the collapsed ones the lowest
-    precisions above the weights are integrated out. Weights and precisions that are not sampled themselves
-    are deterministic sites, so that they are always in the draws.
+    precisions above the weights are integrated out (they are sampled where a handler scales or masks the
+    prior, or gives their values). Weights and precisions that are not sampled themselves are deterministic
+    sites, so that they are always in the draws.
 
     :param concentration: shape of the Gamma prior of the precisions.
     :param rate: its rate, so that the prior mean of a precision is concentration / rate.
@@ -259,7 +261,8 @@ def _sample_level(
     :param parameterization: the coordinates.
     :return: weights by site, and the precisions.
     """
-    if parameterization == "collapsed" and level.conjugate:
+    # The integral is that of the density as it is, over a precision that is not known.
+    if parameterization == "collapsed" and level.conjugate and outside(level.site).is_plain:
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)
     return {

@@ -21,6 +21,7 @@ from numpyro_bnn._text import Told, call_of
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.sites import altered
 from numpyro_bnn.potential.structure import blanks
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
@@ -50,6 +51,30 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
     return names
 
 
+def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str, dict]) -> None:
+    """Refuse precisions beside or above a density that a handler changes: their conditional law is another.
+
+    :param owner: the caller, for the error.
+    :param levels: precisions to draw.
+    :param model_trace: trace of the model in centred coordinates.
+    :raises ValueError: naming the sites with a density that is scaled or masked.
+    """
+    faults: dict[str, str] = {}
+    for level in levels:
+        weights = () if level.of_noise else level.members
+        for name in (level.site, *weights, *(child.site for child in level.children)):
+            fault = altered(model_trace[name])
+            if fault is not None:
+                faults[name] = fault
+    if faults:
+        named = ", ".join(f"'{name}' ({fault})" for name, fault in faults.items())
+        raise ValueError(
+            f"{owner}: handlers change the log density of {named}, and exact draws and moves are those of "
+            "the prior as it is. Leave out `handlers.scale` and `handlers.mask` around the prior, or sample "
+            'with a gradient kernel alone, such as `NUTS(bnn.parameterize(model, "centered"))`.'
+        )
+
+
 class PrecisionGibbs(Told, MCMCKernel):
     """Draws hierarchical precisions from their exact conditional laws, lowest level first.
 
@@ -66,8 +91,8 @@ class PrecisionGibbs(Told, MCMCKernel):
 
     :param model: a NumPyro model.
     :raises TypeError: if `model` is not callable.
-    :raises ValueError: when run, for sites that are no hierarchical precision, for a likelihood
-        that is scaled or masked, and outside of ``Gibbs``.
+    :raises ValueError: when run, for sites that are no hierarchical precision, for a prior, or a likelihood
+        with a precision of the noise, that is scaled or masked, and outside of ``Gibbs``.
 
     Source: Neal (1996), appendix A; the updates between levels as in his Flexible Bayesian
     Modelling software, with draws by rejection in place of adaptive rejection.
@@ -115,7 +140,9 @@ class PrecisionGibbs(Told, MCMCKernel):
 
         def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
             seeded = seed(substitute(self._model, substitute_fn=blanks(blank)), key)
-            found.update(levels_of(trace(seeded).get_trace(*args, **kwargs)))
+            sites = trace(seeded).get_trace(*args, **kwargs)
+            found.update(levels_of(sites))
+            refuse_altered("PrecisionGibbs", [found[n] for n in names & set(found)], sites)
             return key
 
         jax.eval_shape(visit, jax.random.key(0), 0.0)

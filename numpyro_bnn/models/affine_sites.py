@@ -164,6 +164,11 @@ def target_of(parts: SiteParts) -> str:
     """
     asked = parts.asked
     targets = [name for name, law in parts.observed.items() if isinstance(law, asked.families)]
+    if len(targets) > 1:
+        # Weights whose values are given are observed too, with a mean that depends on no latent site.
+        kinds = dependence(parts.program, [AFFINE] * len(parts.shapes))
+        moving = [owner for owner, kind in zip(parts.owners, kinds) if kind != CONSTANT]
+        targets = [name for name in targets if (name, asked.part) in moving]
     if len(targets) != 1:
         laws = {name: type(law).__name__ for name, law in parts.observed.items()}
         raise ValueError(

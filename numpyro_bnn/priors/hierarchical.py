@@ -69,8 +69,9 @@ class Hierarchical(Prior):
     coordinates the sampled sites are ``"{name}/{path}.base"``, standard normal (or t), and
     ``"{name}/{path}.unit_precision.base"``, Gamma with mean 1; in the collapsed ones the lowest
     precisions above the weights are integrated out (they are sampled where a handler scales or masks the
-    prior, or gives their values). Weights and precisions that are not sampled themselves are deterministic
-    sites, so that they are always in the draws.
+    prior, or gives a value). Weights and precisions that are not sampled themselves are deterministic
+    sites, so that they are always in the draws. What ``numpyro.handlers.condition`` gives a value is a sample
+    site in all coordinates.
 
     :param concentration: shape of the Gamma prior of the precisions.
     :param rate: its rate, so that the prior mean of a precision is concentration / rate.
@@ -261,8 +262,9 @@ def _sample_level(
     :param parameterization: the coordinates.
     :return: weights by site, and the precisions.
     """
-    # The integral is that of the density as it is, over a precision that is not known.
-    if parameterization == "collapsed" and level.conjugate and outside(level.site).is_plain:
+    # The integral is that of the density as it is, without given values.
+    plain = all(outside(site).is_plain for site in (level.site, *level.members))
+    if parameterization == "collapsed" and level.conjugate and plain:
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)
     return {
@@ -277,7 +279,8 @@ def _precisions(
     k = level.concentration
     first = level.arrays[0] if level.arrays else None
     units = () if first is None or first.axis is None else (sizes[first.site][first.axis],)
-    if level.parent is not None and parameterization == "noncentered":
+    relative = level.parent is not None and parameterization == "noncentered"
+    if relative and not outside(level.site).is_given:
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
@@ -316,7 +319,7 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
         each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
         return each.expand(shape).to_event(len(shape))
 
-    if parameterization != "noncentered":
+    if parameterization != "noncentered" or outside(array.site).is_given:
         return numpyro.sample(array.site, law(scale))
     base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
     return parameter(array.site, base * scale)

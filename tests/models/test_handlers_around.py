@@ -49,6 +49,7 @@ REST = {"unused": 0.0}
     [
         (INTEGRATED, REST | {"w": W}, expected()),
         (condition(INTEGRATED, {"w": W}), REST, expected()),
+        (bnn.integrate_output(condition(model, {"w": W})), REST, expected()),
         # A given weight of the output layer is not integrated.
         (condition(INTEGRATED, {"v": V}), REST | {"w": W}, expected(V)),
         (scope(INTEGRATED, prefix="a"), {"a/w": W, "a/unused": 0.0}, expected()),
@@ -59,7 +60,7 @@ REST = {"unused": 0.0}
             expected() + stats.norm.logpdf(0 * W).sum() - stats.norm.logpdf(W).sum(),
         ),
     ],
-    ids=["none", "condition hidden", "condition output", "scope", "do"],
+    ids=["none", "condition hidden", "the same inside", "condition output", "scope", "do"],
 )
 def test_a_handler_outside_has_the_density_of_one_inside(handled, values, exact):
     np.testing.assert_allclose(log_joint(handled, values), exact, rtol=1e-10)

@@ -42,11 +42,13 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
     :param model_trace: trace of the model in centred coordinates.
     :raises ValueError: if there are none.
     """
-    names = [n for n in levels_of(model_trace) if not model_trace[n]["is_observed"]]
+    names = list(levels_of(model_trace))
     if not names:
         raise ValueError(
             "PrecisionGibbs: the model has no hierarchical precision to draw. Give the network the "
-            "prior `bnn.priors.Hierarchical(…)`, or the likelihood `noise=likelihoods.Precision(…)`."
+            "prior `bnn.priors.Hierarchical(…)`, or the likelihood `noise=likelihoods.Precision(…)`. "
+            "Precisions beside weights or precisions whose values are given (`condition`) are left to the "
+            "gradient kernel; where there are no others, use one alone, such as `NUTS(model)`."
         )
     return names
 
@@ -61,8 +63,7 @@ def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str
     """
     faults: dict[str, str] = {}
     for level in levels:
-        weights = () if level.of_noise else level.members
-        for name in (level.site, *weights, *(child.site for child in level.children)):
+        for name in (level.site, *level.beside):
             fault = altered(model_trace[name])
             if fault is not None:
                 faults[name] = fault
@@ -141,7 +142,7 @@ class PrecisionGibbs(Told, MCMCKernel):
         def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
             seeded = seed(substitute(self._model, substitute_fn=blanks(blank)), key)
             sites = trace(seeded).get_trace(*args, **kwargs)
-            found.update(levels_of(sites))
+            found.update(levels_of(sites, held=kwargs[GIBBS_SITES_KWARG]))
             refuse_altered("PrecisionGibbs", [found[n] for n in names & set(found)], sites)
             return key
 
@@ -149,15 +150,12 @@ class PrecisionGibbs(Told, MCMCKernel):
         others = sorted(names - set(found))
         if others:
             raise ValueError(
-                f"PrecisionGibbs draws hierarchical precisions, and {others} are none. The model has "
-                f"{sorted(found)}; leave other sites to the block of the weights."
+                "PrecisionGibbs draws hierarchical precisions beside which no value is given (`condition`), "
+                f"and {others} are none. The model has {sorted(found)}; leave other sites to the block of "
+                "the weights."
             )
         chosen = {name: level for name, level in found.items() if name in names}
-        needed = {
-            site
-            for level in chosen.values()
-            for site in (*(() if level.of_noise else level.members), *_neighbours(level))
-        }
+        needed = {site for level in chosen.values() for site in level.beside}
         missing = sorted(needed - names - set(kwargs[GIBBS_SITES_KWARG]))
         if missing:
             raise ValueError(
@@ -209,12 +207,6 @@ class PrecisionGibbs(Told, MCMCKernel):
     def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The identity: precisions are stored as constrained values."""
         return identity
-
-
-def _neighbours(level: Level) -> Iterable[str]:
-    """Sites of the levels above and below."""
-    parents = () if level.parent is None else (level.parent,)
-    return (*parents, *(child.site for child in level.children))
 
 
 def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:

@@ -15,7 +15,6 @@ sampled beside the rest.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import NoneType
 from typing import Any
 
 import jax
@@ -200,9 +199,7 @@ class _Others(Messenger):
 
 def _refuse_scaled(target: str) -> None:
     """Refuse outer handlers that change the density which the weights are integrated out of."""
-    around = outside(target)
-    # NumPyro's `Predictive` masks with the constant False, and uses no density.
-    if around.is_scaled or not isinstance(around.mask, (bool, NoneType)):
+    if outside(target).is_altered:
         raise ValueError(
             f"integrate_output: a handler around the model scales or masks the log density of '{target}', "
             "and the weights are integrated out of the density as it is. Leave out `handlers.scale` and "

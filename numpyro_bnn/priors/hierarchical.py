@@ -263,7 +263,7 @@ def _sample_level(
     :return: weights by site, and the precisions.
     """
     # The integral is that of the density as it is, without given values.
-    plain = all(outside(site).is_plain for site in (level.site, *level.members))
+    plain = not any(any(outside(site)) for site in (level.site, *level.members))
     if parameterization == "collapsed" and level.conjugate and plain:
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)

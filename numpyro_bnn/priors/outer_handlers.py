@@ -5,7 +5,8 @@ from other sites (non-centred ones) or integrated out are not such sites, and th
 by in silence. Code that decides which sites to sample therefore asks here first.
 """
 
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import NamedTuple
 
 import numpyro
 import numpyro.distributions as dist
@@ -17,18 +18,11 @@ class Outside(NamedTuple):
     """What handlers around a model do to one of its sites.
 
     - **is_given** - whether one gives the site its value (``condition``, ``do``)
-    - **is_scaled** - whether one multiplies its log density (``scale``)
-    - **mask** - the mask on its log density (``mask``); None without one
+    - **is_altered** - whether one changes its log density (``scale``, or ``mask`` with an array)
     """
 
     is_given: bool
-    is_scaled: bool
-    mask: Any
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the site is sampled with the density that its distribution has."""
-        return not self.is_given and not self.is_scaled and self.mask is None
+    is_altered: bool
 
 
 def outside(site: str) -> Outside:
@@ -56,5 +50,6 @@ def outside(site: str) -> Outside:
             message["is_observed"] |= message["name"] in (handler.data or {})
         elif isinstance(handler, (condition, scale, scope)):
             handler.process_message(message)
-    is_scaled = message["scale"] is not None
-    return Outside(bool(message["is_observed"]), is_scaled, numpyro.get_mask())
+    # NumPyro's `Predictive` masks every model with the constant False, and uses no density.
+    is_masked = not isinstance(numpyro.get_mask(), (bool, NoneType))
+    return Outside(bool(message["is_observed"]), message["scale"] is not None or is_masked)

@@ -138,7 +138,7 @@ ROWS = {
         chunked_likelihood starts
     """,
     "priors": """
-        coordinates precision_conditionals pytree_paths
+        coordinates outer_handlers precision_conditionals pytree_paths
         paths
         base integrated_weights layer_patterns
         hierarchical horseshoe independent

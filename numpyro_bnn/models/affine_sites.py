@@ -16,6 +16,7 @@ from numpyro.infer import init_to_sample
 
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
+from numpyro_bnn.priors.outer_handlers import outside
 
 Values = dict[str, Any]
 
@@ -49,7 +50,8 @@ class SiteParts(NamedTuple):
 
     - **asked** - what the caller needs
     - **shapes** - shapes of the latent sites
-    - **candidates** - latent sites with a prior that is asked for, outside of plates
+    - **candidates** - latent sites with a prior that is asked for, outside of plates, whose value no outer
+      handler gives
     - **observed** - distribution of each observed site
     - **scaled** - observed sites whose log density a handler multiplies
     - **program** - jaxpr from the latent values to the parameters of the distributions of all sites
@@ -148,6 +150,7 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
         if isinstance(unwrapped(kept[name]["fn"]), asked.priors)
         and not kept[name]["cond_indep_stack"]
         and kept[name]["scale"] is None
+        and not outside(name).is_given
     ]
     families = {name: unwrapped(kept[name]["fn"]) for name in observed}
     scaled = [name for name in observed if kept[name]["scale"] is not None]
@@ -161,6 +164,11 @@ def target_of(parts: SiteParts) -> str:
     """
     asked = parts.asked
     targets = [name for name, law in parts.observed.items() if isinstance(law, asked.families)]
+    if len(targets) > 1:
+        # Weights whose values are given are observed too, with a mean that depends on no latent site.
+        kinds = dependence(parts.program, [AFFINE] * len(parts.shapes))
+        moving = [owner for owner, kind in zip(parts.owners, kinds) if kind != CONSTANT]
+        targets = [name for name in targets if (name, asked.part) in moving]
     if len(targets) != 1:
         laws = {name: type(law).__name__ for name, law in parts.observed.items()}
         raise ValueError(
@@ -202,8 +210,9 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
         for name in weights:
             if name not in alone:
                 raise ValueError(
-                    f"{asked.owner}: the prior of '{name}' is not {asked.prior_words}, or is inside a plate "
-                    f"or scaled. The sites that could be used are {parts.candidates}."
+                    f"{asked.owner}: the prior of '{name}' is not {asked.prior_words}, is inside a plate or "
+                    "scaled, or a handler gives its value. The sites that could be used are "
+                    f"{parts.candidates}."
                 )
     reason = trouble(parts, target, weights)
     if reason:
@@ -231,5 +240,6 @@ def trouble(parts: SiteParts, target: str, weights: list[str]) -> str:
 
 
 def prior_part(law: dist.Distribution, part: str) -> jax.Array:
-    """A parameter of a prior, of the shape of its site."""
-    return jnp.broadcast_to(getattr(unwrapped(law), part), law.shape())
+    """A parameter of a prior as floats, of the shape of its site."""
+    # Weights are floats, while `dist.Normal(0, 1)` keeps whole numbers.
+    return jnp.broadcast_to(1.0 * getattr(unwrapped(law), part), law.shape())

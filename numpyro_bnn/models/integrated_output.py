@@ -40,6 +40,7 @@ from numpyro_bnn.models.affine_sites import (
 )
 from numpyro_bnn.priors.base import is_parameter, parameter
 from numpyro_bnn.priors.integrated_weights import key_of
+from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.precision_conditionals import UNITS, Level
 
 _GAUSSIAN = Asked(
@@ -53,7 +54,8 @@ _GAUSSIAN = Asked(
     for_other_laws="Use the model as it is.",
     why_unscaled="a scaled law no longer integrates",
     of_other_priors="priors of Student's t and collapsed coordinates are not Gaussian (use "
-    '`parameterize(model, "noncentered")`)',
+    '`parameterize(model, "noncentered")`), and weights whose values are given (`condition`) are not '
+    "integrated",
 )
 
 
@@ -68,13 +70,15 @@ class integrate_output(Messenger):
     integrated out, so that its path and its evidence are those of the model itself.
     A gradient costs that of the model and about 10 n p² operations more, for n targets and p weights.
 
-    Without a target it does nothing.
+    Without a target it does nothing. ``numpyro.handlers.condition`` around it does what it does inside: a
+    weight whose value is given is not integrated.
 
     :param fn: the model.
     :param sites: names of the sites to integrate out; default: every latent site with a Gaussian
         prior, outside of plates, that the mean is affine in.
     :raises ValueError: when the model is called: where no such site is left, several sites are
-        observed, the target is not Gaussian or t, or the mean is not affine in all of them at once.
+        observed, the target is not Gaussian or t, the mean is not affine in all of them at once, or a
+        handler scales or masks the density.
 
     >>> import jax.numpy as jnp, numpyro_bnn as bnn
     >>> x, y = jnp.ones((3, 1)), jnp.arange(3.)
@@ -107,6 +111,7 @@ class integrate_output(Messenger):
         if not parts.observed:
             return model()
         target = target_of(parts)
+        _refuse_scaled(target)
         weights = chosen(parts, target, self.sites)
         others = _Others(weights, target)
         with others:
@@ -147,7 +152,7 @@ class integrate_output(Messenger):
 class _Others(Messenger):
     """Handler that samples all other sites, and hides integrated weights and target from outer handlers.
 
-    - **values** - values of the sites that are sampled
+    - **values** - values of the sites that are sampled, or given by an outer handler
     - **priors** - prior distributions of the integrated weights
     - **law**, **observed** - distribution and values of the target
     """
@@ -172,13 +177,16 @@ class _Others(Messenger):
         elif msg["name"] == self.target:
             self.law, self.observed = msg["fn"], msg["value"]
             msg["stop"] = True
-        elif self._governs(msg["infer"].get("hierarchy")):
-            # Its conditional distribution has changed: Gibbs draws of precisions must not use the old one.
-            msg["infer"] = {k: v for k, v in msg["infer"].items() if k != "hierarchy"}
+        elif not msg["is_observed"]:
+            # Outer handlers may rename the site (`scope`, `do`) and give it a value.
+            msg["name_inside"] = msg["name"]
+            if self._governs(msg["infer"].get("hierarchy")):
+                # Its conditional distribution has changed: Gibbs draws of precisions must not use it.
+                msg["infer"] = {k: v for k, v in msg["infer"].items() if k != "hierarchy"}
 
     def postprocess_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and not msg["is_observed"] and msg["name"] not in self.weights:
-            self.values[msg["name"]] = msg["value"]
+        if "name_inside" in msg:
+            self.values[msg["name_inside"]] = jnp.asarray(msg["value"])
 
     def _governs(self, level: Any) -> bool:
         """Whether a level is one above integrated weights, or above the target's noise."""
@@ -187,6 +195,16 @@ class _Others(Messenger):
         below = {*level.members, *(child.site.removesuffix(UNITS) for child in level.children)}
         integrated = {name.removesuffix(".base") for name in self.weights}
         return level.of_noise or bool(below & integrated)
+
+
+def _refuse_scaled(target: str) -> None:
+    """Refuse outer handlers that change the density which the weights are integrated out of."""
+    if outside(target).is_altered:
+        raise ValueError(
+            f"integrate_output: a handler around the model scales or masks the log density of '{target}', "
+            "and the weights are integrated out of the density as it is. Leave out `handlers.scale` and "
+            "`handlers.mask`, or put them around the model without `integrate_output`."
+        )
 
 
 def _noise(target: str, law: dist.Distribution, shape: tuple[int, ...]) -> jax.Array:

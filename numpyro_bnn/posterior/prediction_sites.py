@@ -72,6 +72,8 @@ def target_of(structure: Structure, samples: Collection[str], site: str | None) 
     without = [
         n for n in sites if n not in samples and not n.startswith(weights) and not sites[n].factor
     ]
+    # A site that `condition` gives a value keeps it, while the target of `model(x)` has none.
+    without = [n for n in without if not sites[n].observed] or without
     computed = [name for name in structure.deterministic if name not in structure.parameters]
     if site is not None:
         known = [name for name in sites if not sites[name].factor] + computed

@@ -1,8 +1,26 @@
 """Sites and plates of a model, described by their shapes."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from numpyro.distributions import MaskedDistribution
 
 from numpyro_bnn.priors.precision_conditionals import Level, largest_likely
+
+
+def altered(site: Mapping[str, Any]) -> str | None:
+    """How handlers change the log density of a sample site: ``"masked"``, ``"scaled"``, or None.
+
+    :param site: the site in a trace.
+    """
+    if site["scale"] is not None:
+        return "scaled"
+    law = site["fn"]
+    while law is not None:
+        if isinstance(law, MaskedDistribution):
+            return "masked"
+        law = getattr(law, "base_dist", None)
+    return None
 
 
 class Plate(NamedTuple):

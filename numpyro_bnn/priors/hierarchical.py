@@ -26,6 +26,7 @@ from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
+from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
 from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
@@ -67,8 +68,10 @@ class Hierarchical(Prior):
     groups) and ``"{name}/{path}.unit_precision"`` for the precisions of source units. In the non-centred
     coordinates the sampled sites are ``"{name}/{path}.base"``, standard normal (or t), and
     ``"{name}/{path}.unit_precision.base"``, Gamma with mean 1; in the collapsed ones the lowest
-    precisions above the weights are integrated out. Weights and precisions that are not sampled themselves
-    are deterministic sites, so that they are always in the draws.
+    precisions above the weights are integrated out (they are sampled where a handler scales or masks the
+    prior, or gives a value). Weights and precisions that are not sampled themselves are deterministic
+    sites, so that they are always in the draws. What ``numpyro.handlers.condition`` gives a value is a sample
+    site in all coordinates.
 
     :param concentration: shape of the Gamma prior of the precisions.
     :param rate: its rate, so that the prior mean of a precision is concentration / rate.
@@ -259,7 +262,9 @@ def _sample_level(
     :param parameterization: the coordinates.
     :return: weights by site, and the precisions.
     """
-    if parameterization == "collapsed" and level.conjugate:
+    # The integral is that of the density as it is, without given values.
+    plain = not any(any(outside(site)) for site in (level.site, *level.members))
+    if parameterization == "collapsed" and level.conjugate and plain:
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)
     return {
@@ -274,7 +279,8 @@ def _precisions(
     k = level.concentration
     first = level.arrays[0] if level.arrays else None
     units = () if first is None or first.axis is None else (sizes[first.site][first.axis],)
-    if level.parent is not None and parameterization == "noncentered":
+    relative = level.parent is not None and parameterization == "noncentered"
+    if relative and not outside(level.site).is_given:
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
@@ -313,7 +319,7 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
         each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
         return each.expand(shape).to_event(len(shape))
 
-    if parameterization != "noncentered":
+    if parameterization != "noncentered" or outside(array.site).is_given:
         return numpyro.sample(array.site, law(scale))
     base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
     return parameter(array.site, base * scale)

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 
 from numpyro_bnn.priors.base import Prior, parameter, positive
 from numpyro_bnn.priors.coordinates import Standardized
+from numpyro_bnn.priors.outer_handlers import outside
 from numpyro_bnn.priors.paths import Shape, Shapes, site_name
 
 
@@ -58,6 +59,8 @@ class Horseshoe(Prior):
             f"{site}.slab_variance", dist.InverseGamma(half_df, half_df * self.slab_scale**2)
         )
         scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
+        if outside(site).is_given:
+            return numpyro.sample(site, each(dist.Normal(0.0, scale)))
         base = numpyro.sample(
             f"{site}.base", each(dist.Normal(0.0, 1.0)), infer={"hierarchy": Standardized(scale)}
         )

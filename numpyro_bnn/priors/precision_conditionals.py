@@ -14,7 +14,7 @@ and discarded.
 Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3 and A.4.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 import jax
@@ -94,6 +94,13 @@ class Level(NamedTuple):
     def members(self) -> tuple[str, ...]:
         """Names of the arrays."""
         return tuple(array.site for array in self.arrays)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Names of the weights, and of the precisions above and below, that its conditional depends on."""
+        weights = () if self.of_noise else self.members
+        parents = () if self.parent is None else (self.parent,)
+        return (*weights, *parents, *(child.site for child in self.children))
 
     @property
     def conjugate(self) -> bool:
@@ -180,14 +187,24 @@ class Level(NamedTuple):
         )
 
 
-def levels_of(model_trace: Mapping[str, dict]) -> dict[str, Level]:
-    """The hierarchical precisions sampled in a trace, the lowest levels first."""
+def levels_of(model_trace: Mapping[str, dict], held: Container[str] = ()) -> dict[str, Level]:
+    """The hierarchical precisions sampled in a trace, the lowest levels first.
+
+    Where one of a group of weights and precisions has a given value (``numpyro.handlers.condition``), all
+    precisions of the group are left out, and are sampled as sites of their own.
+
+    :param held: sites that are observed in the trace because NumPyro's ``Gibbs`` holds them for a while.
+    """
     levels = {}
     for name, site in model_trace.items():
         if site["type"] == "sample" and isinstance(site["infer"].get("hierarchy"), Level):
             level = site["infer"]["hierarchy"]
             prefix = name.removesuffix(level.site)
             levels[name] = level.renamed(lambda own, prefix=prefix: prefix + own)
+    given = {n for n, site in model_trace.items() if site.get("is_observed") and n not in held}
+    while lost := [n for n, level in levels.items() if given.intersection((n, *level.beside))]:
+        given.update(lost)
+        levels = {name: level for name, level in levels.items() if name not in given}
     return dict(sorted(levels.items(), key=lambda item: len(item[1].children)))
 
 

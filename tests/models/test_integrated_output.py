@@ -305,3 +305,14 @@ def test_exact_draws_of_the_other_precisions_still_fit():
         "net/Dense_0.kernel.precision",
         "net/Dense_0.bias.precision",
     }
+
+
+@pytest.mark.parametrize("prior", [bnn.priors.Normal, lambda scale: dist.Normal(0 * scale, scale)])
+def test_whole_numbers_in_a_prior_are_the_same_numbers(prior):
+    def energy(scale):
+        model = bnn.regression(bnn.MLP((2,), 1), prior(scale), integrate_output=True)
+        potential = bnn.potential_of(model, *data())
+        sites = potential.structure.sites
+        return potential({n: jnp.full(sites[n].shape, 0.3) for n in potential.structure.latent})
+
+    assert energy(2) == energy(2.0)

@@ -26,7 +26,7 @@ from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.structure import structure_of
 from numpyro_bnn.potential.tempered_likelihood import tempered_likelihood
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
-from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model
+from numpyro_bnn.samplers.gibbs.precision_gibbs import centered_model, refuse_altered
 from numpyro_bnn.samplers.gibbs.precision_redraw import redrawn
 
 
@@ -51,8 +51,11 @@ class Bound(Told):
         return seed(substitute(self.model, data=values), jax.random.key(0))
 
     def sites(self, values: Values) -> dict[str, dict]:
-        """The trace at constrained values."""
-        return trace(self._at(values)).get_trace(*self.args, **self.kwargs)
+        """The trace at constrained values.
+
+        :raises ValueError: if handlers scale or mask a hierarchical prior.
+        """
+        return _unaltered(trace(self._at(values)).get_trace(*self.args, **self.kwargs))
 
     @property
     def latent(self) -> list[str]:
@@ -65,8 +68,7 @@ class Bound(Told):
         :param owner: the move that calls, for the error.
         :raises ValueError: if there are none.
         """
-        every = levels_of(self.sites(values))
-        levels = {name: level for name, level in every.items() if not level.of_noise}
+        levels = _levels_of_weights(self.sites(values))
         if not levels:
             raise ValueError(
                 f"{owner}: the model has no hierarchical precision. Give the network the prior "
@@ -75,11 +77,25 @@ class Bound(Told):
         return levels
 
     def log_joint(self, values: Values) -> jax.Array:
-        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood."""
+        """log p(θ) p(y | θ)^b at constrained values, in nats, with b the power of the likelihood.
+
+        :raises ValueError: if handlers scale or mask a hierarchical prior.
+        """
         logs, sites = compute_log_probs(self._at(values), self.args, self.kwargs, {})
+        _unaltered(sites)
         observed = {name: -logs.pop(name) for name in list(logs) if sites[name]["is_observed"]}
         likelihood = tempered_likelihood(observed, sites)
         return sum(logs.values(), start=jnp.zeros(())) - likelihood(self.power)
+
+
+def _levels_of_weights(sites: dict[str, dict]) -> dict[str, Level]:
+    return {name: level for name, level in levels_of(sites).items() if not level.of_noise}
+
+
+def _unaltered(sites: dict[str, dict]) -> dict[str, dict]:
+    """A trace, refused where a hierarchical prior has other posteriors in other coordinates."""
+    refuse_altered("Interleaved", _levels_of_weights(sites).values(), sites)
+    return sites
 
 
 class Move(Protocol):

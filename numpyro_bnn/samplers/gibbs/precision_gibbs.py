@@ -21,6 +21,7 @@ from numpyro_bnn._text import Told, call_of
 from numpyro_bnn.data.arguments import refuse_network
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.potential.potential import Values
+from numpyro_bnn.potential.sites import altered
 from numpyro_bnn.potential.structure import blanks
 from numpyro_bnn.priors.coordinates import parameterize
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
@@ -41,13 +42,38 @@ def precision_sites(model_trace: Mapping[str, dict]) -> list[str]:
     :param model_trace: trace of the model in centred coordinates.
     :raises ValueError: if there are none.
     """
-    names = [n for n in levels_of(model_trace) if not model_trace[n]["is_observed"]]
+    names = list(levels_of(model_trace))
     if not names:
         raise ValueError(
             "PrecisionGibbs: the model has no hierarchical precision to draw. Give the network the "
-            "prior `bnn.priors.Hierarchical(…)`, or the likelihood `noise=likelihoods.Precision(…)`."
+            "prior `bnn.priors.Hierarchical(…)`, or the likelihood `noise=likelihoods.Precision(…)`. "
+            "Precisions beside weights or precisions whose values are given (`condition`) are left to the "
+            "gradient kernel; where there are no others, use one alone, such as `NUTS(model)`."
         )
     return names
+
+
+def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str, dict]) -> None:
+    """Refuse precisions beside or above a density that a handler changes: their conditional law is another.
+
+    :param owner: the caller, for the error.
+    :param levels: precisions to draw.
+    :param model_trace: trace of the model in centred coordinates.
+    :raises ValueError: naming the sites with a density that is scaled or masked.
+    """
+    faults: dict[str, str] = {}
+    for level in levels:
+        for name in (level.site, *level.beside):
+            fault = altered(model_trace[name])
+            if fault is not None:
+                faults[name] = fault
+    if faults:
+        named = ", ".join(f"'{name}' ({fault})" for name, fault in faults.items())
+        raise ValueError(
+            f"{owner}: handlers change the log density of {named}, and exact draws and moves are those of "
+            "the prior as it is. Leave out `handlers.scale` and `handlers.mask` around the prior, or sample "
+            'with a gradient kernel alone, such as `NUTS(bnn.parameterize(model, "centered"))`.'
+        )
 
 
 class PrecisionGibbs(Told, MCMCKernel):
@@ -66,8 +92,8 @@ class PrecisionGibbs(Told, MCMCKernel):
 
     :param model: a NumPyro model.
     :raises TypeError: if `model` is not callable.
-    :raises ValueError: when run, for sites that are no hierarchical precision, for a likelihood
-        that is scaled or masked, and outside of ``Gibbs``.
+    :raises ValueError: when run, for sites that are no hierarchical precision, for a prior, or a likelihood
+        with a precision of the noise, that is scaled or masked, and outside of ``Gibbs``.
 
     Source: Neal (1996), appendix A; the updates between levels as in his Flexible Bayesian
     Modelling software, with draws by rejection in place of adaptive rejection.
@@ -115,22 +141,21 @@ class PrecisionGibbs(Told, MCMCKernel):
 
         def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
             seeded = seed(substitute(self._model, substitute_fn=blanks(blank)), key)
-            found.update(levels_of(trace(seeded).get_trace(*args, **kwargs)))
+            sites = trace(seeded).get_trace(*args, **kwargs)
+            found.update(levels_of(sites, held=kwargs[GIBBS_SITES_KWARG]))
+            refuse_altered("PrecisionGibbs", [found[n] for n in names & set(found)], sites)
             return key
 
         jax.eval_shape(visit, jax.random.key(0), 0.0)
         others = sorted(names - set(found))
         if others:
             raise ValueError(
-                f"PrecisionGibbs draws hierarchical precisions, and {others} are none. The model has "
-                f"{sorted(found)}; leave other sites to the block of the weights."
+                "PrecisionGibbs draws hierarchical precisions beside which no value is given (`condition`), "
+                f"and {others} are none. The model has {sorted(found)}; leave other sites to the block of "
+                "the weights."
             )
         chosen = {name: level for name, level in found.items() if name in names}
-        needed = {
-            site
-            for level in chosen.values()
-            for site in (*(() if level.of_noise else level.members), *_neighbours(level))
-        }
+        needed = {site for level in chosen.values() for site in level.beside}
         missing = sorted(needed - names - set(kwargs[GIBBS_SITES_KWARG]))
         if missing:
             raise ValueError(
@@ -182,12 +207,6 @@ class PrecisionGibbs(Told, MCMCKernel):
     def get_constrain_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
         """The identity: precisions are stored as constrained values."""
         return identity
-
-
-def _neighbours(level: Level) -> Iterable[str]:
-    """Sites of the levels above and below."""
-    parents = () if level.parent is None else (level.parent,)
-    return (*parents, *(child.site for child in level.children))
 
 
 def _standard_residual(name: str, site: dict[str, Any]) -> jax.Array:

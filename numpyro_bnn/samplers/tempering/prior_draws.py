@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
-from numpyro.distributions import MaskedDistribution, Normal
+from numpyro.distributions import Normal
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import init_to_uniform
 
 from numpyro_bnn.distributions.gamma import standard_gamma
 from numpyro_bnn.potential.potential import Potential, Values
-from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.sites import Structure, altered
 from numpyro_bnn.samplers.sgmcmc.noise import normal_like
 
 # Starts come from the best of so many prior draws a rung.
@@ -102,13 +102,10 @@ def refuse_improper(potential: Potential) -> None:
     def value(site: dict[str, Any]) -> Any:
         if site["type"] != "sample" or site["is_observed"]:
             return None
-        name, distribution = site["name"], site["fn"]
-        while distribution is not None:
-            if isinstance(distribution, MaskedDistribution):
-                faults[name] = "masked"
-            distribution = getattr(distribution, "base_dist", None)
-        if site["scale"] is not None:
-            faults[name] = "scaled"
+        name = site["name"]
+        fault = altered(site)
+        if fault is not None:
+            faults[name] = fault
         try:
             return site["fn"](**site["kwargs"])
         except NotImplementedError:

@@ -6,6 +6,7 @@ import nets
 import numpy as np
 import pytest
 from exact_draws import exact_draw
+from numpyro.handlers import mask, scale
 from numpyro.infer import HMC, NUTS
 from scipy import stats
 
@@ -260,3 +261,21 @@ def test_moves_after_a_kernel_of_this_package(kernel):
 def test_fields_of_hmc_are_kept_with_moves_around_it():
     kernel = Interleaved(NUTS(model_with(jnp.tanh)), [PrecisionRedraw()])
     assert {"diverging", "num_steps", "energy"} <= set(kernel.default_fields)
+
+
+@pytest.mark.parametrize("handler", [scale(scale=3.0), mask(mask=False)])
+@pytest.mark.parametrize("move", [RidgeScaling(), PrecisionRedraw(), RESCALING, REFRESH])
+def test_a_hierarchical_prior_that_is_scaled_or_masked_is_refused(move, handler):
+    """The posterior in the coordinates of a move would not be that in the coordinates of a kernel."""
+
+    def model(x, y=None):
+        with handler:
+            net = bnn.random_module("net", bnn.MLP([3], 2), PRIOR, x[:1])
+        likelihoods.gaussian(net, y, x=x, noise=NOISE)
+
+    y = jnp.zeros((2, 2))
+    shapes = bnn.potential_of(bnn.parameterize(model, "centered"), X, y).structure.sites
+    values = {name: jnp.ones(site.shape) for name, site in shapes.items() if name != "y"}
+    fault = "scaled" if isinstance(handler, scale) else "masked"
+    with pytest.raises(ValueError, match=rf"'{FIRST}' \({fault}\)"):
+        jax.eval_shape(lambda key: move(key, values, Bound(model, (X, y), {})), jax.random.key(0))

@@ -95,6 +95,17 @@ def test_its_chains_have_the_moments_of_the_posterior(kind, prior):
         np.testing.assert_array_less(np.abs(of_chains.mean(0) - expected), 4.5 * error)
 
 
+@pytest.mark.parametrize("prior", [dist.Normal, partial(dist.StudentT, 5)])
+def test_whole_numbers_in_a_prior_are_the_same_numbers(prior):
+    y = labels("bernoulli")
+
+    def drawn(*numbers):
+        bound = Bound(partial(linear, prior=prior(*numbers)), (X, y), {})
+        return OutputLayerGibbs()(jax.random.key(0), {"w": jnp.ones(3)}, bound)["w"]
+
+    np.testing.assert_array_equal(drawn(0, 2), drawn(0.0, 2.0))
+
+
 WIDTH = priors.Hierarchical.width
 KERNEL = "net/Dense_1.kernel"
 PRIOR = priors.ByPath(

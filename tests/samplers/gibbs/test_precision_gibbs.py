@@ -239,8 +239,8 @@ def test_a_model_without_hierarchical_precisions_is_refused(data):
 def test_noise_of_a_likelihood_that_is_scaled_is_refused(data):
     def scaled(x, y):
         net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
-        with numpyro.handlers.scale(scale=0.5):
-            likelihoods.gaussian(net, y, x=x, noise=likelihoods.Precision())
+        half = jnp.full(len(x), 0.5)
+        likelihoods.gaussian(net, y, x=x, noise=likelihoods.Precision(), weights=half)
 
     kernel = bnn.neal(scaled, step_size=0.1)
 
@@ -251,6 +251,30 @@ def test_noise_of_a_likelihood_that_is_scaled_is_refused(data):
     state = jax.eval_shape(begun, jax.random.key(0))
     with pytest.raises(ValueError, match="'y' is scaled, masked or subsampled"):
         jax.eval_shape(lambda state: kernel.sample(state, data, {}), state)
+
+
+@pytest.mark.parametrize("handler", [handlers.scale(scale=3.0), handlers.mask(mask=False)])
+@pytest.mark.parametrize("around", ["prior", "noise", "model"])
+def test_a_prior_that_is_scaled_or_masked_is_refused(data, handler, around):
+    def inside(x, y):
+        with handler:
+            net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
+        likelihoods.gaussian(net, y, x=x, noise=SIGMA)
+
+    def of_noise(x, y):
+        net = bnn.random_module("net", nets.Linear(), priors.Hierarchical(), x[:1])
+        with handler:
+            likelihoods.gaussian(net, y, x=x, noise=likelihoods.Precision())
+
+    def outside(x, y):
+        with handler:
+            linear(x, y)
+
+    kernel = bnn.neal({"prior": inside, "noise": of_noise, "model": outside}[around], step_size=0.1)
+    fault = "scaled" if isinstance(handler, handlers.scale) else "masked"
+    site = "y.precision" if around == "noise" else "net/Dense_0.kernel"
+    with pytest.raises(ValueError, match=rf"PrecisionGibbs: .*'{site}' \({fault}\)"):
+        jax.eval_shape(lambda key: kernel.init(key, 0, None, data, {}), jax.random.key(0))
 
 
 def test_a_level_of_outputs_needs_outputs(data):

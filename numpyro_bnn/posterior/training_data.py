@@ -74,7 +74,8 @@ def training_data(
         run have at the given rows.
     """
     known = TrainingData()
-    given = _by_place(model, *arguments_of(run))
+    # Of data on the host only the rows that are given are looked at.
+    given = {} if holds_host_rows(run) else _by_place(model, *arguments_of(run))
     if given:
         known = TrainingData(given.get(0)) if model is None else _data_of(model, given)
     if x is None:
@@ -179,7 +180,7 @@ def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     targets = {n: frozenset[Place]().union(*parts) - of_laws for n, parts in made.items()}
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
-    found = {name: np.asarray(value) for name, (value, _) in values.items()}
+    found = {name: np.asarray(values[name][0]) for name in sites}
     if is_ready:
         found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
     taken_out = frozenset[Place]().union(*targets.values())

@@ -22,7 +22,7 @@ from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.distribution_functions import distribution_function
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, is_finished
+from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -84,14 +84,12 @@ def predict(
             f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
             f"model, samples and x. Write {_CALL}"
         )
-    args, _ = arguments_of(samples)
-    fitted = args[0] if args else None
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
-    options: dict[str, Any] = {"batch_size": batch_size, "site": site, "fitted": fitted}
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
     if isinstance(samples, Draws):
         return predict_with(samples, x, {}, **options)
     return Predictor(model, x, **options)(samples)
@@ -111,7 +109,8 @@ def predict_with(
     model: Any = draws.model
     check_columns("predict", "x", draws.info.get("columns", []), x)
     check_row_shapes("predict", "x", draws.info, as_arrays(model, (x,), {})[0][0])
-    return Predictor(model, x, others=others, **options)(draws)
+    fitted = draws.info.get("fitted_rows")
+    return Predictor(model, x, fitted=fitted, others=others, **options)(draws)
 
 
 class Predictor:
@@ -122,7 +121,7 @@ class Predictor:
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
     :param site: the site to predict, see :func:`predict`.
-    :param fitted: the training inputs, where they are known.
+    :param fitted: the training inputs or their fingerprint, where they are known.
     :param others: further arguments of the model by place in the call, such as an offset. Arrays as long as
         `x` go with its rows.
     :raises ValueError: if inputs have no rows.
@@ -136,7 +135,7 @@ class Predictor:
         *,
         batch_size: int = 1000,
         site: str | None = None,
-        fitted: PyTree | None = None,
+        fitted: PyTree | str | None = None,
         others: Mapping[Place, PyTree] | None = None,
     ) -> None:
         self.batch_size = check_whole("predict", "batch_size", batch_size)

@@ -323,7 +323,7 @@ def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
     """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
     base = unwrapped(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
-        shape = (*fn.batch_shape, base.probs.shape[-1])
+        shape = (*fn.batch_shape, *fn.event_shape, base.probs.shape[-1])
         return {"probs": jnp.broadcast_to(base.probs, shape)}
     if isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits)):
         p = jnp.broadcast_to(base.probs, fn.batch_shape + fn.event_shape)

@@ -250,6 +250,19 @@ def test_draws_that_are_doubted():
         assert words in " ".join(check.doubts)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.2])
+def test_chains_that_do_not_move_are_doubted(apart):
+    values = np.zeros((2, 200, 4)) + apart * np.arange(2)[:, None, None]
+    check = bnn.check_fit(of_values(values, linear_gaussian.model), X, Y)
+    assert not check.believable
+    said = " ".join(check.doubts)
+    if apart:
+        assert "Pareto k̂ above" in said
+        assert "The chains disagree" in said
+    else:
+        assert "The chains are too short, or move too slowly" in said
+
+
 def test_the_bias_of_a_sampler_is_named():
     draws = bnn.Draws(dict(exact_draws()[0]), linear_gaussian.model, info={"kernel": "BAOAB"})
     check = bnn.check_fit(draws, X, Y)

@@ -99,8 +99,10 @@ def target_of(structure: Structure, samples: Collection[str], site: str | None) 
             f"as `model(x)`, so {_SIGNATURE}. {_BY_SITE}.{there}"
         )
     raise ValueError(
-        f"predict: the sites {without} have no draws, so which is the target? Name it with "
-        "`site=`, and give draws for the others: they would come from the prior."
+        f"predict: the sites {without} have no draws, so which is the target? `predict`, `diagnose`, "
+        "`stack`, `export` and `check_fit` take its name as `site=`; functions without it, such as "
+        "`calibrate` and `thin`, take a model with one target. Give draws for latent sites: they would come "
+        "from the prior."
     )
 
 

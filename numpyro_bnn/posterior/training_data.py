@@ -16,6 +16,7 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, innermost, prepared
 from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import blanks, structure_of
@@ -57,7 +58,7 @@ def call_with(arguments: Mapping[Place, PyTree]) -> tuple[tuple, dict[str, PyTre
 def training_data(
     owner: str,
     model: Callable | None,
-    run: Any,
+    run: Run | None,
     x: PyTree = None,
     y: Any = None,
     site: str | None = None,
@@ -88,7 +89,7 @@ def training_data(
     return TrainingData(x) if model is None else _data_of(model, arguments)
 
 
-def holds_host_rows(run: Any) -> bool:
+def holds_host_rows(run: Run | None) -> bool:
     """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`).
 
     :param run: as :func:`training_data` takes it.

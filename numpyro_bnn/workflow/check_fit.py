@@ -58,7 +58,8 @@ def check_fit(
     arrays of draws × rows.
 
     :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, or draws with a model.
-    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough.
+    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough, unless the
+        model has other arguments by row, such as an offset, which are known in the run alone.
     :param y: their targets.
     :param model: the model, where `run` does not carry one.
     :param key: for the data that the model makes; default ``jax.random.key(0)``.

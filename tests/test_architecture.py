@@ -122,7 +122,7 @@ ROWS = {
     "posterior": """
         fitted
         draws
-        archive leave_one_out mixture_quantiles prediction_sites
+        archive leave_one_out mixture_quantiles prediction_sites training_data
         predictive_draws
         predictions
         exported log_prior stacking thinning

@@ -41,12 +41,18 @@ class Prepared:
     y_scale: ArrayLike = 1.0
 
 
-def taken(data: PyTree, rows: slice | Array) -> PyTree:
+def taken(data: PyTree, rows: slice | Array, size: int | None = None) -> PyTree:
     """Some rows of the inputs, an array or a pytree of arrays; scalars stay as they are.
 
     :param rows: a slice, or row numbers.
+    :param size: number of rows; an array of another length is no array of rows, and stays as it is.
     """
-    return jax.tree.map(lambda leaf: leaf[rows] if jnp.ndim(leaf) else leaf, data)
+
+    def of(leaf: Any) -> Any:
+        shape = np.shape(leaf)
+        return leaf[rows] if shape and size in (None, shape[0]) else leaf
+
+    return jax.tree.map(of, data)
 
 
 class Column:

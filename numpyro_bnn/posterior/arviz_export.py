@@ -7,7 +7,6 @@ A site ``"net/Dense_0.kernel"`` becomes the variable ``"net.Dense_0.kernel"``, b
 ``DataTree`` read a slash as a path; the attribute ``site`` of the variable keeps its own name.
 """
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +17,15 @@ import jax
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
-from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
-from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups, TrainingData
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of, one_draw
-from numpyro_bnn.posterior.fitted import arguments_of, targets_of
+from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
+from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.potential.compiled_arguments import Arguments
-from numpyro_bnn.potential.structure import structure_of
-from numpyro_bnn.potential.without_subsampling import all_rows
+from numpyro_bnn.posterior.training_data import TrainingData, training_data
 from numpyro_bnn.samplers.suspects import warn_of_use
-from numpyro_bnn.storage.shared_programs import Traced, compiled
 
 # Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
@@ -139,14 +134,14 @@ def to_inference_data(
     key = _key(key, rng_key)
     groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)
-    groups.add_posterior(known_x, list(training.observed), base_sites)
+    groups.add_posterior(known_x, training.others, list(training.observed), base_sites)
     groups.add_sample_stats()
     targets: list[str | None] = list(training.observed) or [None]
     made: dict[str | None, Predictions] = {}
     if training.x is not None:
         if posterior_predictive and draws.model is not None:
             made = groups.add_predictions(
-                "posterior_predictive", "", training.x, targets, key, batch_size
+                "posterior_predictive", "", training.x, training.others, targets, key, batch_size
             )
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood:
@@ -157,7 +152,7 @@ def to_inference_data(
         groups.add_observed(training)
     for index, (name, inputs) in enumerate(predict.items()):
         own_key = jax.random.fold_in(key, index + 1)
-        groups.add_predictions("predictions", f"{name}.", inputs, targets, own_key, batch_size)
+        groups.add_predictions("predictions", f"{name}.", inputs, {}, targets, own_key, batch_size)
         groups.add_inputs("predictions_constant_data", f"{name}.", inputs)
     if report is not None:
         groups.add_report(report.numbers())
@@ -236,37 +231,7 @@ def _chain_labels(draws: Draws) -> np.ndarray:
 def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
-    args, kwargs = arguments_of(run)
     if x is not None:
-        given = (x,) if y is None else (x, targets_of(run, y, "to_inference_data"))
-        args, kwargs = as_arrays(draws.model, given, {})
-    if args:
-        x = args[0]
-    elif kwargs and draws.model is not None:
-        first = next(iter(inspect.signature(innermost(draws.model)).parameters), None)
-        x = None if first is None else kwargs.get(first)
-    if x is None or draws.model is None:
-        return TrainingData(x, {})
-    args, kwargs = prepared(draws.model, args, kwargs)
-    structure = structure_of(draws.model, args, kwargs)
-    sites = [name for name in structure.observed if not structure.sites[name].factor]
-    # The data are arguments, so that nothing but the targets is computed or kept.
-    arguments = Arguments.split(args, kwargs)
-    draw = one_draw(draws, 0, 0)
-
-    model = draws.model
-
-    def observed(draw: dict, arrays: list) -> dict[str, jax.Array]:
-        args, kwargs = Arguments.join(arrays, arguments.static)
-        bound = substitute(seed(all_rows(model), jax.random.key(0)), data=draw)
-        values = trace(bound).get_trace(*args, **kwargs)
-        return {name: values[name]["value"] for name in sites}
-
-    program = compiled(observed, Traced(model, arguments.static, sites=sites))
-    values = program(draw, arguments.arrays) if sites else {}
-    # A ready model subtracts the mean of its target; it is added again in float64.
-    shift = getattr(innermost(draws.model), "shift", None)
-    found = {name: np.asarray(value) for name, value in values.items()}
-    return TrainingData(
-        x, {n: v if shift is None else v.astype(np.float64) + shift for n, v in found.items()}
-    )
+        (x,), _ = as_arrays(draws.model, (x,), {})
+    y = None if y is None else targets_of(run, y, "to_inference_data")
+    return training_data("to_inference_data", draws.model, run, x, y)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -12,10 +12,12 @@ import xarray as xr
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
+from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.log_prior import log_prior
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.training_data import Place, TrainingData, call_with
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
 from numpyro_bnn.storage.axis_names import class_layer, dims_of, layer_of, variable_name
 from numpyro_bnn.storage.stored_array import StoredArray
@@ -31,18 +33,7 @@ STATS = {
 # Numbers that the predictions of one block of rows may hold, beside the result.
 _BLOCK = 2**26
 # The export as a whole has said which chains are suspect.
-predict_draws = named_elsewhere()(predict)
-
-
-class TrainingData(NamedTuple):
-    """Inputs and observed values that a run was trained on.
-
-    - **x** - the inputs; None where they are not known
-    - **observed** - values of the observed sites
-    """
-
-    x: PyTree
-    observed: dict[str, np.ndarray]
+predict_draws = named_elsewhere()(predict_with)
 
 
 class NumbersOfReport(Protocol):
@@ -98,14 +89,18 @@ class ArvizGroups:
         else:
             variables[name] = xr.Variable(tuple(axes), np.asarray(value), attrs)
 
-    def add_posterior(self, x: PyTree, targets: list[str], base_sites: bool) -> None:
+    def add_posterior(
+        self, x: PyTree, others: Mapping[Place, PyTree], targets: list[str], base_sites: bool
+    ) -> None:
         """Add every site, with axes named within its layer."""
         draws = self.draws
         kept = {name: v for name, v in draws.items() if base_sites or not name.endswith(".base")}
         classes = None
         if draws.model is not None and x is not None and len(targets) == 1:
-            (inputs,), _ = prepared(draws.model, (x,), {})
-            classes = class_layer(draws.model, inputs, targets[0], one_draw(draws, 0, 0))
+            (inputs, *more), named_others = prepared(draws.model, *call_with({0: x, **others}))
+            draw = one_draw(draws, 0, 0)
+            others_given = (tuple(more), named_others)
+            classes = class_layer(draws.model, inputs, targets[0], draw, others_given)
         shapes = {name: tuple(np.shape(value)[2:]) for name, value in kept.items()}
         axes = dims_of(shapes, classes) | {site: list(names) for site, names in self.dims.items()}
         for site, value in kept.items():
@@ -156,11 +151,12 @@ class ArvizGroups:
             if target in made:
                 value = made[target].log_prob(y)
             else:
-                blocks = [slice(begin, begin + rows) for begin in range(0, len(y), rows)]
                 pieces = []
-                for block in blocks:
-                    x = jax.tree.map(lambda leaf, block=block: leaf[block], training.x)
-                    part = predict_draws(None, self.draws, x, batch_size=batch_size, site=target)
+                for begin in range(0, len(y), rows):
+                    block = slice(begin, begin + rows)
+                    x = taken(training.x, block)
+                    others = {p: taken(v, block, len(y)) for p, v in training.others.items()}
+                    part = predict_draws(self.draws, x, others, batch_size=batch_size, site=target)
                     pieces.append(part.log_prob(y[block]))
                 value = np.concatenate(pieces, axis=2)
             axes = _row_axes("", value.ndim, 2)
@@ -168,7 +164,7 @@ class ArvizGroups:
 
     def add_log_prior(self, training: TrainingData) -> None:
         """Add the log density of every latent site under its prior, in nats."""
-        found = log_prior(self.draws, training.x, list(training.observed))
+        found = log_prior(self.draws, training.x, list(training.observed), training.others)
         for site, value in found.items():
             self.add("log_prior", variable_name(site), ["chain", "draw"], value, {"site": site})
 
@@ -177,6 +173,7 @@ class ArvizGroups:
         group: str,
         prefix: str,
         x: PyTree,
+        others: Mapping[Place, PyTree],
         targets: Sequence[str | None],
         key: jax.Array,
         batch_size: int,
@@ -184,7 +181,7 @@ class ArvizGroups:
         """Add draws of the targets at some inputs, and the predictions of each draw, which are returned."""
         found = {}
         for index, target in enumerate(targets):
-            found[target] = predict_draws(None, self.draws, x, batch_size=batch_size, site=target)
+            found[target] = predict_draws(self.draws, x, others, batch_size=batch_size, site=target)
             name = variable_name(target or "y")
             drawn = found[target].sample(jax.random.fold_in(key, index))
             self.add(group, prefix + name, _row_axes(prefix, drawn.ndim, 2), drawn)

@@ -10,7 +10,8 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.columns import about_inputs
+from numpyro_bnn.data.columns import about_inputs, fingerprint
+from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.posterior.fitted import arguments_of, held_by
 from numpyro_bnn.samplers.suspects import suspects_in
 
@@ -126,6 +127,7 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         args, _ = arguments_of(run)
         columns = getattr(run, "columns", [])
         info |= about_inputs(args) | ({"columns": list(columns)} if columns else {})
+        info |= _about_rows(args, samples)
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)
@@ -133,6 +135,16 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         f"{owner}: expected an MCMC after `run`, what `fit` returned, a fitted estimator, or draws by "
         f"site name, got {type(run).__name__}."
     )
+
+
+def _about_rows(args: tuple, samples: Mapping[str, Any]) -> dict[str, str]:
+    """``fitted_rows``, the fingerprint of the training inputs, where a site may have a value for each row."""
+    sizes = {np.shape(leaf)[0] for leaf in jax.tree.leaves(args[:1]) if np.shape(leaf)}
+    if not any(sizes & set(np.shape(value)[2:]) for value in samples.values()):
+        return {}
+    if any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(args[:1])):
+        return {}
+    return {"fitted_rows": fingerprint(args[0])}
 
 
 def stats_by_site(stats: Mapping[str, PyTree]) -> dict[str, Array]:

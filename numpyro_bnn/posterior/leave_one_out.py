@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp
 
 _DRAWS = ("chain", "draw")
 
@@ -36,13 +37,59 @@ def smoothed(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
     :param log_likelihood: log densities of the rows under each draw, (chain, draw, row), finite, nats.
     :param relative_size: effective sample size of the likelihoods as a share of the number of draws.
 
+    Rows whose largest weights are all equal have no tail that a Pareto law could be fitted to; chains that do
+    not move give such rows, and generations of ArviZ differ in what they do. Their weights stay as they are,
+    and their k̂ is infinite; or 0 for a row with one density under all draws: leaving it out changes nothing.
+
     Source: Vehtari, Simpson, Gelman, Yao and Gabry, *Pareto smoothed importance sampling* (2024).
     """
+    log_likelihood = np.asarray(log_likelihood, np.float64)
+    has_tail = _has_tail(log_likelihood, relative_size)
+    if has_tail.all():
+        return _of_arviz(log_likelihood, relative_size)
+    plain = _not_smoothed(log_likelihood)
+    if not has_tail.any():
+        return plain
+    found = _of_arviz(log_likelihood[..., has_tail], relative_size)
+    for name in ("log_weights", "by_row", "pareto_k"):
+        getattr(plain, name)[..., has_tail] = getattr(found, name)
+    return _with_sums(plain, log_likelihood)
+
+
+def _has_tail(log_likelihood: np.ndarray, relative_size: float) -> np.ndarray:
+    """Whether the largest importance weights of a row, those of its lowest densities, differ, (row,)."""
+    flat = log_likelihood.reshape(-1, log_likelihood.shape[-1])
+    # As many as the tail has, by section 2.4 of the source.
+    count = int(min(len(flat) / 5, 3 * np.sqrt(len(flat) / relative_size)))
+    ordered = np.partition(flat, (0, count - 1), axis=0)
+    return np.asarray(ordered[0] < ordered[count - 1])
+
+
+def _not_smoothed(log_likelihood: np.ndarray) -> Smoothed:
+    """Weights of one over the density of a row."""
+    log_weights = -log_likelihood - logsumexp(-log_likelihood, axis=(0, 1))
+    by_row = logsumexp(log_weights + log_likelihood, axis=(0, 1))
+    k = np.where(np.ptp(log_likelihood, axis=(0, 1)) > 0, np.inf, 0.0)
+    good_k = min(1 - 1 / np.log10(log_likelihood[..., 0].size), 0.7)
+    return _with_sums(
+        Smoothed(log_weights, np.nan, np.nan, np.nan, by_row, k, good_k), log_likelihood
+    )
+
+
+def _with_sums(rows: Smoothed, log_likelihood: np.ndarray) -> Smoothed:
+    """The sums over rows, of what is known of each."""
+    with_rows = logsumexp(log_likelihood, axis=(0, 1)) - np.log(log_likelihood[..., 0].size)
+    elpd = float(rows.by_row.sum())
+    se = float(np.sqrt(rows.by_row.size * rows.by_row.var()))
+    return rows._replace(elpd=elpd, se=se, p_loo=float(with_rows.sum()) - elpd)
+
+
+def _of_arviz(log_likelihood: np.ndarray, relative_size: float) -> Smoothed:
     # Imported where it is needed: records of this package hold the result, and ArviZ takes a second.
     import arviz as az
     import xarray as xr
 
-    data = xr.Dataset({"y": ((*_DRAWS, "row"), np.asarray(log_likelihood, np.float64))})
+    data = xr.Dataset({"y": ((*_DRAWS, "row"), log_likelihood)})
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ raising that of z would be another change of the prior. So the density that is c
 It follows that a run has the same log prior densities whatever coordinates it was sampled in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from numpyro_bnn.data.arguments import prepared
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import VECTOR, blocks_of_draws, flat_draws
+from numpyro_bnn.posterior.training_data import Place, call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.priors.coordinates import Standardized, parameterize
@@ -32,20 +33,23 @@ from numpyro_bnn.storage.shared_programs import Traced, compiled
 _BASE = ".base"
 
 
-def log_prior(draws: Draws, x: PyTree, targets: list[str]) -> dict[str, np.ndarray]:
+def log_prior(
+    draws: Draws, x: PyTree, targets: list[str], others: Mapping[Place, PyTree] | None = None
+) -> dict[str, np.ndarray]:
     """The log prior density of every random site at every draw.
 
     :param draws: draws with their model.
     :param x: inputs of the fit, on which the shapes of sites may depend.
     :param targets: observed sites, which have no prior.
+    :param others: further arguments of the fit, by place in the call.
     :return: nats, (chain, draw), by site: one number for all entries of a site, given the sites above it. A
         weight or a precision has its density in centred coordinates under its own name; no other site that
         only serves a sampler (``….base``, a precision for each row of a t-distributed target) is there.
     :raises ValueError: for latent sites without draws, on which the density of others may depend.
     """
     model = parameterize(all_rows(draws.model), "centered")
-    (x,), _ = prepared(model, (x,), {})
-    structure = structure_at(model, x)
+    args, kwargs = prepared(model, *call_with({0: x, **(others or {})}))
+    structure = structure_at(model, *args, **kwargs)
     sites = [n for n in structure.latent if n not in targets and not structure.sites[n].factor]
     lacking = [name for name in sites if name not in draws]
     if lacking:
@@ -53,12 +57,14 @@ def log_prior(draws: Draws, x: PyTree, targets: list[str]) -> dict[str, np.ndarr
             f"to_inference_data: the log prior needs draws of every latent site, and these lack {lacking}. "
             "Give all sites, or pass `log_prior=False`."
         )
-    arguments = Arguments.split((x,), {})
+    arguments = Arguments.split(args, kwargs)
 
     def over_draws(block: dict[str, Any], arrays: list[jax.Array]) -> dict[str, jax.Array]:
-        (rows,), _ = Arguments.join(arrays, arguments.static)
+        given = Arguments.join(arrays, arguments.static)
         flat = jax.tree.map(flat_draws, block)
-        return lax.map(lambda draw: _of_one_draw(model, draw, rows, sites), flat, batch_size=VECTOR)
+        return lax.map(
+            lambda draw: _of_one_draw(model, draw, given, sites), flat, batch_size=VECTOR
+        )
 
     program = compiled(over_draws, Traced(model, arguments.static, sites=sites))
     known = {n: v for n, v in draws.items() if n in structure.shapes}
@@ -72,9 +78,12 @@ def log_prior(draws: Draws, x: PyTree, targets: list[str]) -> dict[str, np.ndarr
     return made
 
 
-def _of_one_draw(model: Callable, draw: dict[str, Any], x: Any, sites: list[str]) -> Any:
+def _of_one_draw(
+    model: Callable, draw: dict[str, Any], arguments: tuple[tuple, dict], sites: list[str]
+) -> Any:
     """Log prior densities at one draw, by the name of the parameter that a user knows."""
-    traced = trace(substitute(seed(model, jax.random.key(0)), data=draw)).get_trace(x)
+    args, kwargs = arguments
+    traced = trace(substitute(seed(model, jax.random.key(0)), data=draw)).get_trace(*args, **kwargs)
     found = {}
     for name in sites:
         site = traced[name]

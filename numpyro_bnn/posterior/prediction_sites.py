@@ -12,6 +12,7 @@ import numpy as np
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import innermost
+from numpyro_bnn.data.columns import fingerprint
 from numpyro_bnn.posterior.draws import group_by_chain
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import structure_of
@@ -23,17 +24,23 @@ _BY_SITE = (
 )
 
 
-def check_call(model: Callable) -> None:
-    """Refuse models that need more than their inputs.
+def check_call(model: Callable, args: tuple, kwargs: Collection[str]) -> None:
+    """Refuse models that need more than the arguments of a prediction.
 
-    :raises TypeError: naming the arguments.
+    :param args: positional arguments, the inputs first.
+    :param kwargs: names of keyword arguments.
+    :raises TypeError: naming the arguments that are missing.
     """
     try:
         parameters = list(inspect.signature(innermost(model)).parameters.values())
     except (TypeError, ValueError):  # a callable that does not say what it takes
         return
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable][1:]
+    needed = [
+        p.name
+        for p in parameters[len(args) :]
+        if p.default is p.empty and p.kind not in variable and p.name not in kwargs
+    ]
     if needed:
         bound = ", ".join(f"{name}=…" for name in needed)
         raise TypeError(
@@ -43,14 +50,16 @@ def check_call(model: Callable) -> None:
         )
 
 
-def structure_at(model: Callable, x: PyTree) -> Structure:
+def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
     """Sites and plates of the model at new inputs, without a target.
 
-    :raises TypeError: if it needs a target, or other arguments.
+    :param args: the inputs, and other arguments of the model.
+    :param kwargs: its keyword arguments.
+    :raises TypeError: if it needs a target, or more arguments.
     """
-    check_call(model)
+    check_call(model, args, kwargs)
     try:
-        return structure_of(model, (x,), {})
+        return structure_of(model, args, kwargs)
     except (TypeError, AttributeError) as error:
         if "None" not in str(error):
             raise
@@ -92,8 +101,10 @@ def target_of(structure: Structure, samples: Collection[str], site: str | None) 
             f"as `model(x)`, so {_SIGNATURE}. {_BY_SITE}.{there}"
         )
     raise ValueError(
-        f"predict: the sites {without} have no draws, so which is the target? Name it with "
-        "`site=`, and give draws for the others: they would come from the prior."
+        f"predict: the sites {without} have no draws, so which is the target? `predict`, `diagnose`, "
+        "`stack`, `export` and `check_fit` take its name as `site=`; functions without it, such as "
+        "`calibrate` and `thin`, take a model with one target. Give draws for latent sites: they would come "
+        "from the prior."
     )
 
 
@@ -102,7 +113,7 @@ def draws_for(
     structure: Structure,
     samples: Mapping[str, Array],
     target: str,
-    x: PyTree,
+    arguments: tuple[tuple, dict[str, PyTree]],
     batch_size: int,
 ) -> dict[str, Array]:
     """The draws whose values the sites of the model take, with axes (chain, draw).
@@ -110,15 +121,15 @@ def draws_for(
     :param structure: sites and plates of the model at the first `batch_size` rows of x.
     :param samples: draws by site.
     :param target: site that is predicted.
-    :param x: all inputs.
+    :param arguments: positional and keyword arguments of the model, all inputs first.
     :param batch_size: rows at a time.
     :raises ValueError: if draws have another shape than their site, as latent values of other
         rows have.
     """
     shapes = {n: shape for n, shape in structure.shapes.items() if n in samples and n != target}
     grouped = group_by_chain({name: samples[name] for name in shapes}, shapes)
-    size = len(jax.tree.leaves(x)[0])
-    whole = structure if size <= batch_size else structure_of(model, (x,), {})
+    size = len(jax.tree.leaves(arguments[0][0])[0])
+    whole = structure if size <= batch_size else structure_of(model, *arguments)
     for name, value in grouped.items():
         own, expected = tuple(np.shape(value)[2:]), whole.shapes.get(name)
         if own != expected:
@@ -137,11 +148,15 @@ def draws_for(
 
 
 def check_same_rows(
-    structure: Structure, samples: Collection[str], target: str, x: PyTree, fitted: PyTree | None
+    structure: Structure,
+    samples: Collection[str],
+    target: str,
+    x: PyTree,
+    fitted: PyTree | str | None,
 ) -> None:
     """Refuse to use latent values of single training rows at other rows, though their number is the same.
 
-    :param fitted: the inputs of the fit; None where they are not known.
+    :param fitted: the inputs of the fit, or their fingerprint; None where they are not known.
     :raises ValueError: naming the sites.
     """
     if fitted is None or target not in structure.sites:
@@ -150,8 +165,9 @@ def check_same_rows(
     local = [
         n for n in structure.latent if n in samples and plates & set(structure.sites[n].plates)
     ]
-    pairs = zip(jax.tree.leaves(x), jax.tree.leaves(fitted))
-    if local and not all(np.array_equal(new, old) for new, old in pairs):
+    if not local:
+        return
+    if fingerprint(x) != (fitted if isinstance(fitted, str) else fingerprint(fitted)):
         raise ValueError(
             f"predict: the latent sites {local} have a value for every row of the fit, and x holds "
             "other rows. Predict at the rows of the fit, or leave these sites out of the draws and "

@@ -22,7 +22,7 @@ from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.distribution_functions import distribution_function
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, is_finished
+from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
     draws_for,
@@ -30,6 +30,7 @@ from numpyro_bnn.posterior.prediction_sites import (
     target_of,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
+from numpyro_bnn.posterior.training_data import Place, call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.targets import check_arguments
@@ -83,17 +84,33 @@ def predict(
             f"predict: got {type(model).__name__}, {type(samples).__name__} and {type(x).__name__} as "
             f"model, samples and x. Write {_CALL}"
         )
-    args, _ = arguments_of(samples)
-    fitted = args[0] if args else None
     if isinstance(samples, Draws) or not isinstance(samples, Mapping):
         samples = draws_of(samples, model, "predict")
         model = samples.model
     if model is None:
         raise ValueError("predict: these draws carry no model; pass it as the first argument.")
+    options: dict[str, Any] = {"batch_size": batch_size, "site": site}
     if isinstance(samples, Draws):
-        check_columns("predict", "x", samples.info.get("columns", []), x)
-        check_row_shapes("predict", "x", samples.info, as_arrays(model, (x,), {})[0][0])
-    return Predictor(model, x, batch_size=batch_size, site=site, fitted=fitted)(samples)
+        return predict_with(samples, x, {}, **options)
+    return Predictor(model, x, **options)(samples)
+
+
+def predict_with(
+    draws: Draws, x: PyTree, others: Mapping[Place, PyTree], **options: Any
+) -> Predictions:
+    """Predictions at inputs `x` and further arguments of the model, as the rows of a fit have them.
+
+    :param draws: draws with their model.
+    :param x: inputs.
+    :param others: further arguments by place in the call, see :class:`Predictor`.
+    :param options: options of :class:`Predictor`.
+    :raises ValueError: for other columns than the fit had, and as :func:`predict`.
+    """
+    model: Any = draws.model
+    check_columns("predict", "x", draws.info.get("columns", []), x)
+    check_row_shapes("predict", "x", draws.info, as_arrays(model, (x,), {})[0][0])
+    fitted = draws.info.get("fitted_rows")
+    return Predictor(model, x, fitted=fitted, others=others, **options)(draws)
 
 
 class Predictor:
@@ -104,9 +121,11 @@ class Predictor:
     :param x: inputs, an array or a pytree of arrays with rows first.
     :param batch_size: rows at a time.
     :param site: the site to predict, see :func:`predict`.
-    :param fitted: the training inputs, where they are known.
+    :param fitted: the training inputs or their fingerprint, where they are known.
+    :param others: further arguments of the model by place in the call, such as an offset. Arrays as long as
+        `x` go with its rows.
     :raises ValueError: if inputs have no rows.
-    :raises TypeError: if the model needs more than x.
+    :raises TypeError: if the model needs more than these.
     """
 
     def __init__(
@@ -116,7 +135,8 @@ class Predictor:
         *,
         batch_size: int = 1000,
         site: str | None = None,
-        fitted: PyTree | None = None,
+        fitted: PyTree | str | None = None,
+        others: Mapping[Place, PyTree] | None = None,
     ) -> None:
         self.batch_size = check_whole("predict", "batch_size", batch_size)
         table, ((x,), _) = x, as_arrays(model, (x,), {})
@@ -126,12 +146,12 @@ class Predictor:
                 f"predict: x must hold arrays with the same positive number of rows, got {sorted(rows)}."
             )
         ((self.size,),) = rows
-        self._given, ((self.x,), _) = x, prepared(model, (table,), {})
-        self._fitted, self._site = fitted, site
+        self._given, self._fitted, self._site = x, fitted, site
+        self.arguments = prepared(model, *call_with({0: table, **(others or {})}))
         self.model = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
-        head = taken(self.x, slice(min(self.size, self.batch_size)))
-        self.structure = structure_at(self.model, head)
+        args, kwargs = self._rows(self.arguments, slice(min(self.size, self.batch_size)))
+        self.structure = structure_at(self.model, *args, **kwargs)
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
@@ -143,7 +163,9 @@ class Predictor:
         """
         target = target_of(self.structure, samples, self._site)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
-        grouped = draws_for(self.model, self.structure, samples, target, self.x, self.batch_size)
+        grouped = draws_for(
+            self.model, self.structure, samples, target, self.arguments, self.batch_size
+        )
         evaluate = partial(self._evaluate, target, grouped, first)
         suspect = samples.suspect if isinstance(samples, Draws) else {}
         values = evaluate("parameters", None)
@@ -152,10 +174,14 @@ class Predictor:
         predictions.warn_of_suspects("predict")
         return predictions
 
-    def _program_of(self, target: str) -> Callable:
+    def _rows(self, arguments: PyTree, rows: slice) -> PyTree:
+        """Some rows of the arguments of the model; what is not by row stays whole."""
+        return taken(arguments, rows, self.size)
+
+    def _program_of(self, target: str, static: tuple) -> Callable:
         """The compiled program for a target, made when it is first needed."""
         if target not in self._programs:
-            self._programs[target] = _program(self.model, target, self.x)
+            self._programs[target] = _program(self.model, target, static)
         return self._programs[target]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -172,12 +198,13 @@ class Predictor:
         random = self.structure.takes_keys or any(
             self.structure.sites[name].plates for name in latent
         )
+        arrays, static = Arguments.split(*self.arguments)
         for drawn in blocks_of_draws(grouped):
             # Put on the device once for all blocks of rows.
             block = jax.device_put({name: value[:, drawn] for name, value in grouped.items()})
             for begin in range(0, self.size, self.batch_size):
                 rows = slice(begin, begin + self.batch_size)
-                part = taken(self.x, rows)
+                part = self._rows(arrays, rows)
                 own = None
                 if random:
                     key = jax.random.fold_in(jax.random.key(0), begin)
@@ -188,7 +215,7 @@ class Predictor:
                     key, *each = extra if what == "targets" else (extra,)
                     keys = jax.random.split(jax.random.fold_in(key, begin), (*lead, *each))
                     more = keys[:, drawn]
-                yield drawn, rows, self._program_of(target)(block, part, more, own, what)
+                yield drawn, rows, self._program_of(target, static)(block, part, more, own, what)
 
     def _evaluate(
         self, target: str, grouped: dict[str, Any], first: int, what: str, extra: Any
@@ -244,19 +271,21 @@ def flat_draws(draws: PyTree) -> PyTree:
     return draws.reshape(-1, *draws.shape[2:])
 
 
-def _program(model: Callable, target: str, x: Any) -> Callable:
-    """The compiled program ``(draws, x, extra, keys, what) -> values by name``, for inputs like `x`.
+def _program(model: Callable, target: str, static: tuple) -> Callable:
+    """The compiled program ``(draws, arrays, extra, keys, what) -> values by name``.
 
-    Draws and keys have leading axes (chain, draw), and values one axis for both.
+    Draws and keys have leading axes (chain, draw), and values one axis for both. Arrays are those among the
+    arguments of the model, of which `static` is the rest (:class:`Arguments`).
     """
 
-    def over_draws(draws: Any, x: Any, extra: Any, prior_keys: Any, what: str) -> Any:
+    def over_draws(draws: Any, arrays: Any, extra: Any, prior_keys: Any, what: str) -> Any:
         # Flattened in here: outside, the shape of every site would be compiled by itself.
         flat, own = jax.tree.map(flat_draws, (draws, prior_keys))
         extra = flat_draws(extra) if what in _DRAWN else extra
-        return _over_draws(model, target, flat, x, extra, own, what)
+        arguments = Arguments.join(arrays, static)
+        return _over_draws(model, target, flat, arguments, extra, own, what)
 
-    traced = Traced(model, Arguments.split((x,), {}).static, target=target)
+    traced = Traced(model, static, target=target)
     return compiled(over_draws, traced, static_argnums=4)
 
 
@@ -264,16 +293,18 @@ def _over_draws(
     model: Callable,
     target: str,
     flat: dict[str, Any],
-    x: Any,
+    arguments: tuple[tuple, dict[str, Any]],
     extra: Any,
     prior_keys: jax.Array | None,
     what: str,
 ) -> dict[str, jax.Array]:
+    args, kwargs = arguments
+
     def one(given: tuple) -> dict[str, jax.Array]:
         draw, key, prior_key = given
         # This key serves the target, and latent values of single rows that have no draws.
         seeded = seed(model, jax.random.key(0) if prior_key is None else prior_key)
-        site = trace(substitute(seeded, data=draw)).get_trace(x)[target]
+        site = trace(substitute(seeded, data=draw)).get_trace(*args, **kwargs)[target]
         if site["type"] == "deterministic":
             return {"mean": site["value"]}
         fn = site["fn"]
@@ -295,7 +326,7 @@ def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
     """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
     base = family_of(fn)
     if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
-        shape = (*fn.batch_shape, base.probs.shape[-1])
+        shape = (*fn.batch_shape, *fn.event_shape, base.probs.shape[-1])
         return {"probs": jnp.broadcast_to(base.probs, shape)}
     if isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits)):
         p = jnp.broadcast_to(base.probs, fn.batch_shape + fn.event_shape)

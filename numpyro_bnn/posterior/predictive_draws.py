@@ -26,7 +26,8 @@ class Predictions:
     """The predictions of each draw at each input.
 
     - **values** - arrays with leading axes (chain, draw, row): ``{"probs": (…, classes)}`` for
-      classes (two columns for a Bernoulli target), ``{"mean": …, "scale": …}`` otherwise,
+      classes (two columns for a Bernoulli target; an axis of labels before them for several a row),
+      ``{"mean": …, "scale": …}`` otherwise,
       where ``scale`` is the standard deviation of the noise, in the units of the target
     - **discrete** - whether targets are classes or counts
     - **gaussian** - whether each entry of a target is Gaussian under each draw, which closed forms need
@@ -63,7 +64,8 @@ class Predictions:
 
     @property
     def probs(self) -> np.ndarray:
-        """Probabilities of the classes, (chain, draw, row, class).
+        """Probabilities of the classes, (chain, draw, row, class); (chain, draw, row, label, class) where
+        a row has several labels.
 
         :raises AttributeError: for a target that is not a class.
         """
@@ -135,14 +137,17 @@ class Predictions:
         """A function of the target's distribution under each draw, at one value a row."""
         y = as_array(what, "y", y)
         check_array(what, "y", y)
-        if "probs" in self.values:
-            check_labels(what, y, self.probs.shape[-1])
-        shape = self.probs.shape[2:-1] if "probs" in self.values else self.mean.shape[2:]
+        classes = self.probs.shape[-1] if "probs" in self.values else None
+        shape = self.mean.shape[2:] if classes is None else self.probs.shape[2:-1]
+        if classes is not None and len(shape) == 1:
+            check_labels(what, y, classes)
         if np.shape(y) != shape:
             raise ValueError(
                 f"{what}: y has shape {np.shape(y)}, but the predictions are for targets of "
                 f"shape {shape}. Give the targets of the rows that were predicted."
             )
+        if classes is not None and len(shape) > 1:
+            check_labels(what, y.reshape(-1), classes)
         if self._shift is not None:
             one = np.ones(())
             y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)

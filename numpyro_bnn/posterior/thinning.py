@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from numpyro_bnn._checks import check_whole
@@ -48,9 +49,7 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     if k > count:
         raise ValueError(f"thin: k={k} draws of {count} were asked for. Give at most {count}.")
     x = _inputs(run) if x is None else x
-    rows = np.unique(np.linspace(0, len(x) - 1, _ROWS).round().astype(int))
-    x = x.iloc[rows] if hasattr(x, "iloc") else np.asarray(x)[rows]
-    parts = _probabilities(predict(None, draws, x))
+    parts = _probabilities(predict(None, draws, _some_rows(x)))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
     distance = _total_variation(parts[chosen].mean(0), parts.mean(0))
@@ -73,6 +72,18 @@ def _inputs(run: Any) -> Any:
             "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
         )
     return args[0]
+
+
+def _some_rows(x: PyTree) -> PyTree:
+    """At most `_ROWS` rows of a table, an array, a list of numbers, or a pytree of arrays."""
+    x = np.asarray(x) if isinstance(x, list) else x
+    size = np.shape(jax.tree.leaves(x)[0])[0]
+    rows = np.unique(np.linspace(0, size - 1, _ROWS).round().astype(int))
+
+    def taken(leaf: Any) -> Any:
+        return leaf.iloc[rows] if hasattr(leaf, "iloc") else np.asarray(leaf)[rows]
+
+    return jax.tree.map(taken, x)
 
 
 def _probabilities(predictions: Predictions) -> np.ndarray:

@@ -111,9 +111,15 @@ def probabilities(name: str, predictions: Scored) -> np.ndarray:
     :param predictions: array `(..., n, class)`, or predictions with `"probs"`.
     :return: array `(draw, n, class)`; `draw` is 1 when there was no draw axis.
     :raises ValueError: for fewer than two axes or classes, for NaN, for negative values and
-        for rows that do not sum to one.
+        for rows that do not sum to one, and for predictions of several labels a row.
     """
     probs = values_of(name, predictions, "probs")
+    if is_predictions(predictions) and probs.ndim > 4:
+        raise ValueError(
+            f"scores.{name}: expected predictions of one label a row, got probabilities of shape "
+            f"{probs.shape}, (chain, draw, row, label, class). Take the label with number k by itself, "
+            "`predictions.probs[..., k, :]`, or score all together by `scores.lppd`."
+        )
     if probs.ndim < 2 or probs.shape[-1] < 2 or probs.size == 0:
         raise ValueError(
             f"scores.{name}: expected probabilities of shape (..., n, classes) with two or more "

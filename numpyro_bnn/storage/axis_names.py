@@ -110,33 +110,45 @@ def _weight_axes(site: str, shapes: Mapping[str, Shape]) -> list[str]:
     return [f"{parameter}.axis_{i}" for i in range(len(shape))]
 
 
-def class_layer(model: Callable, x: PyTree, target: str, draw: Mapping[str, Array]) -> str | None:
+def class_layer(
+    model: Callable,
+    x: PyTree,
+    target: str,
+    draw: Mapping[str, Array],
+    others: tuple[tuple, dict[str, PyTree]] = ((), {}),
+) -> str | None:
     """The layer whose outputs are the logits of the classes, found by differentiating the model.
 
     The bias b of that layer, and of no other, moves the log probabilities as in a softmax:
     ∂ log p_c / ∂ b_k = δ_ck - p_k. Names and sizes alone could point to a hidden layer with as many units
     as there are classes.
 
-    :param model: called as ``model(x)``.
+    :param model: the model.
     :param x: inputs; the first row is used.
     :param target: name of the target site.
     :param draw: one value of every site.
+    :param others: further positional and keyword arguments of the model; of rows the first is used.
     :return: the layer, or None if the target has no classes or no layer is known to give them.
     """
-    head = taken(x, slice(1))
-    given = structure_of(model, (head,), {}).shapes
+    more, named = others
+    args, kwargs = taken(((x, *more), named), slice(1), len(jax.tree.leaves(x)[0]))
+    arguments = Arguments.split(args, kwargs)
+    given = structure_of(model, args, kwargs).shapes
     draw = {name: value for name, value in draw.items() if name in given}
     counts: list[int] = []
 
-    def log_probs(some: dict[str, jax.Array], draw: dict[str, jax.Array], head: Any) -> jax.Array:
+    def log_probs(
+        some: dict[str, jax.Array], draw: dict[str, jax.Array], arrays: list[jax.Array]
+    ) -> jax.Array:
+        args, kwargs = Arguments.join(arrays, arguments.static)
         bound = substitute(seed(model, jax.random.key(0)), data={**draw, **some})
-        fn = trace(bound).get_trace(head)[target]["fn"]
+        fn = trace(bound).get_trace(*args, **kwargs)[target]["fn"]
         if not isinstance(fn, (dist.CategoricalProbs, dist.CategoricalLogits)):
             return jnp.zeros(())
         counts.append(fn.probs.shape[-1])
         return fn.log_prob(jnp.arange(counts[-1])[:, None])[:, 0]
 
-    jax.eval_shape(log_probs, {}, draw, head)
+    jax.eval_shape(log_probs, {}, draw, arguments.arrays)
     biases = {
         site: value
         for site, value in draw.items()
@@ -148,8 +160,8 @@ def class_layer(model: Callable, x: PyTree, target: str, draw: Mapping[str, Arra
     def with_slopes(*given: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         return log_probs(*given), jax.jacobian(log_probs)(*given)
 
-    traced = Traced(model, Arguments.split((head,), {}).static, target=target)
-    log_p, slopes = compiled(with_slopes, traced)(biases, draw, head)
+    traced = Traced(model, arguments.static, target=target)
+    log_p, slopes = compiled(with_slopes, traced)(biases, draw, arguments.arrays)
     wanted = jnp.eye(len(log_p)) - jnp.exp(log_p)
     for site, slope in slopes.items():
         if jnp.allclose(slope, wanted, atol=1e-4):

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, as_arrays, innermost
-from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
 from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
@@ -20,8 +19,9 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.training_data import TrainingData, holds_host_rows, training_data
 from numpyro_bnn.samplers.suspects import named_elsewhere
 from numpyro_bnn.workflow.training_rows import refuse_new_rows
 
@@ -58,7 +58,8 @@ def check_fit(
     arrays of draws × rows.
 
     :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, or draws with a model.
-    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough.
+    :param x: inputs of the training rows; default: those of the run. Some of its rows are enough, unless the
+        model has other arguments by row, such as an offset, which are known in the run alone.
     :param y: their targets.
     :param model: the model, where `run` does not carry one.
     :param key: for the data that the model makes; default ``jax.random.key(0)``.
@@ -80,14 +81,14 @@ def check_fit(
     if draws.model is None:
         raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
     _refuse_other_laws(draws)
-    x, y, labels = _training_rows(run, draws, x, y)
+    data, y, labels = _training_rows(run, draws, x, y, site)
     names = labels if names is None else names
     if len(names) != len(y):
         raise ValueError(
             f"check_fit: got {len(names)} names for {len(y)} rows. Give a name for each row."
         )
     with named_elsewhere():
-        predictions = predict(None, draws, x, batch_size=batch_size, site=site)
+        predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
     loo = leave_one_out(_by_row(predictions.log_prob(y)))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name in names)
@@ -138,43 +139,60 @@ def _refuse_other_laws(draws: Draws) -> None:
         )
 
 
-def _training_rows(run: Any, draws: Draws, x: Any, y: Any) -> tuple[Any, np.ndarray, Sequence[Any]]:
-    """Inputs and targets of the training rows, and names for them."""
-    args, kwargs = arguments_of(run)
-    weights = kwargs.get("weights", args[2] if len(args) > 2 else None)
-    if weights is not None and not (np.asarray(weights) == 1).all():
-        raise ValueError(
-            "check_fit: the rows of this run have weights, and a row of weight w counts as w rows, of which "
-            "leave-one-out would leave out one. Fit with equal weights, or score rows that were held out."
-        )
+def _training_rows(
+    run: Any, draws: Draws, x: Any, y: Any, site: str | None
+) -> tuple[TrainingData, np.ndarray, Sequence[Any]]:
+    """The data that were fitted, the target that is checked, and names of the rows."""
     if (x is None) != (y is None):
         raise ValueError("check_fit: x and y belong together. Give both, or neither.")
-    if x is None:
-        x = args[0] if args else None
-        y = args[1] if len(args) > 1 else kwargs.get("y")
-        if x is None or y is None:
-            raise ValueError(
-                "check_fit: the training data of these draws are not known. Pass `x` and `y`, the rows that "
-                "were fitted."
-            )
-    else:
-        y = targets_of(run, y, "check_fit")
-        _refuse_others(held_by(run, "mcmc") or run, draws, x, y)
-    if any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves((x, y))):
+    if x is None and holds_host_rows(run):
         raise ValueError(
             "check_fit: the data of this run stay on the host. Pass some thousand of its rows as arrays, `x` "
             "and `y`."
         )
     index = getattr(x, "index", None) if hasattr(x, "iloc") else None
-    (x, _), _ = as_arrays(draws.model, (x, None), {})
-    y = np.asarray(as_array("check_fit", "y", y))
-    return x, y, range(len(y)) if index is None else list(index)
+    if x is not None:
+        y = targets_of(run, y, "check_fit")
+        _refuse_others(held_by(run, "mcmc") or run, draws, x, y, site)
+        (x, _), _ = as_arrays(draws.model, (x, None), {})
+    data = training_data("check_fit", draws.model, run, x, y, site)
+    if data.x is None:
+        raise ValueError(
+            "check_fit: the training data of these draws are not known. Pass `x` and `y`, the rows that "
+            "were fitted."
+        )
+    target = _target_of(data, site)
+    y = data.observed[target]
+    return data, y, range(len(y)) if index is None else list(index)
 
 
-def _refuse_others(run: Any, draws: Draws, x: Any, y: Any) -> None:
+def _target_of(data: TrainingData, site: str | None) -> str:
+    """The observed site that is checked, whose rows count once each."""
+    sites = list(data.observed)
+    if not sites:
+        raise ValueError(
+            "check_fit: the model observes no site when it gets these data: its likelihood is a "
+            "`numpyro.factor`, or its target is not the second argument, which y is taken for. Give draws "
+            "with a model `def model(x, y=None)` that samples its target with `obs=y`."
+        )
+    if site not in sites and (site is not None or len(sites) > 1):
+        raise ValueError(
+            f"check_fit: the model observes {sites}, and site={site!r}. Name one of these with `site=`."
+        )
+    target = sites[0] if site is None else site
+    if target in data.weighted:
+        raise ValueError(
+            f"check_fit: the rows of this run have weights: the log density of '{target}' is multiplied by "
+            "them (`weights=`, `handlers.scale`). A row of weight w counts as w rows, of which leave-one-out "
+            "would leave out one. Fit with equal weights, or score rows that were held out."
+        )
+    return target
+
+
+def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> None:
     """Refuse rows that were not fitted, as far as can be known."""
-    if arguments_of(run)[0]:
-        refuse_new_rows("check_fit", run, x, y)
+    if any(arguments_of(run)):
+        refuse_new_rows("check_fit", run, x, y, site)
         return
     ready = innermost(draws.model)
     if getattr(ready, "standardization", None) is None:

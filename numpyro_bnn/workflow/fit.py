@@ -28,6 +28,7 @@ from numpyro_bnn.posterior.draws import Draws, draws_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
+from numpyro_bnn.potential.structure import begin_fit
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.run.until import check_until
 from numpyro_bnn.workflow.check_fit import check_fit
@@ -138,8 +139,8 @@ def fit(
     :param progress_bar: show progress.
     :param options: settings of :func:`kernel_named`.
     :return: draws, run and report.
-    :raises ValueError: for an unknown kernel, rows of x and y that differ in number, a share
-        out of range, `y_test` without `x_test`, or `max_minutes` without `until`.
+    :raises ValueError: for an unknown kernel, a model of several targets, rows of x and y that differ in
+        number, a share out of range, `y_test` without `x_test`, or `max_minutes` without `until`.
     :raises TypeError: for an `until` that is no :class:`numpyro_bnn.Tolerance`.
 
     >>> fitted = bnn.fit(model, x, y)                                       # doctest: +SKIP
@@ -161,6 +162,7 @@ def fit(
     if batch_size is None and kernel is None and len(train) > MANY_ROWS:
         batch_size = BATCH
     sampler, steps = kernel_for_fit(kernel, model, batch_size, options)
+    _check_one_target(model, x_train, y_train, weighted)
     thinning = steps if thinning is None else thinning
 
     clock = time.perf_counter()
@@ -209,6 +211,17 @@ def fit(
         "judge": time.perf_counter() - sampled,
     }
     return Fit(model, ensemble, mcmc, draws, weights, report, seconds)
+
+
+def _check_one_target(model: Callable, x: PyTree, y: ArrayLike, weights: dict[str, Any]) -> None:
+    """Refuse a model of several targets: the report at the end is about predictions of one."""
+    _, _, structure = begin_fit(model, (x, y), weights)
+    targets = [name for name in structure.observed if not structure.sites[name].factor]
+    if len(targets) > 1:
+        raise ValueError(
+            f"fit: the model observes {targets}, and predictions of one target are judged. Observe one of "
+            "them, or sample by `bnn.MCMC` and judge each by `bnn.diagnose(mcmc, x, site=…)`."
+        )
 
 
 def _check_until(until: Any, max_minutes: Any, x_test: Any, y_test: Any) -> None:

@@ -11,7 +11,7 @@ from scipy.stats import binom
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.posterior.draws import Run
-from numpyro_bnn.posterior.fitted import arguments_of
+from numpyro_bnn.posterior.training_data import training_data
 
 # So many equal rows are put down to chance only where that is likelier than this.
 _CHANCE = 1e-4
@@ -29,7 +29,7 @@ def refuse_training_rows(owner: str, run: Run | None, x: PyTree, y: ArrayLike) -
     :param y: targets.
     :raises ValueError: naming how many rows were seen in training.
     """
-    found = _fitted_and_given(run, x, y)
+    found = _fitted_and_given(owner, run, x, y)
     if found is None:
         return
     fitted, new = found
@@ -43,16 +43,17 @@ def refuse_training_rows(owner: str, run: Run | None, x: PyTree, y: ArrayLike) -
         )
 
 
-def refuse_new_rows(owner: str, run: Run, x: Any, y: Any) -> None:
+def refuse_new_rows(owner: str, run: Run, x: Any, y: Any, site: str | None = None) -> None:
     """Refuse rows of inputs and targets that are not among the training rows.
 
     :param owner: the function that was called, for the error.
     :param run: an ``MCMC`` after `run`.
     :param x: inputs, as the model takes them.
     :param y: targets.
+    :param site: the observed site that they belong to, where there are several.
     :raises ValueError: naming how many rows are new.
     """
-    found = _fitted_and_given(run, x, y)
+    found = _fitted_and_given(owner, run, x, y, site)
     if found is None:
         return
     fitted, given = found
@@ -65,15 +66,17 @@ def refuse_new_rows(owner: str, run: Run, x: Any, y: Any) -> None:
         )
 
 
-def _fitted_and_given(run: Any, x: Any, y: Any) -> tuple[list[bytes], list[bytes]] | None:
+def _fitted_and_given(
+    owner: str, run: Any, x: Any, y: Any, site: str | None = None
+) -> tuple[list[bytes], list[bytes]] | None:
     """Fingerprints of the training rows and of the rows given; None where they cannot be compared."""
-    args, kwargs = arguments_of(run)
-    if not args:
+    model = getattr(getattr(run, "sampler", None), "model", None)
+    data = training_data(owner, model, run)
+    if data.x is None:
         return None
-    target = args[1] if len(args) > 1 else kwargs.get("y")
-    model = getattr(run.sampler, "model", None)
-    # A model may name its target otherwise: inputs are compared by themselves then.
-    known = (args[0],) if target is None else (args[0], target)
+    targets = [value for name, value in data.observed.items() if site in (None, name)]
+    # Where it is not known which of several targets was given, inputs are compared by themselves.
+    known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [
         jax.tree.leaves(as_arrays(model, values, {})[0]) for values in (known, (x, y)[: len(known)])
     ]

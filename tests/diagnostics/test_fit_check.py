@@ -82,6 +82,27 @@ def test_the_number_of_parameters_and_the_error_over_rows():
     assert found.elpd == pytest.approx(found.by_row.sum())
 
 
+def test_rows_that_have_one_density_under_all_draws_are_exact():
+    moving = np.random.default_rng(1).normal(size=(4, 500, 6))
+    masked = np.concatenate([moving, np.zeros((4, 500, 2))], -1)
+    found, alone = leave_one_out(masked), leave_one_out(moving)
+    np.testing.assert_allclose(found.by_row, [*alone.by_row, 0, 0], rtol=1e-12)
+    np.testing.assert_array_equal(found.pareto_k, [*alone.pareto_k, 0, 0])
+    np.testing.assert_allclose(found.log_weights[..., 6:], -np.log(2000))
+    assert found.elpd == pytest.approx(alone.elpd)
+    assert found.p_loo == pytest.approx(alone.p_loo)
+    assert found.error == pytest.approx(alone.error)
+    assert found.se == pytest.approx(np.sqrt(8) * np.std([*alone.by_row, 0, 0]))
+
+
+def test_rows_without_a_tail_are_not_good():
+    two = np.repeat([[-1.0], [-2.0]], 200, 1)[..., None]
+    found = leave_one_out(two)
+    # The average over the posterior without the row of its density, with weights of 1 over it.
+    assert found.by_row == pytest.approx(np.log(2 / (np.exp(1) + np.exp(2))))
+    assert found.counts == (0, 0, 1)
+
+
 def test_thresholds_depend_on_the_number_of_draws():
     data = Linear(np.random.default_rng(3))
     few = leave_one_out(data.log_likelihood(chains=2, draws=100))

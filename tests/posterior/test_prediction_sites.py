@@ -18,6 +18,7 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import numpyro_bnn as bnn
 from numpyro_bnn.storage.axis_names import class_layer
+from numpyro_bnn.workflow.fit import Fit
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -147,13 +148,20 @@ def test_latent_values_of_rows_are_not_those_of_other_rows():
         bnn.predict(local, LOCAL, X, batch_size=4)
 
 
-def test_a_run_knows_which_rows_its_latent_values_belong_to():
+def test_a_run_and_its_draws_know_which_rows_their_latent_values_belong_to(tmp_path):
     kernel = bnn.SGLD(local, step_size=1e-3)
     mcmc = bnn.MCMC(kernel, num_warmup=1, num_samples=2, progress_bar=False)
     mcmc.run(KEY, X, Y, init_params=nets.weights(local, X, Y))
-    assert bnn.predict(None, mcmc, X).mean.shape == (1, 2, 6)
-    with pytest.raises(ValueError, match=r"\['shift'\] have a value for every row of the fit"):
-        bnn.predict(None, mcmc, NEW)
+    stored = bnn.load(bnn.save(mcmc, tmp_path / "draws.npz"), local)
+    fitted = Fit(local, None, mcmc, bnn.thin(mcmc, 1, X), None, None, {})
+    for predicted in (
+        partial(bnn.predict, None, mcmc),
+        partial(bnn.predict, None, stored),
+        fitted.predict,
+    ):
+        assert predicted(np.asarray(X, np.float64)).mean.shape[2] == 6
+        with pytest.raises(ValueError, match=r"\['shift'\] have a value for every row of the fit"):
+            predicted(NEW)
 
 
 def test_latent_values_without_draws_come_from_their_prior_anew_in_every_draw():

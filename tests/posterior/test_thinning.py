@@ -1,6 +1,7 @@
 """The draws that stand for all: against every choice there is, and against draws that repeat."""
 
 import itertools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -103,6 +104,19 @@ def test_the_inputs_of_a_run_serve_where_none_are_given():
     small = bnn.thin(mcmc, 5)
     np.testing.assert_array_equal(small["w"], bnn.thin(mcmc, 5, X)["w"])
     assert bnn.predict(None, small, X).mean.shape == (1, 5, 7)
+
+
+def test_inputs_may_be_a_mapping():
+    def tree(x, y=None):
+        _quantity(x["columns"] + x["shift"][:, None], y)
+
+    values = np.random.default_rng(0).normal(size=(2, 20))
+    inputs = {"columns": X - 1, "shift": np.ones(len(X), np.float32)}
+    draws = bnn.Draws({"w": values.astype(np.float32)}, tree)
+    plain = bnn.thin(bnn.Draws(draws, _quantity), 4, X)
+    mcmc = SimpleNamespace(_args=(inputs, X[:, 0]), _kwargs={})
+    for small in (bnn.thin(draws, 4, inputs), bnn.thin(SimpleNamespace(draws=draws, mcmc=mcmc), 4)):
+        np.testing.assert_array_equal(small["w"], plain["w"])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import few_draws
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy.special import ndtr, softmax
@@ -220,12 +222,33 @@ def test_training_rows_are_refused(network):
         assert bnn.calibrate(run, X[held], labels[held]).num_rows == 20
 
 
+def labels(x, y=None, offset=0.0):
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=offset), obs=y)
+
+
+def with_offset(x, offset, y=None):
+    labels(x, y, offset)
+
+
+def test_training_rows_are_known_wherever_the_target_is_in_the_call():
+    rng = np.random.default_rng(7)
+    x, offset, y = rng.normal(size=(200, 2)), rng.normal(size=200), rng.integers(0, 2, 200)
+    for args, named in (
+        ((x, offset), {"y": y}),
+        ((x, offset, y), {}),
+        ((), {"y": y, "x": x, "offset": offset}),
+    ):
+        run = SimpleNamespace(_args=args, _kwargs=named, sampler=SimpleNamespace(model=with_offset))
+        refuse_training_rows("calibrate", run, x[:50], 1 - y[:50])
+        with pytest.raises(ValueError, match="calibrate: 50 of 50 calibration rows"):
+            refuse_training_rows("calibrate", run, x[:50], y[:50])
+
+
 def test_equal_rows_of_a_coarse_table_are_no_training_rows():
     rng = np.random.default_rng(7)
     x, y = rng.integers(0, 2, (200, 2)), rng.integers(0, 2, 200)
-    run = SimpleNamespace(
-        _args=(x, y), _kwargs={}, sampler=SimpleNamespace(model=lambda x, y: None)
-    )
+    run = SimpleNamespace(_args=(x, y), _kwargs={}, sampler=SimpleNamespace(model=labels))
     refuse_training_rows("calibrate", run, x[:50], y[:50])
     fine = rng.normal(size=(200, 2))
     run._args = (fine, y)

@@ -1,6 +1,7 @@
 """The check of a fit: a conjugate model in closed form, what it refuses, and where it is shown."""
 
 import functools
+from functools import partial
 from types import SimpleNamespace
 
 import linear_gaussian
@@ -10,6 +11,7 @@ import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from linear_gaussian import BIAS, KERNEL, NOISE, SCALE
+from numpyro import handlers
 from scipy.stats import geom, norm, poisson
 
 import numpyro_bnn as bnn
@@ -248,6 +250,19 @@ def test_draws_that_are_doubted():
         assert words in " ".join(check.doubts)
 
 
+@pytest.mark.parametrize("apart", [0.0, 0.2])
+def test_chains_that_do_not_move_are_doubted(apart):
+    values = np.zeros((2, 200, 4)) + apart * np.arange(2)[:, None, None]
+    check = bnn.check_fit(of_values(values, linear_gaussian.model), X, Y)
+    assert not check.believable
+    said = " ".join(check.doubts)
+    if apart:
+        assert "Pareto k̂ above" in said
+        assert "The chains disagree" in said
+    else:
+        assert "The chains are too short, or move too slowly" in said
+
+
 def test_the_bias_of_a_sampler_is_named():
     draws = bnn.Draws(dict(exact_draws()[0]), linear_gaussian.model, info={"kernel": "BAOAB"})
     check = bnn.check_fit(draws, X, Y)
@@ -264,12 +279,35 @@ def with_stats(**stats):
     )
 
 
-def fitted_to(*args, **kwargs):
+def fitted_to(*args, of=linear_gaussian.model, **kwargs):
     """What the check reads of a run: its draws and its data."""
-    mcmc = SimpleNamespace(
-        _args=args, _kwargs=kwargs, sampler=SimpleNamespace(model=linear_gaussian.model)
-    )
-    return SimpleNamespace(draws=exact_draws()[0], mcmc=mcmc)
+    mcmc = SimpleNamespace(_args=args, _kwargs=kwargs, sampler=SimpleNamespace(model=of))
+    draws = exact_draws()[0]
+    return SimpleNamespace(draws=bnn.Draws(draws, of, draws.stats, draws.info), mcmc=mcmc)
+
+
+def weighted(x, y=None, importance=None):
+    with handlers.scale(scale=1.0 if importance is None else importance):
+        linear_gaussian.model(x, y)
+
+
+def line(x):
+    bias = numpyro.sample(BIAS, dist.Normal(0.0, SCALE).expand([1]).to_event(1))
+    slopes = numpyro.sample(KERNEL, dist.Normal(0.0, SCALE).expand([3, 1]).to_event(2))
+    return (x @ slopes + bias)[:, 0]
+
+
+def with_offset(x, offset, y=None):
+    mean = line(x)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(mean + offset, NOISE), obs=y)
+
+
+def two_targets(x, up=None, down=None):
+    mean = line(x)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("up", dist.Normal(mean, NOISE), obs=up)
+        numpyro.sample("down", dist.Normal(-mean, NOISE), obs=down)
 
 
 def ready():
@@ -295,8 +333,24 @@ REFUSED = {
     ),
     "no target": (lambda: bnn.check_fit(exact_draws()[0], X), "x and y belong together"),
     "weights": (
-        lambda: bnn.check_fit(fitted_to(X, Y, weights=np.arange(40))),
+        lambda: bnn.check_fit(fitted_to(X, Y, of=weighted, importance=np.arange(40) + 1.0)),
+        "the rows of this run have weights: the log density of 'y' is multiplied",
+    ),
+    "a constant weight": (
+        lambda: bnn.check_fit(bnn.Draws(exact_draws()[0], partial(weighted, importance=4.0)), X, Y),
         "the rows of this run have weights",
+    ),
+    "two targets": (
+        lambda: bnn.check_fit(fitted_to(X, Y, -Y, of=two_targets)),
+        r"the model observes \['up', 'down'\], and site=None",
+    ),
+    "the target of another site": (
+        lambda: bnn.check_fit(fitted_to(X, Y, -Y, of=two_targets), X, Y, site="down"),
+        "40 of 40 rows, such as row 0, are no training rows",
+    ),
+    "no observed site": (
+        lambda: bnn.check_fit(bnn.Draws(exact_draws()[0], lambda x, z=None: line(x)), X, Y),
+        "the model observes no site when it gets these data",
     ),
     "host": (lambda: bnn.check_fit(fitted_to(HOST, Y)), "the data of this run stay on the host"),
     "new rows": (
@@ -329,5 +383,40 @@ def test_a_number_is_no_key():
 def test_some_rows_of_a_run_are_enough():
     check = bnn.check_fit(fitted_to(X, Y), X[3:9], Y[3:9])
     np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row[3:9], atol=0.02)
-    whole = bnn.check_fit(fitted_to(X, y=Y, weights=np.ones(40)))
+    whole = bnn.check_fit(fitted_to(X, y=Y, importance=np.ones(40), of=weighted))
     np.testing.assert_allclose(whole.loo.by_row, checked().loo.by_row)
+
+
+OFFSET = np.linspace(-2.0, 3.0, 40)
+CALLS = {
+    "offset first": fitted_to(X, OFFSET, y=Y + OFFSET, of=with_offset),
+    "by position": fitted_to(X, OFFSET, Y + OFFSET, of=with_offset),
+    "by name": fitted_to(y=Y + OFFSET, offset=OFFSET, x=X, of=with_offset),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_target_is_found_wherever_it_is_in_the_call(call):
+    run = CALLS[call]
+    for check in (bnn.check_fit(run), bnn.check_fit(run, X, Y + OFFSET)):
+        np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row, atol=1e-4)
+        np.testing.assert_allclose(check.targets, Y + OFFSET, rtol=1e-6)
+    with pytest.raises(ValueError, match="check_fit: x holds other rows than the run, whose model"):
+        bnn.check_fit(run, X[:9], (Y + OFFSET)[:9])
+
+
+def test_one_of_two_targets_is_checked():
+    run = fitted_to(X, Y, -Y, of=two_targets)
+    for check in (bnn.check_fit(run, site="down"), bnn.check_fit(run, X, -Y, site="down")):
+        np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row, atol=1e-4)
+
+
+def test_a_plate_that_subsamples_weights_no_rows():
+    def subsampled(x, y=None):
+        slopes = numpyro.sample(KERNEL, dist.Normal().expand([3, 1]).to_event(2))
+        with numpyro.plate("data", x.shape[0], subsample_size=5):
+            rows = numpyro.subsample(x, event_dim=1)
+            observed = None if y is None else numpyro.subsample(y, event_dim=0)
+            numpyro.sample("y", dist.Normal((rows @ slopes)[:, 0], NOISE), obs=observed)
+
+    assert bnn.check_fit(fitted_to(X, Y, of=subsampled)).targets.shape == (40,)

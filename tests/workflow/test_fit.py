@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import linear_gaussian
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.infer import NUTS
 
@@ -173,6 +175,28 @@ def test_stacked_chains_and_rows_that_nothing_was_fitted_to(many):
 def test_bad_input_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         bnn.fit(linear_gaussian.model, **({"x": X, "y": Y, "progress_bar": False} | options))
+
+
+def test_a_model_of_two_targets_is_refused_before_anything_is_computed():
+    def two(x, y=None):
+        b = numpyro.sample("b", dist.Normal())
+        with numpyro.plate("data", x.shape[0]):
+            for k, name in enumerate(("up", "down")):
+                observed = None if y is None else y[:, k]
+                numpyro.sample(name, dist.Normal((-1) ** k * b, 1.0), obs=observed)
+
+    begun = []
+    with pytest.raises(
+        ValueError, match=r"fit: the model observes \['up', 'down'\], and predictions"
+    ):
+        bnn.fit(two, X, np.stack([Y, -Y], 1), on_ensemble=begun.append, progress_bar=False)
+    assert not begun
+    draws = bnn.Draws({"b": np.zeros((1, 4))}, two)
+    for judge in (lambda: bnn.thin(draws, 2, X), lambda: bnn.calibrate(draws, X, Y)):
+        with pytest.raises(
+            ValueError, match="functions without it, such as `calibrate` and `thin`, take"
+        ):
+            judge()
 
 
 def test_a_fit_goes_on_until_it_is_known():

@@ -76,12 +76,16 @@ def of_residuals(
 def of_labels(probs: np.ndarray, y: np.ndarray, made: np.ndarray) -> tuple[Quantity, ...]:
     """Share of the rows of each class, share that is of its most probable class, and calibration error.
 
-    :param probs: of each draw, (chain, draw, row, class).
-    :param y: classes of the data, (row,).
-    :param made: a class of every row under each draw, (chain, draw, row).
+    Several labels of a row count as rows.
+
+    :param probs: of each draw, (chain, draw, row, …, class).
+    :param y: classes of the data, (row, …).
+    :param made: a class of every row under each draw, (chain, draw, row, …).
     """
-    classes, best = probs.shape[-1], probs.argmax(-1)
-    confidence = probs.max(-1)
+    chains, draws, classes = *probs.shape[:2], probs.shape[-1]
+    y, made = y.reshape(-1), made.reshape(chains, draws, -1)
+    best = probs.argmax(-1).reshape(made.shape)
+    confidence = probs.max(-1).reshape(made.shape)
     found = {}
     for k in range(classes):
         share = np.full(made.shape[:2], float((y == k).mean()))

@@ -231,8 +231,9 @@ def _needed_to_know(errors: Mapping[str, MeanErrors], unknown: np.ndarray) -> fl
 
 def _decisions_open(probs: np.ndarray, errors: MeanErrors) -> float:
     """Share of rows whose two likeliest classes are within two errors of their difference."""
-    num_rows, num_classes = errors.mean.shape
-    first, second = np.argsort(-errors.mean, axis=-1)[:, :2].T + num_classes * np.arange(num_rows)
+    means = errors.mean.reshape(-1, errors.mean.shape[-1])
+    num_rows, num_classes = means.shape
+    first, second = np.argsort(-means, axis=-1)[:, :2].T + num_classes * np.arange(num_rows)
     flat = probs.reshape(*probs.shape[:2], -1)
     difference = mean_errors(
         np.take(flat, first, axis=2) - np.take(flat, second, axis=2), ratio=errors.ratio

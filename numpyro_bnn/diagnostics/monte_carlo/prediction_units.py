@@ -1,8 +1,9 @@
 """Distances between predictions, one number a row, in total variation or standard deviations.
 
-Class probabilities (`"probs"`) differ by their total variation, half the sum over classes of
-absolute differences. Anything else is measured in standard deviations: of the prediction where there are
-`"mean"` and `"scale"`, else of the draws of that scalar; the distance of a row is that of its largest scalar.
+Class probabilities (`"probs"`) differ by their total variation, half the sum over classes of absolute
+differences; of several labels a row by that of the label with the largest. Anything else is measured in
+standard deviations: of the prediction where there are `"mean"` and `"scale"`, else of the draws of that
+scalar; the distance of a row is that of its largest scalar.
 """
 
 from collections.abc import Mapping
@@ -15,8 +16,12 @@ from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors
 def units_of(
     predictions: Mapping[str, np.ndarray], errors: Mapping[str, MeanErrors]
 ) -> dict[str, np.ndarray]:
-    """The standard deviations in which all scalars but class probabilities are measured."""
-    units = {name: errors[name].sd for name in predictions if name != "probs"}
+    """The units of all scalars: standard deviations, and 1 of class probabilities."""
+    units = {
+        n: np.ones_like(each.sd) if n == "probs" else each.sd
+        for n, each in errors.items()
+        if n in predictions
+    }
     if {"mean", "scale"} <= set(units):
         noise, center = errors["scale"], errors["mean"]
         # The variance of a mixture: the mean variance of the noise, and the variance of the means.
@@ -32,15 +37,17 @@ def row_distances(
 
     :param differences: by name, `(..., input, output...)`, with any leading axes that all share;
         absolute values count.
-    :param units: standard deviations for every name but `"probs"`, `(input, output...)`.
+    :param units: for every name what :func:`units_of` gives, `(input, output...)`.
     """
     found: dict[str, np.ndarray] = {}
     for name, difference in differences.items():
-        size = np.abs(difference)
+        size, unit = np.abs(difference), units[name]
         if name == "probs":
-            found["total_variation"] = 0.5 * size.sum(axis=-1)
+            apart = 0.5 * size.sum(axis=-1)
+            # Of several labels a row the one that differs most.
+            lead = difference.ndim - unit.ndim + 1
+            found["total_variation"] = apart.reshape(*apart.shape[:lead], -1).max(axis=-1)
             continue
-        unit = units[name]
         with np.errstate(divide="ignore", invalid="ignore"):
             # Constants have no unit: their distance is 0 or infinite.
             size = np.where(size > 0, size / unit, 0.0)

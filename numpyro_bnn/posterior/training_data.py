@@ -1,0 +1,229 @@
+"""The data of a run: inputs, targets, and the other arguments of its model, such as an offset or a mask.
+
+A model may take its arguments in any order and under any names; the first one holds the inputs. The model
+itself tells which arguments are targets: values of observed sites are computed from them, and no distribution
+is. Predictions at the rows of a fit need all others, such as an offset.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpyro.handlers import seed, substitute, trace
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_array, innermost, prepared
+from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.posterior.draws import Run
+from numpyro_bnn.posterior.fitted import arguments_of
+from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.structure import blanks, structure_of
+from numpyro_bnn.potential.without_subsampling import all_rows
+from numpyro_bnn.storage.shared_programs import Traced, compiled
+
+# Where an argument stands in a call: its number, or its name where it was given by name.
+Place = int | str
+
+
+class TrainingData(NamedTuple):
+    """Inputs, observed values and other arguments of a model.
+
+    - **x** - the inputs, its first argument; None where they are not known
+    - **observed** - values of the observed sites, in the user's units
+    - **targets** - by observed site the arguments that its values are computed from, and no distribution is
+    - **others** - all arguments but inputs and targets, by their place in the call
+    - **weighted** - observed sites whose log density is multiplied by anything but 1: rows count more or less
+      than once
+    """
+
+    x: PyTree = None
+    observed: Mapping[str, np.ndarray] = {}
+    targets: Mapping[str, frozenset[Place]] = {}
+    others: Mapping[Place, PyTree] = {}
+    weighted: frozenset[str] = frozenset()
+
+
+def call_with(arguments: Mapping[Place, PyTree]) -> tuple[tuple, dict[str, PyTree]]:
+    """Positional and keyword arguments from arguments by place; None stands where one was taken out.
+
+    :param arguments: by number or name.
+    """
+    count = 1 + max((place for place in arguments if isinstance(place, int)), default=-1)
+    named = {place: value for place, value in arguments.items() if isinstance(place, str)}
+    return tuple(arguments.get(number) for number in range(count)), named
+
+
+def training_data(
+    owner: str,
+    model: Callable | None,
+    run: Run | None,
+    x: PyTree = None,
+    y: Any = None,
+    site: str | None = None,
+) -> TrainingData:
+    """The data of a run; or those of given rows, with the other arguments of the run.
+
+    :param owner: the function that was called, for errors.
+    :param model: the model; of a run without one only the inputs are known.
+    :param run: an ``MCMC`` after `run`, a fitted object, or draws, which know no data.
+    :param x: inputs of the given rows; None for the data of the run.
+    :param y: their target, as the model takes it; None for none.
+    :param site: the observed site that `y` belongs to, where there are several.
+    :raises ValueError: where it is not known which argument `y` is, or which values other arguments of the
+        run have at the given rows.
+    """
+    known = TrainingData()
+    # Of data on the host only the rows that are given are looked at.
+    given = {} if holds_host_rows(run) else _by_place(model, *arguments_of(run))
+    if given:
+        known = TrainingData(given.get(0)) if model is None else _data_of(model, given)
+    if x is None:
+        return known
+    if known.others:
+        _refuse_unknown_rows(owner, known, x)
+    arguments = {0: x, **known.others}
+    if y is not None:
+        arguments[_place_of_target(owner, known, site) if given else 1] = y
+    return TrainingData(x) if model is None else _data_of(model, arguments)
+
+
+def holds_host_rows(run: Run | None) -> bool:
+    """Whether the data of a run stay on the host (:class:`~numpyro_bnn.OnHost`).
+
+    :param run: as :func:`training_data` takes it.
+    """
+    return any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(arguments_of(run)))
+
+
+def _by_place(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
+) -> dict[Place, PyTree]:
+    """Arguments by place; inputs that were given by name are in the first place too."""
+    given: dict[Place, PyTree] = dict(enumerate(args))
+    given.update(kwargs)
+    if model is not None and kwargs and not args:
+        first = next(iter(inspect.signature(innermost(model)).parameters), None)
+        if first in given:
+            given[0] = given.pop(first)
+    return given
+
+
+def _place_of_target(owner: str, known: TrainingData, site: str | None) -> Place:
+    """The one argument that the target is."""
+    places = known.targets.get(site, frozenset()) if site else frozenset()
+    places = places or frozenset[Place]().union(*known.targets.values())
+    if len(places) != 1:
+        raise ValueError(
+            f"{owner}: y was given, and the observed values of this run are computed from "
+            f"{len(places)} arguments. Leave x and y out, to take the data of the run."
+        )
+    return next(iter(places))
+
+
+def _refuse_unknown_rows(owner: str, known: TrainingData, x: PyTree) -> None:
+    """Refuse inputs of other rows, where the model also needs other arguments of them."""
+    size = np.shape(jax.tree.leaves(known.x)[0])[0]
+    by_row = [
+        f"{place!r}" if isinstance(place, str) else f"number {place + 1}"
+        for place, value in known.others.items()
+        if any(np.shape(leaf)[:1] == (size,) for leaf in jax.tree.leaves(value))
+    ]
+    if by_row and not same_rows(x, known.x):
+        raise ValueError(
+            f"{owner}: x holds other rows than the run, whose model also has a value for every row in its "
+            f"argument {', '.join(by_row)}, not known for these. Leave x and y out, or give draws with a "
+            "model of these rows: `bnn.Draws(draws, functools.partial(model, …))`."
+        )
+
+
+def same_rows(x: PyTree, fitted: PyTree) -> bool:
+    """Whether two inputs hold the same rows in the same order.
+
+    :param x: arrays, tables, or a pytree of them.
+    :param fitted: the others.
+    """
+    new, old = jax.tree.leaves(x), jax.tree.leaves(fitted)
+    return len(new) == len(old) and all(np.array_equal(one, other) for one, other in zip(new, old))
+
+
+def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
+    """What a model does with its arguments."""
+    args, kwargs = prepared(model, *call_with(given))
+    structure = structure_of(model, args, kwargs)
+    sites = [name for name in structure.observed if not structure.sites[name].factor]
+    # The data are arguments of the program, so that it keeps nothing of them.
+    arguments = Arguments.split(args, kwargs)
+
+    def traced(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        shaped = substitute(all_rows(model), substitute_fn=blanks(blank))
+        found = trace(seed(shaped, jax.random.key(0))).get_trace(*args, **kwargs)
+        return {name: site for name, site in found.items() if site["type"] == "sample"}
+
+    def observed(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
+        found = traced(blank, arrays)
+        return {name: (found[name]["value"], found[name]["scale"]) for name in sites}
+
+    def parts(blank: jax.Array, arrays: list[jax.Array]) -> list[Any]:
+        """Arrays of the values of each observed site, or of its factor, and of the laws of all others."""
+        found = traced(blank, arrays)
+        factors = [name for name in found if structure.sites[name].factor]
+        made = {n: found[n]["value"] for n in sites} | {n: found[n]["fn"] for n in factors}
+        laws = [site["fn"] for name, site in found.items() if name not in factors]
+        return [{name: jax.tree.leaves(part) for name, part in made.items()}, jax.tree.leaves(laws)]
+
+    program = compiled(observed, Traced(model, arguments.static, sites=sites))
+    values = program(0.0, arguments.arrays) if sites else {}
+    made, laws = _sources(parts, arguments, args, kwargs)
+    of_laws = frozenset[Place]({0}).union(*laws)
+    targets = {n: frozenset[Place]().union(*parts) - of_laws for n, parts in made.items()}
+    # A ready model takes the mean off its target; what was given is in the user's units.
+    is_ready = getattr(innermost(model), "shift", None) is not None
+    found = {name: np.asarray(values[name][0]) for name in sites}
+    if is_ready:
+        found = {name: _as_given(given, targets[name], value) for name, value in found.items()}
+    taken_out = frozenset[Place]().union(*targets.values())
+    return TrainingData(
+        given.get(0),
+        found,
+        {name: targets[name] for name in sites},
+        {place: value for place, value in given.items() if place != 0 and place not in taken_out},
+        frozenset(
+            n for n, (_, s) in values.items() if s is not None and (np.asarray(s) != 1).any()
+        ),
+    )
+
+
+def _as_given(
+    given: Mapping[Place, PyTree], places: frozenset[Place], value: np.ndarray
+) -> np.ndarray:
+    """The target of a ready model, in the user's units and in double precision."""
+    (place,) = places
+    return np.asarray(as_array("training_data", "y", given[place]), np.float64).reshape(value.shape)
+
+
+def _sources(parts: Callable, arguments: Arguments, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """What `parts` returns, with the places of the arguments that an array is computed from in its place."""
+    leaves = jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]
+    places: list[Place] = [
+        path[1].key if path[0].idx else path[1].idx
+        for path, leaf in leaves
+        if isinstance(leaf, (np.ndarray, jax.Array))
+    ]
+    program, shapes = jax.make_jaxpr(parts, return_shape=True)(0.0, arguments.arrays)
+    known: dict[Any, set[Place]] = {
+        variable: {place} for variable, place in zip(program.jaxpr.invars[1:], places)
+    }
+
+    def of(variable: Any) -> set[Place]:
+        # Literals have a value, and cannot be looked up.
+        return set() if hasattr(variable, "val") else known.get(variable, set())
+
+    for equation in program.jaxpr.eqns:
+        used = set[Place]().union(*map(of, equation.invars))
+        known.update(dict.fromkeys(equation.outvars, used))
+    return jax.tree.unflatten(
+        jax.tree.structure(shapes), [of(variable) for variable in program.jaxpr.outvars]
+    )

@@ -1,6 +1,6 @@
 """What pages say of temperatures, by training rows and prior: lines of tables, and numbers in sentences."""
 
-from itertools import chain
+import itertools
 
 import numpy as np
 from pages_of_studies import line, number
@@ -172,12 +172,14 @@ def other_temperatures_with_shifts(rows):
     yield f"T = 0.03 gains {pair(0.03, *wide)} over T = 1 with α = 1 and 2"
     yield f"T = 0.3 gains {pair(0.3, *wide)}; with 1000 rows T = 0.3"
     yield f"T = 0.3 gains {pair(0.3, (1000, 0.3), (1000, 1))} with α = 0.3 and 1"
+    yield f"with 3000 rows {pair(0.3, (3000, 0.3), (3000, 1))}"
     assert all(moved[one].gains[3.0].value < 0 for one in wide)
     yield f"worse, by {pair(3.0, *wide).replace('−', '')} with 300 rows"
     yield f"T = 3 gains {pair(3.0, (300, 0.1), (1000, 0.1))} with 300 and 1000 rows"
+    yield f"and {moved[3000, 0.1].gains[3.0]} with 3000"
     assert all(v.better for v in moved.values())
     parts = []
-    for n, prior in (*wide, (300, 0.3), (1000, 0.3), (1000, 1)):
+    for n, prior in (*wide, (300, 0.3), *itertools.product((1000, 3000), (0.3, 1))):
         own = select(rows, rows=n, prior=prior, shifts=shifts, method="HMC")
         warm = {r["subset"]: r["gain"] for r in own if r["temperature"] == 0.3}
         cold = {r["subset"]: r["gain"] for r in own if r["temperature"] == 0.1}
@@ -202,4 +204,4 @@ def both_subsets_of_many_rows(rows):
     gains = [[number(r["gain"], 4) for r in select(cold, prior=a)] for a in (0.1, 0.3, 1, 2)]
     yield (
         "{} and {} nats with α = 0.1, {} and {} with 0.3, {} and {} with 1); with α = 2 they are {} and {}"
-    ).format(*chain(*gains))
+    ).format(*itertools.chain(*gains))

@@ -67,12 +67,12 @@ def beyond(own: ByImage, other: ByImage, name: str) -> Row:
 def over_subsets(rows: Sequence[Row], column: str, where: Mapping[str, Any]) -> Gap:
     """A column of :func:`beyond`, the mean over subsets of the training images.
 
-    Rows that were stored before Monte Carlo errors were have none.
+    The Monte Carlo error is empty in rows that were stored before there was one.
     """
     own = select(rows, **where)
     found, by_image = ([r[column + of] for r in own] for of in ("", ", se"))
-    by_chain = [r.get(f"{column}, chains") for r in own]
-    return Gap.over_subsets(found, by_image, [one for one in by_chain if one not in ("", None)])
+    by_chain = [r.get(f"{column}, chains", "") for r in own]
+    return Gap.over_subsets(found, by_image, [one for one in by_chain if one != ""])
 
 
 def groups(rows: Sequence[Row]) -> list[dict[str, Any]]:

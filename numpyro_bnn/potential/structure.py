@@ -22,7 +22,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import family_of, unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
 from numpyro_bnn.potential.sites import Plate, Site, Structure
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
@@ -176,7 +176,7 @@ def _site(site: dict[str, Any]) -> Site:
         observed=site["is_observed"],
         discrete=discrete,
         plates={frame.name: frame.dim for frame in site["cond_indep_stack"]},
-        factor=type(_innermost_law(distribution)).__name__ == "Unit",
+        factor=type(family_of(distribution)).__name__ == "Unit",
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),
@@ -191,13 +191,6 @@ def _concentration(law: Any) -> float | None:
         return None
     given = law.concentration
     return None if isinstance(given, jax.core.Tracer) or np.ndim(given) else float(given)
-
-
-def _innermost_law(distribution: Any) -> Any:
-    """A distribution without the expanding, masking and event dimensions that wrap it."""
-    while hasattr(distribution, "base_dist"):
-        distribution = distribution.base_dist
-    return distribution
 
 
 def _unconstrained_shape(site: dict[str, Any]) -> tuple[int, ...] | None:

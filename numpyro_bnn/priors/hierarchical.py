@@ -262,9 +262,12 @@ def _sample_level(
     :param parameterization: the coordinates.
     :return: weights by site, and the precisions.
     """
-    # The integral is that of the density as it is, without given values.
-    plain = not any(any(outside(site)) for site in (level.site, *level.members))
-    if parameterization == "collapsed" and level.conjugate and plain:
+    if (
+        parameterization == "collapsed"
+        and level.conjugate
+        # The integral is that of the density as it is, without given values.
+        and not any(any(outside(site)) for site in (level.site, *level.members))
+    ):
         return _integrated(level, sizes, above)
     precision = _precisions(level, sizes, above, parameterization)
     return {

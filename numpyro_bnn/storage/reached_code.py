@@ -28,26 +28,12 @@ _ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _OWN = str(Path(__file__).parents[1])
 _STANDARD = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
-
-
 # Modules through which code reads what is not in its objects, and names of functions that do: the environment
 # of the process, files, the clock, a generator of random numbers.
 _OUTSIDE = {
-    *(
-        "os",
-        "posix",
-        "nt",
-        "io",
-        "_io",
-        "pathlib",
-        "sys",
-        "importlib",
-        "subprocess",
-        "time",
-        "datetime",
-    ),
-    *("random", "secrets", "socket", "urllib", "http", "glob", "shelve", "sqlite3", "zipfile"),
-}
+    "os", "posix", "nt", "sys", "importlib", "subprocess", "time", "datetime", "random", "secrets",
+    "io", "_io", "pathlib", "glob", "zipfile", "shelve", "sqlite3", "socket", "urllib", "http",
+}  # fmt: skip
 _BUILTINS_OUTSIDE = {"open", "globals", "locals", "vars", "eval", "exec", "input", "__import__"}
 _READERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap", "open"}
 

@@ -312,11 +312,9 @@ def depth_in_sentences(rows):
     wider = sorted({key[:3] for key in known if key[3] == 2})
     gaps = [evidence.lost(known[*key, 1], known[*key, 2]) for key in wider]
     assert all(gap > 0 for gap, _ in gaps)
-    sure = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
-    yield (
-        f"better in all {sure[len(gaps)]} pairs, by more than two errors in "
-        f"{sure[sum(gap > 2 * error for gap, error in gaps)]}"
-    )
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+    sure = sum(gap > 2 * error for gap, error in gaps)
+    yield f"better in all {words[len(gaps)]} pairs, by more than two errors in {words[sure]}"
     for prior, kind, width in wider:
         one, two = known[prior, kind, width, 1], known[prior, kind, width, 2]
         scales = {"group": "learned", "fan_in": "by fan-in"}[prior]

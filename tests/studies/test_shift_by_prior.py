@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from pages_of_studies import rows_of
 
 from benchmarks._shared import mnist_posteriors
 from benchmarks.predictions import shift_by_prior, shift_by_prior_words, shift_by_width
@@ -60,6 +61,15 @@ def test_differences_are_paired_by_image_and_joined_over_subsets():
     del rows[0]["gap, chains"]
     rows = [{**r, "gap": 2 * r["gap"] + 1} for r in rows]
     assert words.failures(rows, "gap", 1, {"rows": 3000}) == ["blur 1.800 ± 0.854"]
+
+
+def test_stored_rows_have_the_columns_of_new_ones():
+    """Otherwise the command would refuse to add a cell to them."""
+    logs = np.log([[[0.6, 0.4], [0.7, 0.3]]])
+    one = shift_by_prior_words.by_image([logs], np.zeros(2, int))
+    stored = rows_of("predictions/shift_by_prior")[0]
+    for name in ("MAP", "ensemble"):
+        assert set(shift_by_prior_words.beyond(one, one, name)) <= set(stored)
 
 
 def test_scores_of_averages_have_the_monte_carlo_error_of_their_chains():

@@ -131,7 +131,7 @@ ROWS = {
     """,
     "potential": """
         compiled_arguments flat_position shared_rows sites tempered_likelihood
-        rows
+        rows value_sources
         targets without_subsampling
         structure
         potential

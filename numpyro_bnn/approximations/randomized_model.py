@@ -80,7 +80,7 @@ def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
     def found(key: jax.Array) -> tuple[Noise, Noise]:
         drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
         sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
-        laws = {name: unwrapped(sites[name]["fn"]) for name in potential.structure.observed}
+        laws = {name: unwrapped(sites[name]["fn"]) for name in potential.structure.data}
         scales = {name: fn.scale for name, fn in laws.items() if isinstance(fn, dist.Normal)}
         kept = {name: sites[name]["scale"] for name in potential.structure.sites if name in sites}
         return scales, {name: count for name, count in kept.items() if count is not None}
@@ -120,7 +120,7 @@ def draw_noise(
     """
     structure = marginal.centered.structure
     noise = {}
-    for i, name in enumerate([*anchored, *structure.observed]):
+    for i, name in enumerate([*anchored, *structure.data]):
         site = structure.sites[name]
         drawn = jax.random.fold_in(key, i)
         batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]

@@ -30,10 +30,11 @@ from numpyro_bnn.posterior.prediction_sites import (
     target_of,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.training_data import Place, call_with
+from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.targets import check_arguments
+from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 from numpyro_bnn.storage.stored_array import StoredArray

@@ -2,7 +2,8 @@
 
 A model may take its arguments in any order and under any names; the first one holds the inputs. The model
 itself tells which arguments are targets: values of observed sites are computed from them, and no distribution
-is. Predictions at the rows of a fit need all others, such as an offset.
+is. Predictions at the rows of a fit need all others, such as an offset. Values that ``condition`` gives to
+weights are no data (:func:`~numpyro_bnn.potential.value_sources.given_sites`).
 """
 
 import inspect
@@ -20,11 +21,9 @@ from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.structure import blanks, structure_of
+from numpyro_bnn.potential.value_sources import Place, sources_of
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.shared_programs import Traced, compiled
-
-# Where an argument stands in a call: its number, or its name where it was given by name.
-Place = int | str
 
 
 class TrainingData(NamedTuple):
@@ -152,33 +151,24 @@ def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     """What a model does with its arguments."""
     args, kwargs = prepared(model, *call_with(given))
     structure = structure_of(model, args, kwargs)
-    sites = [name for name in structure.observed if not structure.sites[name].factor]
+    sites = structure.targets
     # The data are arguments of the program, so that it keeps nothing of them.
     arguments = Arguments.split(args, kwargs)
 
-    def traced(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
-        args, kwargs = Arguments.join(arrays, arguments.static)
-        shaped = substitute(all_rows(model), substitute_fn=blanks(blank))
-        found = trace(seed(shaped, jax.random.key(0))).get_trace(*args, **kwargs)
-        return {name: site for name, site in found.items() if site["type"] == "sample"}
+    def shaped(blank: jax.Array) -> Callable:
+        whole = substitute(all_rows(model), substitute_fn=blanks(blank))
+        return seed(whole, jax.random.key(0))
 
     def observed(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
-        found = traced(blank, arrays)
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        found = trace(shaped(blank)).get_trace(*args, **kwargs)
         return {name: (found[name]["value"], found[name]["scale"]) for name in sites}
-
-    def parts(blank: jax.Array, arrays: list[jax.Array]) -> list[Any]:
-        """Arrays of the values of each observed site, or of its factor, and of the laws of all others."""
-        found = traced(blank, arrays)
-        factors = [name for name in found if structure.sites[name].factor]
-        made = {n: found[n]["value"] for n in sites} | {n: found[n]["fn"] for n in factors}
-        laws = [site["fn"] for name, site in found.items() if name not in factors]
-        return [{name: jax.tree.leaves(part) for name, part in made.items()}, jax.tree.leaves(laws)]
 
     program = compiled(observed, Traced(model, arguments.static, sites=sites))
     values = program(0.0, arguments.arrays) if sites else {}
-    made, laws = _sources(parts, arguments, args, kwargs)
-    of_laws = frozenset[Place]({0}).union(*laws)
-    targets = {n: frozenset[Place]().union(*parts) - of_laws for n, parts in made.items()}
+    sources = sources_of(shaped, args, kwargs, [])
+    of_laws = frozenset[Place]({0}).union(*(law.places for law in sources.laws.values()))
+    targets = {n: value.places - of_laws for n, value in sources.values.items()}
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
@@ -202,28 +192,3 @@ def _as_given(
     """The target of a ready model, in the user's units and in double precision."""
     (place,) = places
     return np.asarray(as_array("training_data", "y", given[place]), np.float64).reshape(value.shape)
-
-
-def _sources(parts: Callable, arguments: Arguments, args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """What `parts` returns, with the places of the arguments that an array is computed from in its place."""
-    leaves = jax.tree_util.tree_flatten_with_path((args, dict(kwargs)))[0]
-    places: list[Place] = [
-        path[1].key if path[0].idx else path[1].idx
-        for path, leaf in leaves
-        if isinstance(leaf, (np.ndarray, jax.Array))
-    ]
-    program, shapes = jax.make_jaxpr(parts, return_shape=True)(0.0, arguments.arrays)
-    known: dict[Any, set[Place]] = {
-        variable: {place} for variable, place in zip(program.jaxpr.invars[1:], places)
-    }
-
-    def of(variable: Any) -> set[Place]:
-        # Literals have a value, and cannot be looked up.
-        return set() if hasattr(variable, "val") else known.get(variable, set())
-
-    for equation in program.jaxpr.eqns:
-        used = set[Place]().union(*map(of, equation.invars))
-        known.update(dict.fromkeys(equation.outvars, used))
-    return jax.tree.unflatten(
-        jax.tree.structure(shapes), [of(variable) for variable in program.jaxpr.outvars]
-    )

@@ -193,7 +193,7 @@ class Potential:
             return model
         axes = {
             self.structure.sites[name].plates[plate]
-            for name in self.structure.observed
+            for name in self.structure.data
             if plate in self.structure.sites[name].plates
         }
         (axis,) = axes
@@ -201,9 +201,9 @@ class Potential:
 
     @property
     def _plates(self) -> list[str]:
-        """Names of the plates around observed sites."""
-        observed = (self.structure.sites[name] for name in self.structure.observed)
-        return sorted({plate for site in observed for plate in site.plates})
+        """Names of the plates around data."""
+        data = (self.structure.sites[name] for name in self.structure.data)
+        return sorted({plate for site in data for plate in site.plates})
 
     def data_plate(self, plate: str | None = None) -> tuple[str, int]:
         """The plate that minibatches are taken from, and its size N.
@@ -235,6 +235,8 @@ class Potential:
                 f"'{plate}'. {_SUBSAMPLE} The model says: {error}"
             ) from error
         for name, site in subsampled.sites.items():
+            if name in self.structure.given:
+                continue
             inside = plate in site.plates
             if not site.observed:
                 if inside:

@@ -74,6 +74,7 @@ class Structure(NamedTuple):
     - **deterministic** - shapes of its deterministic sites
     - **parameters** - names of the deterministic sites that are parameters under this package's priors
     - **takes_keys** - whether it asks for random keys itself, as dropout does
+    - **given** - observed sites that are no data, such as a weight that ``condition`` holds at a value
     """
 
     sites: dict[str, Site]
@@ -82,6 +83,7 @@ class Structure(NamedTuple):
     deterministic: dict[str, tuple[int, ...]]
     parameters: frozenset[str] = frozenset()
     takes_keys: bool = False
+    given: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -100,6 +102,16 @@ class Structure(NamedTuple):
         return [name for name, site in self.sites.items() if site.observed]
 
     @property
+    def data(self) -> list[str]:
+        """Names of the sites whose observed values are data, factors among them."""
+        return [name for name in self.observed if name not in self.given]
+
+    @property
+    def targets(self) -> list[str]:
+        """Names of the sites whose observed values are data, without factors."""
+        return [name for name in self.data if not self.sites[name].factor]
+
+    @property
     def groups(self) -> dict[str, Level]:
         """Precisions that are Gamma distributed given the weights and the level above."""
         return {name: level for name, level in self.levels.items() if level.conjugate}
@@ -111,5 +123,5 @@ class Structure(NamedTuple):
 
     @property
     def row_counts(self) -> set[int]:
-        """Sizes of the plates around observed sites."""
-        return {self.plates[p].size for name in self.observed for p in self.sites[name].plates}
+        """Sizes of the plates around data."""
+        return {self.plates[p].size for name in self.data for p in self.sites[name].plates}

@@ -7,6 +7,7 @@ too.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,10 +23,11 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.distributions.gamma import Gamma
-from numpyro_bnn.distributions.unwrap import family_of, unwrapped
+from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
 from numpyro_bnn.potential.sites import Plate, Site, Structure
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
+from numpyro_bnn.potential.value_sources import given_sites, is_factor, sources_of
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.precision_conditionals import levels_of
 
@@ -94,10 +96,12 @@ def structure_of(
     # Sites that NumPyro's Gibbs holds fixed for this block are neither latent nor data.
     held = set(kwargs.get(GIBBS_SITES_KWARG, ()))
 
-    def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
+    def shaped(blank: jax.Array, key: jax.Array) -> Callable:
         bound = substitute(with_stand_ins(model), data=dict(indices or {}))
-        shaped = substitute(bound, substitute_fn=blanks(blank))
-        keys = _Keys(seed(shaped, key))
+        return seed(substitute(bound, substitute_fn=blanks(blank)), key)
+
+    def visit(key: jax.Array, blank: jax.Array) -> jax.Array:
+        keys = _Keys(shaped(blank, key))
         sites = trace(keys).get_trace(*args, **kwargs)
         samples = {
             name: site
@@ -118,7 +122,12 @@ def structure_of(
         return key
 
     jax.eval_shape(visit, jax.random.key(0), 0.0)
-    return found[0]
+    structure = found[0]
+    if len(structure.observed) < 2:
+        return structure
+    plates = {name: structure.sites[name].plates for name in structure.observed}
+    sources = sources_of(partial(shaped, key=jax.random.key(0)), args, kwargs, list(plates))
+    return structure._replace(given=given_sites(sources, plates))
 
 
 class _Keys(Messenger):
@@ -176,7 +185,7 @@ def _site(site: dict[str, Any]) -> Site:
         observed=site["is_observed"],
         discrete=discrete,
         plates={frame.name: frame.dim for frame in site["cond_indep_stack"]},
-        factor=type(family_of(distribution)).__name__ == "Unit",
+        factor=is_factor(distribution),
         scale=scale,
         unconstrained=_unconstrained_shape(site) if latent else None,
         fan_in=site["infer"].get("fan_in"),

@@ -48,7 +48,7 @@ def own_batch_size(owner: str, structure: Structure, plate: str | None = None) -
     :param plate: the data plate, where the model has several.
     :raises ValueError: if several plates subsample.
     """
-    plates_of_observed = {p for name in structure.observed for p in structure.sites[name].plates}
+    plates_of_observed = {p for name in structure.data for p in structure.sites[name].plates}
     found = {
         name: structure.plates[name].subsample_size
         for name in sorted(plates_of_observed if plate is None else plates_of_observed & {plate})

@@ -23,7 +23,7 @@ def rows_of(
     potential = Potential(model, args, kwargs)
     if needs_rows:
         return Rows(potential, *potential.data_plate(plate))
-    sites = (potential.structure.sites[name] for name in potential.structure.observed)
+    sites = (potential.structure.sites[name] for name in potential.structure.data)
     sizes = [potential.structure.plates[p].size for p in {p for site in sites for p in site.plates}]
     return Rows(potential, size=sizes[0] if len(sizes) == 1 else 0)
 

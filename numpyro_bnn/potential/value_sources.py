@@ -1,0 +1,143 @@
+"""Finds what arrays of a model are computed from: which arguments, and the values of which observed sites.
+
+Read off the traced program: nothing is computed.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpyro.handlers import trace
+from numpyro.primitives import Messenger
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.distributions.unwrap import family_of
+from numpyro_bnn.potential.compiled_arguments import Arguments
+
+# Where an argument stands in a call: its number, or its name where it was given by name.
+Place = int | str
+# A number for each of some observed sites, which whatever is computed from their values is computed from.
+_Marks = Mapping[str, jax.Array | float]
+
+
+class Sources(NamedTuple):
+    """What arrays of a model are computed from.
+
+    - **places** - arguments of the model
+    - **sites** - observed sites, whose values are taken
+    """
+
+    places: frozenset[Place] = frozenset()
+    sites: frozenset[str] = frozenset()
+
+    @classmethod
+    def joined(cls, several: Iterable["Sources"]) -> "Sources":
+        """All sources of several arrays."""
+        places, sites = zip(cls(), *several)
+        return cls(frozenset().union(*places), frozenset().union(*sites))
+
+
+class SiteSources(NamedTuple):
+    """What the sites of a model are computed from, by site.
+
+    - **values** - values of observed sites; of a ``numpyro.factor`` its log density
+    - **laws** - distributions of all sites but factors
+    """
+
+    values: Mapping[str, Sources]
+    laws: Mapping[str, Sources]
+
+
+def is_factor(law: Any) -> bool:
+    """Whether a distribution is that of a ``numpyro.factor``."""
+    return type(family_of(law)).__name__ == "Unit"
+
+
+def sources_of(
+    shaped: Callable[[jax.Array], Callable],
+    args: tuple,
+    kwargs: dict[str, Any],
+    taken: Sequence[str],
+) -> SiteSources:
+    """Sources of the observed values and of the distributions of a model.
+
+    :param shaped: the model as a function of a blank number, which its random values are.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :param taken: observed sites of which it is also found who takes their values.
+    """
+    arguments = Arguments.split(args, kwargs)
+    leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
+    own = [
+        Sources(frozenset({path[1].key if path[0].idx else path[1].idx}))
+        for path, leaf in leaves
+        if isinstance(leaf, (np.ndarray, jax.Array))
+    ]
+    own += [Sources(sites=frozenset({name})) for name in sorted(taken)]
+
+    def parts(blank: jax.Array, arrays: list[jax.Array], marks: _Marks) -> list[dict[str, PyTree]]:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        found = trace(_Marked(shaped(blank), marks)).get_trace(*args, **kwargs)
+        sites = {name: site for name, site in found.items() if site["type"] == "sample"}
+        values: dict[str, PyTree] = {}
+        laws: dict[str, PyTree] = {}
+        for name, site in sites.items():
+            if is_factor(site["fn"]):
+                values[name] = site["fn"]
+                continue
+            laws[name] = site["fn"]
+            if site["is_observed"]:
+                values[name] = site["value"]
+        return [{n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, laws)]
+
+    marks = dict.fromkeys(taken, 0.0)
+    program, shapes = jax.make_jaxpr(parts, return_shape=True)(0.0, arguments.arrays, marks)
+    known: dict[Any, Sources] = dict(zip(program.jaxpr.invars[1:], own))
+
+    def of(variable: Any) -> Sources:
+        # Literals have a value, and cannot be looked up.
+        return Sources() if hasattr(variable, "val") else known.get(variable, Sources())
+
+    for equation in program.jaxpr.eqns:
+        known.update(dict.fromkeys(equation.outvars, Sources.joined(map(of, equation.invars))))
+    found = jax.tree.unflatten(jax.tree.structure(shapes), [of(v) for v in program.jaxpr.outvars])
+    values, laws = ({n: Sources.joined(several) for n, several in one.items()} for one in found)
+    return SiteSources(values, laws)
+
+
+class _Marked(Messenger):
+    """Handler that computes the values of observed sites from their marks too, and changes none."""
+
+    def __init__(self, fn: Callable, marks: _Marks) -> None:
+        super().__init__(fn)
+        self.marks = marks
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["is_observed"] and msg["name"] in self.marks:
+            mark = self.marks[msg["name"]]
+            msg["value"], _ = jax.lax.optimization_barrier((msg["value"], mark))
+
+
+def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> frozenset[str]:
+    """Observed sites that are no data: constants that the laws of others are computed from.
+
+    A weight or a scale that ``numpyro.handlers.condition`` holds at a value is one. Where no data come as
+    arguments, the two cannot be told apart and all are data; so are the sites inside a plate of data.
+
+    :param found: the sources of a model.
+    :param plates: plates around each observed site.
+    """
+    data = [name for name in plates if found.values[name].places]
+    of_data = {plate for name in data for plate in plates[name]}
+    constant = [name for name in plates if name in found.laws and name not in data]
+
+    def is_taken(name: str) -> bool:
+        parts = [*found.laws.items(), *found.values.items()]
+        return any(name in sources.sites for other, sources in parts if other != name)
+
+    return frozenset(
+        name
+        for name in constant
+        if data and not of_data.intersection(plates[name]) and is_taken(name)
+    )

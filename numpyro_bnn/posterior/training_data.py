@@ -20,6 +20,7 @@ from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.sites import counted
 from numpyro_bnn.potential.structure import blanks, structure_of
 from numpyro_bnn.potential.value_sources import Place, sources_of
 from numpyro_bnn.potential.without_subsampling import all_rows
@@ -33,6 +34,7 @@ class TrainingData(NamedTuple):
     - **observed** - values of the observed sites, in the user's units
     - **targets** - by observed site the arguments that its values are computed from, and no distribution is
     - **others** - all arguments but inputs and targets, by their place in the call
+    - **counted** - of each observed site which of its values enter its log density: those that no mask hides
     - **weighted** - observed sites whose log density is multiplied by anything but 1: rows count more or less
       than once
     """
@@ -41,6 +43,7 @@ class TrainingData(NamedTuple):
     observed: Mapping[str, np.ndarray] = {}
     targets: Mapping[str, frozenset[Place]] = {}
     others: Mapping[Place, PyTree] = {}
+    counted: Mapping[str, np.ndarray] = {}
     weighted: frozenset[str] = frozenset()
 
 
@@ -162,7 +165,10 @@ def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     def observed(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
         args, kwargs = Arguments.join(arrays, arguments.static)
         found = trace(shaped(blank)).get_trace(*args, **kwargs)
-        return {name: (found[name]["value"], found[name]["scale"]) for name in sites}
+        return {
+            name: (found[name]["value"], found[name]["scale"], counted(found[name]))
+            for name in sites
+        }
 
     program = compiled(observed, Traced(model, arguments.static, sites=sites))
     values = program(0.0, arguments.arrays) if sites else {}
@@ -180,8 +186,9 @@ def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         found,
         {name: targets[name] for name in sites},
         {place: value for place, value in given.items() if place != 0 and place not in taken_out},
+        {name: np.asarray(entries) for name, (_, _, entries) in values.items()},
         frozenset(
-            n for n, (_, s) in values.items() if s is not None and (np.asarray(s) != 1).any()
+            n for n, (_, s, _) in values.items() if s is not None and (np.asarray(s) != 1).any()
         ),
     )
 

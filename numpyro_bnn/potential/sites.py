@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from numpyro.distributions import MaskedDistribution
 
 from numpyro_bnn.priors.precision_conditionals import Level, largest_likely
@@ -21,6 +23,24 @@ def altered(site: Mapping[str, Any]) -> str | None:
             return "masked"
         law = getattr(law, "base_dist", None)
     return None
+
+
+def counted(site: Mapping[str, Any]) -> jax.Array:
+    """Which entries of the value of a site enter its log density: those that no mask hides.
+
+    :param site: the site in a trace.
+    :return: booleans in the shape of the value.
+    """
+    shape = jnp.shape(site["value"])
+    entries = jnp.ones(shape, bool)
+    law = site["fn"]
+    while law is not None:
+        if isinstance(law, MaskedDistribution):
+            # A mask has the batch axes of what it hides; inside of `to_event` these are more than outside.
+            mask = jnp.reshape(law._mask, (*jnp.shape(law._mask), *(1,) * len(law.event_shape)))
+            entries &= jnp.broadcast_to(mask, shape)
+        law = getattr(law, "base_dist", None)
+    return entries
 
 
 class Plate(NamedTuple):

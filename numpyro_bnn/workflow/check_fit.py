@@ -54,6 +54,8 @@ def check_fit(
     - whether the model makes data like these: standard deviation, extremes and skewness of residuals, or
       shares of classes, share of the most probable class and calibration error.
 
+    Rows that a mask hides from the model are left out.
+
     Cost: predictions of all draws at the training rows, and about a millisecond a row. Memory: some ten
     arrays of draws × rows.
 
@@ -81,7 +83,7 @@ def check_fit(
     if draws.model is None:
         raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
     _refuse_other_laws(draws)
-    data, y, labels = _training_rows(run, draws, x, y, site)
+    data, y, counted, labels = _training_rows(run, draws, x, y, site)
     names = labels if names is None else names
     if len(names) != len(y):
         raise ValueError(
@@ -89,24 +91,27 @@ def check_fit(
         )
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
-    loo = leave_one_out(_by_row(predictions.log_prob(y)))
+    rows = counted.reshape(len(y), -1).any(1)
+    loo = leave_one_out(_by_row(predictions.log_prob(y))[..., rows])
     made = predictions.sample(key)
-    row_names = tuple(str(name) for name in names)
+    row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
-    calibration = _calibration(predictions, loo, y, made)
+    calibration = _calibration(predictions, loo, y, made, rows)
     if "probs" in predictions.values:
-        quantities = of_labels(predictions.probs, y, made)
+        quantities = of_labels(predictions.probs[:, :, counted], y[counted], made[:, :, counted])
     else:
         scale = predictions.scale if np.isfinite(predictions.scale).all() else None
-        quantities = of_residuals(predictions.mean, scale, y, made)
+        scale = None if scale is None else scale[:, :, counted]
+        mean = predictions.mean[:, :, counted]
+        quantities = of_residuals(mean, scale, y[counted], made[:, :, counted])
     return FitCheck(
         loo,
         calibration,
         quantities,
         doubts,
-        tuple(_notes(draws)),
+        tuple(_notes(draws, int(np.sum(~rows)))),
         row_names,
-        y,
+        y[rows],
         draws.num_chains,
         draws.num_draws,
     )
@@ -141,8 +146,8 @@ def _refuse_other_laws(draws: Draws) -> None:
 
 def _training_rows(
     run: Any, draws: Draws, x: Any, y: Any, site: str | None
-) -> tuple[TrainingData, np.ndarray, Sequence[Any]]:
-    """The data that were fitted, the target that is checked, and names of the rows."""
+) -> tuple[TrainingData, np.ndarray, np.ndarray, Sequence[Any]]:
+    """The data that were fitted, the target that is checked, which of it counts, and names of the rows."""
     if (x is None) != (y is None):
         raise ValueError("check_fit: x and y belong together. Give both, or neither.")
     if x is None and holds_host_rows(run):
@@ -163,7 +168,13 @@ def _training_rows(
         )
     target = _target_of(data, site)
     y = data.observed[target]
-    return data, y, range(len(y)) if index is None else list(index)
+    counted = data.counted[target]
+    if not counted.any():
+        raise ValueError(
+            f"check_fit: a mask (`handlers.mask`) hides all {len(y)} rows of '{target}', so that the model "
+            "was fitted to none of them."
+        )
+    return data, y, counted, range(len(y)) if index is None else list(index)
 
 
 def _target_of(data: TrainingData, site: str | None) -> str:
@@ -226,8 +237,13 @@ def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
         yield "The chains are too short, or move too slowly, to tell whether they agree. Run longer."
 
 
-def _notes(draws: Draws) -> Iterator[str]:
-    """What the numbers are about, where the draws are not quite those of the posterior."""
+def _notes(draws: Draws, hidden: int) -> Iterator[str]:
+    """What the numbers are about: which rows, and draws that are not quite those of the posterior."""
+    if hidden:
+        yield (
+            f"{hidden} more row{'s are' if hidden > 1 else ' is'} hidden by a mask (`handlers.mask`). The "
+            "model was not fitted to them, and they are left out here."
+        )
     if draws.info.get("kernel") in _UNADJUSTED and "accept_prob" not in draws.stats:
         yield (
             f"{draws.info['kernel']} accepts every step: the bias of its step size, and of minibatches where "
@@ -245,18 +261,19 @@ def _some_rows(predictions: Predictions) -> dict[str, np.ndarray]:
 
 
 def _calibration(
-    predictions: Predictions, loo: LeaveOneOut, y: np.ndarray, made: np.ndarray
+    predictions: Predictions, loo: LeaveOneOut, y: np.ndarray, made: np.ndarray, rows: np.ndarray
 ) -> Calibration | None:
-    """The test of calibration; None of several targets a row."""
+    """The test of calibration on some rows; None of several targets a row."""
     if y.ndim != 1:
         return None
     if "probs" in predictions.values:
-        return of_classes(loo, predictions.probs, y)
+        return of_classes(loo, predictions.probs[:, :, rows], y[rows])
     try:
-        cdf = predictions.cdf(y)
+        cdf = predictions.cdf(y)[..., rows]
     except NotImplementedError:
         # NumPyro knows no distribution function: shares of targets that the model makes, less certain.
-        return of_distribution(loo, made <= y, made == y)
+        return of_distribution(loo, (made <= y)[..., rows], (made == y)[..., rows])
+    if not predictions.discrete:
+        return of_distribution(loo, cdf, None)
     # The distribution function of a count jumps by its probability.
-    mass = np.exp(predictions.log_prob(y).astype(np.float64)) if predictions.discrete else None
-    return of_distribution(loo, cdf, mass)
+    return of_distribution(loo, cdf, np.exp(predictions.log_prob(y)[..., rows].astype(np.float64)))

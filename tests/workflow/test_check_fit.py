@@ -1,8 +1,6 @@
 """The check of a fit: a conjugate model in closed form, what it refuses, and where it is shown."""
 
-import functools
 from functools import partial
-from types import SimpleNamespace
 
 import linear_gaussian
 import numpy as np
@@ -10,40 +8,25 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
-from linear_gaussian import BIAS, KERNEL, NOISE, SCALE
-from numpyro import handlers
+from checked_fits import (
+    OUTLIER,
+    X,
+    Y,
+    checked,
+    exact_draws,
+    fitted_to,
+    line,
+    of_values,
+    two_targets,
+    weighted,
+)
+from linear_gaussian import NOISE, SCALE
 from scipy.stats import geom, norm, poisson
 
 import numpyro_bnn as bnn
 from numpyro_bnn.diagnostics import diagnose_draws
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-X, Y = linear_gaussian.data(rows=40)
-OUTLIER = 7
-
-
-@functools.cache
-def exact_draws(planted=False, chains=4, draws=1000):
-    """Draws of the exact posterior, and the targets."""
-    y = Y.copy()
-    if planted:
-        y[OUTLIER] += 6.0
-    mean, precision = linear_gaussian.posterior(X, y)
-    rng = np.random.default_rng(0)
-    values = rng.multivariate_normal(mean, np.linalg.inv(precision), (chains, draws))
-    return of_values(values, linear_gaussian.model), y
-
-
-def of_values(values, model, **info):
-    values = np.asarray(values, np.float32)
-    sites = {KERNEL: values[..., :-1, None], BIAS: values[..., -1:]}
-    return bnn.Draws(sites, model, info={"kernel": "NUTS", **info})
-
-
-@functools.cache
-def checked(planted=False):
-    draws, y = exact_draws(planted)
-    return bnn.check_fit(draws, X, y)
 
 
 def exact_loo(y):
@@ -279,37 +262,6 @@ def with_stats(**stats):
     )
 
 
-def fitted_to(*args, of=linear_gaussian.model, **kwargs):
-    """What the check reads of a run: its draws and its data."""
-    mcmc = SimpleNamespace(_args=args, _kwargs=kwargs, sampler=SimpleNamespace(model=of))
-    draws = exact_draws()[0]
-    return SimpleNamespace(draws=bnn.Draws(draws, of, draws.stats, draws.info), mcmc=mcmc)
-
-
-def weighted(x, y=None, importance=None):
-    with handlers.scale(scale=1.0 if importance is None else importance):
-        linear_gaussian.model(x, y)
-
-
-def line(x):
-    bias = numpyro.sample(BIAS, dist.Normal(0.0, SCALE).expand([1]).to_event(1))
-    slopes = numpyro.sample(KERNEL, dist.Normal(0.0, SCALE).expand([3, 1]).to_event(2))
-    return (x @ slopes + bias)[:, 0]
-
-
-def with_offset(x, offset, y=None):
-    mean = line(x)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(mean + offset, NOISE), obs=y)
-
-
-def two_targets(x, up=None, down=None):
-    mean = line(x)
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("up", dist.Normal(mean, NOISE), obs=up)
-        numpyro.sample("down", dist.Normal(-mean, NOISE), obs=down)
-
-
 def ready():
     draws = exact_draws()[0]
     model = bnn.regression(bnn.MLP((), 1), bnn.priors.Normal(1.0), X, Y, noise=0.5)
@@ -378,45 +330,3 @@ def test_what_is_refused(name):
 def test_a_number_is_no_key():
     with pytest.raises(TypeError, match="check_fit: expected a random key"):
         bnn.check_fit(exact_draws()[0], X, Y, key=3)
-
-
-def test_some_rows_of_a_run_are_enough():
-    check = bnn.check_fit(fitted_to(X, Y), X[3:9], Y[3:9])
-    np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row[3:9], atol=0.02)
-    whole = bnn.check_fit(fitted_to(X, y=Y, importance=np.ones(40), of=weighted))
-    np.testing.assert_allclose(whole.loo.by_row, checked().loo.by_row)
-
-
-OFFSET = np.linspace(-2.0, 3.0, 40)
-CALLS = {
-    "offset first": fitted_to(X, OFFSET, y=Y + OFFSET, of=with_offset),
-    "by position": fitted_to(X, OFFSET, Y + OFFSET, of=with_offset),
-    "by name": fitted_to(y=Y + OFFSET, offset=OFFSET, x=X, of=with_offset),
-}
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_the_target_is_found_wherever_it_is_in_the_call(call):
-    run = CALLS[call]
-    for check in (bnn.check_fit(run), bnn.check_fit(run, X, Y + OFFSET)):
-        np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row, atol=1e-4)
-        np.testing.assert_allclose(check.targets, Y + OFFSET, rtol=1e-6)
-    with pytest.raises(ValueError, match="check_fit: x holds other rows than the run, whose model"):
-        bnn.check_fit(run, X[:9], (Y + OFFSET)[:9])
-
-
-def test_one_of_two_targets_is_checked():
-    run = fitted_to(X, Y, -Y, of=two_targets)
-    for check in (bnn.check_fit(run, site="down"), bnn.check_fit(run, X, -Y, site="down")):
-        np.testing.assert_allclose(check.loo.by_row, checked().loo.by_row, atol=1e-4)
-
-
-def test_a_plate_that_subsamples_weights_no_rows():
-    def subsampled(x, y=None):
-        slopes = numpyro.sample(KERNEL, dist.Normal().expand([3, 1]).to_event(2))
-        with numpyro.plate("data", x.shape[0], subsample_size=5):
-            rows = numpyro.subsample(x, event_dim=1)
-            observed = None if y is None else numpyro.subsample(y, event_dim=0)
-            numpyro.sample("y", dist.Normal((rows @ slopes)[:, 0], NOISE), obs=observed)
-
-    assert bnn.check_fit(fitted_to(X, Y, of=subsampled)).targets.shape == (40,)

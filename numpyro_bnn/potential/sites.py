@@ -90,7 +90,8 @@ class Structure(NamedTuple):
 
     - **sites** - its sample sites, in order
     - **plates** - its plates
-    - **levels** - its hierarchical precisions of weights, the lowest first
+    - **levels** - its hierarchical precisions of weights, the lowest first; without those beside a log
+      density that a handler scales or masks
     - **deterministic** - shapes of its deterministic sites
     - **parameters** - names of the deterministic sites that are parameters under this package's priors
     - **takes_keys** - whether it asks for random keys itself, as dropout does

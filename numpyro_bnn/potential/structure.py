@@ -25,11 +25,11 @@ from numpyro_bnn.data.host_rows import with_stand_ins
 from numpyro_bnn.distributions.gamma import Gamma
 from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
-from numpyro_bnn.potential.sites import Plate, Site, Structure
+from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
 from numpyro_bnn.potential.value_sources import given_sites, is_factor, sources_of
 from numpyro_bnn.priors.base import is_parameter
-from numpyro_bnn.priors.precision_conditionals import levels_of
+from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 
 
 def as_jax(tree: PyTree) -> PyTree:
@@ -113,7 +113,7 @@ def structure_of(
             Structure(
                 {name: _site(site) for name, site in samples.items()},
                 _plates(sites),
-                {n: v for n, v in levels_of(samples).items() if not v.of_noise},
+                _levels(samples),
                 {n: jnp.shape(site["value"]) for n, site in computed.items()},
                 frozenset(n for n, site in computed.items() if is_parameter(site)),
                 keys.taken,
@@ -128,6 +128,16 @@ def structure_of(
     plates = {name: structure.sites[name].plates for name in structure.observed}
     sources = sources_of(partial(shaped, key=jax.random.key(0)), args, kwargs, list(plates))
     return structure._replace(given=given_sites(sources, plates))
+
+
+def _levels(samples: Mapping[str, dict]) -> dict[str, Level]:
+    """The hierarchical precisions of weights whose conditional law no handler changes."""
+    changed = {name for name, site in samples.items() if altered(site) is not None}
+    return {
+        name: level
+        for name, level in levels_of(samples).items()
+        if not level.of_noise and changed.isdisjoint((name, *level.beside))
+    }
 
 
 class _Keys(Messenger):

@@ -283,7 +283,7 @@ def _precisions(
     first = level.arrays[0] if level.arrays else None
     units = () if first is None or first.axis is None else (sizes[first.site][first.axis],)
     relative = level.parent is not None and parameterization == "noncentered"
-    if relative and not outside(level.site).is_given:
+    if relative and not any(outside(level.site)):
         base = numpyro.sample(
             f"{level.site}.base",
             Gamma(k, k).expand(units).to_event(len(units)),
@@ -322,7 +322,7 @@ def _weights(array: Array, shape: Shape, precision: Any, parameterization: str) 
         each = dist.Normal(0.0, scale) if array.df is None else dist.StudentT(array.df, 0.0, scale)
         return each.expand(shape).to_event(len(shape))
 
-    if parameterization != "noncentered" or outside(array.site).is_given:
+    if parameterization != "noncentered" or any(outside(array.site)):
         return numpyro.sample(array.site, law(scale))
     base = numpyro.sample(f"{array.site}.base", law(1.0), infer={"hierarchy": Standardized(scale)})
     return parameter(array.site, base * scale)

@@ -59,7 +59,7 @@ class Horseshoe(Prior):
             f"{site}.slab_variance", dist.InverseGamma(half_df, half_df * self.slab_scale**2)
         )
         scale = tau * local * jnp.sqrt(slab / (slab + (tau * local) ** 2))
-        if outside(site).is_given:
+        if any(outside(site)):
             return numpyro.sample(site, each(dist.Normal(0.0, scale)))
         base = numpyro.sample(
             f"{site}.base", each(dist.Normal(0.0, 1.0)), infer={"hierarchy": Standardized(scale)}

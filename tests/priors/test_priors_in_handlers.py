@@ -12,6 +12,7 @@ from scipy import stats
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
+from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.moves import Bound, PrecisionRedraw
 from numpyro_bnn.samplers.gibbs.precision_gibbs import precision_sites
 
@@ -31,18 +32,44 @@ def model(prior):
     return weights
 
 
-@pytest.mark.parametrize("handler", [scale(scale=3.0), mask(mask=jnp.array(False))])
-def test_a_collapsed_precision_is_sampled_where_a_handler_changes_the_density(handler):
+ALTERED = [scale(scale=3.0), mask(mask=jnp.array(False))]
+
+
+def altered(handler, prior):
     def handled():
         with handler:
-            model(priors.Hierarchical(2.0, 1.0))()
+            model(prior)()
 
-    values = {SITE: jnp.asarray(W), PRECISION: jnp.array(0.3)}
-    centered, collapsed = (
-        bnn.potential_of(bnn.parameterize(handled, name)) for name in ("centered", "collapsed")
-    )
-    assert set(collapsed.structure.latent) == set(values)
-    assert collapsed(values) == centered(values)
+    return handled
+
+
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("handler", ALTERED)
+@pytest.mark.parametrize("unit", [None, 3.0])
+def test_a_density_that_a_handler_changes_is_that_of_the_weights(handler, unit, coordinates):
+    """In other coordinates it would be that of numbers that weights are computed from."""
+    handled = altered(handler, WIDTH(1.0, group=2.0, unit=unit))
+    values = {SITE: W, PRECISION: 0.3} | ({UNIT: np.array([0.1, -0.4])} if unit else {})
+    found = energy(handled, coordinates, values)
+    np.testing.assert_allclose(found, energy(handled, "centered", values), rtol=1e-6)
+
+
+@pytest.mark.parametrize("handler", ALTERED)
+def test_a_changed_density_of_a_horseshoe_is_that_of_the_weights(handler):
+    sites = bnn.potential_of(altered(handler, priors.Horseshoe())).structure.latent
+    assert SITE in sites
+    assert f"{SITE}.base" not in sites
+
+
+def test_optimisers_do_not_integrate_precisions_out_of_a_changed_density():
+    """The energy of a density that counts three times, and so does the Jacobian of log τ in NumPyro."""
+    marginal = Marginal(altered(scale(scale=3.0), priors.Hierarchical(2.0, 1.0)))
+    assert set(marginal.sites) == {SITE, PRECISION}
+    log_tau = 0.3
+    exact = stats.gamma(2.0).logpdf(np.exp(log_tau)) + stats.norm(W.sum(), 1.0).logpdf(0.7)
+    exact = 3 * (exact + stats.norm(0.0, np.exp(-log_tau / 2)).logpdf(W).sum() + log_tau)
+    found = marginal({SITE: jnp.asarray(W), PRECISION: jnp.array(log_tau)})
+    np.testing.assert_allclose(-found, exact, rtol=1e-6)
 
 
 def test_precisions_of_collapsed_weights_are_drawn_back_in_numpyros_predictive():

@@ -72,7 +72,7 @@ def refuse_altered(owner: str, levels: Iterable[Level], model_trace: Mapping[str
         raise ValueError(
             f"{owner}: handlers change the log density of {named}, and exact draws and moves are those of "
             "the prior as it is. Leave out `handlers.scale` and `handlers.mask` around the prior, or sample "
-            'with a gradient kernel alone, such as `NUTS(bnn.parameterize(model, "centered"))`.'
+            "with a gradient kernel alone, such as `NUTS(model)`."
         )
 
 

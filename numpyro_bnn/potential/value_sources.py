@@ -12,6 +12,7 @@ from numpyro.handlers import trace
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.distributions.unwrap import family_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 
@@ -67,6 +68,7 @@ def sources_of(
     :param kwargs: its keyword arguments.
     :param taken: observed sites of which it is also found who takes their values.
     """
+    args, kwargs = jax.tree.map(_in_memory, (args, kwargs))
     arguments = Arguments.split(args, kwargs)
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
     own = [
@@ -104,6 +106,13 @@ def sources_of(
     found = jax.tree.unflatten(jax.tree.structure(shapes), [of(v) for v in program.jaxpr.outvars])
     values, laws = ({n: Sources.joined(several) for n, several in one.items()} for one in found)
     return SiteSources(values, laws)
+
+
+def _in_memory(leaf: Any) -> Any:
+    """Data on the host as an array of their shape and type, which takes no memory."""
+    if not isinstance(leaf, OnHost):
+        return leaf
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
 
 
 class _Marked(Messenger):

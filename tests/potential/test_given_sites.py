@@ -34,10 +34,11 @@ def exact():
 
 
 def test_a_given_weight_is_not_among_the_targets():
-    structure = structure_of(GIVEN, (X, Y), {})
-    assert structure.observed == ["intercept", "y"]
-    assert structure.data == structure.targets == ["y"]
-    assert structure.given == {"intercept"}
+    for data in ((X, Y), tuple(bnn.OnHost(a.astype(np.float32)) for a in (X, Y))):
+        structure = structure_of(GIVEN, data, {})
+        assert structure.observed == ["intercept", "y"]
+        assert structure.data == structure.targets == ["y"]
+        assert structure.given == {"intercept"}
     data = training_data("test", GIVEN, None, X, Y)
     assert list(data.observed) == ["y"]
     assert data.targets == {"y": {1}}

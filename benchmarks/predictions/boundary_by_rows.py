@@ -4,20 +4,24 @@ Two moons, 20 to 200 rows, ten data sets each; a logistic regression and a tanh 
 layer, with three scales of its prior. MAP (the best of eight starts) beside the average over HMC's draws,
 on a grid over the data with a margin around them and on fresh rows: the total variation between the two,
 the share of the grid on which each is sure (a class of probability .95 or more), log score and error rate.
+All data sets are judged by the same fresh rows.
 
     python -m benchmarks.predictions.boundary_by_rows [--quick]
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from scipy.interpolate import RegularGridInterpolator
+from scipy.special import logsumexp
 
 import numpyro_bnn as bnn
-from benchmarks._shared.sampled_runs import convergence, sampled
+from benchmarks._shared.chain_errors import jackknife_error, without_each
+from benchmarks._shared.gaps import Gap
+from benchmarks._shared.sampled_runs import convergence, paired, sampled
 from benchmarks._shared.study import Row, Study, as_text, from_text, parser
 from benchmarks.predictions.decision_boundary import (
     HIDDEN,
@@ -45,8 +49,26 @@ SIZES: dict[str, Row] = {
 }
 
 
-def judged(name: str, model: Callable, draws: Any) -> tuple[np.ndarray, Row, np.ndarray]:
-    """Probability of class 1 on the grid, a row about `draws`, and that probability of each draw."""
+class Judged(NamedTuple):
+    """What draws of a model predict.
+
+    - **average** - probability of class 1 at each place of the grid, the average over draws
+    - **row** - what is stored of it
+    - **on_grid** - that probability of each draw, (chain, draw, place)
+    - **log_prob** - of the classes of the fresh rows, of each draw, (chain, draw, row), nats
+    """
+
+    average: np.ndarray
+    row: Row
+    on_grid: np.ndarray
+    log_prob: np.ndarray
+
+
+def judged(name: str, model: Callable, draws: Any) -> Judged:
+    """Predictions of some draws on the grid and at the fresh rows.
+
+    :param name: what the columns of its row are named after.
+    """
     x, y = data(FRESH, FRESH_SEED)
     # One call, so that one program is compiled.
     probs = bnn.predict(model, draws, np.concatenate([grid(), x])).probs[..., 1]
@@ -59,7 +81,24 @@ def judged(name: str, model: Callable, draws: Any) -> tuple[np.ndarray, Row, np.
         f"sure, {name}": float(np.mean(np.maximum(average, 1 - average) >= SURE)),
         f"surface, {name}": as_text(average),
     }
-    return average, row, on_grid
+    return Judged(average, row, on_grid, log_prob)
+
+
+def gain_of(average: np.ndarray, one: np.ndarray) -> Row:
+    """What an average over draws gains over one network in log score, nats a row.
+
+    :param average: log probabilities of the targets, (chain, draw, row).
+    :param one: those of the network, (1, 1, row).
+    :return: the difference, its standard error over rows, paired, and its Monte Carlo error over chains.
+    """
+    by_chain = logsumexp(average.astype(np.float64), 1) - np.log(average.shape[1])
+    whole = logsumexp(by_chain, 0) - np.log(len(by_chain))
+    gap = paired(whole, one[0, 0].astype(np.float64))
+    return {
+        "gain": gap["difference"],
+        "gain, se": gap["difference_se"],
+        "gain, chains": jackknife_error(without_each(by_chain).mean(1)),
+    }
 
 
 def cell(model: str, rows: int, seed: int, *, size: Row) -> Iterator[Row]:
@@ -72,17 +111,22 @@ def cell(model: str, rows: int, seed: int, *, size: Row) -> Iterator[Row]:
     kernel, _ = kernel_named("HMC", own, 0.01)
     numbers = {"num_warmup": size["draws"] // 4, "num_samples": size["draws"], "thinning": 1}
     run = sampled(kernel, jax.random.fold_in(key, 1), x, y, starts=starts, **numbers)
-    at_mode, of_mode, _ = judged("MAP", own, mode)
-    average, of_average, draws = judged("average", own, run)
-    classes = [np.stack([1 - p, p], -1) for p in (at_mode, average)]
+    one, average = judged("MAP", own, mode), judged("average", own, run)
+    classes = [np.stack([1 - p, p], -1) for p in (one.average, average.average)]
     if (model, seed) != ("network", 0):  # Only these are drawn.
-        of_mode["surface, MAP"] = of_average["surface, average"] = ""
+        one.row["surface, MAP"] = average.row["surface, average"] = ""
     yield {
         "total variation": scores.total_variation(*classes),
-        **of_mode,
-        **of_average,
-        **convergence(draws),
+        **one.row,
+        **average.row,
+        **gain_of(average.log_prob, one.log_prob),
+        **convergence(average.on_grid),
     }
+
+
+def gain_over_sets(rows: Sequence[Row]) -> Gap:
+    """The mean gain over data sets, which share the fresh rows."""
+    return Gap.over_subsets(*([r[f"gain{of}"] for r in rows] for of in ("", ", se", ", chains")))
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
@@ -95,8 +139,6 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
             def mean(column: str, own: list[Row] = own) -> float:
                 return float(np.mean([r[column] for r in own]))
 
-            gain = np.array([r["lppd, average"] - r["lppd, MAP"] for r in own])
-            error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
             made.append(
                 {
                     "model": model,
@@ -106,7 +148,7 @@ def averaged(rows: Sequence[Row]) -> list[Row]:
                     "sure, average": f"{mean('sure, average'):.2f}",
                     "log score, MAP": f"{mean('lppd, MAP'):.3f}",
                     "average": f"{mean('lppd, average'):.3f}",
-                    "gain": f"{gain.mean():.3f} ± {error:.3f}",
+                    "gain": str(gain_over_sets(own)),
                     "error rate, MAP": f"{mean('error rate, MAP'):.3f}",
                     "error rate, average": f"{mean('error rate, average'):.3f}",
                     "converged": f"{sum(r['converged'] == 'yes' for r in own)} of {len(own)}",

@@ -18,6 +18,7 @@ Source: Izmailov, Nicholson, Lotfi and Wilson (2021, *Dangers of Bayesian model 
 shift*).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,13 +26,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks._shared.chain_errors import jackknife_error
 from benchmarks._shared.data_sets import mnist
 from benchmarks._shared.gaps import Gap
 from benchmarks._shared.sampled_runs import RHAT_LIMIT, paired, select
 from benchmarks._shared.study import Row, Study, parser
 from benchmarks.predictions import shift_by_prior
 from benchmarks.predictions.corruptions import SEVERITIES, on_pixels
-from benchmarks.predictions.shift_by_prior_words import ENSEMBLE, MAP, POSTERIOR
+from benchmarks.predictions.shift_by_prior_words import ENSEMBLE, MAP, POSTERIOR, ByImage
 
 KEYS = ("units", "prior", "method", "pixels")
 DEAD, LIVE, BRIGHT = "dead", "live", "bright"
@@ -70,6 +72,11 @@ def groups_of(x: np.ndarray) -> dict[str, np.ndarray]:
     return {DEAD: often == 0, LIVE: often > 0, BRIGHT: often >= OFTEN}
 
 
+def over_chains(clean: ByImage, noisy: ByImage) -> float:
+    """Monte Carlo error of the mean cost of noise, over chains or networks; none of a single network."""
+    return jackknife_error(clean.without - noisy.without) if len(clean.without) else 0.0
+
+
 def cell(
     units: int, prior: float, *, size: shift_by_prior.Size, folder: Path | None
 ) -> Iterator[Row]:
@@ -86,6 +93,7 @@ def cell(
         noisy = [on_pixels(data.x_test, pixels, s, count=count) for s in SEVERITIES[1:]]
         found = shift_by_prior.scores_of(run, noisy, data.y_test)
         costs = {method: clean[method].scores - found[method].scores for method in METHODS}
+        by_chain = {method: over_chains(clean[method], found[method]) for method in METHODS}
         there = kernels[:, :, pixels]
         weights = {"spread": spread_of(there), "size": float(np.sqrt(np.mean(there**2)))}
         for method, own in costs.items():
@@ -98,8 +106,10 @@ def cell(
                 "clean": float(clean[method].scores.mean()),
                 "cost": cost["difference"],
                 "cost, se": cost["difference_se"],
+                "cost, chains": by_chain[method],
                 "beyond MAP": beyond["difference"],
                 "beyond MAP, se": beyond["difference_se"],
+                "beyond MAP, chains": 0.0 if method == MAP else by_chain[method],
                 "error": float(found[method].wrong.mean()),
                 **weights,
                 **run.facts,
@@ -107,11 +117,13 @@ def cell(
 
 
 def cost_of(row: Row) -> Gap:
-    return Gap(row["cost"], row["cost, se"])
+    """What noise costs a method, with the error over images and over chains."""
+    return Gap(row["cost"], math.hypot(row["cost, se"], row["cost, chains"]))
 
 
 def beyond_map(row: Row) -> Gap:
-    return Gap(row["beyond MAP"], row["beyond MAP, se"])
+    """The same beyond MAP, which is one network and has no error over chains."""
+    return Gap(row["beyond MAP"], math.hypot(row["beyond MAP, se"], row["beyond MAP, chains"]))
 
 
 def averaged(rows: Sequence[Row]) -> list[Row]:
@@ -178,7 +190,7 @@ def picture(rows: Sequence[Row]) -> Any:
             ax.errorbar(
                 [r["spread"] for r in own],
                 [r["beyond MAP"] for r in own],
-                [2 * r["beyond MAP, se"] for r in own],
+                [2 * beyond_map(r).error for r in own],
                 marker=marker,
                 linestyle="none",
                 color=color_at(ax, i),

@@ -117,8 +117,7 @@ def gains_of_averages(rows):
     for model in boundary_by_rows.MODELS:
         for count in (20, 50, 200):
             own = select(rows, model=model, rows=count)
-            gain = np.array([r["lppd, average"] - r["lppd, MAP"] for r in own])
-            found[model, count] = float(gain.mean()), float(gain.std(ddof=1) / len(gain) ** 0.5)
+            found[model, count] = tuple(boundary_by_rows.gain_over_sets(own))
     return found
 
 

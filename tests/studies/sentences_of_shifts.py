@@ -160,7 +160,8 @@ def plain_noise_in_a_sentence(rows):
     gaps = {setting: gap(rows, BEYOND_MAP, setting, "noise") for setting in SETTINGS}
     best = gaps.pop((MANY, 1))
     assert all(found.value < 0 for found in gaps.values())
-    assert [setting for setting, found in gaps.items() if not found.is_sure] == [(FEW, 1)]
+    unsure = [setting for setting, found in gaps.items() if not found.is_sure]
+    assert set(unsure) == {(FEW, 1), (FEW, words.EMPCOV)}
     yield f"behind MAP in seven of eight settings, by {span([-f.value for f in gaps.values()])} nats"
     yield f"ahead by {best} with 10,000 images and α = 1"
 

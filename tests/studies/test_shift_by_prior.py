@@ -6,6 +6,7 @@ import pytest
 from pages_of_studies import rows_of
 
 from benchmarks._shared import mnist_posteriors
+from benchmarks._shared.chain_errors import jackknife_error
 from benchmarks.predictions import shift_by_prior, shift_by_prior_words, shift_by_width
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -85,6 +86,18 @@ def test_scores_of_averages_have_the_monte_carlo_error_of_their_chains():
     row = words.beyond(found, again, "ensemble")
     assert row["score beyond ensemble, chains"] == pytest.approx(2**0.5 * found.monte_carlo)
     assert words.beyond(found, found, "ensemble")["score beyond ensemble, chains"] == 0
+
+
+def test_what_chains_share_is_not_in_the_error_of_a_cost():
+    """Clean scores differ by chain, and noisy ones by 2, 0 and -2 more."""
+    words = shift_by_prior_words
+    own, change = np.array([-1.0, 0.0, 1.0]), np.array([2.0, 0.0, -2.0])
+    clean, noisy = (words.ByImage(np.zeros(4), np.zeros(4), v / 3) for v in (own, own + change))
+    assert shift_by_width.over_chains(clean, noisy) == pytest.approx(
+        jackknife_error(np.array([2.0, 0.0, -2.0]) / 3)
+    )
+    single = words.ByImage(np.zeros(4), np.zeros(4), np.empty(0))
+    assert shift_by_width.over_chains(single, single) == 0.0
 
 
 def test_the_spread_of_weights_is_within_chains_and_apart_from_their_size():

@@ -13,6 +13,7 @@ import numpyro_bnn as bnn
 from benchmarks._shared.data_sets import Split
 from benchmarks.predictions import (
     averaging_or_width,
+    boundary_by_rows,
     calibration,
     decision_boundary,
     polynomials,
@@ -262,6 +263,19 @@ def test_methods_are_compared_on_the_same_splits_and_with_as_many_layers():
         "| once | 9.000 |",
         "| four layers, MCLMC, rough | 2.750 |",
     ]
+
+
+def test_what_an_average_gains_has_an_error_over_rows_and_one_over_chains():
+    """Chains whose probabilities are 0.5 + a normal number around: linear in chains to first order."""
+    rng = np.random.default_rng(4)
+    offsets = 0.02 * rng.normal(size=8)
+    one = np.log(rng.uniform(0.3, 0.7, 50))
+    average = np.log(0.5 + offsets)[:, None, None] * np.ones((8, 3, 50))
+    found = boundary_by_rows.gain_of(average, one[None, None])
+    gains = np.log(0.5 + offsets.mean()) - one
+    assert found["gain"] == pytest.approx(gains.mean())
+    assert found["gain, se"] == pytest.approx(gains.std(ddof=1) / 50**0.5)
+    assert found["gain, chains"] == pytest.approx(offsets.std(ddof=1) / 8**0.5 / 0.5, rel=0.02)
 
 
 def test_rows_of_the_calibration_study_are_in_one_part_each():

@@ -24,7 +24,7 @@ ALLOWED = {
     "likelihoods": "_checks _types distributions priors",
     "models": "_checks _text _types data distributions likelihoods priors",
     "potential": "_checks _types data distributions likelihoods priors",
-    "samplers.sgmcmc": "_checks _text _types data distributions potential priors",
+    "samplers.sgmcmc": "_checks _text _types data distributions potential priors samplers",
     "storage": "_checks _types data potential priors samplers",
     "plots": "diagnostics.convergence diagnostics.monte_carlo posterior potential samplers.sgmcmc scores",
     "samplers.gibbs": "_text _types data distributions models potential priors samplers samplers.sgmcmc",

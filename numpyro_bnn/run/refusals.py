@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from numpyro.infer import AIES, ESS, HMC, HMCECS, SA, BarkerMH, HMCGibbs, MixedHMC
+from numpyro.infer.gibbs import Gibbs
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import find_stack_level
@@ -21,6 +22,7 @@ from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import begin_fit
 from numpyro_bnn.run.kernel_protocol import take_batch_size
+from numpyro_bnn.samplers.temperature_of_kernels import refuse_unequal
 
 # Kernels of NumPyro that need all rows in every step; HMCECS is an HMCGibbs that does not.
 _ON_ALL_ROWS = (HMC, HMCGibbs, MixedHMC, BarkerMH, SA, AIES, ESS)
@@ -62,6 +64,7 @@ def seen_by(
     refuse_subsampling(sampler, structure)
     refuse_discrete(sampler, structure)
     warn_of_unused_step_size(sampler)
+    refuse_blocks_of_several_temperatures(sampler)
     fit = BoundModel(model, args, kwargs, structure)
     refuse_sites_of_host_rows(fit)
     return Seen(*arguments, fit)
@@ -107,6 +110,16 @@ def refuse_discrete(sampler: MCMCKernel, structure: Structure) -> None:
             "out needs the package `funsor`, which is not installed. Install it (`pip install "
             "funsor`), sum them out in the model, or sample them with NumPyro's DiscreteHMCGibbs."
         )
+
+
+def refuse_blocks_of_several_temperatures(sampler: MCMCKernel) -> None:
+    """Refuse Gibbs of which some blocks are at another temperature than others.
+
+    :raises ValueError: naming a block.
+    """
+    for kernel in _with_inner_kernels(sampler):
+        if isinstance(kernel, Gibbs):
+            refuse_unequal([part for part, _ in kernel.blocks])
 
 
 def warn_of_unused_step_size(sampler: MCMCKernel) -> None:

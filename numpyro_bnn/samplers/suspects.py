@@ -2,7 +2,8 @@
 
 A chain is *suspect* where, after warm-up,
 
-- all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit;
+- all its latent sites (of a block of Gibbs: all of the block) keep one value, bit for bit, in all draws or in
+  a tenth of them in a row, where that is no accident;
 - hardly any of its proposals would have been accepted; or
 - more than half of its transitions diverged.
 
@@ -36,6 +37,8 @@ _FEWEST = 5
 _FEW_DIVERGENCES = 4
 # A chain that never moved is suspect if a healthy one would do so with less than this probability.
 _CHANCE = 1e-3
+# A chain that stood still for so many draws in a row, and for such a share of all, is looked at.
+_LONG_STAY, _STAY_SHARE = 100, 0.1
 # Numbers of draws on disk that are read at a time.
 _BLOCK = 2**24
 
@@ -155,8 +158,11 @@ def _judged(part: Part, stats: Mapping[str, Any], hot: np.ndarray) -> Iterator[t
     # acceptance that is NaN gives no probability, and the chain is doubted.
     doubted = (hot.sum(1) > 1) & (failing | ~(chance * len(hot) >= _CHANCE))
     still = never_moved(part.values) & doubted if part.values and doubted.any() else zeros
-    for chain in np.flatnonzero(still | failing).tolist():
+    stays = np.where(still, 0, _strange_stays(part.values, hot) if part.values else 0)
+    for chain in np.flatnonzero(still | failing | (stays > 0)).tolist():
         reasons = []
+        if stays[chain]:
+            reasons.append(f"{stays[chain]} of {hot.shape[1]} draws in a row{of} are the same")
         if still[chain]:
             reasons.append(f"all draws{of} are the same{_for_no_step(stats, chain)}")
         if failing[chain] and part.acceptance is not None:
@@ -211,6 +217,47 @@ def never_moved(leaves: list[Array]) -> np.ndarray:
             if not same.any():
                 return same
     return same
+
+
+def _strange_stays(leaves: list[Array], hot: np.ndarray) -> np.ndarray:
+    """The longest stay of each chain at one place, in draws; 0 where it is short or may be an accident.
+
+    A chain that moves in a share a of its other draws stays L of n draws with a probability of at most
+    n (1 - a)^L.
+
+    :param leaves: arrays (chain, draw, …), in memory or on disk; the smallest is searched.
+    :param hot: draws at a temperature above 0, (chain, draw).
+    """
+    chains, draws = hot.shape
+    if draws < _LONG_STAY or not hot.all():
+        return np.zeros(chains, int)
+    values = np.asarray(min(leaves, key=lambda leaf: math.prod(leaf.shape))).reshape(
+        chains, draws, -1
+    )
+    stays = (values[:, 1:] == values[:, :-1]).all(-1)
+    found = np.zeros(chains, int)
+    for chain, own in enumerate(stays):
+        begin, end = _longest_run(own)
+        length = end - begin + 1
+        moved = np.count_nonzero(~own) / max(draws - length, 1)
+        chance = chains * draws * (1 - min(moved, 1)) ** length
+        if length < max(_LONG_STAY, _STAY_SHARE * draws) or not moved or chance > _CHANCE:
+            continue
+        if all(
+            _same(leaf[chain : chain + 1, begin], leaf[chain : chain + 1, end]) for leaf in leaves
+        ):
+            found[chain] = length
+    return found
+
+
+def _longest_run(flags: np.ndarray) -> tuple[int, int]:
+    """The longest run of true values: where it begins, and the place after its end."""
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
+    begins, ends = ends[::2], ends[1::2]
+    if not len(begins):
+        return 0, 0
+    longest = int(np.argmax(ends - begins))
+    return int(begins[longest]), int(ends[longest])
 
 
 def _on_host(leaf: Any) -> Any:

@@ -35,6 +35,23 @@ def model(x, y=None):
 GOOD = {"w": jnp.array([1.0, -2.0]), "scale": jnp.log(0.1)}
 
 
+def metropolis(draws, acceptance, still=slice(0)):
+    """Draws that move with a probability, but not where the chain stands still."""
+    rng = np.random.default_rng(5)
+    moved = rng.random((2, draws)) < acceptance
+    moved[1, still] = False
+    places = np.cumsum(moved, 1)
+    sites = {"w": places[..., None] + np.zeros(3), "s": 0.5 * places}
+    return suspect_chains(sites, {"accept_prob": moved.astype(float)})
+
+
+def test_a_chain_that_stands_still_for_a_part_is_named():
+    assert metropolis(1000, 0.6, slice(300, 540)) == {1: "245 of 1000 draws in a row are the same"}
+    for acceptance in (0.1, 0.23, 0.9):
+        assert metropolis(1000, acceptance) == {}
+    assert metropolis(1000, 0.6, slice(300, 380)) == {}
+
+
 def starts(*shifts):
     """Starts at the mode, each shifted by so much."""
     return jax.tree.map(lambda leaf: jnp.stack([leaf + by for by in shifts]), GOOD)

@@ -26,6 +26,7 @@ from numpyro_bnn.samplers.gibbs.moves import Bound, Move
 from numpyro_bnn.samplers.gibbs.precision_gibbs import PrecisionGibbs
 from numpyro_bnn.samplers.sgmcmc.kernel import SGMCMC
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState
+from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 
 class Interleaved(Told, MCMCKernel):
@@ -35,14 +36,14 @@ class Interleaved(Told, MCMCKernel):
         coordinates, or ``Gibbs`` of them (:func:`numpyro_bnn.neal`).
     :param moves: steps that leave the posterior as it is, in order.
     :raises TypeError: if `kernel` is no kernel over a model.
-    :raises ValueError: for a kernel that takes minibatches, with a move that needs all rows; when run, for
-        collapsed coordinates, which have no precisions to move.
+    :raises ValueError: for a kernel at another temperature than 1, or that takes minibatches, with a move
+        that needs all rows; when run, for collapsed coordinates, which have no precisions to move.
     """
 
     def __init__(self, kernel: MCMCKernel, moves: Sequence[Move]) -> None:
         if not isinstance(kernel, MCMCKernel) or getattr(kernel, "model", None) is None:
             raise TypeError(f"Interleaved: expected a kernel over a model, got {kernel!r}.")
-        _check_rows(kernel, moves)
+        _check(kernel, moves)
         self.kernel = kernel
         self.moves = tuple(moves)
         self._sample_fn: Callable | None = None
@@ -121,10 +122,15 @@ class Interleaved(Told, MCMCKernel):
         return {**self.__dict__, "_sample_fn": None}
 
 
-def _check_rows(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
-    """Refuse a kernel that takes minibatches where a move draws given all rows."""
+def _check(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
+    """Refuse another temperature than 1, and minibatches where a move draws given all rows."""
     parts = [part for part, _ in kernel.blocks] if isinstance(kernel, Gibbs) else [kernel]
     for part in parts:
+        refuse_temperature(
+            part,
+            "Moves leave the posterior itself as it is, the law at temperature 1. Leave the moves out, or "
+            "sample at temperature 1.",
+        )
         rows = part.gradient.batch_size if isinstance(part, SGMCMC) else None
         for move in moves:
             if rows is not None and getattr(move, "needs_all_rows", False):

@@ -4,16 +4,21 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
+from numpyro_bnn.distributions.linear_gaussian import LinearGaussian
+from numpyro_bnn.potential.rows import Rows
+from numpyro_bnn.priors.integrated_weights import GammaScaleMixture
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import ANCHORS
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
 from numpyro_bnn.samplers.sgmcmc.preconditioners import Preconditioner
 from numpyro_bnn.samplers.sgmcmc.schedules import Schedule
+from numpyro_bnn.samplers.temperature_of_kernels import refuse_temperature
 
 # A variance of the gradient: known, or estimated in warm-up.
 GradientNoise = PyTree | Literal["auto"]
@@ -270,4 +275,19 @@ def check_warm(owner: str, temperature: Schedule) -> None:
         raise ValueError(
             f"{owner}: the temperature at count 0 is {first}, and a momentum of constant size needs one "
             "above 0. For exploration at temperature 0 use BAOAB."
+        )
+
+
+def refuse_integrals(kernel: MCMCKernel, rows: Rows) -> None:
+    """Refuse another temperature than 1 where a model has weights or precisions integrated out.
+
+    :raises ValueError: naming kernel and temperature.
+    """
+    structure = getattr(rows.potential, "structure", None)
+    laws = [] if structure is None else [site.law for site in structure.sites.values()]
+    if any(issubclass(law, (LinearGaussian, GammaScaleMixture)) for law in laws):
+        refuse_temperature(
+            kernel,
+            "The model has weights or precisions integrated out, an integral at temperature 1. Sample them "
+            'too: leave out `integrate_output`, and take `bnn.parameterize(model, "noncentered")`.',
         )

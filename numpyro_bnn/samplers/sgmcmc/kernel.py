@@ -38,6 +38,7 @@ from numpyro_bnn.samplers.sgmcmc.checks import (
     check_numbers,
     check_step_size,
     check_target,
+    refuse_integrals,
 )
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import anchored_in_warmup, begin_noise
@@ -280,6 +281,7 @@ class SGMCMC(MCMCKernel):
             check_noise_in_warmup(type(self).__name__, self.gradient, num_warmup)
         self.take_num_warmup(num_warmup)
         rows = self._rows(model_args, model_kwargs)
+        refuse_integrals(self, rows)
         key_start, key_momentum, key_batches, key_curvature, rng_key = jax.random.split(rng_key, 5)
         name = type(self).__name__
         z = flattened(start_of(name, rows, key_start, init_params, model_kwargs))

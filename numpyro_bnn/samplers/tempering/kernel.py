@@ -72,7 +72,8 @@ class ParallelTempering(Told, MCMCKernel):
     and odd pairs in turn (Syed et al. 2022, *JRSS B* 84(2)). Warm-up adapts the ladder to equal
     rejection, and a step size and a diagonal metric for every rung; all are frozen after it. The log
     evidence log p(y) comes from stepping stones (Xie et al. 2011): ``mcmc.log_evidence``,
-    ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``.
+    ``mcmc.log_evidence_error``, and all else that the ladder tells in ``mcmc.tempering``. It is that of all
+    values that are given, of sites that ``handlers.condition`` holds too.
 
     For posteriors of several modes, and to compare models by their evidence. A sweep costs rungs ×
     steps gradients: where NUTS mixes, it is cheaper. Trajectories must be long enough for the cold

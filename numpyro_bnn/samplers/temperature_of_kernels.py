@@ -1,0 +1,62 @@
+"""Refuses a temperature other than 1 beside parts of a sampler that draw from the posterior itself.
+
+A kernel at temperature T has the law exp(−U/T). Exact draws of precisions, moves, and integrals over weights
+or precisions are those of T = 1: beside a kernel of another temperature the two together have neither law.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer.mcmc import MCMCKernel
+
+# A schedule is asked at so many steps.
+_STEPS = 10_000
+
+
+def temperatures_of(kernel: MCMCKernel) -> set[float]:
+    """The temperatures at which a kernel samples; those of 0, at which it only descends, are left out.
+
+    :param kernel: a kernel; one without a temperature samples at 1.
+    """
+    schedule: Callable | None = getattr(kernel, "temperature", None)
+    if not callable(schedule):
+        return {1.0}
+    # Kernels may begin inside a program that is being traced.
+    with jax.ensure_compile_time_eval():
+        found = np.unique(np.asarray(jax.vmap(schedule)(jnp.arange(_STEPS))))
+    return set(found[found > 0].tolist())
+
+
+def refuse_temperature(kernel: MCMCKernel, reason: str) -> None:
+    """Refuse a kernel at another temperature than 1.
+
+    :param kernel: the kernel.
+    :param reason: what is beside it, and the way out; a sentence or two.
+    :raises ValueError: naming kernel and temperature.
+    """
+    others = temperatures_of(kernel) - {1.0}
+    if others:
+        raise ValueError(f"{type(kernel).__name__}: temperature={min(others):.4g}. {reason}")
+
+
+def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
+    """Refuse blocks of Gibbs of which some are at another temperature than others.
+
+    :param blocks: their kernels.
+    :raises ValueError: naming one of another temperature.
+    """
+    if all(temperatures_of(kernel) <= {1.0} for kernel in blocks):
+        return
+    first, *others = map(temperatures_of, blocks)
+    if any(other != first for other in others):
+        cold = next(kernel for kernel in blocks if temperatures_of(kernel) != {1.0})
+        names = ", ".join(type(kernel).__name__ for kernel in blocks if kernel is not cold)
+        refuse_temperature(
+            cold,
+            f"The other blocks of Gibbs ({names}) draw at their own temperature, 1 where they have none, and "
+            "blocks of several temperatures have no common law. Give all blocks one temperature; for "
+            "precisions at another one than 1 sample all sites by one kernel, on "
+            '`bnn.parameterize(model, "noncentered")`.',
+        )

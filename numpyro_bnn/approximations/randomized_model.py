@@ -22,7 +22,7 @@ from numpyro.infer import init_to_sample
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.approximations.marginal_energy import Marginal
-from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.distributions.unwrap import GAUSSIAN, family_of
 from numpyro_bnn.potential.potential import Potential
 from numpyro_bnn.potential.structure import blanks
 
@@ -50,15 +50,13 @@ class perturbed(Messenger):
             return
         name, noise, fn = msg["name"], self.noise[msg["name"]], msg["fn"]
         if not msg["is_observed"]:
-            base = unwrapped(fn)
-            anchor = base.loc + base.scale * noise
-            msg["fn"] = dist.Normal(anchor, base.scale).to_event(fn.event_dim)
+            msg["fn"] = moved(fn, shift_of(fn, noise))
             return
         event_dim = fn.event_dim if name in self.known else 0
         for frame in msg["cond_indep_stack"]:
             noise = jnp.take(noise, self.rows[frame.name], frame.dim - event_dim)
         if name in self.known:
-            msg["value"] = msg["value"] + lax.stop_gradient(unwrapped(fn).scale) * noise
+            msg["value"] = msg["value"] + lax.stop_gradient(shift_of(fn, noise))
         else:
             msg["scale"] = noise if msg["scale"] is None else msg["scale"] * noise
 
@@ -69,19 +67,56 @@ class perturbed(Messenger):
             self.rows[msg["name"]] = msg["value"]
 
 
+def shift_of(law: dist.Distribution, noise: jax.Array) -> jax.Array:
+    """Draws from a Gaussian law around its mean, made of standard normal values.
+
+    :param law: the law, with whatever is around it.
+    :param noise: standard normals, of the shape of its values.
+    """
+    base = family_of(law)
+    if isinstance(base, dist.Normal):
+        return base.scale * noise
+    root = getattr(base, "scale_tril", None)
+    root = jnp.linalg.cholesky(base.covariance_matrix) if root is None else root
+    return jnp.squeeze(root @ noise[..., None], -1)
+
+
+def moved(law: dist.Distribution, shift: jax.Array) -> dist.Distribution:
+    """A Gaussian law with another mean; masks around it stay.
+
+    :param law: the law.
+    :param shift: what is added to its mean, of the shape of its values.
+    """
+    if isinstance(law, dist.MaskedDistribution):
+        return moved(law.base_dist, shift).mask(law._mask)
+    if isinstance(law, dist.Independent):
+        return moved(law.base_dist, shift).to_event(law.reinterpreted_batch_ndims)
+    if isinstance(law, dist.ExpandedDistribution):
+        return moved(law.base_dist, shift)
+    if isinstance(law, dist.Normal):
+        return dist.Normal(law.loc + shift, law.scale)
+    root = getattr(law, "scale_tril", None)
+    root = jnp.linalg.cholesky(law.covariance_matrix) if root is None else root
+    return dist.MultivariateNormal(law.loc + shift, scale_tril=root)
+
+
 def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
     """What is known before a member is drawn.
 
-    :return: observed sites that are Gaussian with a scale that no latent site enters; and how often the log
-        density of each site counts where that is not once, of a shape that broadcasts with its batch shape.
+    :return: observed sites that are Gaussian with a scale or covariance that no latent site enters; and how
+        often the log density of each site counts where that is not once, of a shape that broadcasts with its
+        batch shape.
     """
 
     @jax.jit
     def found(key: jax.Array) -> tuple[Noise, Noise]:
         drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
         sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
-        laws = {name: unwrapped(sites[name]["fn"]) for name in potential.structure.data}
-        scales = {name: fn.scale for name, fn in laws.items() if isinstance(fn, dist.Normal)}
+        laws = {name: family_of(sites[name]["fn"]) for name in potential.structure.data}
+        gaussian = {name: fn for name, fn in laws.items() if isinstance(fn, GAUSSIAN)}
+        scales = {
+            n: fn.covariance_matrix if fn.event_shape else fn.scale for n, fn in gaussian.items()
+        }
         kept = {name: sites[name]["scale"] for name in potential.structure.sites if name in sites}
         return scales, {name: count for name, count in kept.items() if count is not None}
 
@@ -99,7 +134,7 @@ def gaussian_priors(marginal: Marginal) -> list[str]:
         shaped = seed(substitute(potential.bound, substitute_fn=blanks(blank)), key)
         sites = trace(shaped).get_trace(*potential.args, **potential.kwargs)
         found.extend(
-            name for name in marginal.sites if isinstance(unwrapped(sites[name]["fn"]), dist.Normal)
+            name for name in marginal.sites if isinstance(family_of(sites[name]["fn"]), GAUSSIAN)
         )
         return key
 

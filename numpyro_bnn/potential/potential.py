@@ -26,7 +26,6 @@ from numpyro.infer.util import (
     _unconstrain_params,
     compute_log_probs,
     constrain_fn,
-    log_density,
     potential_energy,
 )
 from numpyro.primitives import Messenger
@@ -295,14 +294,10 @@ class Potential:
         return {name: sites[name]["value"] for name in self.structure.latent}
 
     def log_joint_by_site(self, values: Values) -> Values:
-        """Log density of each sample site, summed, at constrained values."""
+        """Log density of each sample site, summed, at constrained values; weights and scales count in it."""
         bound = seed(self.bound, jax.random.key(0))
-        _, sites = log_density(bound, self.args, self.kwargs, values)
-        return {
-            name: jnp.sum(site["fn"].log_prob(site["value"]))
-            for name, site in sites.items()
-            if site["type"] == "sample"
-        }
+        by_site, _ = compute_log_probs(bound, self.args, self.kwargs, dict(values))
+        return by_site
 
 
 def _drawn(noise: Values, site: dict[str, Any]) -> jax.Array | None:

@@ -72,7 +72,8 @@ def _explain_names() -> Iterator[None]:
         raise ValueError(
             f"The model has two sites named '{found[1]}', and every site needs a name of its own. "
             "Give two networks, `random_module(name, …)`, two names, and two likelihoods another "
-            "`name=`."
+            "`name=`. Two priors of one network need patterns of different layers where both group "
+            "precisions by layer, `groups='layer'`."
         ) from error
 
 

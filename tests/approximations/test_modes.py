@@ -168,6 +168,73 @@ def test_randomised_modes_count_rows_and_priors_as_often_as_their_weights_say():
     check_law(np.asarray(draws["slope"], np.float64), mean, np.array([[1 / precision]]))
 
 
+def masked_rows(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.5, 1.0))
+    with handlers.mask(mask=jnp.arange(len(x)) < 5):
+        bnn.likelihoods.gaussian(slope * x, y, noise=0.7)
+
+
+def correlated(x, y=None):
+    """A prior and noise that are correlated, and known."""
+    root = jnp.array([[1.0, 0.0], [0.9, 0.4]])
+    w = numpyro.sample("w", dist.MultivariateNormal(jnp.zeros(2), scale_tril=root))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.MultivariateNormal(x[:, None] * w, scale_tril=root), obs=y)
+
+
+def masked_prior(x, y=None):
+    law = dist.Normal(jnp.ones(2), 1.0).mask(jnp.array([True, False]))
+    w = numpyro.sample("w", law.to_event(1))
+    bnn.likelihoods.gaussian(w[0] + w[1] * x, y, noise=0.7)
+
+
+def test_randomised_modes_of_any_gaussian_model_are_posterior_draws():
+    """Masks of rows and of priors, and correlations: each by its normal equations."""
+    x, y = np.linspace(-1, 2, 9), np.cos(np.arange(9.0))
+    options = {"num_members": 1000, **NEWTON, "tolerance": 0.0}
+    draws = bnn.randomized_map(masked_rows, key(), x, y, **options)["slope"]
+    precision = 1 + np.sum(x[:5] ** 2) / 0.49
+    mean = (0.5 + np.sum(x[:5] * y[:5]) / 0.49) / precision
+    check_law(np.asarray(draws, np.float64), mean, np.array([[1 / precision]]))
+    two = np.stack([y, np.sin(3 * x)], 1)
+    draws = bnn.randomized_map(correlated, key(), x, two, **options)["w"]
+    covariance = np.array([[1.0, 0.9], [0.9, 0.97]])
+    inverse = np.linalg.inv(covariance)
+    posterior_of_both = np.linalg.inv(inverse * (1 + np.sum(x**2)))
+    check_law(
+        np.asarray(draws[:, 0], np.float64),
+        posterior_of_both @ inverse @ (x @ two),
+        posterior_of_both,
+    )
+    draws = bnn.randomized_map(masked_prior, key(), x, y, **options)["w"]
+    rows = np.c_[np.ones(9), x]
+    precision = np.diag([1.0, 0.0]) + rows.T @ rows / 0.49
+    mean = np.linalg.solve(precision, rows.T @ y / 0.49 + [1.0, 0.0])
+    check_law(np.asarray(draws[:, 0], np.float64), mean, np.linalg.inv(precision))
+
+
+def test_rows_of_validation_count_as_often_as_their_weights_say():
+    def model(x, y=None, weights=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 100.0))
+        bnn.likelihoods.gaussian(w * x, y, noise=1.0, weights=weights)
+
+    one = np.ones(4)
+    held = np.ones(11), np.r_[np.zeros(10), 10.0], np.r_[np.ones(10), 1000.0]
+    options = {"num_steps": 1000, "optimizer": optax.adam(0.03), "num_starts": 1, **QUIET}
+    found = bnn.map_estimate(
+        model,
+        key(),
+        one,
+        20 * one,
+        one,
+        validation=held,
+        init_params={"w": jnp.zeros(())},
+        **options,
+    )
+    # Their weighted mean, which the path from 0 to 20 passes.
+    assert float(found["w"][0, 0]) == pytest.approx(1000 * 10 / 1010, abs=0.5)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_noise_that_is_fitted_calls_for_weights_of_rows(data, weighted):
     """Newton and Raftery: maximise Σ w_i log p(y_i), w exponential; its law by the same weights.

@@ -109,9 +109,11 @@ def _of_kind(path: Path, frame: pd.DataFrame, source: Source) -> pd.Series:
     column = frame[source.name]
     (found,) = sources_of(column.to_frame())
     if found.kind != source.kind:
+        # A truth value as Python writes it.
+        example = column.astype(object).iloc[0]
         raise ValueError(
-            f"{path}: the column {source.name!r} holds {found.kind} (such as {column.iloc[0]!r}), and in "
-            f"the table that was fitted {source.kind}. Give values of that kind."
+            f"{path}: the column {source.name!r} holds {found.kind} (such as {example!r}), and in the table "
+            f"that was fitted {source.kind}. Give values of that kind."
         )
     if found.missing and not source.missing:
         raise ValueError(

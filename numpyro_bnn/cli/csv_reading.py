@@ -7,7 +7,7 @@ column and what to do.
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -117,8 +117,23 @@ def _told(separator: str) -> str:
     return _SEPARATORS.get(separator, repr(separator))
 
 
+class Kind(NamedTuple):
+    """What a column is known to hold.
+
+    - **name** - ``"numbers"``, ``"truth values"``, ``"texts"`` or ``"dates"``
+    - **levels** - the texts that there are
+    """
+
+    name: str
+    levels: tuple[str, ...] = ()
+
+
 def columns_of(
-    path: Path, text: Text, complete: str | None = None, target: str | None = None
+    path: Path,
+    text: Text,
+    complete: str | None = None,
+    target: str | None = None,
+    known: Mapping[str, Kind] | None = None,
 ) -> pd.DataFrame:
     """The columns as numbers (float64), truth values, dates or categories (text).
 
@@ -127,19 +142,34 @@ def columns_of(
     :param complete: the one column without missing values: in others a missing value is NaN, and for texts
         and truth values the text ``"(missing)"``. None if no column may have missing values.
     :param target: the column that is predicted, for the error; None where no target is read.
+    :param known: what columns hold, where that is known from another file: one of few rows may have numbers
+        alone in a column of texts, or no value at all. By default their values tell.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.
     """
     fields = {name: [row[k] for row in text.rows] for k, name in enumerate(text.names)}
     _refuse_missing(path, text, fields, complete, target)
-    return pd.DataFrame({name: _read_column(path, name, own, text) for name, own in fields.items()})
+    kinds = {name: (known or {}).get(name, Kind("")) for name in fields}
+    return pd.DataFrame(
+        {name: _read_column(path, name, own, text, kinds[name]) for name, own in fields.items()}
+    )
 
 
-def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
-    """A column by the values that are there."""
+def _read_column(path: Path, name: str, fields: list[str], text: Text, kind: Kind) -> pd.Series:
+    """A column by the values that are there, or by its kind where that has a name."""
     present = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
+    if kind.name == "texts":
+        return pd.Series([_level(field, kind.levels) for field in fields], dtype=object)
     if len(present) == len(fields):
         return _column(path, name, fields, text)
+    if kind.name == "truth values":
+        raise ValueError(
+            f"{path}: the column {name!r} has missing values, and no row that was fitted had one. Fill them "
+            "in or leave these rows out."
+        )
+    if not present and kind.name:
+        nothing = pd.NaT if kind.name == "dates" else np.nan
+        return pd.Series([nothing] * len(fields))
     if not present:
         raise ValueError(
             f"{path}: the column '{name}' holds no value at all. Leave it out with --drop."
@@ -151,6 +181,14 @@ def _read_column(path: Path, name: str, fields: list[str], text: Text) -> pd.Ser
         column = column.map({True: "true", False: "false"})
     whole = column.reindex(range(len(fields)))
     return whole if column.dtype.kind in "fM" else whole.astype(object).fillna(MISSING)
+
+
+def _level(field: str, levels: Sequence[str]) -> str:
+    """The text of a field: truth values beside missing ones were made small letters."""
+    if field.lower() in _MISSING and field not in levels:
+        return MISSING
+    small = field.lower()
+    return small if field not in levels and small in ("true", "false") else field
 
 
 def _refuse_missing(

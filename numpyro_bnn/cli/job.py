@@ -5,6 +5,7 @@ the best of the starts (MAP), their average (a deep ensemble with as many member
 and the posterior average. The scores of a guess without inputs are shown for comparison.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from numpyro_bnn.scores.conformal import rows_needed
 from numpyro_bnn.workflow.calibration import Evaluation, calibrate
 from numpyro_bnn.workflow.compare import compare, default_methods
 from numpyro_bnn.workflow.default_kernels import kernel_named
+from numpyro_bnn.workflow.estimator_inputs import parted
 from numpyro_bnn.workflow.fit import Fit, fit
 from numpyro_bnn.workflow.method_table import Comparison
 
@@ -219,16 +221,14 @@ def _checked(fitted: Fit, names: list[str]) -> FitCheck | str:
 
 
 def split(table: Table, options: Options) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers for training and for testing; classes keep their shares in both."""
-    from sklearn.model_selection import train_test_split
+    """Row numbers for training and for testing; classes keep their shares in both.
 
-    train, test = train_test_split(
-        np.arange(len(table.y)),
-        test_size=options.test_fraction,
-        random_state=options.seed,
-        stratify=table.y if table.task == "classification" else None,
-    )
-    return train, test
+    :raises ValueError: for a class of one row, or a part with fewer rows than there are classes.
+    """
+    # As scikit-learn rounds a share.
+    count = math.ceil(options.test_fraction * len(table.y))
+    classes = table.classes if table.task == "classification" else None
+    return parted(f"--test-fraction {options.test_fraction}", table.y, count, options.seed, classes)
 
 
 def held_out(table: Table, train: np.ndarray, options: Options) -> tuple[np.ndarray, np.ndarray]:

@@ -60,7 +60,7 @@ def write(outcome: Outcome, folder: Path) -> list[Path]:
     predictions = folder / "predictions.csv"
     names = [table.row_names[i] for i in outcome.test]
     frame = saved_fit.frame_of(table, names, outcome.posterior, table.y[outcome.test])
-    frame.to_csv(predictions, index=False, float_format="%.6g")
+    frame.to_csv(predictions, index=False)
     posterior = folder / "posterior.nc"
     idata = to_inference_data(
         outcome.mcmc,

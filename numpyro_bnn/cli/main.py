@@ -336,7 +336,7 @@ def _predict(parsed: argparse.Namespace, console: Console) -> int:
         raise ValueError(f"--output: {output} is the file of the new rows. Give another name.")
     require_writable(output.parent, "--output: the folder {folder} cannot be written ({why}).")
     frame = saved_fit.predict_csv(saved_fit.read(parsed.run), parsed.csv, parsed.sep)
-    frame.to_csv(output, index=False, float_format="%.6g")
+    frame.to_csv(output, index=False)
     console.print(f"{len(frame)} rows predicted: {output}", markup=False, soft_wrap=True)
     return 0
 

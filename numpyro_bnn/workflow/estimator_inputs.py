@@ -1,5 +1,6 @@
 """What an estimator makes of its arguments: arrays, tables with names, blocks of rows, random keys."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -109,13 +110,44 @@ def held_out(estimator: BaseEstimator, y: np.ndarray) -> tuple[np.ndarray, np.nd
             f"calibration={share} of {len(y)} rows holds out {count}, too few for intervals of coverage "
             f"{COVERAGE}. Hold out at least {needed}, or give more rows."
         )
-    kept, held = train_test_split(
-        rows,
-        test_size=count,
-        random_state=estimator.random_state,
-        stratify=y if is_classifier(estimator) else None,
-    )
+    classes = estimator.classes_ if is_classifier(estimator) else None
+    kept, held = parted(f"calibration={share}", y, count, estimator.random_state, classes)
     return np.sort(kept), np.sort(held)
+
+
+def parted(
+    option: str, y: np.ndarray, count: int, seed: Any, classes: Sequence[Any] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers in two parts; classes keep their shares in both.
+
+    :param option: what asks for the second part, for errors.
+    :param y: targets, or class numbers.
+    :param count: rows of the second part.
+    :param seed: as scikit-learn takes it.
+    :param classes: labels of the classes; None for other targets.
+    :return: numbers of the rows of the first part, and of the second.
+    :raises ValueError: for a class of one row, or a part with fewer rows than there are classes.
+    """
+    if classes is not None:
+        single = np.flatnonzero(np.bincount(y, minlength=len(classes)) == 1)
+        if single.size:
+            raise ValueError(
+                f"{option}: the class {str(classes[single[0]])!r} has a single row, which cannot be in both "
+                "parts. Leave it out, or give more rows of it."
+            )
+        least = min(count, len(y) - count)
+        if least < len(classes):
+            raise ValueError(
+                f"{option}: {count} of {len(y)} rows would be held out, and each part must have a row of "
+                f"each of the {len(classes)} classes. Hold out another share, or give more rows."
+            )
+    kept, held = train_test_split(
+        np.arange(len(y)),
+        test_size=count,
+        random_state=seed,
+        stratify=None if classes is None else y,
+    )
+    return kept, held
 
 
 def in_blocks(X: np.ndarray) -> np.ndarray:

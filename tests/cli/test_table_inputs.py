@@ -1,12 +1,14 @@
 """Dates and missing values: what a network gets to see of them, and what is refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.columns_to_inputs import filled, inputs_of
-from numpyro_bnn.cli.csv_reading import columns_of, read_text
+from numpyro_bnn.cli.columns_to_inputs import filled, inputs_of, sources_of
+from numpyro_bnn.cli.csv_reading import Kind, Text, columns_of, read_text
 from numpyro_bnn.cli.main import main
 
 ROWS = 40
@@ -125,6 +127,48 @@ def test_a_new_table_may_miss_only_what_was_missing_before(frame, tmp_path):
         ValueError, match="'day' has missing values, and no row that was fitted had one"
     ):
         inputs_of(path, columns_of(path, read_text(path), ""), old.sources)
+
+
+KINDS = {
+    "gaps": (["true", "false", ""] * 4, ["TRUE", "false"], ["true", "false"]),
+    "truth values and another": (
+        ["True", "False", "unknown"] * 4,
+        ["True", "False"],
+        ["True", "False"],
+    ),
+    "numbers among texts": (["1", "A", "B"] * 4, ["1", "A", "1"], ["1", "A", "1"]),
+    "numbers alone": (["1", "A", "B"] * 4, ["1"], ["1"]),
+    "no value": (["1.5", "", "2.5"] * 4, [""], [np.nan]),
+    "no date": (["2024-01-01", "", "2024-01-03"] * 4, [""], [np.nan]),
+}
+
+
+def text_of(values):
+    return Text(["a"], [[v] for v in values], list(range(2, 2 + len(values))), [])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_few_new_rows_are_read_as_the_kind_that_was_fitted(name):
+    fitted, new, expected = KINDS[name]
+    path = Path("new.csv")
+    (source,) = sources_of(columns_of(path, text_of(fitted), ""))
+    known = {"a": Kind(source.kind, source.levels)}
+    frame = columns_of(path, text_of(new), "", known=known)
+    made = inputs_of(path, frame, [source])
+    if source.levels:
+        found = [source.levels[k] for k in made.to_numpy().argmax(1)]
+        assert found == expected
+    else:
+        assert made.iloc[:, -1].tolist() == [1.0]
+        np.testing.assert_array_equal(made.iloc[0, 0], np.nan)
+
+
+def test_a_truth_value_that_is_missing_is_named():
+    known = {"a": Kind("truth values")}
+    with pytest.raises(
+        ValueError, match="'a' has missing values, and no row that was fitted had one"
+    ):
+        columns_of(Path("new.csv"), text_of(["true", ""]), "", known=known)
 
 
 @pytest.mark.usefixtures("quick_compile")

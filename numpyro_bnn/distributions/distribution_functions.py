@@ -30,6 +30,8 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
         return jnp.where(y >= base.v, 1.0, 0.0)
     if isinstance(base, _ZERO_INFLATED):
         return base.gate * (y >= 0) + (1 - base.gate) * distribution_function(base.base_dist, y)
+    if (parts := _of_components(base, y)) is not None:
+        return jnp.sum(base.mixing_distribution.probs * parts, -1)
     # Outside of the support, and between whole numbers, NumPyro's functions are NaN or something in between.
     low = getattr(base.support, "lower_bound", -jnp.inf)
     high = getattr(base.support, "upper_bound", jnp.inf)
@@ -47,6 +49,20 @@ def distribution_function(law: dist.Distribution, y: jax.Array) -> jax.Array:
             ) from None
         found = _summed(base, low, inside)
     return jnp.where(at < low, 0.0, jnp.where(at >= high, 1.0, found))
+
+
+def _of_components(law: dist.Distribution, y: jax.Array) -> jax.Array | None:
+    """Distribution functions of the components of a mixture of numbers, the last axis; None of other laws.
+
+    NumPyro's own takes every component at numbers outside of its support too.
+    """
+    if law.event_shape:
+        return None
+    if isinstance(law, dist.MixtureSameFamily):
+        return distribution_function(law.component_distribution, jnp.expand_dims(y, -1))
+    if isinstance(law, dist.MixtureGeneral):
+        return jnp.stack([distribution_function(c, y) for c in law.component_distributions], -1)
+    return None
 
 
 def _summed(law: dist.Distribution, low: ArrayLike, y: jax.Array) -> jax.Array:

@@ -75,7 +75,8 @@ def plot_predictive_band(
                 f"broadcast to that of mean, {mean.shape}."
             ) from None
         within = (noise.reshape(draws.shape)[:, order] ** 2).mean(0)
-    center, sd = draws.mean(0), np.sqrt(within + draws.var(0))
+    center = draws.mean(0, dtype=np.float64)
+    sd = np.sqrt(within + draws.var(0, dtype=np.float64))
     ax = axes_or_new(ax)
     color = color_at(ax, 0) if color is None else color
     for factor, alpha, name in ((2, 0.22, "± 2 sd"), (0.5, 0.4, "± ½ sd")):
@@ -125,7 +126,8 @@ def plot_decision_boundary(
     :param class_names: for the legend.
     :param ax: axes to draw on: one, or two with `point`.
     :return: the axes; an array of two with `point`.
-    :raises ValueError: for inputs that are not two-dimensional, or one axes where two are needed.
+    :raises ValueError: for inputs that are not two-dimensional, classes that are not among those of the
+        predictions, or one axes where two are needed.
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1]:
@@ -152,6 +154,12 @@ def plot_decision_boundary(
     for each, (title, probs_of) in zip(all_axes, panels.items()):
         probs = np.asarray(probs_of(grid), np.float64)
         probs = probs.reshape(-1, *probs.shape[-2:]).mean(0)
+        strange = y[~np.isin(y, range(probs.shape[-1]))]
+        if strange.size:
+            raise ValueError(
+                f"plot_decision_boundary: y has the class {strange[0].item()!r}, and the predictions are "
+                f"probabilities of {probs.shape[-1]} classes. Number the classes from 0."
+            )
         _draw_regions(each, probs.reshape(resolution, resolution, -1), lines)
         for k in range(probs.shape[-1]):
             inside = y == k

@@ -195,6 +195,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         raise ValueError(
             f"from_inference_data: {type(idata).__name__} has no group `posterior`."
         ) from error
+    posterior = _by_chain(posterior)
     values: dict[str, np.ndarray] = {}
     for name, variable in posterior.data_vars.items():
         site = variable.attrs.get("site", name)
@@ -203,10 +204,10 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
                 f"from_inference_data: two variables stand for the site {site!r}; rename one or "
                 "drop its attribute `site`."
             )
-        values[site] = variable.transpose("chain", "draw", ...).values
+        values[site] = _as_stored(variable).values
     stats: dict[str, np.ndarray] = {}
     if "sample_stats" in _names(idata):
-        for name, variable in idata["sample_stats"].data_vars.items():
+        for name, variable in _by_chain(idata["sample_stats"]).data_vars.items():
             value = variable.transpose("chain", "draw", ...).values
             if name not in _DERIVED:
                 stats[_FIELDS.get(str(name), str(name))] = -value if name == "lp" else value
@@ -217,8 +218,38 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     return Draws(values, model, stats, json.loads(posterior.attrs.get("numpyro_bnn_run", "{}")))
 
 
+def _by_chain(group: Any) -> Any:
+    """A group with axes of chains and draws, which ``az.extract`` joins and a choice of one chain drops."""
+    if "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names):
+        group = group.to_dataset() if hasattr(group, "to_dataset") else group
+        group = group.unstack("sample")
+    if "draw" not in group.sizes:
+        raise ValueError(
+            f"from_inference_data: the group has the axes {list(group.sizes)}, and draws need an axis 'draw'"
+            ", or 'sample' with the coordinates 'chain' and 'draw'."
+        )
+    if "chain" in group.sizes:
+        return group
+    group = group.to_dataset() if hasattr(group, "to_dataset") else group
+    return group.drop_vars("chain", errors="ignore").expand_dims("chain")
+
+
+def _as_stored(variable: xr.DataArray) -> xr.DataArray:
+    """A variable with the axes of its site in their own order, and the places along them too."""
+    axes = json.loads(variable.attrs.get("axes", "[]"))
+    others = axes if set(axes) == set(variable.dims) - {"chain", "draw"} else [...]
+    for axis in axes:
+        places = variable.coords.get(axis)
+        # Labels of the user's own say nothing of their order.
+        if places is not None and set(places.values.tolist()) == set(range(places.size)):
+            variable = variable.sortby(axis)
+    return variable.transpose("chain", "draw", *others)
+
+
 def _names(idata: Any) -> list[str]:
-    return list(idata.children) if hasattr(idata, "children") else list(idata.groups())
+    if hasattr(idata, "children"):
+        return list(idata.children)
+    return list(idata) if isinstance(idata, Mapping) else list(idata.groups())
 
 
 def _chain_labels(draws: Draws) -> np.ndarray:

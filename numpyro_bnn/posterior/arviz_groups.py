@@ -64,6 +64,8 @@ class ArvizGroups:
         self.coords = coords
         self.sampled = {"chain": chains, "draw": np.arange(draws.num_draws)}
         self.variables: dict[str, dict[str, xr.Variable]] = {}
+        # Numbers of the rows along an axis of a group, where these are not all.
+        self.numbers: dict[tuple[str, str], np.ndarray] = {}
         self.attrs: dict[str, dict[str, Any]] = {}
         unknown = [site for site in dims if site not in draws]
         if unknown:
@@ -111,7 +113,9 @@ class ArvizGroups:
                     f"{shapes[site]}; give one name for each axis."
                 )
             layer = layer_of(site)
-            attrs = {"site": site} | ({} if layer is None else {"layer": variable_name(layer)})
+            attrs = {"site": site, "axes": json.dumps(axes[site])} | (
+                {} if layer is None else {"layer": variable_name(layer)}
+            )
             self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
         self.attrs["posterior"] = {"numpyro_bnn_run": json.dumps(run, default=str)}
@@ -150,7 +154,7 @@ class ArvizGroups:
         rows = max(1, _BLOCK // (total * 16) // batch_size) * batch_size
         for target, y in training.observed.items():
             if target in made:
-                value = made[target].log_prob(y)
+                value = made[target].log_likelihood(y)
             else:
                 pieces = []
                 for begin in range(0, len(y), rows):
@@ -158,9 +162,15 @@ class ArvizGroups:
                     x = taken(training.x, block)
                     others = {p: taken(v, block, len(y)) for p, v in training.others.items()}
                     part = predict_draws(self.draws, x, others, batch_size=batch_size, site=target)
-                    pieces.append(part.log_prob(y[block]))
+                    pieces.append(part.log_likelihood(y[block]))
                 value = np.concatenate(pieces, axis=2)
             axes = _row_axes("", value.ndim, 2)
+            is_counted = training.counted_rows(target)
+            if not is_counted.all():
+                # ArviZ takes the log likelihood of a row that is 0 in all draws for a fault.
+                value = value[:, :, is_counted]
+                axes[2] = axes[2] if len(training.observed) == 1 else f"{variable_name(target)}.row"
+                self.numbers["log_likelihood", axes[2]] = np.flatnonzero(is_counted)
             self.add("log_likelihood", variable_name(target), axes, value)
 
     def add_log_prior(self, training: TrainingData) -> None:
@@ -232,7 +242,10 @@ class ArvizGroups:
             sizes |= axes
             sites = {str(v.attrs.get("site", name)): name for name, v in variables.items()}
             refuse_names(f"to_inference_data ({group})", sites, axes)
-            labels = {name: np.arange(size) for name, size in axes.items()}
+            labels = {
+                name: self.numbers.get((group, name), np.arange(size))
+                for name, size in axes.items()
+            }
             labels |= {name: self.sampled[name] for name in axes if name in self.sampled}
             for name in axes:
                 if name in self.coords:

@@ -4,6 +4,7 @@ The file holds a program, made by ``jax.export``, in which the draws are constan
 the average over the draws, in the user's units.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -146,11 +147,22 @@ def _predictive(
 def _averaged(parameters: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """The average over draws, as :func:`~numpyro_bnn.posterior.predictive_draws.average` has it."""
     if "probs" in parameters:
-        return {"probs": parameters["probs"].mean(0)}
-    mean = parameters["mean"]
+        return {"probs": _mean(parameters["probs"])}
     # A deterministic site has no noise.
-    within = jnp.square(parameters["scale"]).mean(0) if "scale" in parameters else 0.0
-    return {"mean": mean.mean(0), "sd": jnp.sqrt(within + mean.var(0))}
+    within = _mean(jnp.square(parameters["scale"])) if "scale" in parameters else 0.0
+    # Differences from one draw have the digits that numbers far from zero lack.
+    first = parameters["mean"][0]
+    apart = parameters["mean"] - first
+    middle = _mean(apart)
+    return {"mean": first + middle, "sd": jnp.sqrt(within + _mean(jnp.square(apart - middle)))}
+
+
+def _mean(values: jax.Array) -> jax.Array:
+    """The mean over draws by sums of sums: a single sum of many draws in single precision rounds one way."""
+    count = len(values)
+    length = math.isqrt(count - 1) + 1
+    filled = jnp.pad(values, [(0, length**2 - count), *[(0, 0)] * (values.ndim - 1)])
+    return filled.reshape(length, length, *values.shape[1:]).sum(1).sum(0) / count
 
 
 def _specification(model: Any, x: PyTree) -> Any:

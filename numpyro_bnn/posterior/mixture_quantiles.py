@@ -5,8 +5,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Halvings of an interval of many standard deviations: to about 10⁻⁵ of one, beyond what float32 tells.
-_HALVINGS = 25
+# Halvings of an interval of many standard deviations: to about 10⁻⁵ of one. Where one draw is far wider than
+# the others, or a law has heavy tails, that is not near, and there are more, at most so many.
+_HALVINGS, _MOST_HALVINGS = 25, 300
+# F is known at both ends to be so near to the level, as a share of the level or of 1 less the level; or both
+# ends are so near to each other, as a share of their size.
+_NEAR, _EQUAL = 1e-5, 1e-7
+# Single precision tells F from 1 no better.
+_LARGEST = 1 - 1e-6
 # The first interval reaches so many standard deviations beyond the draws, and is doubled where that is short.
 _REACH = 4.0
 
@@ -36,14 +42,20 @@ def quantiles_of(
         )
 
     def averaged(at: np.ndarray) -> np.ndarray:
-        return cdf(at).astype(np.float64).mean((0, 1))
+        found = cdf(at)
+        if found.dtype == np.float32 and (levels > _LARGEST).any():
+            raise ValueError(
+                f"quantiles: single precision does not tell the level {float(max(levels))!r} from 1. Give "
+                f"levels up to {_LARGEST}, or predict in double precision (`numpyro.enable_x64()`)."
+            )
+        return found.mean((0, 1), dtype=np.float64)
 
     # Laws with heavy tails have no mean or no standard deviation: any start does.
     mean, scale = np.where(np.isfinite(mean), mean, 0.0), np.where(np.isfinite(scale), scale, 1.0)
     spread = scale.max((0, 1)) + np.ptp(mean, axis=(0, 1))
-    middle, varies = mean.mean((0, 1)), spread > 0
+    middle, varies = mean.mean((0, 1), dtype=np.float64), spread > 0
     step = np.where(varies, spread, 1.0)
-    found = np.stack([_solved(averaged, middle, step, level) for level in levels])
+    found = np.stack([_solved(averaged, middle, step, level, discrete) for level in levels])
     # What is the same in all draws, and without noise, is its own quantile.
     # A zero without a sign: just below 0 it would be rounded to -0.
     return np.where(varies, np.round(found) + 0.0 if discrete else found, middle)
@@ -54,13 +66,23 @@ def _solved(
     middle: np.ndarray,
     spread: np.ndarray,
     level: float,
+    discrete: bool,
 ) -> np.ndarray:
     low = _beyond(averaged, middle, -_REACH * spread, lambda value: value <= level)
     high = _beyond(averaged, middle, _REACH * spread, lambda value: value >= level)
-    for _ in range(_HALVINGS):
+    at_low, at_high = averaged(low), averaged(high)
+    for halving in range(_MOST_HALVINGS):
+        size = np.maximum(np.abs(low), np.abs(high))
+        close = high - low <= (0.5 if discrete else _EQUAL * size)
+        if not discrete:
+            close |= at_high - at_low <= _NEAR * min(level, 1 - level)
+        if halving >= _HALVINGS and close.all():
+            break
         centre = (low + high) / 2
-        below = averaged(centre) < level
+        value = averaged(centre)
+        below = value < level
         low, high = np.where(below, centre, low), np.where(below, high, centre)
+        at_low, at_high = np.where(below, value, at_low), np.where(below, at_high, value)
     return (low + high) / 2
 
 

@@ -20,7 +20,7 @@ from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.distribution_functions import distribution_function
-from numpyro_bnn.distributions.unwrap import family_of
+from numpyro_bnn.distributions.unwrap import family_of, unmasked
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.prediction_sites import (
@@ -310,7 +310,9 @@ def _over_draws(
             return {"mean": site["value"]}
         fn = site["fn"]
         if what == "log_prob":
-            return {"log_prob": fn.log_prob(extra)}
+            return {"log_prob": unmasked(fn).log_prob(extra)}
+        if what == "log_likelihood":
+            return {"log_likelihood": fn.log_prob(extra)}
         if what == "cdf":
             return {"cdf": distribution_function(fn, extra)}
         if what == "sample":

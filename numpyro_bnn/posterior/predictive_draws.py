@@ -10,16 +10,17 @@ import numpy as np
 import numpyro.distributions as dist
 from numpy.typing import ArrayLike
 
+from numpyro_bnn._checks import check_whole
 from numpyro_bnn.data.arguments import as_array
 from numpyro_bnn.data.units import Column, check_fits, standardized
+from numpyro_bnn.distributions.unwrap import GAUSSIAN
 from numpyro_bnn.likelihoods.observe import check_array, check_labels
 from numpyro_bnn.posterior.mixture_quantiles import quantiles_of
 from numpyro_bnn.potential.sites import Site
 from numpyro_bnn.samplers.suspects import warn_of_use
 
 # What is computed at targets, of which there is one a row.
-OF_TARGETS = ("log_prob", "cdf")
-_GAUSSIAN = (dist.Normal, dist.MultivariateNormal, dist.LowRankMultivariateNormal)
+OF_TARGETS = ("log_prob", "log_likelihood", "cdf")
 
 
 class Predictions:
@@ -48,7 +49,7 @@ class Predictions:
         # Of values that come without a site the noise is taken to be Gaussian.
         law = dist.Normal if site is None else site.law
         self.discrete = site is not None and site.discrete
-        self.gaussian = issubclass(law, _GAUSSIAN)
+        self.gaussian = issubclass(law, GAUSSIAN)
         self.may_be_censored = getattr(law, "may_be_censored", False)
         self.suspect = dict(suspect or {})
         self._evaluate = evaluate
@@ -98,10 +99,20 @@ class Predictions:
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density or probability of targets under each draw.
 
+        It is that of new targets: rows that ``handlers.mask`` hides from the fit have one too.
+
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
         """
         return self._at_targets("log_prob", y)
+
+    def log_likelihood(self, y: ArrayLike) -> np.ndarray:
+        """What each row adds to the log likelihood of the model: 0 where ``handlers.mask`` hides it.
+
+        :param y: targets, one a row.
+        :return: shape (chain, draw, row), nats.
+        """
+        return self._at_targets("log_likelihood", y)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Probability of a target up to `y` under each draw, for a number or a count.
@@ -109,9 +120,27 @@ class Predictions:
         :param y: one number a row.
         :return: shape (chain, draw, row), between 0 and 1.
         :raises NotImplementedError: for a law whose distribution function is not known.
+        :raises ValueError: for a law whose distribution function is not between 0 and 1.
         """
         self._value("mean")
-        return self._at_targets("cdf", y)
+        return self._distribution_function(self._in_units("cdf", y))
+
+    def cdf_at(self, places: np.ndarray) -> np.ndarray:
+        """The same at numbers that are no data: differences that single precision rounds away do not matter.
+
+        :param places: one number a row, in the units of the target.
+        """
+        return self._distribution_function(self._in_units("cdf_at", places, is_data=False))
+
+    def _distribution_function(self, y: np.ndarray) -> np.ndarray:
+        found = self._evaluate("cdf", y)["cdf"]
+        # A law of the user's own may compute anything; rounding is left as it is.
+        if ((found < -0.001) | (found > 1.001)).any():
+            raise ValueError(
+                f"cdf: the distribution function of the target's law gives values from {found.min():.3g} to "
+                f"{found.max():.3g}. Its `cdf` must be between 0 and 1, outside of its support too."
+            )
+        return found
 
     def quantiles(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles of the predictive distribution, the average over all draws.
@@ -120,21 +149,31 @@ class Predictions:
         :return: shape (levels, row), in the units of the target; whole numbers for counts.
         :raises ValueError: for other levels.
         """
-        return quantiles_of(self.mean, self._value("scale"), self.cdf, levels, self.discrete)
+        mean, scale = self.mean, self._value("scale")
+        return quantiles_of(mean, scale, self.cdf_at, levels, self.discrete)
 
     def first_rows(self, count: int) -> "Predictions":
         """The predictions of the first rows alone.
 
-        :param count: how many.
+        :param count: how many, from 1 to all.
+        :raises ValueError: for another number.
         """
         size = next(iter(self.values.values())).shape[2]
-
+        count = check_whole("first_rows", "count", count)
+        if count > size:
+            raise ValueError(
+                f"first_rows: count={count}, and {size} rows were predicted. Take at most these."
+            )
         evaluate = partial(_of_first_rows, self._evaluate, size, count)
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect, self._site)
 
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
+        return self._evaluate(what, self._in_units(what, y))[what]
+
+    def _in_units(self, what: str, y: ArrayLike, is_data: bool = True) -> np.ndarray:
+        """Checked values, one a row, as the model has them."""
         y = as_array(what, "y", y)
         check_array(what, "y", y)
         classes = self.probs.shape[-1] if "probs" in self.values else None
@@ -148,12 +187,14 @@ class Predictions:
             )
         if classes is not None and len(shape) > 1:
             check_labels(what, y.reshape(-1), classes)
+        if self._shift is not None and not is_data:
+            return np.asarray(y, np.float64) - np.asarray(self._shift)
         if self._shift is not None:
             one = np.ones(())
             y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)
-        elif isinstance(y, np.ndarray):
+        elif is_data and isinstance(y, np.ndarray):
             check_fits(what, "y", y)
-        return self._evaluate(what, np.asarray(y))[what]
+        return np.asarray(y)
 
     def sample(self, key: jax.Array) -> np.ndarray:
         """One target of every row under each draw (posterior predictive draws).
@@ -229,9 +270,20 @@ def average(predictions: Predictions) -> np.ndarray | Average:
         )
     predictions.warn_of_suspects("average")
     if "probs" in predictions.values:
-        return predictions.probs.mean((0, 1))
+        return mean_over_draws(predictions.probs)
     # A deterministic site has no noise.
     scale = predictions.values.get("scale", np.zeros((1, 1)))
-    within = (scale.astype(np.float64) ** 2).mean((0, 1))
-    between = predictions.mean.astype(np.float64).var((0, 1))
-    return Average(predictions.mean.mean((0, 1)), np.sqrt(within + between))
+    within = mean_over_draws(scale.astype(np.float64) ** 2)
+    between = predictions.mean.var((0, 1), dtype=np.float64)
+    return Average(mean_over_draws(predictions.mean), np.sqrt(within + between))
+
+
+def mean_over_draws(values: np.ndarray) -> np.ndarray:
+    """The average over chains and draws, in double precision.
+
+    NumPy adds up arrays (chain, draw, …) one draw after another, and in single precision the sum of many
+    draws rounds in one direction: by more than a Monte Carlo error.
+
+    :param values: (chain, draw, …).
+    """
+    return values.mean((0, 1), dtype=np.float64)

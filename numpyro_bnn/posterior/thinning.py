@@ -52,7 +52,9 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
     parts = _probabilities(predict(None, draws, _some_rows(x)))
     flat = parts.reshape(count, -1)
     chosen = _chosen(flat, k)
-    distance = _total_variation(parts[chosen].mean(0), parts.mean(0))
+    # In double precision: many draws add up to more digits than single precision has.
+    few, all_draws = (each.mean(0, dtype=np.float64) for each in (parts[chosen], parts))
+    distance = _total_variation(few, all_draws)
     told = {
         "draws": count,
         "total_variation": float(distance.mean()),
@@ -92,7 +94,7 @@ def _probabilities(predictions: Predictions) -> np.ndarray:
         probs = predictions.probs
         return probs.reshape(-1, *probs.shape[2:])
     edges = predictions.quantiles(np.arange(1, _BINS) / _BINS)
-    below = np.stack([predictions.cdf(edge) for edge in edges], -1)
+    below = np.stack([predictions.cdf_at(edge) for edge in edges], -1)
     below = below.reshape(-1, *below.shape[2:])
     ends = np.concatenate([np.zeros_like(below[..., :1]), below, np.ones_like(below[..., :1])], -1)
     parts = np.diff(ends, axis=-1)

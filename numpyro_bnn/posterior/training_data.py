@@ -46,6 +46,11 @@ class TrainingData(NamedTuple):
     counted: Mapping[str, np.ndarray] = {}
     weighted: frozenset[str] = frozenset()
 
+    def counted_rows(self, site: str) -> np.ndarray:
+        """Which rows of an observed site have any value that no mask hides, (row,)."""
+        entries = self.counted[site]
+        return entries.reshape(len(entries), -1).any(1)
+
 
 def call_with(arguments: Mapping[Place, PyTree]) -> tuple[tuple, dict[str, PyTree]]:
     """Positional and keyword arguments from arguments by place; None stands where one was taken out.

@@ -59,18 +59,21 @@ def threshold(scores: np.ndarray, coverage: float) -> float:
     return float(np.partition(scores, k - 1)[k - 1])
 
 
-def cdf_scores(cdf: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths of the interval.
+def cdf_scores(
+    cdf: np.ndarray, y: np.ndarray, low: np.ndarray, high: np.ndarray, width: np.ndarray
+) -> np.ndarray:
+    """Distance of F(y) from its middle: |F(y) - 1/2|, and beyond that in widths.
 
     Outside the central interval of probability 1 - 2 TAIL, where F is 0 or 1 after rounding, the distance
-    from the interval in units of its width is added. So the sets are nested and none is infinite.
+    from the interval in units of a width is added. So the sets are nested and none is infinite.
 
     :param cdf: F(y) of the predictive distribution, (n,).
     :param y: targets, (n,).
     :param low: its quantile at TAIL, (n,).
     :param high: its quantile at 1 - TAIL, (n,).
+    :param width: the unit of distances beyond these quantiles, positive, (n,).
     """
-    beyond = np.maximum(np.maximum(low - y, y - high), 0) / (high - low)
+    beyond = np.maximum(np.maximum(low - y, y - high), 0) / width
     inside = np.minimum(np.abs(cdf - 0.5), 0.5 - TAIL)
     return np.where(beyond > 0, 0.5 - TAIL + beyond, inside)
 

@@ -21,7 +21,7 @@ from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, run_of, targets_of
 from numpyro_bnn.posterior.predictions import predict
-from numpyro_bnn.posterior.predictive_draws import Predictions, average
+from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.scores.against_targets import standard_error
 from numpyro_bnn.scores.conformal import (
     PENALTY,
@@ -207,9 +207,9 @@ def calibrate(
     and for a run that has not converged.
 
     What is promised: of many new rows, each predicted after a calibration on n rows of the same source, a
-    share of at least `coverage` and at most coverage + 1 / (n + 1) is inside. This is *marginal*: an average
-    over rows, so that easy rows may be covered more often and hard ones less; it is no promise about a
-    single row or a group of rows. For one set of n calibration rows the share is off by about
+    share of at least `coverage` is inside, and of continuous targets at most coverage + 1 / (n + 1). This is
+    *marginal*: an average over rows, so that easy rows may be covered more often and hard ones less; it is no
+    promise about a single row or a group of rows. For one set of n calibration rows the share is off by about
     √(coverage (1 - coverage) / n), 3 % at 100 rows. It needs *exchangeability*: calibration rows and new rows
     could have come in any order. Rows of a later time or of another place are not promised anything.
 
@@ -347,7 +347,23 @@ def _scores(predictions: Predictions, y: np.ndarray, method: str, coverage: floa
         low, high = predictions.quantiles(((1 - coverage) / 2, (1 + coverage) / 2))
         return interval_scores(y, low, high)
     low, high = predictions.quantiles((TAIL, 1 - TAIL))
-    return cdf_scores(predictions.cdf(y).astype(np.float64).mean((0, 1)), y, low, high)
+    width = _width(predictions, low, high)
+    return cdf_scores(mean_over_draws(predictions.cdf(y)), y, low, high, width)
+
+
+def _width(predictions: Predictions, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The unit of distances beyond an interval: its width, of counts at least a step.
+
+    :raises ValueError: where an interval of real numbers has no width.
+    """
+    width = np.maximum(high - low, 1) if predictions.discrete else high - low
+    if not (width > 0).all():
+        raise ValueError(
+            f"calibrate: the predictions of {np.count_nonzero(~(width > 0))} rows are single numbers without "
+            'any spread, which have no distribution to calibrate. Use `method="cqr"`, whose intervals reach '
+            "equally far at all rows."
+        )
+    return width
 
 
 def _intervals(predictions: Predictions, method: str, coverage: float, limit: float) -> np.ndarray:
@@ -360,7 +376,7 @@ def _intervals(predictions: Predictions, method: str, coverage: float, limit: fl
     beyond = limit - (0.5 - TAIL)
     half = min(limit, 0.5 - TAIL)
     low, high = predictions.quantiles((0.5 - half, 0.5 + half))
-    by = max(beyond, 0.0) * (high - low)
+    by = beyond * _width(predictions, low, high) if beyond > 0 else 0.0
     return np.stack([low - by, high + by], 1)
 
 

@@ -92,7 +92,7 @@ def check_fit(
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
     rows = counted.reshape(len(y), -1).any(1)
-    loo = leave_one_out(_by_row(predictions.log_prob(y))[..., rows])
+    loo = leave_one_out(_by_row(predictions.log_likelihood(y))[..., rows])
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))

@@ -33,6 +33,20 @@ LAWS = {
         ),
         lambda y: np.where(y >= 0, GATE, 0) + (1 - GATE) * stats.binom(TRIALS, P).cdf(y),
     ),
+    "mixture": (
+        lambda: dist.MixtureSameFamily(
+            dist.Categorical(jnp.array([0.3, 0.7])), dist.Exponential(jnp.stack([P, 2 * P], -1))
+        ),
+        lambda y: 0.3 * stats.expon(scale=1 / P).cdf(y) + 0.7 * stats.expon(scale=0.5 / P).cdf(y),
+    ),
+    "mixture of two families": (
+        lambda: dist.MixtureGeneral(
+            dist.Categorical(jnp.full((3, 2), 0.5)),
+            [dist.Normal(P, 2.0), dist.Exponential(P)],
+            support=dist.constraints.real,
+        ),
+        lambda y: (stats.norm(P, 2.0).cdf(y) + stats.expon(scale=1 / P).cdf(y)) / 2,
+    ),
     "delta": (lambda: dist.Delta(jnp.asarray(TRIALS)), lambda y: 1.0 * (y >= TRIALS)),
     "exponential": (lambda: dist.Exponential(P), stats.expon(scale=1 / P).cdf),
     "normal": (lambda: dist.Normal(P, 2.0), stats.norm(P, 2.0).cdf),

@@ -53,6 +53,12 @@ def close_figures() -> Iterator[None]:
             ),
             r"got 1 axes for 2 panels \(MAP, posterior average\)",
         ),
+        (
+            lambda: plots.plot_decision_boundary(
+                lambda z: np.full((len(z), 2), 0.5), np.eye(3, 2), [1, 2, 1], resolution=3
+            ),
+            "y has the class 2, and the predictions are probabilities of 2 classes",
+        ),
         (lambda: plots.plot_rhat([np.nan], [np.inf]), "no finite R-hat.*'weights': 1"),
         (lambda: plots.plot_trace(np.ones((2, 3, 4))), r"log_joint has shape \(2, 3, 4\)"),
         (lambda: plots.plot_temperature(np.ones((2, 9)), window=0), "positive, got 0"),

@@ -109,7 +109,28 @@ def test_weights_have_named_axes(idata: Any) -> None:
     assert head.dims == ("chain", "draw", "net.head.unit_in", "class")
     assert posterior["net.head.bias"].dims == ("chain", "draw", "class")
     assert list(posterior["class"].values) == ["low", "mid", "high"]
-    assert hidden.attrs == {"site": "net/hidden.kernel", "layer": "net.hidden"}
+    names = '["net.hidden.unit_in", "net.hidden.unit_out"]'
+    assert hidden.attrs == {"site": "net/hidden.kernel", "layer": "net.hidden", "axes": names}
+
+
+def test_axes_and_places_come_back_in_the_order_of_the_site(idata: Any) -> None:
+    """Whatever order they were put in; joined chains and a chain by itself come back too."""
+    expected = bnn.from_inference_data(idata)
+    posterior = idata["posterior"]
+    posterior = posterior.to_dataset() if IS_TREE else posterior
+    order = [*reversed([name for name in posterior.dims if name not in ("chain", "draw")])]
+    turned = posterior.transpose("draw", *order, "chain").sortby(
+        "net.hidden.unit_in", ascending=False
+    )
+    for changed in (turned, posterior.stack(sample=("chain", "draw"))):
+        found = bnn.from_inference_data({"posterior": changed})
+        for site, value in expected.items():
+            np.testing.assert_array_equal(found[site], value)
+    one = bnn.from_inference_data({"posterior": posterior.isel(chain=1)})
+    for site, value in expected.items():
+        np.testing.assert_array_equal(one[site], value[1:2])
+    with pytest.raises(ValueError, match="draws need an axis 'draw'"):
+        bnn.from_inference_data({"posterior": posterior.isel(draw=0)})
 
 
 def test_precisions_are_kept_and_standardized_values_are_not(mcmc: bnn.MCMC, idata: Any) -> None:

@@ -38,6 +38,55 @@ def test_quantiles_of_one_draw_are_those_of_its_law(name):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
+# Laws and mixtures that are far wider in one place than in another: values, law, exact distribution function.
+WIDE = {
+    "far tails": ([5.0] * 4, lambda s: dist.LogNormal(0.0, s), stats.lognorm(5.0).cdf),
+    "one wide draw": (
+        [1.0] * 400 + [1e6],
+        lambda s: dist.Normal(0.0, s),
+        lambda y: (400 * stats.norm.cdf(y) + stats.norm.cdf(y / 1e6)) / 401,
+    ),
+    "one draw with far tails": (
+        [2.0] * 400 + [8.0],
+        lambda s: dist.LogNormal(0.0, s),
+        lambda y: (400 * stats.lognorm(2.0).cdf(y) + stats.lognorm(8.0).cdf(y)) / 401,
+    ),
+    "no variance, and narrow": (
+        [1e-8] * 4,
+        lambda s: dist.StudentT(1.5, 0.0, s),
+        lambda y: stats.t(1.5).cdf(y * 1e8),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_quantiles_do_not_depend_on_the_widest_draw(name):
+    draws, law, exact = WIDE[name]
+
+    def model(x, y=None):
+        s = numpyro.sample("s", dist.LogNormal())
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law(s + 0 * x), obs=y)
+
+    found = bnn.predict(model, {"s": np.asarray(draws, np.float32)}, X[:1]).quantiles(
+        (0.05, 0.5, 0.95)
+    )
+    # Distribution functions in single precision have so many digits.
+    np.testing.assert_allclose(exact(found[:, 0]), (0.05, 0.5, 0.95), rtol=3e-4)
+
+
+def test_a_count_whose_mean_is_huge_in_one_draw_keeps_its_quantiles():
+    made = predictions(lambda m: dist.Poisson(np.e**m), [0.5] * 400 + [20.0])
+    expected = stats.poisson(np.exp(0.5 + X)).ppf(0.5)
+    np.testing.assert_array_equal(made.quantiles(0.5)[0], expected)
+
+
+def test_levels_that_single_precision_takes_for_one_are_refused():
+    made = predictions(LAWS["normal"][0], [0.5])
+    with pytest.raises(ValueError, match=r"does not tell the level 0\.9999999 from 1"):
+        made.quantiles((0.5, 0.9999999))
+
+
 COUNTS = {
     "poisson": (lambda m: dist.Poisson(np.e**m), lambda m: stats.poisson(np.exp(m))),
     "negative binomial": (

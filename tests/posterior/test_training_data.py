@@ -1,5 +1,6 @@
 """Arguments of a model beside inputs and target: predictions at the rows of a fit need them too."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -72,7 +73,7 @@ def test_log_priors_are_those_of_the_run():
     np.testing.assert_allclose(found, norm.logpdf(B, 0, 3), rtol=1e-5)
 
 
-def test_a_row_that_is_masked_has_no_likelihood():
+def test_a_row_that_is_masked_is_not_in_the_log_likelihood():
     def masked(x, y=None, seen=None):
         b = numpyro.sample("b", dist.Normal())
         seen = True if seen is None else seen
@@ -83,8 +84,12 @@ def test_a_row_that_is_masked_has_no_likelihood():
     seen = np.arange(7) != 2
     target = np.where(seen, Y, np.nan)
     idata = bnn.to_inference_data(fitted(masked, X, target, seen))
-    exact = norm.logpdf(np.where(seen, Y, 0), MEAN - OFFSET, 0.5) * seen
-    np.testing.assert_allclose(idata["log_likelihood"]["y"].values, exact, rtol=1e-4)
+    exact = norm.logpdf(np.where(seen, Y, 0), MEAN - OFFSET, 0.5)
+    np.testing.assert_allclose(idata["log_likelihood"]["y"].values, exact[..., seen], rtol=1e-4)
+    np.testing.assert_array_equal(idata["log_likelihood"]["row"].values, np.flatnonzero(seen))
+    # As a new row it has a density, as it has a mean.
+    made = bnn.predict(partial(masked, seen=seen), {"b": B}, X)
+    np.testing.assert_allclose(made.log_prob(np.where(seen, Y, 0)), exact, rtol=1e-4)
 
 
 def test_rows_whose_other_arguments_are_not_known_are_refused():

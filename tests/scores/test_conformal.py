@@ -39,12 +39,13 @@ def test_scores_of_a_distribution_grow_outwards_and_never_stop():
     """Inside they are |F - 1/2|, beyond they are distances in widths, without a jump back at the seam."""
     low, high = norm.ppf([conformal.TAIL, 1 - conformal.TAIL])
     y = np.linspace(0, 40, 2000)
-    scores = conformal.cdf_scores(norm.cdf(y), y, np.full(2000, low), np.full(2000, high))
+    ends = np.full(2000, low), np.full(2000, high), np.full(2000, high - low)
+    scores = conformal.cdf_scores(norm.cdf(y), y, *ends)
     near = y < high
     np.testing.assert_allclose(scores[near], norm.cdf(y[near]) - 0.5)
     np.testing.assert_allclose(scores[~near], 0.4999 + (y[~near] - high) / (high - low))
     assert (np.diff(scores) > 0).all()
-    mirrored = conformal.cdf_scores(norm.cdf(-y), -y, np.full(2000, low), np.full(2000, high))
+    mirrored = conformal.cdf_scores(norm.cdf(-y), -y, *ends)
     np.testing.assert_allclose(mirrored, scores, atol=1e-12)
 
 

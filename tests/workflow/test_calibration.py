@@ -16,7 +16,7 @@ from scipy.stats import kstest
 import numpyro_bnn as bnn
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.workflow.calibration import nominal_sets, uniforms
-from numpyro_bnn.workflow.estimator_inputs import held_out
+from numpyro_bnn.workflow.estimator_inputs import held_out, parted
 from numpyro_bnn.workflow.training_rows import refuse_training_rows
 
 pytestmark = [
@@ -25,6 +25,45 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
 ]
 RNG = np.random.default_rng(0)
+
+
+def rare(x, y=None):
+    rate = numpyro.sample("rate", dist.LogNormal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(rate + 0 * x[:, 0]), obs=y)
+
+
+def alone(x, y=None):
+    mean = numpyro.sample("mean", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Delta(mean + x[:, 0]), obs=y)
+
+
+def test_counts_that_are_hardly_ever_above_zero_have_finite_intervals():
+    """Both ends of the central interval are 0, and a third of the targets is 1."""
+    x = np.zeros((40, 1))
+    y = (np.arange(40) % 3 == 0).astype(int)
+    draws = bnn.Draws({"rate": np.full((1, 4), 1e-5)}, rare)
+    made = bnn.calibrate(draws, x, y, coverage=0.9)
+    low, high = made.predict_interval(x[:3])
+    np.testing.assert_allclose([low, high], [[-1.0] * 3, [1.0] * 3], atol=1e-3)
+    assert made.evaluate(x, y).after.coverage == 1.0
+
+
+def test_a_class_of_one_row_cannot_be_in_both_parts():
+    labels = np.array([0, 1] * 20 + [2])
+    with pytest.raises(ValueError, match=r"calibration=0\.3: the class 'rare' has a single row"):
+        parted("calibration=0.3", labels, 12, 0, ["cat", "dog", "rare"])
+    with pytest.raises(
+        ValueError, match=r"a row of each of the 20 classes\. Hold out another share"
+    ):
+        parted("--test-fraction 0.25", np.arange(40) % 20, 10, 0, range(20))
+
+
+def test_predictions_without_any_spread_are_refused():
+    draws = bnn.Draws({"mean": np.zeros((1, 4))}, alone)
+    with pytest.raises(ValueError, match=r'of 40 rows are single numbers.*method="cqr"'):
+        bnn.calibrate(draws, np.zeros((40, 1)), RNG.normal(size=40))
 
 
 class Known:

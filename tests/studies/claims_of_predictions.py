@@ -50,8 +50,8 @@ CLAIMS = {
         "predictions/boundary_by_rows",
         (EVIDENCE,),
         boundary_in_a_sentence,
-        {"model": "network, prior sd 1", "rows": 20, "seed": 5},
-        "lppd, average",
+        {"model": "network", "rows": 50, "seed": 5},
+        "gain",
     ),
     "boundary_by_rows: sentences": Claim(
         "predictions/boundary_by_rows",

@@ -182,12 +182,13 @@ def _key(key: jax.Array | None, rng_key: jax.Array | None) -> jax.Array:
 def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     """Draws from an ArviZ object, for :func:`numpyro_bnn.predict` and everything else.
 
-    :param idata: a result of :func:`to_inference_data`, also after a round trip through a file; any
-        other ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
+    :param idata: a result of :func:`to_inference_data`, also after a round trip through a file, with axes in
+        any order, of some chains, or with ``sample`` in place of chains and draws; any other
+        ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.
-    :raises ValueError: if there is no posterior, two variables stand for one site, or `model`
-        keeps the units of other data.
+    :raises ValueError: if there is no posterior or no axis of draws, two variables stand for one site, or
+        `model` keeps the units of other data.
     """
     try:
         posterior = idata["posterior"]

@@ -126,9 +126,12 @@ class Predictions:
         return self._distribution_function(self._in_units("cdf", y))
 
     def cdf_at(self, places: np.ndarray) -> np.ndarray:
-        """The same at numbers that are no data: differences that single precision rounds away do not matter.
+        """The distribution function of each draw at any numbers, such as quantiles.
+
+        Unlike :meth:`cdf` it takes numbers whose differences between rows single precision rounds away.
 
         :param places: one number a row, in the units of the target.
+        :return: shape (chain, draw, row), between 0 and 1.
         """
         return self._distribution_function(self._in_units("cdf_at", places, is_data=False))
 

@@ -60,7 +60,8 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "cli": """
-        columns_to_inputs csv_reading
+        columns_to_inputs
+        csv_reading
         tables
         baselines
         job

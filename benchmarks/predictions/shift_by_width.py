@@ -109,7 +109,7 @@ def cell(
                 "cost, chains": by_chain[method],
                 "beyond MAP": beyond["difference"],
                 "beyond MAP, se": beyond["difference_se"],
-                "beyond MAP, chains": 0.0 if method == MAP else by_chain[method],
+                "beyond MAP, chains": by_chain[method],
                 "error": float(found[method].wrong.mean()),
                 **weights,
                 **run.facts,

@@ -76,9 +76,7 @@ def shift_of(law: dist.Distribution, noise: jax.Array) -> jax.Array:
     base = family_of(law)
     if isinstance(base, dist.Normal):
         return base.scale * noise
-    root = getattr(base, "scale_tril", None)
-    root = jnp.linalg.cholesky(base.covariance_matrix) if root is None else root
-    return jnp.squeeze(root @ noise[..., None], -1)
+    return jnp.squeeze(_root(base) @ noise[..., None], -1)
 
 
 def moved(law: dist.Distribution, shift: jax.Array) -> dist.Distribution:
@@ -95,9 +93,13 @@ def moved(law: dist.Distribution, shift: jax.Array) -> dist.Distribution:
         return moved(law.base_dist, shift)
     if isinstance(law, dist.Normal):
         return dist.Normal(law.loc + shift, law.scale)
+    return dist.MultivariateNormal(law.loc + shift, scale_tril=_root(law))
+
+
+def _root(law: dist.Distribution) -> jax.Array:
+    """The Cholesky factor of the covariance of a multivariate normal law."""
     root = getattr(law, "scale_tril", None)
-    root = jnp.linalg.cholesky(law.covariance_matrix) if root is None else root
-    return dist.MultivariateNormal(law.loc + shift, scale_tril=root)
+    return jnp.linalg.cholesky(law.covariance_matrix) if root is None else root
 
 
 def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:

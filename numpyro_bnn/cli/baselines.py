@@ -4,7 +4,7 @@ import numpy as np
 
 from numpyro_bnn import scores
 from numpyro_bnn.cli.tables import Table
-from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.predictive_draws import Predictions, mean_over_draws
 
 # If one class has more than this share of the rows, the error of a classifier alone says little.
 _UNEQUAL = 0.7
@@ -92,7 +92,7 @@ def recalls(
     :param y: their classes.
     :param table: the data.
     """
-    mean = predictions.probs.mean((0, 1), dtype=np.float64)
+    mean = mean_over_draws(predictions.probs)
     chosen = mean.argmax(-1)
     found = []
     for k, name in enumerate(table.classes):

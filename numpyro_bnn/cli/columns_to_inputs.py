@@ -116,10 +116,7 @@ def _of_kind(path: Path, frame: pd.DataFrame, source: Source) -> pd.Series:
             f"that was fitted {source.kind}. Give values of that kind."
         )
     if found.missing and not source.missing:
-        raise ValueError(
-            f"{path}: the column {source.name!r} has missing values, and no row that was fitted had one. "
-            "Fill them in or leave these rows out."
-        )
+        raise missing_values(path, source.name)
     unknown = sorted(set(found.levels) - set(source.levels))
     if unknown:
         known = ", ".join(map(repr, source.levels))
@@ -128,6 +125,14 @@ def _of_kind(path: Path, frame: pd.DataFrame, source: Source) -> pd.Series:
             f"known are {known}. Correct it, leave these rows out, or fit again with rows of that kind."
         )
     return column
+
+
+def missing_values(path: Path, name: str) -> ValueError:
+    """The error for new rows with a missing value in a column that had none where it was fitted."""
+    return ValueError(
+        f"{path}: the column {name!r} has missing values, and no row that was fitted had one. Fill them in "
+        "or leave these rows out."
+    )
 
 
 def filled(

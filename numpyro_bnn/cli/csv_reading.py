@@ -7,12 +7,14 @@ column and what to do.
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
+
+from numpyro_bnn.cli.columns_to_inputs import Source, missing_values
 
 # Texts that stand for a missing value, as in pandas.
 _MISSING = {
@@ -117,23 +119,12 @@ def _told(separator: str) -> str:
     return _SEPARATORS.get(separator, repr(separator))
 
 
-class Kind(NamedTuple):
-    """What a column is known to hold.
-
-    - **name** - ``"numbers"``, ``"truth values"``, ``"texts"`` or ``"dates"``
-    - **levels** - the texts that there are
-    """
-
-    name: str
-    levels: tuple[str, ...] = ()
-
-
 def columns_of(
     path: Path,
     text: Text,
     complete: str | None = None,
     target: str | None = None,
-    known: Mapping[str, Kind] | None = None,
+    known: Sequence[Source] = (),
 ) -> pd.DataFrame:
     """The columns as numbers (float64), truth values, dates or categories (text).
 
@@ -142,33 +133,35 @@ def columns_of(
     :param complete: the one column without missing values: in others a missing value is NaN, and for texts
         and truth values the text ``"(missing)"``. None if no column may have missing values.
     :param target: the column that is predicted, for the error; None where no target is read.
-    :param known: what columns hold, where that is known from another file: one of few rows may have numbers
-        alone in a column of texts, or no value at all. By default their values tell.
+    :param known: columns whose kind is known from another file: a file of few rows may have numbers alone in
+        a column of texts, or no value at all. The values of others tell.
     :raises ValueError: naming row and column of values that are missing or infinite, or that are
         not of the kind of the rest of their column.
     """
     fields = {name: [row[k] for row in text.rows] for k, name in enumerate(text.names)}
     _refuse_missing(path, text, fields, complete, target)
-    kinds = {name: (known or {}).get(name, Kind("")) for name in fields}
+    sources = {source.name: source for source in known}
     return pd.DataFrame(
-        {name: _read_column(path, name, own, text, kinds[name]) for name, own in fields.items()}
+        {
+            name: _read_column(path, name, own, text, sources.get(name))
+            for name, own in fields.items()
+        }
     )
 
 
-def _read_column(path: Path, name: str, fields: list[str], text: Text, kind: Kind) -> pd.Series:
-    """A column by the values that are there, or by its kind where that has a name."""
+def _read_column(
+    path: Path, name: str, fields: list[str], text: Text, known: Source | None
+) -> pd.Series:
+    """A column by the values that are there, or by its kind where that is known."""
     present = [k for k, field in enumerate(fields) if field.lower() not in _MISSING]
-    if kind.name == "texts":
-        return pd.Series([_level(field, kind.levels) for field in fields], dtype=object)
+    if known is not None and known.kind == "texts":
+        return pd.Series([_level(field, known.levels) for field in fields], dtype=object)
     if len(present) == len(fields):
         return _column(path, name, fields, text)
-    if kind.name == "truth values":
-        raise ValueError(
-            f"{path}: the column {name!r} has missing values, and no row that was fitted had one. Fill them "
-            "in or leave these rows out."
-        )
-    if not present and kind.name:
-        nothing = pd.NaT if kind.name == "dates" else np.nan
+    if known is not None and known.kind == "truth values":
+        raise missing_values(path, name)
+    if not present and known is not None:
+        nothing = pd.NaT if known.kind == "dates" else np.nan
         return pd.Series([nothing] * len(fields))
     if not present:
         raise ValueError(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from numpyro_bnn.cli.columns_to_inputs import Source, inputs_of
-from numpyro_bnn.cli.csv_reading import Kind, columns_of, read_text
+from numpyro_bnn.cli.csv_reading import columns_of, read_text
 from numpyro_bnn.cli.job import Options, Outcome, model_of
 from numpyro_bnn.cli.tables import Table, row_names
 from numpyro_bnn.posterior.arviz_export import from_inference_data
@@ -126,8 +126,8 @@ def predict_csv(fit: SavedFit, path: Path, separator: str = ",") -> pd.DataFrame
     if not text.rows:
         raise ValueError(f"{path} has a header and no rows. Give at least one row to predict.")
     # Missing values are read here; whether they are allowed is checked for each column later.
-    known = {source.name: Kind(source.kind, source.levels) for source in fit.table.sources}
-    inputs = inputs_of(path, columns_of(path, text, "", known=known), fit.table.sources)
+    columns = columns_of(path, text, "", known=fit.table.sources)
+    inputs = inputs_of(path, columns, fit.table.sources)
     x = inputs[list(fit.table.columns)].to_numpy(np.float64)
     x = np.where(np.isnan(x), fit.table.fill, x)
     names = row_names(text._replace(dropped=[]))

@@ -221,8 +221,8 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
 
 def _by_chain(group: Any) -> Any:
     """A group with axes of chains and draws, which ``az.extract`` joins and a choice of one chain drops."""
+    group = group.to_dataset() if hasattr(group, "to_dataset") else group
     if "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names):
-        group = group.to_dataset() if hasattr(group, "to_dataset") else group
         group = group.unstack("sample")
     if "draw" not in group.sizes:
         raise ValueError(
@@ -231,7 +231,6 @@ def _by_chain(group: Any) -> Any:
         )
     if "chain" in group.sizes:
         return group
-    group = group.to_dataset() if hasattr(group, "to_dataset") else group
     return group.drop_vars("chain", errors="ignore").expand_dims("chain")
 
 

@@ -113,9 +113,9 @@ class ArvizGroups:
                     f"{shapes[site]}; give one name for each axis."
                 )
             layer = layer_of(site)
-            attrs = {"site": site, "axes": json.dumps(axes[site])} | (
-                {} if layer is None else {"layer": variable_name(layer)}
-            )
+            attrs = {"site": site, "axes": json.dumps(axes[site])}
+            if layer is not None:
+                attrs["layer"] = variable_name(layer)
             self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
         self.attrs["posterior"] = {"numpyro_bnn_run": json.dumps(run, default=str)}

@@ -190,12 +190,14 @@ class Predictions:
             )
         if classes is not None and len(shape) > 1:
             check_labels(what, y.reshape(-1), classes)
-        if self._shift is not None and not is_data:
-            return np.asarray(y, np.float64) - np.asarray(self._shift)
+        if not is_data:
+            return np.asarray(y, np.float64) - (
+                0.0 if self._shift is None else np.asarray(self._shift)
+            )
         if self._shift is not None:
             one = np.ones(())
             y = standardized(what, Column("y"), np.asarray(y), np.asarray(self._shift), one)
-        elif is_data and isinstance(y, np.ndarray):
+        elif isinstance(y, np.ndarray):
             check_fits(what, "y", y)
         return np.asarray(y)
 

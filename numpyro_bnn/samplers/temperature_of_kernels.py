@@ -47,14 +47,12 @@ def refuse_unequal(blocks: Sequence[MCMCKernel]) -> None:
     :param blocks: their kernels.
     :raises ValueError: naming one of another temperature.
     """
-    if all(temperatures_of(kernel) <= {1.0} for kernel in blocks):
-        return
-    first, *others = map(temperatures_of, blocks)
-    if any(other != first for other in others):
-        cold = next(kernel for kernel in blocks if temperatures_of(kernel) != {1.0})
-        names = ", ".join(type(kernel).__name__ for kernel in blocks if kernel is not cold)
+    found = [temperatures_of(kernel) for kernel in blocks]
+    strange = [kernel for kernel, own in zip(blocks, found) if own - {1.0}]
+    if strange and any(own != found[0] for own in found):
+        names = ", ".join(type(kernel).__name__ for kernel in blocks if kernel is not strange[0])
         refuse_temperature(
-            cold,
+            strange[0],
             f"The other blocks of Gibbs ({names}) draw at their own temperature, 1 where they have none, and "
             "blocks of several temperatures have no common law. Give all blocks one temperature; for "
             "precisions at another one than 1 sample all sites by one kernel, on "

@@ -83,7 +83,8 @@ def check_fit(
     if draws.model is None:
         raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
     _refuse_other_laws(draws)
-    data, y, counted, labels = _training_rows(run, draws, x, y, site)
+    data, target, labels = _training_rows(run, draws, x, y, site)
+    y, counted, rows = data.observed[target], data.counted[target], data.counted_rows(target)
     names = labels if names is None else names
     if len(names) != len(y):
         raise ValueError(
@@ -91,7 +92,6 @@ def check_fit(
         )
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
-    rows = counted.reshape(len(y), -1).any(1)
     loo = leave_one_out(_by_row(predictions.log_likelihood(y))[..., rows])
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
@@ -146,8 +146,8 @@ def _refuse_other_laws(draws: Draws) -> None:
 
 def _training_rows(
     run: Any, draws: Draws, x: Any, y: Any, site: str | None
-) -> tuple[TrainingData, np.ndarray, np.ndarray, Sequence[Any]]:
-    """The data that were fitted, the target that is checked, which of it counts, and names of the rows."""
+) -> tuple[TrainingData, str, Sequence[Any]]:
+    """The data that were fitted, the site of the target that is checked, and names of the rows."""
     if (x is None) != (y is None):
         raise ValueError("check_fit: x and y belong together. Give both, or neither.")
     if x is None and holds_host_rows(run):
@@ -167,14 +167,13 @@ def _training_rows(
             "were fitted."
         )
     target = _target_of(data, site)
-    y = data.observed[target]
-    counted = data.counted[target]
-    if not counted.any():
+    count = len(data.observed[target])
+    if not data.counted[target].any():
         raise ValueError(
-            f"check_fit: a mask (`handlers.mask`) hides all {len(y)} rows of '{target}', so that the model "
+            f"check_fit: a mask (`handlers.mask`) hides all {count} rows of '{target}', so that the model "
             "was fitted to none of them."
         )
-    return data, y, counted, range(len(y)) if index is None else list(index)
+    return data, target, range(count) if index is None else list(index)
 
 
 def _target_of(data: TrainingData, site: str | None) -> str:

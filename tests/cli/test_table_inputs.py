@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from numpyro_bnn.cli import tables
-from numpyro_bnn.cli.columns_to_inputs import filled, inputs_of, sources_of
-from numpyro_bnn.cli.csv_reading import Kind, Text, columns_of, read_text
+from numpyro_bnn.cli.columns_to_inputs import Source, filled, inputs_of, sources_of
+from numpyro_bnn.cli.csv_reading import Text, columns_of, read_text
 from numpyro_bnn.cli.main import main
 
 ROWS = 40
@@ -152,8 +152,7 @@ def test_few_new_rows_are_read_as_the_kind_that_was_fitted(name):
     fitted, new, expected = KINDS[name]
     path = Path("new.csv")
     (source,) = sources_of(columns_of(path, text_of(fitted), ""))
-    known = {"a": Kind(source.kind, source.levels)}
-    frame = columns_of(path, text_of(new), "", known=known)
+    frame = columns_of(path, text_of(new), "", known=[source])
     made = inputs_of(path, frame, [source])
     if source.levels:
         found = [source.levels[k] for k in made.to_numpy().argmax(1)]
@@ -164,7 +163,7 @@ def test_few_new_rows_are_read_as_the_kind_that_was_fitted(name):
 
 
 def test_a_truth_value_that_is_missing_is_named():
-    known = {"a": Kind("truth values")}
+    known = [Source("a", "truth values")]
     with pytest.raises(
         ValueError, match="'a' has missing values, and no row that was fitted had one"
     ):

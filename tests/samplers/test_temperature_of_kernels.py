@@ -53,6 +53,9 @@ REFUSED = {
     "a collapsed precision": lambda: begin(kernel(0.1, bnn.parameterize(network, "collapsed"))),
     "an integrated layer": lambda: begin(kernel(2.0, bnn.integrate_output(network))),
     "a block of another temperature": lambda: begin(of_gibbs(HMC(line))),
+    "a block that only descends": lambda: begin(
+        Gibbs([(kernel(0.0, line), ["a"]), (kernel(0.5, line), ["b"])])
+    ),
 }
 
 

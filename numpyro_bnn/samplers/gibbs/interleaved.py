@@ -43,7 +43,7 @@ class Interleaved(Told, MCMCKernel):
     def __init__(self, kernel: MCMCKernel, moves: Sequence[Move]) -> None:
         if not isinstance(kernel, MCMCKernel) or getattr(kernel, "model", None) is None:
             raise TypeError(f"Interleaved: expected a kernel over a model, got {kernel!r}.")
-        _check(kernel, moves)
+        _check_kernel(kernel, moves)
         self.kernel = kernel
         self.moves = tuple(moves)
         self._sample_fn: Callable | None = None
@@ -122,7 +122,7 @@ class Interleaved(Told, MCMCKernel):
         return {**self.__dict__, "_sample_fn": None}
 
 
-def _check(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
+def _check_kernel(kernel: MCMCKernel, moves: Sequence[Move]) -> None:
     """Refuse another temperature than 1, and minibatches where a move draws given all rows."""
     parts = [part for part, _ in kernel.blocks] if isinstance(kernel, Gibbs) else [kernel]
     for part in parts:

@@ -59,6 +59,11 @@ ROWS = {
         unwrap gamma polya_gamma linear_gaussian
         distribution_functions generalized_inverse_gaussian
     """,
+    "data": """
+        host_rows units
+        arguments made_up_inputs
+        columns not_finite
+    """,
     "cli": """
         columns_to_inputs
         csv_reading
@@ -123,11 +128,11 @@ ROWS = {
     "posterior": """
         fitted
         draws
-        archive leave_one_out mixture_quantiles prediction_sites training_data
+        leave_one_out mixture_quantiles prediction_sites training_data
         predictive_draws
         predictions
-        exported log_prior stacking thinning
-        arviz_groups
+        exported known_model log_prior stacking thinning
+        archive arviz_groups
         arviz_export
     """,
     "potential": """

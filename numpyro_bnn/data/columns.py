@@ -6,12 +6,13 @@ compared by name. Arrays have no names, and their number of columns is compared.
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.made_up_inputs import noted_inputs
 
 
 def column_names(values: object) -> list[str]:
@@ -48,9 +49,10 @@ def check_columns(owner: str, label: str, trained: Sequence[str], values: object
     )
 
 
-def about_inputs(args: Sequence[PyTree]) -> dict[str, list]:
-    """What is kept of the training inputs with the draws: ``columns``, where they were a table, and
-    ``row_shapes``, the shape of one row of each array.
+def about_inputs(args: Sequence[PyTree]) -> dict[str, Any]:
+    """What is kept of the training inputs with the draws: ``columns``, where they were a table,
+    ``row_shapes``, the shape of one row of each array, and ``input_ranges``, what inputs like them are made
+    up of (:mod:`numpyro_bnn.data.made_up_inputs`).
 
     :param args: arguments of the model, the inputs first.
     """
@@ -58,7 +60,8 @@ def about_inputs(args: Sequence[PyTree]) -> dict[str, list]:
         return {}
     names = column_names(args[0])
     shapes = [list(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(args[0]) if np.shape(leaf)]
-    return ({"columns": names} if names else {}) | ({"row_shapes": shapes} if shapes else {})
+    known = {"columns": names, "row_shapes": shapes, "input_ranges": noted_inputs(args[0])}
+    return {name: value for name, value in known.items() if value}
 
 
 def fingerprint(values: PyTree) -> str:

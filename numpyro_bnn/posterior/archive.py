@@ -10,6 +10,7 @@ import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
 from numpyro_bnn.storage.draw_store import DrawStore
@@ -36,6 +37,7 @@ def save(run: Run, path: str | Path) -> Path:
         "info": draws.info,
         "sites": list(draws),
         "stats": list(draws.stats),
+        "predictions": known_predictions(draws),
     }
     arrays = {f"site:{name}": _storable(value) for name, value in draws.items()}
     arrays |= {f"stat:{name}": np.asarray(value) for name, value in draws.stats.items()}
@@ -83,7 +85,9 @@ def load(path: str | Path, model: Callable) -> Draws:
     :param path: the file or folder.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws.
-    :raises ValueError: if the file was not written by this package, or is damaged.
+    :raises ValueError: if the file was not written by this package, or is damaged; if the model predicts
+        something else than the one that was saved, as with another activation or likelihood. Draws of a model
+        that cannot be called as ``model(x)`` are not compared, and neither are those of an unfinished run.
     :raises RuntimeError: if every chain was left out.
     """
     path = Path(path)
@@ -108,7 +112,9 @@ def load(path: str | Path, model: Callable) -> Draws:
                 "model, made with the same module and prior."
             )
         ready.restore(units)
-    return Draws(sites, model, stats, header["info"])
+    draws = Draws(sites, model, stats, header["info"])
+    refuse_other_model("load", draws, header.get("predictions"))
+    return draws
 
 
 def _read(opened: BinaryIO) -> tuple[dict, dict, dict, dict]:
@@ -145,4 +151,6 @@ def _from_store(store: DrawStore, model: Callable) -> Draws:
             {source: array.take_chains(good) for source, array in group.items()}
             for group in (values, stats)
         )
-    return Draws(values, model, stats, info or None)
+    draws = Draws(values, model, stats, info or None)
+    refuse_other_model("load", draws, store.about.get("predictions"))
+    return draws

@@ -23,6 +23,7 @@ from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
+from numpyro_bnn.posterior.known_model import refuse_other_model
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import TrainingData, training_data
 from numpyro_bnn.samplers.suspects import warn_of_use
@@ -188,7 +189,8 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.
     :raises ValueError: if there is no posterior or no axis of draws, two variables stand for one site, or
-        `model` keeps the units of other data.
+        `model` keeps the units of other data or predicts something else than the one that was exported
+        (:func:`numpyro_bnn.load` says what is compared).
     """
     try:
         posterior = idata["posterior"]
@@ -216,7 +218,10 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     ready = innermost(model)
     if units is not None and hasattr(ready, "restore"):
         ready.restore({k: np.asarray(value, kind) for k, (value, kind) in units.items()})
-    return Draws(values, model, stats, json.loads(posterior.attrs.get("numpyro_bnn_run", "{}")))
+    draws = Draws(values, model, stats, json.loads(posterior.attrs.get("numpyro_bnn_run", "{}")))
+    known = json.loads(posterior.attrs.get("numpyro_bnn_predictions", "null"))
+    refuse_other_model("from_inference_data", draws, known)
+    return draws
 
 
 def _by_chain(group: Any) -> Any:

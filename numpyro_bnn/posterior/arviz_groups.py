@@ -14,6 +14,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
+from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.posterior.log_prior import log_prior
 from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -118,7 +119,10 @@ class ArvizGroups:
                 attrs["layer"] = variable_name(layer)
             self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
-        self.attrs["posterior"] = {"numpyro_bnn_run": json.dumps(run, default=str)}
+        self.attrs["posterior"] = {
+            "numpyro_bnn_run": json.dumps(run, default=str),
+            "numpyro_bnn_predictions": json.dumps(known_predictions(draws)),
+        }
         if draws.suspect:
             self.attrs["posterior"]["suspect"] = named(draws.suspect)
         units = getattr(innermost(draws.model), "standardization", None)

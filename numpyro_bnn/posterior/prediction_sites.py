@@ -69,11 +69,8 @@ def structure_at(model: Callable, *args: PyTree, **kwargs: PyTree) -> Structure:
         ) from error
 
 
-def target_of(structure: Structure, samples: Collection[str], site: str | None) -> str:
-    """The site to predict: the one that was asked for, or the only one without draws.
-
-    :raises ValueError: if several sites could be the target, or if other sites have no draws.
-    """
+def targets_without_draws(structure: Structure, samples: Collection[str]) -> list[str]:
+    """Sites without draws, of which the target is one; none that belongs to a weight with draws."""
     sites = structure.sites
     # Sites that belong to a weight (its precision, its standardised value) are not needed once the weight
     # itself is given.
@@ -82,7 +79,15 @@ def target_of(structure: Structure, samples: Collection[str], site: str | None) 
         n for n in sites if n not in samples and not n.startswith(weights) and not sites[n].factor
     ]
     # A site that `condition` gives a value keeps it, while the target of `model(x)` has none.
-    without = [n for n in without if not sites[n].observed] or without
+    return [n for n in without if not sites[n].observed] or without
+
+
+def target_of(structure: Structure, samples: Collection[str], site: str | None) -> str:
+    """The site to predict: the one that was asked for, or the only one without draws.
+
+    :raises ValueError: if several sites could be the target, or if other sites have no draws.
+    """
+    sites, without = structure.sites, targets_without_draws(structure, samples)
     computed = [name for name in structure.deterministic if name not in structure.parameters]
     if site is not None:
         known = [name for name in sites if not sites[name].factor] + computed

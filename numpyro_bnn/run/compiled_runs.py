@@ -19,6 +19,8 @@ from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.columns import about_inputs, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
+from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
@@ -223,13 +225,19 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         can_resume = self._disk is not None and self._disk.checkpoint is not None
         warn_of_early_end(self.stopped, finished.num_draws, plan.draws, can_resume)
         if self._disk is not None:
-            facts = {"suspect": self.suspect} if self.suspect else {}
-            inputs = about_inputs(self._args) | ({"columns": self.columns} if self.columns else {})
-            self._processes.first(partial(self._disk.store.note, inputs=inputs, **facts))
+            self._processes.first(partial(self._note, self._disk))
         self._set_collection_params()
         warn_of_run(self.suspect, self.num_chains)
         if not self.suspect:
             warn_of_momenta(self._states)
+
+    def _note(self, disk: Disk) -> None:
+        """Write what is known at the end of a run beside its draws."""
+        facts = {"suspect": self.suspect} if self.suspect else {}
+        inputs = about_inputs(self._args) | ({"columns": self.columns} if self.columns else {})
+        # A kernel may have a potential energy in place of a model.
+        known = None if self.model is None else known_predictions(draws_of(self))
+        disk.store.note(inputs=inputs, predictions=known, **facts)
 
     def _find_suspects(self, phase: str | None) -> dict[int, str]:
         """Find chains that never moved or whose moves failed after warm-up: reason by chain."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from numpyro.infer.gibbs import conditioned as conditioned_on_others
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import constrain_fn
 from numpyro.util import identity, is_prng_key
@@ -51,7 +52,12 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, pace_of
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of, start_of
-from numpyro_bnn.samplers.sgmcmc.transitions import Ingredients, refresh_momentum, take_step
+from numpyro_bnn.samplers.sgmcmc.transitions import (
+    Ingredients,
+    half_kick,
+    refresh_momentum,
+    take_step,
+)
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning, Tuning
 
 Model = Callable | None
@@ -160,6 +166,7 @@ class SGMCMC(MCMCKernel):
         self.tuning = AcceptanceTuning(target_accept_prob) if tuning is None else tuning
         self._plate = plate
         self._num_warmup = 0
+        self._is_changed = False
         # Without this attribute NumPyro initialises a kernel again in every run.
         self._sample_fn = self.sample
 
@@ -334,7 +341,15 @@ class SGMCMC(MCMCKernel):
 
         pace = pace_of(self.step_size, self.temperature)
         warming = state.i < self._num_warmup
-        after = pace.run(step, refresh_momentum(parts, state), state.count, warming)
+        # What comes between the steps changes the potential, the position or the momentum.
+        is_changed = self._is_changed or self.resample_momentum is not None
+        halves = parts.dynamics.pending_kick != 0 and is_changed
+        begin = refresh_momentum(parts, state)
+        if halves:
+            begin = half_kick(parts, rows, begin, -1)
+        after = pace.run(step, begin, state.count, warming)
+        if halves:
+            after = half_kick(parts, rows, after, 1)
         return after._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -382,8 +397,19 @@ class SGMCMC(MCMCKernel):
             raise ValueError(
                 f"{type(self).__name__}: a kernel over potential_fn has no model to wrap."
             )
-        kernel = copy.copy(self)
+        # Other blocks of Gibbs change the potential between the steps of this one.
+        kernel = self.as_part() if wrapper is conditioned_on_others else copy.copy(self)
         kernel._model = wrapper(self._model)
+        return kernel
+
+    def as_part(self) -> "SGMCMC":
+        """This kernel for use beside others, which change its position or its potential between its steps.
+
+        The half of a kick that a step of BAOAB, SGHMC and SGNHT leaves to the next one is then done within
+        the step, at one gradient more. Left to the next, it would be that of another potential, and heat.
+        """
+        kernel = copy.copy(self)
+        kernel._is_changed = True
         return kernel
 
 

@@ -15,7 +15,11 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
-from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import Settings, temperature_along
+from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
+    Settings,
+    kick,
+    temperature_along,
+)
 from numpyro_bnn.samplers.sgmcmc.dynamics.methods import Dynamics
 from numpyro_bnn.samplers.sgmcmc.gradient_noise import NoiseEstimate, learned_noise, quiet_step
 from numpyro_bnn.samplers.sgmcmc.gradients import Estimator
@@ -138,6 +142,21 @@ def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
     noise = normal_like(key, dynamics.momentum)
     momentum = parts.refresh(parts.dynamics, dynamics, noise, settings, state.i)
     return state._replace(dynamics=dynamics._replace(momentum=momentum), rng_key=rng_key)
+
+
+def half_kick(parts: Ingredients, rows: Rows, state: SGMCMCState, sign: int) -> SGMCMCState:
+    """The state with the momentum kicked for the part of a step that is pending, or back.
+
+    The estimator does not move on: the next step, and the kick back before it, take the same minibatch.
+
+    :param sign: 1 to kick, -1 to take that back.
+    """
+    settings = parts.settings(state.count, state.adaptation, state.preconditioner)
+    dynamics = state.dynamics
+    gradient = parts.gradient.estimate(rows, dynamics.position, state.estimator).gradient
+    time = sign * parts.dynamics.pending_kick * jnp.asarray(settings.step_size)
+    momentum = kick(dynamics.momentum, gradient, time)
+    return state._replace(dynamics=dynamics._replace(momentum=momentum))
 
 
 def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:

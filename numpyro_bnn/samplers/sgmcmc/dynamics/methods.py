@@ -69,6 +69,16 @@ class Dynamics:
         """Whether ``state.work`` is kept, so that a trajectory can be accepted or rejected."""
         return False
 
+    @property
+    def pending_kick(self) -> float:
+        r"""Share of the step for which a momentum between two steps has yet to be kicked.
+
+        Where a step has one kick, at its beginning, half of it belongs to the step before: the momentum that
+        is independent of the position is :math:`p - \tfrac12 h \nabla U`. Whatever changes the potential or
+        the momentum between two steps must come after that half.
+        """
+        return 0.0
+
     def init(
         self, position: PyTree, noise: PyTree, settings: Settings, gradient: PyTree = None
     ) -> DynamicsState:
@@ -221,6 +231,11 @@ class SemiImplicit(Dynamics):
     def subtracts_noise(self) -> bool:
         """True, see the formula."""
         return True
+
+    @property
+    def pending_kick(self) -> float:
+        """Half a step: the step begins with its kick."""
+        return 0.5
 
     def complete(
         self,

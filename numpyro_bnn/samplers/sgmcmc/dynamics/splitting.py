@@ -27,8 +27,9 @@ class Splitting(Dynamics):
     :math:`T H^{-1}` on a quadratic potential, at any stable step (:math:`h^2 \lambda < 4`) and
     friction. ``BAOA`` joins the two half kicks of neighbouring steps of BAOAB: it has the
     same positions from :math:`p + \tfrac{h}{2} \nabla U`, momenta that are exactly N(0, T M)
-    too, and no gradient carried from step to step, which a Gibbs update or a new minibatch would
-    make stale; the form for unadjusted sampling. Gradient noise of covariance V heats it as
+    too, and no gradient carried from step to step, which a new minibatch would make stale; the form for
+    unadjusted sampling. As a block of Gibbs it ends every step with the half kick that is pending
+    (:attr:`pending_kick`). Gradient noise of covariance V heats it as
     :math:`T + \tfrac14 h^2 \coth(\tfrac12 \gamma h) V / M`, about :math:`h V / (2 \gamma M)`. Where V is
     known (``gradient_noise``), O adds less noise and keeps less momentum, so that the heat of the position
     is taken off: :func:`~numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction.damp_less_noise`.
@@ -101,6 +102,13 @@ class Splitting(Dynamics):
     def tracks_work(self) -> bool:
         """Whether the energy that kicks add is summed up, for a Metropolis correction."""
         return self.metropolis
+
+    @property
+    def pending_kick(self) -> float:
+        """Half a step where a word with one kick begins with it, minus half a step where it ends with it."""
+        if self.reuses_gradient:
+            return 0.0
+        return 0.5 * (self.letters[0] == "B") - 0.5 * (self.letters[-1] == "B")
 
     @property
     def subtracts_noise(self) -> bool:

@@ -97,6 +97,18 @@ def check_numbers(
         )
 
 
+def check_changed(owner: str, method: Dynamics) -> None:
+    """Refuse a method that has no half kick to take back, where something changes between its steps.
+
+    :raises ValueError: for a word whose only kick is its last letter.
+    """
+    if method.pending_kick < 0:
+        raise ValueError(
+            f"{owner}: {method} ends with its kick, half of which belongs to the next step. Gibbs, moves and "
+            "fresh momenta come between the two: begin the word with the kick, as in Splitting('BAOA')."
+        )
+
+
 def check_gradient_noise(
     owner: str,
     gradient_noise: GradientNoise,

@@ -30,6 +30,7 @@ from numpyro_bnn.samplers.sgmcmc import gradients, preconditioners
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis
 from numpyro_bnn.samplers.sgmcmc.checks import (
     GradientNoise,
+    check_changed,
     check_first_step,
     check_fit,
     check_friction,
@@ -52,12 +53,7 @@ from numpyro_bnn.samplers.sgmcmc.schedules import Schedule, as_schedule, pace_of
 from numpyro_bnn.samplers.sgmcmc.state import SGMCMCState, freeze, initial_state, record
 from numpyro_bnn.samplers.sgmcmc.step_size import ChainStart
 from numpyro_bnn.samplers.sgmcmc.target_and_start import rows_of, start_of
-from numpyro_bnn.samplers.sgmcmc.transitions import (
-    Ingredients,
-    half_kick,
-    refresh_momentum,
-    take_step,
-)
+from numpyro_bnn.samplers.sgmcmc.transitions import Ingredients, refresh_momentum, take_step
 from numpyro_bnn.samplers.sgmcmc.tuning import AcceptanceTuning, CurvatureTuning, Tuning
 
 Model = Callable | None
@@ -159,6 +155,8 @@ class SGMCMC(MCMCKernel):
         if resample_momentum is not None and not callable(resample_momentum):
             every = check_whole(name, "resample_momentum", resample_momentum)
             resample_momentum = FreshMomentum(every)
+        if resample_momentum is not None:
+            check_changed(name, dynamics)
         self.resample_momentum = resample_momentum
         self.target_accept_prob = target_accept_prob
         if tuning is None and metropolis is None:
@@ -325,6 +323,7 @@ class SGMCMC(MCMCKernel):
             friction=self.friction,
             gradient_noise=self.gradient_noise,
             num_warmup=self._num_warmup,
+            is_changed=self._is_changed or self.resample_momentum is not None,
         )
 
     def sample(
@@ -341,15 +340,7 @@ class SGMCMC(MCMCKernel):
 
         pace = pace_of(self.step_size, self.temperature)
         warming = state.i < self._num_warmup
-        # What comes between the steps changes the potential, the position or the momentum.
-        is_changed = self._is_changed or self.resample_momentum is not None
-        halves = parts.dynamics.pending_kick != 0 and is_changed
-        begin = refresh_momentum(parts, state)
-        if halves:
-            begin = half_kick(parts, rows, begin, -1)
-        after = pace.run(step, begin, state.count, warming)
-        if halves:
-            after = half_kick(parts, rows, after, 1)
+        after = pace.run(step, refresh_momentum(parts, state), state.count, warming)
         return after._replace(i=state.i + 1)
 
     def postprocess_fn(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
@@ -407,7 +398,10 @@ class SGMCMC(MCMCKernel):
 
         The half of a kick that a step of BAOAB, SGHMC and SGNHT leaves to the next one is then done within
         the step, at one gradient more. Left to the next, it would be that of another potential, and heat.
+
+        :raises ValueError: for a splitting whose word ends with its only kick.
         """
+        check_changed(type(self).__name__, self.dynamics)
         kernel = copy.copy(self)
         kernel._is_changed = True
         return kernel

@@ -16,6 +16,7 @@ from numpyro_bnn.potential.rows import Rows
 from numpyro_bnn.samplers.sgmcmc.accept import Metropolis, ProposalInputs
 from numpyro_bnn.samplers.sgmcmc.checks import GradientNoise
 from numpyro_bnn.samplers.sgmcmc.dynamics.drift_kick_friction import (
+    DynamicsState,
     Settings,
     kick,
     temperature_along,
@@ -49,6 +50,7 @@ class Ingredients(NamedTuple):
     - **friction** - per unit time, as given, or None
     - **gradient_noise** - known variance of the gradient, or "auto"
     - **num_warmup** - steps of warm-up
+    - **is_changed** - whether potential, position or momentum are changed between two steps
     """
 
     dynamics: Dynamics
@@ -63,6 +65,12 @@ class Ingredients(NamedTuple):
     friction: float | None
     gradient_noise: GradientNoise
     num_warmup: int
+    is_changed: bool = False
+
+    @property
+    def completes_kicks(self) -> bool:
+        """Whether a step ends with the half kick that it could leave to the next, at a second gradient."""
+        return self.is_changed and self.dynamics.pending_kick > 0
 
     @property
     def context(self) -> TuningContext:
@@ -144,21 +152,6 @@ def refresh_momentum(parts: Ingredients, state: SGMCMCState) -> SGMCMCState:
     return state._replace(dynamics=dynamics._replace(momentum=momentum), rng_key=rng_key)
 
 
-def half_kick(parts: Ingredients, rows: Rows, state: SGMCMCState, sign: int) -> SGMCMCState:
-    """The state with the momentum kicked for the part of a step that is pending, or back.
-
-    The estimator does not move on: the next step, and the kick back before it, take the same minibatch.
-
-    :param sign: 1 to kick, -1 to take that back.
-    """
-    settings = parts.settings(state.count, state.adaptation, state.preconditioner)
-    dynamics = state.dynamics
-    gradient = parts.gradient.estimate(rows, dynamics.position, state.estimator).gradient
-    time = sign * parts.dynamics.pending_kick * jnp.asarray(settings.step_size)
-    momentum = kick(dynamics.momentum, gradient, time)
-    return state._replace(dynamics=dynamics._replace(momentum=momentum))
-
-
 def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
     """A step of the dynamics, or a proposal that is accepted or rejected."""
     step = unadjusted_step if parts.metropolis is None else adjusted_step
@@ -166,7 +159,11 @@ def take_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState
 
 
 def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:
-    """One step without a Metropolis decision: advance, estimate the gradient, complete."""
+    """One step without a Metropolis decision: advance, estimate the gradient, complete.
+
+    A step that completes its kicks takes back half a kick first, by the gradient that it kicks with: what is
+    left of that is the half which belongs to this step.
+    """
     rng_key, key, key_probe = jax.random.split(state.rng_key, 3)
     warming = state.i < parts.num_warmup
     noises = normals_like(key, parts.dynamics.num_noises, state.dynamics.position)
@@ -174,6 +171,8 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
     dynamics = parts.dynamics.advance(state.dynamics, noises, settings)
     at = dynamics.position
     estimate = parts.gradient.estimate(rows, at, state.estimator)
+    if parts.completes_kicks:
+        dynamics = half_kick(parts, dynamics, estimate.gradient, settings, -1)
     product = partial(hessian_product, parts.gradient, rows, at, state.estimator)
     varies = parts.preconditioner.varies
     # The momentum is not yet kicked by this gradient.
@@ -209,9 +208,22 @@ def unadjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCM
         count=state.count + ~warming,
         rng_key=rng_key,
     )
+    if parts.completes_kicks:
+        # The estimator does not move on: the next step begins with the same minibatch.
+        end = parts.gradient.estimate(rows, dynamics.position, estimate.state)
+        dynamics = half_kick(parts, dynamics, end.gradient, settings, 1)
+        after = after._replace(dynamics=dynamics)
     if parts.dynamics.tracks_work:
         after = with_energy_error(state, after)
     return parts.tuning.after_step(parts.context, state, after)
+
+
+def half_kick(
+    parts: Ingredients, state: DynamicsState, gradient: PyTree, settings: Settings, sign: int
+) -> DynamicsState:
+    """The state with its momentum kicked for the part of a step that is pending, or back (`sign` -1)."""
+    time = sign * parts.dynamics.pending_kick * jnp.asarray(settings.step_size)
+    return state._replace(momentum=kick(state.momentum, gradient, time))
 
 
 def adjusted_step(parts: Ingredients, rows: Rows, state: SGMCMCState) -> SGMCMCState:

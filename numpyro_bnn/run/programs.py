@@ -22,6 +22,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import DeviceRows, Placement
 from numpyro_bnn.run.kernel_protocol import take_num_warmup
+from numpyro_bnn.samplers.fields import uncorrected_block
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
 State: TypeAlias = PyTree
@@ -64,6 +65,7 @@ class Programs:
         placement: Placement,
     ) -> None:
         self.kernel = kernel
+        self._block = uncorrected_block(kernel)
         self.num_warmup = num_warmup
         self.static = static
         self.fields = fields
@@ -148,7 +150,7 @@ class Programs:
         return self._collected(state, args, kwargs)
 
     def _collected(self, state: State, args: tuple, kwargs: dict[str, Any]) -> Draws:
-        values = [_field(state, name) for name in self.fields]
+        values = [_field(state, name, self._block) for name in self.fields]
         postprocess = self.postprocess or self.kernel.postprocess_fn(args, kwargs)
         values[0] = postprocess(values[0])
         if self.record is not None:
@@ -237,13 +239,18 @@ def _strong(leaf: Any) -> jax.Array:
     return leaf if is_typed_key(leaf) else lax.convert_element_type(leaf, leaf.dtype)
 
 
-def _field(state: State, name: str) -> Any:
-    """A field of a state by its dotted name; the names of sites may hold dots themselves."""
+def _field(state: State, name: str, block: int | None) -> Any:
+    """A field of a state by its dotted name; the names of sites may hold dots themselves.
+
+    :param block: the block of a Gibbs sampler that is asked where several have the field.
+    """
     field, dot, site = name.partition(".")
     if not hasattr(state, field):
         # Of a Gibbs sampler: a field that one of its blocks has.
-        owners = [block for block in getattr(state, "block_states", ()) if hasattr(block, field)]
-        state = owners[0] if len(owners) == 1 else state
+        blocks = getattr(state, "block_states", ())
+        owners = [i for i, own in enumerate(blocks) if hasattr(own, field)]
+        if len(owners) == 1 or block in owners:
+            state = blocks[owners[0] if len(owners) == 1 else block]
     values = getattr(state, field, None)
     if dot and isinstance(values, dict) and site in values:
         return values[site]

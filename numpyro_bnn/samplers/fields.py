@@ -15,13 +15,24 @@ def fields_of(kernel: MCMCKernel) -> tuple[str, ...]:
     return (*kernel.default_fields, *(_HMC_FIELDS if isinstance(kernel, HMC) else ()))
 
 
+def uncorrected_block(kernel: MCMCKernel) -> int | None:
+    """Number of the one block of a Gibbs sampler whose steps are not corrected; None without one, or of several.
+
+    :param kernel: a kernel, or one with moves after its steps.
+    """
+    gibbs = getattr(kernel, "kernel", kernel)
+    if not isinstance(gibbs, Gibbs):
+        return None
+    given = [block.default_fields for block, _ in gibbs.blocks]
+    found = [i for i, n in enumerate(given) if "temperature" in n and "accept_prob" not in n]
+    return found[0] if len(found) == 1 else None
+
+
 def _temperatures_of_a_block(kernel: Gibbs) -> tuple[str, ...]:
-    """Temperatures that the one block of a Gibbs sampler with an uncorrected kernel records.
+    """Temperatures that the uncorrected block of a Gibbs sampler records.
 
     Steps that are too large, and noise of minibatches, would heat it unseen.
     """
-    given = [block.default_fields for block in kernel._kernels]
-    found = [names for names in given if "temperature" in names and "accept_prob" not in names]
-    if len(found) != 1:
-        return ()
-    return tuple(name for name in found[0] if "temperature" in name)
+    number = uncorrected_block(kernel)
+    names = () if number is None else kernel.blocks[number][0].default_fields
+    return tuple(name for name in names if "temperature" in name)

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import linear_gaussian as linear
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from ladders import hierarchical, hierarchy
 from numpyro.infer.gibbs import Gibbs
@@ -79,6 +81,23 @@ def test_temperatures_of_a_block_of_gibbs_are_recorded(kind, recorded):
     found = mcmc.get_extra_fields(group_by_chain=True)
     assert found["kinetic_temperature"].shape == (2, 3)
     assert (found["kinetic_temperature"] > 0).all()
+
+
+def test_of_two_blocks_the_temperatures_are_those_of_the_uncorrected_one():
+    def two():
+        numpyro.sample("a", dist.Normal(0, numpyro.sample("scale", dist.LogNormal())))
+
+    blocks = [(bnn.MALA(two, step_size=1e-3), ["a"]), (bnn.BAOAB(two, step_size=0.1), ["scale"])]
+    for order in (blocks, blocks[::-1]):
+        mcmc = bnn.MCMC(Gibbs(order), num_warmup=0, num_samples=3, progress_bar=False)
+        mcmc.run(jax.random.key(0))
+        found = mcmc.get_extra_fields()
+        # MALA has no momenta.
+        assert (found["kinetic_temperature"] > 0).all()
+    corrected = Gibbs([blocks[0], (bnn.MALA(two, step_size=0.1), None)])
+    mcmc = bnn.MCMC(corrected, num_warmup=0, num_samples=3, progress_bar=False)
+    with pytest.raises(ValueError, match="extra_fields names 'step_size', which the state"):
+        mcmc.run(jax.random.key(0), extra_fields=("step_size",))
 
 
 def test_a_hot_run_says_so_and_one_with_its_noise_taken_off_does_not():

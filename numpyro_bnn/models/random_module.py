@@ -130,8 +130,9 @@ def random_module(
         values of an NNX or Equinox module serve where none are given.
     :param batch_stats: frozen running statistics for modules with BatchNorm; the module must
         then be called so that it uses them (linen: ``use_running_average=True``).
-    :param apply_rng: names of random streams (``["dropout"]``) that the module draws from in
-        every call; without it dropout layers are the identity. Equinox modules take their keys as an
+    :param apply_rng: names of random streams (``["dropout"]``) that the module draws from, anew for each
+        draw of a prediction; a fit keeps one draw for all its steps, and warns of it. Without it dropout
+        layers are the identity. Equinox modules take their keys as an
         argument, and their dropout layers always are the identity here.
     :param init_kwargs: example keyword arguments of a linen module.
     :return: a callable with the sampled weights.

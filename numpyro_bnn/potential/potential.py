@@ -45,7 +45,7 @@ Values = dict[str, jax.Array]
 
 
 class _DefaultKey(Messenger):
-    """Gives models that need a random key outside of `seed` (for dropout) a constant one, as NumPyro does."""
+    """Gives models that need a random key (for dropout) a constant one, so that their density is fixed."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "prng_key" and msg["value"] is None:

@@ -5,6 +5,7 @@ too.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from numpyro.distributions import biject_to
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer.gibbs import GIBBS_SITES_KWARG
 from numpyro.primitives import Messenger
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
@@ -232,6 +234,7 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, 
     :raises ValueError: if data have no rows, if the model keeps the units of other data, if values
         of an observed site would be broadcast or counted several times, or if the target is
         missing; and any error of the model itself.
+    :warns UserWarning: of random numbers that the model draws itself, which a fit cannot draw anew.
     """
     check_arguments(args, kwargs)
     ready = innermost(model)
@@ -245,4 +248,12 @@ def begin_fit(model: Callable, args: tuple, kwargs: dict) -> tuple[tuple, dict, 
         if learned:
             ready.forget()
         raise
+    if structure.takes_keys:
+        warnings.warn(
+            "The model draws random numbers that are no sites, as dropout does (`apply_rng=`, "
+            "`numpyro.prng_key()`). A fit has one density: it keeps one draw of them, such as one mask, for "
+            "all its steps, and every prediction draws new ones. Leave dropout out: the posterior over "
+            "weights takes its place. Other noise belongs into `numpyro.sample`.",
+            stacklevel=find_stack_level(),
+        )
     return args, kwargs, structure

@@ -16,7 +16,7 @@ def fields_of(kernel: MCMCKernel) -> tuple[str, ...]:
 
 
 def uncorrected_block(kernel: MCMCKernel) -> int | None:
-    """Number of the one block of a Gibbs sampler whose steps are not corrected; None without one, or of several.
+    """Number of the one block of a Gibbs sampler whose steps are not corrected; None where not one is.
 
     :param kernel: a kernel, or one with moves after its steps.
     """

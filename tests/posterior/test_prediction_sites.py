@@ -335,3 +335,25 @@ def test_a_mask_leaves_the_law_of_the_target_as_it_is(law):
     np.testing.assert_allclose(found.log_likelihood(y), expected, rtol=1e-6)
     if law == "counts":
         np.testing.assert_allclose(found.cdf(y), plain.cdf(y), rtol=1e-6)
+
+
+def test_a_fit_says_that_it_keeps_one_mask():
+    """By optimisation and by sampling; not where the model draws no random numbers of its own."""
+
+    def model(x, y=None, rate=0.5):
+        mask = jax.random.bernoulli(numpyro.prng_key(), rate, x.shape) if rate else 1.0
+        numpyro.sample("y", dist.Normal(numpyro.sample("w", dist.Normal()) * mask, 1.0), obs=y)
+
+    x = y = np.ones(3, np.float32)
+    mcmc = bnn.MCMC(
+        bnn.SGLD(model, step_size=0.01), num_warmup=0, num_samples=2, progress_bar=False
+    )
+    with pytest.warns(
+        UserWarning, match="keeps one draw of them, such as one mask, for all its steps"
+    ):
+        bnn.optimize(model, jax.random.key(0), x, y, num_steps=0, progress_bar=False)
+    with pytest.warns(
+        UserWarning, match="Leave dropout out: the posterior over weights takes its place"
+    ):
+        mcmc.run(jax.random.key(0), x, y)
+    mcmc.run(jax.random.key(0), x, y, rate=0.0)

@@ -8,6 +8,7 @@
 import contextlib
 import copyreg
 import dataclasses
+import enum
 import functools
 import inspect
 import logging
@@ -35,6 +36,8 @@ _IGNORED_MEMBERS |= {
 _IGNORED_MEMBERS |= {"__firstlineno__", "__static_attributes__", "__match_args__", "__parameters__"}
 _IGNORED_MEMBERS |= {"__orig_bases__", "__abstractmethods__", "_abc_impl", "__dataclass_params__"}
 _IGNORED_MEMBERS |= {"__dataclass_fields__", "__hash__", "__classdictcell__", "__type_params__"}
+# Packages whose arrays and tables are in memory.
+_IN_MEMORY = ("python", "numpy", "jax", "jaxlib", "numpyro_bnn", "pandas", "polars")
 # Types of attributes that are computed from others on first use.
 _DERIVED = ("cached_property", "lazy_property")
 _MAKERS = (copyreg.__newobj__, copyreg._reconstructor)  # type: ignore[attr-defined]
@@ -72,6 +75,50 @@ def is_own_class(kind: type) -> bool:
     """
     home = home_of(kind.__module__)
     return home is None or (home != "python" and constant_of_library(kind) is None)
+
+
+def own_attributes(value: object) -> dict[str, Any]:
+    """Attributes and class of an object of the user's own class; empty for objects of libraries."""
+    kind = type(value)
+    if not is_own_class(kind):
+        return {}
+    slots = (name for base in kind.__mro__ for name in _slots_of(base) if hasattr(value, name))
+    named = {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
+    return _without_derived(kind, named) | {"class": kind}
+
+
+def _slots_of(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if not name.startswith("__"))
+
+
+def left_out_of_state(value: object, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of an object of the user's own class that a copy of it would lack, and its class.
+
+    What ``__getstate__`` or ``__reduce__`` leaves out is not stored with the object, but a model may read it.
+    """
+    kind = type(value)
+    chooses = any(
+        name in vars(base)
+        for base in kind.__mro__
+        if is_own_class(base)
+        for name in ("__getstate__", "__reduce__", "__reduce_ex__")
+    )
+    if chooses or issubclass(kind, enum.Enum):
+        return {k: v for k, v in own_attributes(value).items() if k not in state}
+    return {"class": kind} if is_own_class(kind) else {}
+
+
+def is_read_on_demand(value: object) -> bool:
+    """Whether an object of a library is an array that is not in memory, such as one of zarr or h5py.
+
+    A copy of it is the place that it is read from, which may hold other numbers by then.
+    """
+    home = home_of(type(value).__module__)
+    if home is None or home in _IN_MEMORY or isinstance(value, type):
+        return False
+    return all(hasattr(value, part) for part in ("shape", "dtype", "__getitem__"))
 
 
 def _is_generated(member: Any) -> bool:

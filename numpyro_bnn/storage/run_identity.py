@@ -29,7 +29,10 @@ from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.storage.identity_parts import (
     constant_of_library,
     is_own_class,
+    is_read_on_demand,
+    left_out_of_state,
     members_of,
+    own_attributes,
     state_of,
     traced_state_of,
     wrapped_parts,
@@ -123,7 +126,7 @@ class _Walk:
 
     def _fact(self, name: str, value: Any) -> Mapping[str, Any]:
         """Record the fact about a value itself, and return its parts, which are visited later."""
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _PLAIN) and type(value) in _PLAIN:
             self.facts[name] = _shortened(repr(value))
             return {}
         if id(value) in self._seen and not isinstance(value, tuple):
@@ -134,15 +137,25 @@ class _Walk:
             if self._for_trace:
                 return self._unknown(name, "is read from the host while a program runs")
             value = value.array
+        elif is_read_on_demand(value) and self._for_trace:
+            return self._unknown(name, "reads its numbers from elsewhere")
+        if is_read_on_demand(value):
+            self.facts[name] = digest(value)
+            return {}
         if isinstance(value, (np.ndarray, np.generic, jax.Array)):
             if isinstance(value, jax.core.Tracer):
                 return self._unknown(name, "is a value of a trace that has ended")
             if value.dtype == object:
                 return self._container(name, value.ravel().tolist())
-            self.facts[name] = digest(value)
-            return {}
+            self.facts[name] = digest(np.asarray(value) if isinstance(value, np.ndarray) else value)
+            return own_attributes(value)
         if isinstance(value, _CONTAINERS):
             return self._container(name, value)
+        if isinstance(value, _PLAIN):
+            # A class of one's own may hold more than the number or text.
+            kind = next(k for k in _PLAIN if isinstance(value, k))
+            self.facts[name] = f"{type(value).__qualname__} {_shortened(repr(kind(value)))}"
+            return own_attributes(value)
         self._version_of(value)
         return self._parts(name, value)
 
@@ -166,7 +179,7 @@ class _Walk:
         text = f"{kind.__name__} of {len(value)}"
         parts: dict[str, Any] = {}
         if is_own_class(kind):
-            parts = {"class": kind, **getattr(value, "__dict__", {})}
+            parts = own_attributes(value)
         elif isinstance(value, collections.defaultdict):
             parts = {"default": value.default_factory}
         if isinstance(value, (set, frozenset)):
@@ -216,7 +229,7 @@ class _Walk:
         if value is self._without_units:
             state = {k: v for k, v in state.items() if k != "standardization"}
         self.facts[name] = f"{kind.__module__}.{kind.__qualname__}"
-        return state | ({"class": kind} if is_own_class(kind) else {})
+        return state | left_out_of_state(value, state)
 
 
 def _why(value: Any, error: Exception) -> str:

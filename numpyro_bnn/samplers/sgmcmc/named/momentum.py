@@ -3,7 +3,9 @@
 Where no ``friction`` is given, SGHMC, BAOAB and SGNHT with ``step_size="auto"`` and all rows find
 it in warm-up, from the autocorrelation; elsewhere it is 0.1 / step_size, which bounds how much the
 noise of minibatches heats. A learning rate lr on the mean loss of N rows corresponds to a time step
-h = √(lr/N); the step of SGLD that moves as far is ε = 2h².
+h = √(lr/N); the step of SGLD that moves as far is ε = 2h². As blocks of Gibbs, under moves and with
+fresh momenta these three take two gradients a step
+(:meth:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC.as_part`).
 """
 
 from numpyro_bnn._checks import check_whole
@@ -33,7 +35,7 @@ class SGHMC(SGMCMC):
         for None.
     :param gradient_noise: known variance of the gradient, taken off the noise that is added; or ``"auto"``:
         estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
-    :param resample_momentum: draws between fresh momenta; never where None.
+    :param resample_momentum: draws between fresh momenta, at a second gradient a step; never where None.
     :param plate: the data plate, where the model has several.
 
     Source: Chen, Fox and Guestrin, *Stochastic gradient Hamiltonian Monte Carlo* (2014), eq. (15).
@@ -93,7 +95,7 @@ class BAOAB(SGMCMC):
         about hV/(2γM).
     :param gradient_noise: V, which is then taken off the noise that is added, so that it does not heat; or
         ``"auto"``: estimated in warm-up, see :class:`~numpyro_bnn.samplers.sgmcmc.kernel.SGMCMC`.
-    :param resample_momentum: draws between fresh momenta; never where None.
+    :param resample_momentum: draws between fresh momenta, at a second gradient a step; never where None.
     :param plate: the data plate, where the model has several.
 
     Source: Leimkuhler and Matthews, *Rational construction of stochastic numerical methods for
@@ -146,7 +148,7 @@ class SGNHT(SGMCMC):
     :param friction: γ per unit time, positive: the initial value of the thermostat, and the strength of the
         added noise. See the module for None.
     :param per_parameter: whether each parameter has a thermostat of its own.
-    :param resample_momentum: draws between fresh momenta; never where None.
+    :param resample_momentum: draws between fresh momenta, at a second gradient a step; never where None.
     :param plate: the data plate, where the model has several.
 
     Source: Ding et al., *Bayesian sampling using stochastic gradient thermostats* (2014), in the

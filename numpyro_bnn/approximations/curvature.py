@@ -189,9 +189,11 @@ def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
     found = []
     for name in marginal.centered.structure.observed:
         fn, scale, value = (sites[name][key] for key in ("fn", "scale", "value"))
-        for part in _by_family(name, unwrapped(fn), value, fn.batch_shape + fn.event_shape):
+        # Each value counts, also where several are under one law without batch axes.
+        shape = jnp.broadcast_shapes(jnp.shape(value), fn.batch_shape + fn.event_shape)
+        for part in _by_family(name, unwrapped(fn), value, shape):
             weight = 1.0 if scale is None else jnp.sqrt(scale)
-            rows = jnp.broadcast_to(weight, fn.batch_shape)
+            rows = jnp.broadcast_to(weight, shape[: len(shape) - fn.event_dim])
             found.append(part * rows.reshape(*rows.shape, *(1,) * (part.ndim - rows.ndim)))
     return found
 
@@ -215,7 +217,8 @@ def _by_family(
         # diag(p) - p pᵀ = A Aᵀ with A = diag(√p) - p √pᵀ.
         p = constant(fn.probs)
         logits = fn.logits
-        return [jnp.sqrt(p) * (logits - jnp.sum(p * logits, -1, keepdims=True))]
+        part = jnp.sqrt(p) * (logits - jnp.sum(p * logits, -1, keepdims=True))
+        return [jnp.broadcast_to(part, (*shape, part.shape[-1]))]
     if isinstance(fn, (dist.BernoulliLogits, dist.BernoulliProbs)):
         p = constant(fn.probs)
         return [jnp.broadcast_to(jnp.sqrt(p * (1 - p)) * fn.logits, shape)]

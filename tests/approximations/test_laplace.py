@@ -309,3 +309,25 @@ def test_low_rank_has_the_information_of_an_observed_value(data):
     w = np.asarray(draws["w"], np.float64)[0]
     check_law(w, posterior(*data)[0], np.linalg.inv(precision))
     assert draws.info["newton_decrement"] < 1e-6
+
+
+def frequencies(x, y):
+    """One law of three classes for all labels."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Categorical(logits=w), obs=y)
+
+
+def one_mean(x, y):
+    """One law for all values, without a plate."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(w, NOISE), obs=y)
+
+
+@pytest.mark.parametrize("model", [frequencies, one_mean])
+def test_gauss_newton_counts_every_value_under_one_law(data, model):
+    """Both are natural parameters, whose Hessian it is."""
+    y = np.arange(20) % 3 if model is frequencies else data[1]
+    descent, z, sites = point(model, data[0], y)
+    hessian, found = (curvature.matrix(descent, z, sites, k) for k in ("hessian", "gauss_newton"))
+    np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4)

@@ -60,6 +60,7 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
+        entered_plates
         host_rows units
         arguments made_up_inputs
         columns not_finite

@@ -6,6 +6,9 @@ network out: its likelihood part is never indefinite. For a likelihood in its na
 is the Hessian of the linearised model (Martens, *New insights and perspectives on the natural
 gradient method*, 2020, §9). Hierarchical precisions count as constants in its prior.
 
+An observed value may be computed from latent sites too, as in ``obs=y - f(x)``. A law of a location depends
+on the location less the value, which is differentiated; for other laws such a value is refused.
+
 Both are only multiplied with vectors, to compute one column (or diagonal entry) after another.
 """
 
@@ -23,9 +26,12 @@ from numpyro.handlers import seed, substitute, trace
 from numpyro_bnn.approximations.marginal_energy import Marginal, marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.distributions.unwrap import unwrapped
+from numpyro_bnn.models.affine import AFFINE, CONSTANT, dependence
 from numpyro_bnn.potential.potential import Values
 
 Curvature = Literal["hessian", "gauss_newton"]
+# Laws that depend on their location and value by the difference of the two.
+_LOCATION = (dist.Normal, dist.StudentT)
 # Columns that are computed at a time.
 _COLUMNS = 32
 
@@ -114,13 +120,15 @@ def gauss_newton_parts(
     """The two parts of the Gauss-Newton matrix, Σ JᵀFJ of the data and ∇²(-log prior), as products.
 
     :return: the values of the sites as one vector, and the products of the parts with a vector like it.
-    :raises ValueError: for a distribution whose Fisher information is not known here.
+    :raises ValueError: for a distribution whose Fisher information is not known here, or with an observed
+        value that depends on the sites where its law is not one of a location.
     """
     at, unravel = ravel_pytree({name: z[name] for name in sites})
 
     def moved(v: jax.Array) -> Values:
         return z | unravel(v)
 
+    _check_values(marginal, lambda v: _sites(marginal, moved(v)), at)
     groups = {n: marginal.with_precisions(z)[n] for n in marginal.groups}
     prior_slope = jax.grad(lambda v: marginal.prior_energy(moved(v), groups))
 
@@ -141,32 +149,67 @@ def gauss_newton_parts(
     return at, of_data, of_prior
 
 
-def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
-    """Functions r of z, one array a parameter, whose derivatives give Σ JᵀFJ = Σ r'ᵀ r'."""
+def _check_values(
+    marginal: Marginal, sites_at: Callable[[jax.Array], dict[str, Any]], at: jax.Array
+) -> None:
+    """Refuse observed values that depend on the position where only parameters of their law are used."""
+    structure = marginal.centered.structure
+    names = [n for n in structure.observed if not issubclass(structure.sites[n].law, _LOCATION)]
+    if not names:
+        return
+    found: dict[str, Any] = {}
+
+    def values(v: jax.Array) -> list[list[Any]]:
+        found.update(sites_at(v))
+        return [jax.tree.leaves(found[name]["value"]) for name in names]
+
+    program, shapes = jax.make_jaxpr(values, return_shape=True)(at)
+    kinds = jax.tree.unflatten(jax.tree.structure(shapes), dependence(program.jaxpr, [AFFINE]))
+    for name, of_site in zip(names, kinds):
+        if any(kind != CONSTANT for kind in of_site):
+            raise ValueError(
+                f"laplace: the observed value of '{name}' depends on latent sites, and the Gauss-Newton "
+                "matrix of such a value is known for Normal and StudentT, not for "
+                f"{structure.sites[name].law.__name__}. Take covariance='full' or 'diagonal', which begin "
+                "with the Hessian, and where that is not positive definite optimise longer (num_steps)."
+            )
+
+
+def _sites(marginal: Marginal, z: Values) -> dict[str, Any]:
+    """The trace of the model at unconstrained values of its sites."""
     potential = marginal.centered
     values = potential.constrain(marginal.with_precisions(z))
     bound = substitute(seed(potential.bound, jax.random.key(0)), data=values)
-    sites = trace(bound).get_trace(*potential.args, **potential.kwargs)
+    return dict(trace(bound).get_trace(*potential.args, **potential.kwargs))
+
+
+def _standardized(marginal: Marginal, z: Values) -> list[jax.Array]:
+    """Functions r of z, one array a parameter, whose derivatives give Σ JᵀFJ = Σ r'ᵀ r'."""
+    sites = _sites(marginal, z)
     found = []
-    for name in potential.structure.observed:
-        fn, scale = sites[name]["fn"], sites[name]["scale"]
-        for part in _by_family(name, unwrapped(fn), fn.batch_shape + fn.event_shape):
+    for name in marginal.centered.structure.observed:
+        fn, scale, value = (sites[name][key] for key in ("fn", "scale", "value"))
+        # Each value counts, also where several are under one law without batch axes.
+        shape = jnp.broadcast_shapes(jnp.shape(value), fn.batch_shape + fn.event_shape)
+        for part in _by_family(name, unwrapped(fn), value, shape):
             weight = 1.0 if scale is None else jnp.sqrt(scale)
-            rows = jnp.broadcast_to(weight, fn.batch_shape)
+            rows = jnp.broadcast_to(weight, shape[: len(shape) - fn.event_dim])
             found.append(part * rows.reshape(*rows.shape, *(1,) * (part.ndim - rows.ndim)))
     return found
 
 
-def _by_family(name: str, fn: dist.Distribution, shape: tuple[int, ...]) -> list[jax.Array]:
+def _by_family(
+    name: str, fn: dist.Distribution, value: Any, shape: tuple[int, ...]
+) -> list[jax.Array]:
     """Parameters times a constant square root of their Fisher information."""
     constant = lax.stop_gradient
-    if isinstance(fn, (dist.Normal, dist.StudentT)):
+    if isinstance(fn, _LOCATION):
         location, spread = 1.0, 2.0
         if isinstance(fn, dist.StudentT):
             df = constant(fn.df)
             location, spread = (df + 1) / (df + 3), 2 * df / (df + 3)
         parts = [
-            jnp.sqrt(location) * fn.loc / constant(fn.scale),
+            jnp.sqrt(location) * (fn.loc - value) / constant(fn.scale),
             jnp.sqrt(spread) * jnp.log(fn.scale),
         ]
         return [jnp.broadcast_to(part, shape) for part in parts]
@@ -174,7 +217,8 @@ def _by_family(name: str, fn: dist.Distribution, shape: tuple[int, ...]) -> list
         # diag(p) - p pᵀ = A Aᵀ with A = diag(√p) - p √pᵀ.
         p = constant(fn.probs)
         logits = fn.logits
-        return [jnp.sqrt(p) * (logits - jnp.sum(p * logits, -1, keepdims=True))]
+        part = jnp.sqrt(p) * (logits - jnp.sum(p * logits, -1, keepdims=True))
+        return [jnp.broadcast_to(part, (*shape, part.shape[-1]))]
     if isinstance(fn, (dist.BernoulliLogits, dist.BernoulliProbs)):
         p = constant(fn.probs)
         return [jnp.broadcast_to(jnp.sqrt(p * (1 - p)) * fn.logits, shape)]

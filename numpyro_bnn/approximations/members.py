@@ -23,7 +23,7 @@ def allowed_excess(structure: Structure, num_weights: int) -> float:
     :param structure: sites and plates of the model.
     :param num_weights: number of parameters.
     """
-    sites = [structure.sites[name] for name in structure.data]
+    sites = [structure.sites[name] for name in structure.evidence]
     decided = float(num_weights)
     if not any(site.factor for site in sites):
         decided = min(decided, float(sum(math.prod(site.shape) for site in sites)))

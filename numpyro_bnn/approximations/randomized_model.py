@@ -1,9 +1,12 @@
 """Randomised versions of a model, with perturbed targets and prior means, for :func:`randomized_map`.
 
-Each observed site with Gaussian noise of known scale gets perturbed targets y + σ ε. Any other
-observed site gets an exponential weight of mean 1 for every row: adding noise of a scale that is
-itself fitted would inflate that scale without end. Each Gaussian prior is centred at a draw from
-itself (the anchor) in place of its mean; other priors stay as they are.
+Each observed site with Gaussian noise of known scale gets perturbed targets y + σ ε in its own density: its
+mean is moved by -σ ε, and its value stays as it is for other sites that are computed from it (the next value
+of a series, a target whose covariate was measured with an error). Any other observed site gets an exponential
+weight of mean 1 for every row: adding noise of a scale that is itself fitted would inflate that scale without
+end. Given values that tell of no latent site, such as weights under ``condition``, stay as they are. Each
+Gaussian prior is centred at a draw from itself (the anchor) in place of its mean; other priors stay as they
+are.
 
 A log density that counts w times (`handlers.scale`, weights of rows) is that of w equal rows: its noise has
 the standard deviation σ / √w, its weight is the mean of w exponential ones, and an anchor is √w times nearer.
@@ -56,7 +59,8 @@ class perturbed(Messenger):
         for frame in msg["cond_indep_stack"]:
             noise = jnp.take(noise, self.rows[frame.name], frame.dim - event_dim)
         if name in self.known:
-            msg["value"] = msg["value"] + lax.stop_gradient(shift_of(fn, noise))
+            # As a target y + σ ε, which sites that are computed from y must not see.
+            msg["fn"] = moved(fn, -lax.stop_gradient(shift_of(fn, noise)))
         else:
             msg["scale"] = noise if msg["scale"] is None else msg["scale"] * noise
 
@@ -114,7 +118,7 @@ def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
     def found(key: jax.Array) -> tuple[Noise, Noise]:
         drawn = substitute(seed(potential.bound, key), substitute_fn=init_to_sample)
         sites = trace(drawn).get_trace(*potential.args, **potential.kwargs)
-        laws = {name: family_of(sites[name]["fn"]) for name in potential.structure.data}
+        laws = {name: family_of(sites[name]["fn"]) for name in potential.structure.evidence}
         gaussian = {name: fn for name, fn in laws.items() if isinstance(fn, GAUSSIAN)}
         scales = {
             n: fn.covariance_matrix if fn.event_shape else fn.scale for n, fn in gaussian.items()
@@ -157,10 +161,12 @@ def draw_noise(
     """
     structure = marginal.centered.structure
     noise = {}
-    for i, name in enumerate([*anchored, *structure.data]):
+    for i, name in enumerate([*anchored, *structure.evidence]):
         site = structure.sites[name]
         drawn = jax.random.fold_in(key, i)
-        batch = site.distribution_shape[: len(site.distribution_shape) - site.event_dim]
+        # Several values under one law without batch axes count once each.
+        full = np.broadcast_shapes(site.shape, site.distribution_shape)
+        batch = full[: len(full) - site.event_dim]
         gaussian = name in known or not site.observed
         if name in counts:
             count = jnp.broadcast_to(counts[name], batch)

@@ -22,6 +22,7 @@ import numpy as np
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.entered_plates import axis_of_plate
 
 # The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
@@ -146,9 +147,14 @@ class _HostRows(Messenger):
     """Handler that gives a model placeholders for host data, and the rows themselves where it subsamples."""
 
     def __init__(
-        self, fn: Callable, indices: jax.Array | None = None, ahead: jax.Array | None = None
+        self,
+        fn: Callable,
+        indices: jax.Array | None = None,
+        ahead: jax.Array | None = None,
+        plate: str = "",
     ) -> None:
         self.indices = indices
+        self.plate = plate
         self.ahead = ahead
         self._known: list[tuple[jax.Array, OnHost]] = []
         self._taken: set[int] = set()
@@ -168,13 +174,17 @@ class _HostRows(Messenger):
         left = [source for _, source in self._known if id(source) not in self._taken]
         if self.indices is not None and left:
             raise ValueError(
-                f"The model never takes rows of {left[0]!r}, or changes it before it takes rows of "
-                "it. Begin the plate with `numpyro.subsample(x, event_dim=…)` of the argument as it is."
+                f"The model never takes rows of {left[0]!r} in the plate '{self.plate}' of the data, or "
+                "changes it before it takes rows of it. Begin this plate with "
+                "`numpyro.subsample(x, event_dim=…)` of the argument as it is."
             )
         return result
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "subsample" or self.indices is None:
+            return
+        # The row numbers are those of one plate; in another one they would take the wrong rows.
+        if axis_of_plate(self.plate, self) is None:
             return
         for stand_in, source in self._known:
             if msg["value"] is stand_in:
@@ -186,12 +196,16 @@ class _HostRows(Messenger):
 
 
 def with_stand_ins(
-    model: Callable, indices: jax.Array | None = None, ahead: jax.Array | None = None
+    model: Callable,
+    indices: jax.Array | None = None,
+    ahead: jax.Array | None = None,
+    plate: str = "",
 ) -> Callable:
     """Wrap a model so that it accepts data on the host among its arguments.
 
     :param model: the model.
     :param indices: numbers of the rows that it gets; where None, it gets placeholders.
     :param ahead: row numbers of the next step, to be read meanwhile.
+    :param plate: name of the plate that the row numbers are of.
     """
-    return _HostRows(model, indices, ahead)
+    return _HostRows(model, indices, ahead, plate)

@@ -54,8 +54,9 @@ class SiteParts(NamedTuple):
       handler gives
     - **observed** - distribution of each observed site
     - **scaled** - observed sites whose log density a handler multiplies
-    - **program** - jaxpr from the latent values to the parameters of the distributions of all sites
-    - **owners** - site and parameter that each output of the program belongs to
+    - **program** - jaxpr from the latent values to all that log densities are made of: the parameters of the
+      distributions of all sites, the values of the observed ones, and factors of log densities
+    - **owners** - site and parameter (or ``"value"``, ``"scale"``) that each output of the program belongs to
     """
 
     asked: Asked
@@ -136,6 +137,10 @@ def parts_of(model: Callable, asked: Asked) -> SiteParts:
                 own = [(part, getattr(base, part)) for part in base.arg_constraints]
             else:
                 own = [("law", leaf) for leaf in jax.tree.leaves(site["fn"])]
+            if name in observed:
+                # `obs=` may be computed from weights too: a soft constraint, a residual.
+                own += [("value", leaf) for leaf in jax.tree.leaves(site["value"])]
+            own += [("scale", leaf) for leaf in jax.tree.leaves(site["scale"])]
             owners.extend((name, part) for part, _ in own)
             parts.extend(leaf for _, leaf in own)
         return parts
@@ -196,8 +201,8 @@ def chosen(parts: SiteParts, target: str, sites: tuple[str, ...] | None) -> list
         if not weights:
             raise ValueError(
                 f"{asked.owner}: no latent site has a {asked.prior_words} prior and a "
-                f"{asked.part_words} of '{target}' that is affine in it. The {asked.prior_words} ones are "
-                f"{parts.candidates}; {asked.of_other_priors}."
+                f"{asked.part_words} of '{target}' that is affine in it, and enters no other density. The "
+                f"{asked.prior_words} ones are {parts.candidates}{_reasons(alone)}; {asked.of_other_priors}."
             )
     else:
         weights = [n for n in parts.shapes if n in sites or n.removesuffix(".base") in sites]
@@ -237,6 +242,12 @@ def trouble(parts: SiteParts, target: str, weights: list[str]) -> str:
         elif kind != CONSTANT:
             return f"the {part} of '{site}' depends on them"
     return "" if uses else f"{said} does not depend on them"
+
+
+def _reasons(troubles: Mapping[str, str]) -> str:
+    """Why each of some sites cannot be used, as part of a sentence."""
+    listed = ", ".join(f"'{name}' since {reason}" for name, reason in troubles.items())
+    return f" (not {listed})" if listed else ""
 
 
 def prior_part(law: dist.Distribution, part: str) -> jax.Array:

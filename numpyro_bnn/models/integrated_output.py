@@ -75,10 +75,11 @@ class integrate_output(Messenger):
 
     :param fn: the model.
     :param sites: names of the sites to integrate out; default: every latent site with a Gaussian
-        prior, outside of plates, that the mean is affine in.
+        prior, outside of plates, that the mean is affine in and that enters no other density: neither
+        by a law nor by an observed value (a soft constraint, ``obs=w.sum()``).
     :raises ValueError: when the model is called: where no such site is left, several sites are
-        observed, the target is not Gaussian or t, the mean is not affine in all of them at once, or a
-        handler scales or masks the density.
+        observed, the target is not Gaussian or t, the mean is not affine in all of them at once or
+        another density depends on them, or a handler scales or masks the density.
 
     >>> import jax.numpy as jnp, numpyro_bnn as bnn
     >>> x, y = jnp.ones((3, 1)), jnp.arange(3.)

@@ -31,6 +31,7 @@ from numpyro.infer.util import (
 from numpyro.primitives import Messenger
 
 from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.data.entered_plates import axis_of_plate
 from numpyro_bnn.data.host_rows import sources_in, with_stand_ins
 from numpyro_bnn.distributions.gamma import scaled
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -53,23 +54,27 @@ class _DefaultKey(Messenger):
 
 
 class _Taken(Messenger):
-    """Handler that selects the rows of a minibatch in ``numpyro.subsample``.
+    """Handler that selects the rows of a minibatch in each ``numpyro.subsample`` inside the data plate.
 
     :param take: ``take(values, axis)`` gives the rows.
-    :param axis: axis of the plate.
-    :param size: number of rows of the plate.
+    :param plate: name of the plate.
+    :param size: number of its rows.
     """
 
-    def __init__(self, fn: Callable, take: Callable, axis: int, size: int) -> None:
+    def __init__(self, fn: Callable, take: Callable, plate: str, size: int) -> None:
         self.take = take
-        self.axis = axis
+        self.plate = plate
         self.size = size
         super().__init__(fn)
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "subsample":
             return
-        axis = self.axis - msg["kwargs"]["event_dim"]
+        # Another plate may have as many rows, all of which it needs.
+        dim = axis_of_plate(self.plate, self)
+        if dim is None:
+            return
+        axis = dim - msg["kwargs"]["event_dim"]
         shape = jnp.shape(msg["value"])
         if len(shape) >= -axis and shape[axis] == self.size:
             # With another type of message the plate does not take a subsample of the rows again.
@@ -175,7 +180,7 @@ class Potential:
         """
         if plate not in self._plates:
             raise ValueError(_no_plate(plate, self._plates))
-        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead)
+        bound = with_stand_ins(_DefaultKey(self.model), indices, ahead, plate)
         model = substitute(bound, data={plate: indices})
         if rows_are_shared():
 
@@ -190,13 +195,7 @@ class Potential:
 
         else:
             return model
-        axes = {
-            self.structure.sites[name].plates[plate]
-            for name in self.structure.data
-            if plate in self.structure.sites[name].plates
-        }
-        (axis,) = axes
-        return _Taken(model, take, axis, self.structure.plates[plate].size)
+        return _Taken(model, take, plate, self.structure.plates[plate].size)
 
     @property
     def _plates(self) -> list[str]:

@@ -95,7 +95,11 @@ class Structure(NamedTuple):
     - **deterministic** - shapes of its deterministic sites
     - **parameters** - names of the deterministic sites that are parameters under this package's priors
     - **takes_keys** - whether it asks for random keys itself, as dropout does
-    - **given** - observed sites that are no data, such as a weight that ``condition`` holds at a value
+    - **given** - observed sites that are no data, such as a weight that ``condition`` holds at a value:
+      constants of the model outside of plates of data. Minibatches count them once, and predictions are not
+      compared with them
+    - **informative** - those of them whose log density depends on a latent site, such as a constant that was
+      measured with an error, or the first value of a series: they are evidence, as data are
     """
 
     sites: dict[str, Site]
@@ -105,6 +109,7 @@ class Structure(NamedTuple):
     parameters: frozenset[str] = frozenset()
     takes_keys: bool = False
     given: frozenset[str] = frozenset()
+    informative: frozenset[str] = frozenset()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -126,6 +131,11 @@ class Structure(NamedTuple):
     def data(self) -> list[str]:
         """Names of the sites whose observed values are data, factors among them."""
         return [name for name in self.observed if name not in self.given]
+
+    @property
+    def evidence(self) -> list[str]:
+        """Names of the observed sites that tell of latent ones: data, and informative given values."""
+        return [n for n in self.observed if n not in self.given or n in self.informative]
 
     @property
     def targets(self) -> list[str]:

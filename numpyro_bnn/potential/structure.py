@@ -29,7 +29,12 @@ from numpyro_bnn.distributions.unwrap import unwrapped
 from numpyro_bnn.likelihoods.observe import check_classes, check_precision
 from numpyro_bnn.potential.sites import Plate, Site, Structure, altered
 from numpyro_bnn.potential.targets import check_arguments, check_observed, check_targets
-from numpyro_bnn.potential.value_sources import given_sites, is_factor, sources_of
+from numpyro_bnn.potential.value_sources import (
+    given_sites,
+    informative_sites,
+    is_factor,
+    sources_of,
+)
 from numpyro_bnn.priors.base import is_parameter
 from numpyro_bnn.priors.precision_conditionals import Level, levels_of
 
@@ -130,7 +135,8 @@ def structure_of(
         return structure
     plates = {name: structure.sites[name].plates for name in structure.observed}
     sources = sources_of(partial(shaped, key=jax.random.key(0)), args, kwargs, list(plates))
-    return structure._replace(given=given_sites(sources, plates))
+    given = given_sites(sources, plates)
+    return structure._replace(given=given, informative=given & informative_sites(sources))
 
 
 def _levels(samples: Mapping[str, dict]) -> dict[str, Level]:

@@ -1,4 +1,4 @@
-"""Finds what arrays of a model are computed from: which arguments, and the values of which observed sites.
+"""Finds what arrays of a model are computed from: arguments, values of observed sites, and latent sites.
 
 Read off the traced program: nothing is computed.
 """
@@ -27,16 +27,18 @@ class Sources(NamedTuple):
 
     - **places** - arguments of the model
     - **sites** - observed sites, whose values are taken
+    - **latent** - whether values of continuous latent sites are taken
     """
 
     places: frozenset[Place] = frozenset()
     sites: frozenset[str] = frozenset()
+    latent: bool = False
 
     @classmethod
     def joined(cls, several: Iterable["Sources"]) -> "Sources":
         """All sources of several arrays."""
-        places, sites = zip(cls(), *several)
-        return cls(frozenset().union(*places), frozenset().union(*sites))
+        places, sites, latent = zip(cls(), *several)
+        return cls(frozenset().union(*places), frozenset().union(*sites), any(latent))
 
 
 class SiteSources(NamedTuple):
@@ -63,7 +65,7 @@ def sources_of(
 ) -> SiteSources:
     """Sources of the observed values and of the distributions of a model.
 
-    :param shaped: the model as a function of a blank number, which its random values are.
+    :param shaped: the model as a function of a blank number, which its latent values are.
     :param args: its positional arguments.
     :param kwargs: its keyword arguments.
     :param taken: observed sites of which it is also found who takes their values.
@@ -71,7 +73,8 @@ def sources_of(
     args, kwargs = jax.tree.map(_in_memory, (args, kwargs))
     arguments = Arguments.split(args, kwargs)
     leaves = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-    own = [
+    own = [Sources(latent=True)]
+    own += [
         Sources(frozenset({path[1].key if path[0].idx else path[1].idx}))
         for path, leaf in leaves
         if isinstance(leaf, (np.ndarray, jax.Array))
@@ -95,7 +98,7 @@ def sources_of(
 
     marks = dict.fromkeys(taken, 0.0)
     program, shapes = jax.make_jaxpr(parts, return_shape=True)(0.0, arguments.arrays, marks)
-    known: dict[Any, Sources] = dict(zip(program.jaxpr.invars[1:], own))
+    known: dict[Any, Sources] = dict(zip(program.jaxpr.invars, own))
 
     def of(variable: Any) -> Sources:
         # Literals have a value, and cannot be looked up.
@@ -131,8 +134,10 @@ class _Marked(Messenger):
 def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> frozenset[str]:
     """Observed sites that are no data: constants that the laws of others are computed from.
 
-    A weight or a scale that ``numpyro.handlers.condition`` holds at a value is one. Where no data come as
-    arguments, the two cannot be told apart and all are data; so are the sites inside a plate of data.
+    A weight or a scale that ``numpyro.handlers.condition`` holds at a value is one, and so is a measured
+    constant or the first value of a series, which are no rows of data either but tell of latent sites
+    (:func:`informative_sites`). Where no data come as arguments, constants and data cannot be told apart and
+    all are data; so are the sites inside a plate of data.
 
     :param found: the sources of a model.
     :param plates: plates around each observed site.
@@ -149,4 +154,16 @@ def given_sites(found: SiteSources, plates: Mapping[str, Collection[str]]) -> fr
         name
         for name in constant
         if data and not of_data.intersection(plates[name]) and is_taken(name)
+    )
+
+
+def informative_sites(found: SiteSources) -> frozenset[str]:
+    """Observed sites whose log density depends on a latent site, and so tells of it.
+
+    :param found: the sources of a model.
+    """
+    return frozenset(
+        name
+        for name, value in found.values.items()
+        if value.latent or (name in found.laws and found.laws[name].latent)
     )

@@ -16,6 +16,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations import curvature
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
+from numpyro_bnn.approximations.newton import _kind_for
 from numpyro_bnn.models import network_handlers as linearization
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -250,3 +251,83 @@ def test_a_family_without_known_fisher_information_is_named(data):
     start = {"w": 3 * jnp.ones(3)}
     with pytest.raises(ValueError, match=r"Gauss-Newton matrix is not known for Cauchy.*'y'"):
         laplace(model, *data, init_params=start, num_steps=0)
+
+
+def residuals(x, y, law=dist.Normal):
+    """The linear model with the weights in the observed value, where the law has none."""
+    w = numpyro.sample("w", dist.Normal(0.0, linear.SCALE).expand([x.shape[1] + 1]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("r", law(0.0, NOISE), obs=y - x @ w[:-1] - w[-1])
+
+
+def test_gauss_newton_is_told_by_weights_in_an_observed_value(data):
+    _, precision = posterior(*data)
+    descent, z, sites = point(residuals, *data)
+    found = curvature.matrix(descent, z, sites, "gauss_newton")
+    np.testing.assert_allclose(found, precision, rtol=1e-4, atol=1e-3)
+    assert descent.whole.centered.structure.observed == ["r"]
+
+
+def by_t(x, y):
+    residuals(x, y, law=lambda loc, scale: dist.StudentT(5.0, loc, scale))
+
+
+def test_gauss_newton_of_student_t_takes_weights_in_the_value(data):
+    """Fisher information of a location: (df + 1) / (df + 3) of that of a Gaussian."""
+    _, precision = posterior(*data)
+    descent, z, sites = point(by_t, *data)
+    prior = np.eye(4) / linear.SCALE**2
+    found = curvature.matrix(descent, z, sites, "gauss_newton")
+    np.testing.assert_allclose(found, prior + (precision - prior) * 6 / 8, rtol=1e-4, atol=1e-3)
+
+
+def soft_labels(x, y):
+    """A Bernoulli law whose value depends on a latent site, as no other one known here has."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    share = jax.nn.sigmoid(w[0])
+    with numpyro.plate("data", len(x)):
+        law = dist.Bernoulli(logits=x @ w, validate_args=False)
+        numpyro.sample("y", law, obs=share * jnp.asarray(y > 0, float))
+
+
+def test_gauss_newton_refuses_a_value_that_it_does_not_know(data):
+    descent, z, sites = point(soft_labels, *data)
+    with pytest.raises(
+        ValueError, match=r"value of 'y'.* depends on latent sites.*BernoulliLogits"
+    ):
+        curvature.matrix(descent, z, sites, "gauss_newton")
+    options = {"num_samples": 2, "covariance": "low_rank", "rank": 2, "num_steps": 0}
+    with pytest.raises(ValueError, match=r"Take covariance='full' or 'diagonal'"):
+        laplace(soft_labels, *data, **options)
+    # The distance to the mode is then measured by the Hessian.
+    assert _kind_for(descent, z) == "hessian"
+
+
+def test_low_rank_has_the_information_of_an_observed_value(data):
+    _, precision = posterior(*data)
+    draws = laplace(residuals, *data, num_samples=4000, covariance="low_rank", rank=4)
+    w = np.asarray(draws["w"], np.float64)[0]
+    check_law(w, posterior(*data)[0], np.linalg.inv(precision))
+    assert draws.info["newton_decrement"] < 1e-6
+
+
+def frequencies(x, y):
+    """One law of three classes for all labels."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Categorical(logits=w), obs=y)
+
+
+def one_mean(x, y):
+    """One law for all values, without a plate."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(w, NOISE), obs=y)
+
+
+@pytest.mark.parametrize("model", [frequencies, one_mean])
+def test_gauss_newton_counts_every_value_under_one_law(data, model):
+    """Both are natural parameters, whose Hessian it is."""
+    y = np.arange(20) % 3 if model is frequencies else data[1]
+    descent, z, sites = point(model, data[0], y)
+    hessian, found = (curvature.matrix(descent, z, sites, k) for k in ("hessian", "gauss_newton"))
+    np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4)

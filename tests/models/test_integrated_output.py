@@ -255,7 +255,52 @@ def prior_of_a_weight(x, y=None):
         numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
+def sum_to_zero(x, y=None):
+    """A soft constraint on weights that the mean is linear in, beside others."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    numpyro.sample("sum_zero", dist.Normal(0.0, 0.1), obs=w.sum())
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("y", dist.Normal(x @ w + b, 0.5), obs=y)
+
+
+def residuals(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("r", dist.Normal(b, 0.5), obs=y - x @ w)
+
+
+def scaled_by_a_weight(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+    with scale(scale=jnp.exp(w)):
+        numpyro.sample("other", dist.Normal(0.0, 1.0), obs=0.3)
+    with numpyro.plate("data", ROWS):
+        numpyro.sample("y", dist.Normal(x[:, 0] * w + b, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("model", [sum_to_zero, residuals, scaled_by_a_weight])
+def test_weights_that_enter_another_density_by_a_value_are_sampled(model, double_precision):
+    args = data()
+    potential = bnn.potential_of(bnn.integrate_output(model), *args)
+    assert potential.structure.latent == ["w"]
+    rest = {"w": jnp.full(potential.structure.sites["w"].shape, 0.4)}
+    expected = integral(model, args, rest, ["b"])
+    np.testing.assert_allclose(density(potential, rest), expected, rtol=1e-10)
+
+
 REFUSED = {
+    "a weight in an observed value": (
+        sum_to_zero,
+        {"sites": ["w", "b"]},
+        r"at once: the value of 'sum_zero' depends on them",
+    ),
+    "a weight in the value of the target": (
+        residuals,
+        {"sites": ["w"]},
+        r"at once: the value of 'r' depends on them",
+    ),
     "a scale that is learned": (heteroscedastic, {}, r"no latent site has a Gaussian prior and"),
     "another law": (counts, {}, r"the model observes \{'y': 'Poisson'\}"),
     "t weights": (

@@ -82,10 +82,11 @@ class OutputLayerGibbs(Told):
     Not for rows taken in minibatches, nor for a ladder: a likelihood to a power has no such form.
 
     :param sites: names of the sites to draw; default: every latent site outside of plates that has a
-        Gaussian or t prior and that the logits are linear in.
+        Gaussian or t prior, that the logits are linear in, and that enters no other density: neither by a
+        law nor by an observed value (a soft constraint, ``obs=w.sum()``).
     :raises ValueError: when run, for a target that is not logistic or has no logits; for rows with weights
         or a model that takes minibatches of its own; for a power of the likelihood other than 1; where no
-        such site is left; for a softmax whose classes share weights.
+        such site is left, or a named one is not of this kind; for a softmax whose classes share weights.
 
     Source: N. G. Polson, J. G. Scott and J. Windle, JASA 108 (2013), §3; one class at a time as in L. Held
     and C. C. Holmes, *Bayesian auxiliary variable models for binary and multinomial regression*, Bayesian

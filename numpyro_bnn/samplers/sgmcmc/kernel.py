@@ -92,7 +92,7 @@ class SGMCMC(MCMCKernel):
         (``benchmarks/mixing/networks_beside_full_batch.py``).
     :param metropolis: an accept-reject rule, or None.
     :param resample_momentum: calls of `sample` between fresh momenta, or another rule of
-        :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None. :meth:`as_part` says what it costs.
+        :mod:`~numpyro_bnn.samplers.sgmcmc.momentum_refresh`; never where None. Costs: :meth:`as_part`.
     :param target_accept_prob: acceptance that Metropolis methods aim at with ``step_size="auto"``.
     :param tuning: tuning of step size and friction in warm-up, see
         :mod:`~numpyro_bnn.samplers.sgmcmc.tuning`; by default the step size, from the acceptance where there

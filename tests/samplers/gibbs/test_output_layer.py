@@ -237,6 +237,23 @@ def regression(x, y=None):
     likelihoods.gaussian(lambda rows: net(rows).squeeze(-1), 1.0 * y, x=x, noise=1.0)
 
 
+def sum_to_zero(x, y=None):
+    """A soft constraint on weights that the logits are linear in."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    bias = numpyro.sample("bias", dist.Normal(0.0, 1.0))
+    numpyro.sample("sum_zero", dist.Normal(0.0, 0.1), obs=w.sum())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w + bias), obs=y)
+
+
+def test_weights_in_an_observed_value_are_left_to_the_kernel():
+    bound = Bound(sum_to_zero, (X, labels("bernoulli")), {})
+    before = {"w": jnp.array([0.3, -0.3]), "bias": jnp.array(0.2)}
+    after = OutputLayerGibbs()(jax.random.key(0), before, bound)
+    np.testing.assert_array_equal(after["w"], before["w"])
+    assert after["bias"] != before["bias"]
+
+
 def subsampled(x, y=None):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     with numpyro.plate("data", len(x), subsample_size=4) as i:
@@ -253,6 +270,11 @@ REFUSED = {
     ),
     "a subsample": (subsampled, {}, r"'y' is scaled \(a minibatch, or weights of rows\)"),
     "a hidden layer": (network, {"sites": "net/Dense_0.kernel"}, r"the logit of 'y' is not"),
+    "a weight in an observed value": (
+        sum_to_zero,
+        {"sites": ["w"]},
+        r"at once: the value of 'sum_zero' depends on them",
+    ),
     "shared weights": (
         shared,
         {},

@@ -92,8 +92,9 @@ def source_axis(path: str, shape: Shape) -> int | None:
 def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
     """The axes of a kernel that run over the units that its weights come from.
 
-    Rows of a dense kernel, input channels of a convolution (and of the query, key and value
-    projections of attention); () for biases, scales and embeddings, which come from no unit.
+    Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and of
+    the query, key and value projections of attention), groups and their input channels of one in groups; ()
+    for biases, scales and embeddings, which come from no unit. Where no layer is known it is one axis.
 
     :param path: dotted path of the array.
     :param shape: its shape, which may know its layout (:class:`LaidOut`).

@@ -115,8 +115,10 @@ ROWS = {
         counts families quantile survival
     """,
     "models": """
-        affine call_order layouts network_handlers parameters pickled_modules slice_axes standardization
-        affine_sites networks
+        affine call_order layer_kernels network_handlers parameters pickled_modules slice_axes
+        standardization stored_axes
+        affine_sites layouts
+        networks
         integrated_output
         pytrees
         random_module

@@ -118,7 +118,7 @@ def _noise_precision(
     precision = numpyro.sample(top, law, infer={"hierarchy": level} if known else {})
     if k is None:
         return precision
-    own = tuple(array._replace(axis=-1) for array in governed)
+    own = tuple(array._replace(units=((-1, 1),)) for array in governed)
     level = Level(below, k, None, top, own, of_noise=True)
     each = Gamma(k, k / precision).expand([outputs]).to_event(1)
     return numpyro.sample(below, each, infer={"hierarchy": level} if known else {})

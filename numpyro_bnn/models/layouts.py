@@ -1,156 +1,210 @@
-"""Over which axes of its kernels a Flax layer sums, where their shape and name do not say.
+"""Over which axes of its arrays a network of Flax sums, where their shape and name do not say.
 
 A shape alone cannot tell a convolution from dense layers that ``nn.scan`` or ``vmap`` stacked along an axis,
-nor several output axes from several inputs. Linen modules are asked where they are called, NNX modules by
-what their layers know of themselves.
+nor several output axes from several inputs. Linen modules are asked where they are called, and their arrays
+followed to where they are stored; NNX modules are asked what their layers know of themselves. What stays
+unknown is refused by priors that ask for it, never guessed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import combinations
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import linen, nnx
 
-from numpyro_bnn.priors.paths import Shape, Shapes, summed_axes
-from numpyro_bnn.priors.pytree_paths import LaidOut
+from numpyro_bnn.models.layer_kernels import Single, Summed, kernels_of_nnx, single_array
+from numpyro_bnn.models.stored_axes import Followed, marked
+from numpyro_bnn.priors.paths import Shape, Shapes, summed_axes, unit_axes
+from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis
 
-
-class Single(NamedTuple):
-    """An array of one layer, as it is without a stack.
-
-    - **shape** - its shape
-    - **summed** - axes over which an output sums, the one over units first; None: as usual
-    """
-
-    shape: Shape
-    summed: tuple[int, ...] | None = None
-
-
-def laid_out(shapes: Shapes, single: Mapping[str, Single]) -> Shapes:
-    """Shapes of arrays by path, with their layouts where these are not the usual ones.
-
-    :param shapes: shapes of all arrays.
-    :param single: the arrays of single layers, as far as they are known.
-    """
-    return {
-        path: _laid_out(path, shape, single[path]) if path in single else shape
-        for path, shape in shapes.items()
-    }
-
-
-def _laid_out(path: str, shape: Shape, single: Single) -> Shape:
-    own = _own_axes(shape, single.shape)
-    if own is None:
-        return shape
-    summed = summed_axes(path, single.shape) if single.summed is None else single.summed
-    found = tuple(own[axis] for axis in summed)
-    return shape if found == summed_axes(path, shape) else LaidOut(shape, found, "the layer")
-
-
-def _own_axes(shape: Shape, single: Shape) -> tuple[int, ...] | None:
-    """The axes of the single layer among all, the last ones that fit; None where they are not there."""
-    own: list[int] = []
-    for axis in reversed(range(len(shape))):
-        if len(own) < len(single) and shape[axis] == single[-1 - len(own)]:
-            own.insert(0, axis)
-    return tuple(own) if len(own) == len(single) else None
+_AS_STORED = (
+    "Store it as the layer has it, or with its axes in another order; or give it a prior that needs neither, "
+    "such as Normal"
+)
 
 
 class SeenLayers:
-    """The arrays of linen layers as they are where a layer is called, inside of ``nn.scan`` and ``nn.vmap``.
+    """The arrays of linen layers where a layer makes them, inside of ``nn.scan`` and ``nn.vmap``.
 
-    An interceptor of ``linen.intercept_methods``.
+    An interceptor of ``linen.intercept_methods``. An array that several layers share is laid out as the
+    first of them has it.
 
-    - **found** - by path
+    - **found** - by path; layers under ``nn.jit`` whose program was made before have only their marks
     """
 
     def __init__(self) -> None:
         self.found: dict[str, Single] = {}
 
     def __call__(self, call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-        """Call the method, and look at the parameters that its module has then."""
-        output = call(*args, **kwargs)
+        """Call the method, and mark the parameters that it made."""
         layer: linen.Module = context.module
-        own = {} if layer.scope is None else layer.scope.variables().get("params", {})
-        # Arrays with names of their axes are in a box.
-        for name, value in linen.unbox(own).items():
-            if hasattr(value, "shape"):
-                shape = tuple(value.shape)
-                summed = _summed(layer, shape) if name == "kernel" else None
-                self.found[".".join((*layer.path, name))] = Single(shape, summed)
+        before = set(_parameters(layer))
+        output = call(*args, **kwargs)
+        # An Einsum may get its equation in its call.
+        equation = next((value for value in args[1:] if isinstance(value, str)), None)
+        equation = kwargs.get("einsum_str", equation)
+        for name, value in _parameters(layer).items():
+            # Arrays with names of their axes are in a box, of one leaf.
+            leaves = [] if isinstance(value, Mapping) else jax.tree.leaves(value)
+            if name in before or len(leaves) != 1 or not _is_real(leaves[0]):
+                continue
+            single = single_array(layer, name, tuple(leaves[0].shape), equation)
+            self.found[".".join((*layer.path, name))] = single
+            if layer.scope is not None and layer.scope.is_mutable_collection("params"):
+                noted = jax.tree.map(partial(marked, note=_note(single)), value)
+                layer.scope.put_variable("params", name, noted)
         return output
 
+    def laid_out(self, shapes: Shapes, followed: Mapping[str, Followed | None]) -> Shapes:
+        """Shapes of arrays by path, with their layouts where these are not the usual ones.
 
-def layers_of_nnx(module: nnx.Module, shapes: Shapes) -> dict[str, Single]:
-    """The arrays of NNX layers, which know their own sizes; others are stacked as the layers beside them are.
+        :param shapes: shapes of all arrays.
+        :param followed: the marked array that each holds.
+        """
+        return {path: self._laid_out(path, s, followed.get(path)) for path, s in shapes.items()}
+
+    def _laid_out(self, path: str, shape: Shape, followed: Followed | None) -> Shape:
+        stored = None
+        if followed is not None:
+            single, stored = _noted(followed), followed.stored()
+        elif path in self.found:
+            single = self.found[path]
+        else:
+            return shape
+        problem = (
+            f"the layer has it as {single.shape} and the network stores it as {tuple(shape)} in a way that "
+            f"cannot be followed. {_AS_STORED}"
+        )
+        return _as_stored(path, shape, single, [] if stored is None else [stored], problem)
+
+
+def _parameters(layer: linen.Module) -> Mapping[str, Any]:
+    return {} if layer.scope is None else layer.scope.variables().get("params", {})
+
+
+def _is_real(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _note(single: Single) -> str:
+    """What the mark of an array says: programs keep it where the layer is not called again."""
+    summed = single.summed
+    plain = None if summed is None else (summed.axes, tuple(map(tuple, summed.units)))
+    return repr((plain, single.problem))
+
+
+def _noted(followed: Followed) -> Single:
+    plain, problem = literal_eval(followed.note)
+    if plain is None:
+        return Single(followed.shape, None, problem)
+    return Single(followed.shape, Summed(plain[0], tuple(UnitAxis(*unit) for unit in plain[1])))
+
+
+def _as_stored(
+    path: str, shape: Shape, single: Single, embeddings: list[tuple[int, ...]], problem: str
+) -> Shape:
+    """The shape of a stored array, which knows its layout where that is not the usual one.
+
+    :param single: the array of one layer.
+    :param embeddings: for each axis of the single array that of the stored one, in all ways that fit.
+    :param problem: what to say where none is left, or several that differ.
+    """
+    if single.problem is not None:
+        return LaidOut(shape, None, "the layer", problem=single.problem)
+    axes, units = single.summed or Summed(
+        summed_axes(path, single.shape), unit_axes(path, single.shape)
+    )
+    if not axes and not summed_axes(path, shape):
+        return shape
+    if not axes:
+        return LaidOut(shape, (), "the layer")
+    found = {
+        Summed(tuple(own[a] for a in axes), tuple(UnitAxis(own[a], n) for a, n in units))
+        for own in embeddings
+    }
+    if len(found) != 1:
+        # Of several ways, all have the same sizes, and so the same fan-in.
+        some = min(found).axes if found else None
+        return LaidOut(shape, some, "the layer", problem=problem)
+    ((axes, units),) = found
+    usual = (summed_axes(path, shape), unit_axes(path, shape))
+    return shape if (axes, units) == usual else LaidOut(shape, axes, "the layer", units)
+
+
+def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
+    """Shapes of the arrays of an NNX module, with their layouts where these are not the usual ones.
+
+    Its layers know their own sizes; other arrays are stacked as the layers beside them are.
 
     :param module: the network.
     :param shapes: shapes of its arrays by path.
     """
     layers = [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Module)]
     found = {
-        ".".join(map(str, (*path, name))): Single(shape, _summed(layer, shape))
+        ".".join(map(str, (*path, name))): single_array(layer, name, shape)
         for path, layer in layers
-        for name, shape in _kernels(layer)
+        for name, shape in kernels_of_nnx(layer)
     }
-    # By module, how many axes more than a single layer's the known arrays inside of it have.
-    stacks: dict[str, set[int]] = {}
+    # By module, along which axes the known arrays inside of it may be stacked.
+    stacks: dict[str, list[set[tuple[int, ...]]]] = {}
+    laid_out: dict[str, Shape] = {}
     for path, single in found.items():
-        for owner in _owners(path) if path in shapes else ():
-            stacks.setdefault(owner, set()).add(len(shapes[path]) - len(single.shape))
+        if path in shapes:
+            embeddings = _embeddings(shapes[path], single.shape)
+            laid_out[path] = _as_stored(
+                path, shapes[path], single, embeddings, _in_several_ways(single.shape, shapes[path])
+            )
+            every = range(len(shapes[path]))
+            stacked = {tuple(a for a in every if a not in own) for own in embeddings}
+            for owner in _owners(path):
+                stacks.setdefault(owner, []).append(stacked)
     for path in shapes.keys() - found.keys():
-        counts = next((stacks[owner] for owner in _owners(path) if owner in stacks), {0})
-        (more,) = counts if len(counts) == 1 else (0,)
-        found[path] = Single(shapes[path][more:])
-    return found
+        beside = next((stacks[owner] for owner in _owners(path) if owner in stacks), [{()}])
+        laid_out[path] = _beside_others(path, shapes[path], beside)
+    return {path: laid_out[path] for path in shapes}
+
+
+def _embeddings(shape: Shape, single: Shape) -> list[tuple[int, ...]]:
+    """All ways in which the axes of a single layer can stand among those of a stack, in their order."""
+    ways = combinations(range(len(shape)), len(single))
+    return [own for own in ways if tuple(shape[axis] for axis in own) == tuple(single)]
+
+
+def _in_several_ways(single: Shape, shape: Shape) -> str:
+    return (
+        f"the layer alone has the shape {tuple(single)}, which the stored shape {tuple(shape)} does not hold "
+        "in exactly one way, so that it is not known which axes are those of the layer. Stack another number "
+        "of layers than there are units; or use a prior without a level of units (`unit=`)"
+    )
+
+
+def _beside_others(path: str, shape: Shape, stacks: list[set[tuple[int, ...]]]) -> Shape:
+    """The layout of an array that no layer knows, which is stacked as the layers beside it are."""
+    common = set.intersection(*stacks)
+    counts = {len(axes) for stacked in stacks for axes in stacked}
+    if len(counts) != 1 or counts == {0}:
+        # Stacked layers and others: the array belongs to the module that holds them all.
+        return shape
+    (more,) = counts
+    leading = tuple(range(more))
+    if common == {leading} or len(shape) - more < 2:
+        single = Single(shape[more:])
+        return _as_stored(path, shape, single, [tuple(range(more, len(shape)))], "")
+    if not summed_axes(path, shape):
+        return shape
+    problem = (
+        f"it is no array of a layer that is known, and along which of the axes of {tuple(shape)} it is "
+        "stacked is not known either. Stack along the first axis (`out_axes=0`), another number of layers "
+        "than there are units, or give it a prior that needs neither, such as Normal"
+    )
+    return LaidOut(shape, None, "the module", problem=problem)
 
 
 def _owners(path: str) -> Iterator[str]:
     """Paths of the modules that an array is in, the innermost first, without the network itself."""
     while path := path.rpartition(".")[0]:
         yield path
-
-
-def _kernels(layer: nnx.Module) -> Iterator[tuple[str, Shape]]:
-    """Shapes of the kernels of an unstacked layer of NNX."""
-    if isinstance(layer, nnx.LinearGeneral) and not layer.batch_axis:
-        yield "kernel", (*layer.in_features, *layer.out_features)
-    elif isinstance(layer, nnx.Linear):
-        yield "kernel", (layer.in_features, layer.out_features)
-    elif isinstance(layer, (nnx.Conv, nnx.ConvTranspose, nnx.Einsum)):
-        yield "kernel", tuple(layer.kernel_shape)
-    elif isinstance(layer, nnx.LoRA):
-        yield "lora_a", tuple(layer.lora_a.shape[-2:])
-        yield "lora_b", tuple(layer.lora_b.shape[-2:])
-
-
-def _summed(layer: linen.Module | nnx.Module, shape: Shape) -> tuple[int, ...] | None:
-    """The axes over which an output sums of an unstacked kernel; None: all but the last."""
-    if isinstance(layer, (linen.Einsum, nnx.Einsum)):
-        return _of_equation(layer.einsum_str, shape)
-    if isinstance(layer, (linen.ConvTranspose, nnx.ConvTranspose)) and layer.transpose_kernel:
-        return _units_first([*range(len(shape) - 2), len(shape) - 1])
-    if isinstance(layer, nnx.LinearGeneral):
-        first, outputs = 0, len(layer.out_features)
-    elif isinstance(layer, linen.DenseGeneral):
-        batch = layer.batch_dims
-        first = len(batch)
-        outputs = len(layer.features) if isinstance(layer.features, (tuple, list)) else 1
-    else:
-        return None
-    return _units_first(range(first, len(shape) - outputs))
-
-
-def _units_first(axes: Iterable[int]) -> tuple[int, ...]:
-    """The last of some axes, which runs over units, and then the others."""
-    *others, last = axes
-    return (last, *others)
-
-
-def _of_equation(equation: str | None, shape: Shape) -> tuple[int, ...] | None:
-    """The axes of the second operand that its equation sums over; None where it does not say."""
-    terms, arrow, output = (equation or "").replace(" ", "").partition("->")
-    kernel = terms.partition(",")[2]
-    if not arrow or len(kernel) != len(shape) or "." in kernel:
-        return None
-    summed = [axis for axis, letter in enumerate(kernel) if letter not in output]
-    return _units_first(summed) if summed else ()

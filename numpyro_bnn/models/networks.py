@@ -16,8 +16,9 @@ from flax import linen, nnx
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.call_order import call_order
-from numpyro_bnn.models.layouts import SeenLayers, laid_out, layers_of_nnx
+from numpyro_bnn.models.layouts import SeenLayers, layouts_of_nnx
 from numpyro_bnn.models.parameters import nest
+from numpyro_bnn.models.stored_axes import Followed, follow, program_of
 from numpyro_bnn.priors.paths import NetworkShapes, Shapes, flatten_params
 
 _NO_STATISTICS = (
@@ -107,7 +108,7 @@ class Linen(Network):
         self.apply_rng = apply_rng
         self.batch_stats = batch_stats
         seen = SeenLayers()
-        collections = self._eval_shape(init_args, init_kwargs, seen)
+        collections, followed = self._eval_shape(init_args, init_kwargs, seen)
         params = collections.pop("params", {})
         if batch_stats is not None:
             self.batch_stats = batch_stats.get("batch_stats", batch_stats)
@@ -121,7 +122,7 @@ class Linen(Network):
             )
         self.own_values = {}
         self._describe(flatten_params(params))
-        self.random_shapes = laid_out(self.random_shapes, seen.found)
+        self.random_shapes = seen.laid_out(self.random_shapes, followed)
         for part in _keys(params):
             if "." in part or part.isdigit():
                 raise ValueError(
@@ -129,7 +130,10 @@ class Linen(Network):
                     "and whole numbers have a meaning in site names; use another name."
                 )
 
-    def _eval_shape(self, args: tuple, kwargs: PyTree, seen: SeenLayers) -> dict[str, Any]:
+    def _eval_shape(
+        self, args: tuple, kwargs: PyTree, seen: SeenLayers
+    ) -> tuple[dict[str, Any], dict[str, Followed | None]]:
+        """Shapes of the variables, and where in each parameter are the axes that its layer has."""
         leaves, structure = jax.tree.flatten((args, kwargs))
         is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
 
@@ -143,7 +147,7 @@ class Linen(Network):
 
         try:
             arrays = [leaf for leaf, a in zip(leaves, is_array) if a]
-            return dict(jax.eval_shape(init, jax.random.key(0), arrays))
+            program, shapes = program_of(init, jax.random.key(0), arrays)
         except TypeError as error:
             if args or kwargs:
                 raise
@@ -154,6 +158,11 @@ class Linen(Network):
             ) from error
         except flax_errors.InvalidRngError as error:
             raise self._needs_stream(error) from error
+        shapes = dict(shapes)
+        marks = jax.tree.unflatten(jax.tree.structure(shapes), range(len(program.outvars)))
+        order = flatten_params(marks.get("params", {}))
+        found = follow(program)
+        return shapes, {path: found[number] for path, number in order.items()}
 
     def _needs_stream(self, error: Exception) -> ValueError:
         return ValueError(
@@ -221,7 +230,7 @@ class NNX(Network):
             _check_statistics(flatten_params(self.statistics), self.own_statistics)
         leaves = flatten_params(self.params)
         self._describe(leaves)
-        self.random_shapes = laid_out(self.random_shapes, layers_of_nnx(module, self.shapes))
+        self.random_shapes = layouts_of_nnx(module, self.random_shapes)
         self.own_values = {
             path: leaf
             for path, leaf in leaves.items()

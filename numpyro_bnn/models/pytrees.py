@@ -15,7 +15,8 @@ from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.models.networks import Network
-from numpyro_bnn.priors.pytree_paths import LaidOut, arrays_of, path_of, with_arrays
+from numpyro_bnn.priors.paths import Shape
+from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis, arrays_of, path_of, with_arrays
 
 # Names of arrays that enter an output once, in whatever class.
 _NOT_SUMMED = ("bias", "scale", "embedding")
@@ -32,10 +33,8 @@ class PyTreeNetwork(Network):
         self.module = _without_dropout(module)
         leaves = arrays_of(self.module)
         self._describe(leaves)
-        summed = dict(_layouts(self.module))
-        self.random_shapes = {
-            path: LaidOut(shape, *summed[path]) for path, shape in self.random_shapes.items()
-        }
+        laid_out = dict(_layouts(self.module))
+        self.random_shapes = {path: laid_out[path] for path in self.random_shapes}
         self.own_values = {
             path: leaf
             for path, leaf in leaves.items()
@@ -72,12 +71,27 @@ def _without_dropout(module: Any) -> Any:
     return eqx.nn.inference_mode(module)
 
 
-def _layouts(module: Any) -> Iterator[tuple[str, tuple[tuple[int, ...] | None, str]]]:
-    """For each array the axes that an output sums over, and the class that holds it."""
+def _layouts(module: Any) -> Iterator[tuple[str, LaidOut]]:
+    """The shape of each array, which knows the axes that an output sums over and the class that holds it."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(module)[0]:
         if hasattr(leaf, "ndim"):
             owner, name = _owner(module, keys)
-            yield path_of(keys), (_summed(owner, name, leaf.ndim), type(owner).__name__)
+            summed = _summed(owner, name, leaf.ndim)
+            units = _grouped_units(owner, summed, leaf.shape)
+            yield path_of(keys), LaidOut(leaf.shape, summed, type(owner).__name__, units)
+
+
+def _grouped_units(owner: Any, summed: tuple[int, ...] | None, shape: Shape) -> Any:
+    """The source units of a convolution in groups of Equinox, each with inputs of its own; else None."""
+    groups = getattr(owner, "groups", 1)
+    if "equinox" not in sys.modules or not summed or groups == 1:
+        return None
+    from equinox import nn
+
+    if not isinstance(owner, (nn.Conv, nn.ConvTranspose)):
+        return None
+    inputs = summed[0]
+    return UnitAxis(inputs - 1, shape[inputs - 1] // groups), UnitAxis(inputs)
 
 
 def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:

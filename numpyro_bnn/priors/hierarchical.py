@@ -27,7 +27,7 @@ from numpyro_bnn.priors.base import Prior, parameter
 from numpyro_bnn.priors.coordinates import Parameterization, Standardized, _known
 from numpyro_bnn.priors.integrated_weights import GammaScaleMixture, drawn_back
 from numpyro_bnn.priors.outer_handlers import outside
-from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, source_axis
+from numpyro_bnn.priors.paths import Shape, Shapes, fan_in, site_name, summed_axes, unit_axes
 from numpyro_bnn.priors.precision_conditionals import UNITS, Array, Child, Level
 
 GroupRule = Literal["array", "layer"] | Callable[[str], str]
@@ -136,8 +136,12 @@ class Hierarchical(Prior):
         A level that is left out has the precision of the level above; without any level, weights are
         Normal(0, W²). The lower the shape number of a level, the more its precisions vary; 0.5 is vague.
         Source units are rows of a dense kernel and input channels of a convolution (automatic relevance
-        determination of inputs); biases, scales and embeddings come from no unit and have no unit level. The
-        weight level is integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
+        determination of inputs); biases, scales and embeddings come from no unit and have no unit level.
+        A layer that reads several axes has a unit for each entry, and precisions of their shape: (rows,
+        columns) of ``DenseGeneral(axis=(-2, -1))``, (heads, features of a head) where attention joins its
+        heads. A convolution in groups has precisions (groups, input channels of a group): (8, 1) where each
+        of eight channels is a group. Positions of a convolution share the precisions of their channels.
+        The weight level is integrated out always: w_ij = τ_i^(-1/2) t, with a₂ degrees of freedom.
 
         :param width: W, in units of the weights: τ^(-1/2) is about W a priori.
         :param group: shape number of the group level.
@@ -195,12 +199,12 @@ class Hierarchical(Prior):
         sizes: dict[str, Shape] = {}
         for (path, shape), divisor in zip(shapes.items(), divisors):
             site, factor = site_name(name, path), divisor / common
-            axis = None if self.unit is None else source_axis(path, shape)
+            units = () if self.unit is None else unit_axes(path, shape)
             sizes[site] = shape
-            if self.unit is None or axis is None:
-                direct.append(Array(site, None, factor, self.weight))
+            if self.unit is None or not units:
+                direct.append(Array(site, (), factor, self.weight))
             else:
-                by_unit.append((Array(site, axis, factor, self.weight), self.unit / 2))
+                by_unit.append((Array(site, units, factor, self.weight), self.unit / 2))
         values: dict[str, jax.Array] = {}
         precision, parent = top.mean, None
         if top.concentration is not None:
@@ -234,7 +238,7 @@ class Hierarchical(Prior):
 
     def divisor(self, path: str, shape: Shape) -> float:
         """The number by which W² is divided for an array; see :meth:`width`."""
-        if not self.scale_by_fan_in or source_axis(path, shape) is None:
+        if not self.scale_by_fan_in or not summed_axes(path, shape):
             return 1.0
         n = fan_in(path, shape)
         a = self.unit if self.weight is None else self.weight
@@ -281,7 +285,7 @@ def _precisions(
 ) -> jax.Array:
     k = level.concentration
     first = level.arrays[0] if level.arrays else None
-    units = () if first is None or first.axis is None else (sizes[first.site][first.axis],)
+    units = () if first is None else first.unit_shape(sizes[first.site])
     relative = level.parent is not None and parameterization == "noncentered"
     if relative and not any(outside(level.site)):
         base = numpyro.sample(

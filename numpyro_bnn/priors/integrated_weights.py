@@ -11,6 +11,7 @@ numbers.
 """
 
 import zlib
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +29,9 @@ class GammaScaleMixture(dist.Distribution):
     """Normal weights whose common precision, or one for each slice, is Gamma distributed.
 
     :param concentration: shape parameter a of the Gamma distribution, a number.
-    :param rate: rate b, of shape () or one for each slice along the axis of `array`.
+    :param rate: rate b, of shape () or one for each unit of `array`.
     :param shape: shape of the weights; all of its axes are event axes.
-    :param array: the axis along which each slice has its own precision, and the factor of the precisions.
+    :param array: the units that have their own precisions, and the factor of the precisions.
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -51,8 +52,7 @@ class GammaScaleMixture(dist.Distribution):
     ) -> None:
         self.concentration = jnp.asarray(concentration)
         self.array = array
-        units = () if array.axis is None else (shape[array.axis],)
-        self.rate = jnp.broadcast_to(rate, units)
+        self.rate = jnp.broadcast_to(rate, array.unit_shape(shape))
         super().__init__(batch_shape=(), event_shape=shape, validate_args=validate_args)
 
     @property
@@ -65,21 +65,15 @@ class GammaScaleMixture(dist.Distribution):
         key_precision, key = jax.random.split(key)
         shape = (*sample_shape, *self.event_shape)
         precision = Gamma(self.concentration, self.rate).sample(key_precision, sample_shape)
-        axes = [self.event_shape[a] if a == self.array.axis else 1 for a in self._axes]
-        spread = precision.reshape((*sample_shape, *axes))
+        if not self.array.units:
+            precision = precision.reshape((*sample_shape, *[1] * len(self.event_shape)))
+        spread = self.array.spread(precision, len(self.event_shape))
         return jax.random.normal(key, shape) / jnp.sqrt(self.array.factor * spread)
-
-    @property
-    def _axes(self) -> range:
-        return range(len(self.event_shape))
 
     def log_prob(self, value: jax.Array) -> jax.Array:
         """Log density of the weights in nats, with their precisions integrated out."""
-        shared = tuple(a - len(self.event_shape) for a in self._axes if a != self.array.axis)
-        count = 1
-        for axis in shared:
-            count *= self.event_shape[axis]
-        square = jnp.sum(value**2, shared)
+        count = prod(self.event_shape) // self.rate.size
+        square = self.array.total(value**2, len(self.event_shape))
         a, factor = self.concentration, self.array.factor
         each = (
             gammaln(a + count / 2)
@@ -87,7 +81,7 @@ class GammaScaleMixture(dist.Distribution):
             + count / 2 * (jnp.log(factor) - jnp.log(2 * jnp.pi) - jnp.log(self.rate))
             - (a + count / 2) * jnp.log1p(factor * square / (2 * self.rate))
         )
-        return each if self.array.axis is None else each.sum(-1)
+        return each.sum(tuple(range(-self.rate.ndim, 0)))
 
 
 def drawn_back(site: str, law: Gamma, weights: list[jax.Array]) -> jax.Array:

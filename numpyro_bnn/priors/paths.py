@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from numpyro_bnn.priors.pytree_paths import LaidOut, arrays_of, is_module
+from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis, arrays_of, is_module
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -81,24 +81,38 @@ def fan_in(path: str, shape: Shape) -> int:
 
 
 def source_axis(path: str, shape: Shape) -> int | None:
-    """The axis of a kernel that runs over the units that its weights come from.
-
-    Rows of a dense kernel, input channels of a convolution (and of the query, key and value
-    projections of attention); None for biases, scales and embeddings, which come from no unit.
+    """The axis, or the last of several, over the units that weights come from; None where there is none.
 
     :param path: dotted path of the array.
     :param shape: its shape, which may know its layout (:class:`LaidOut`).
     """
-    return next(iter(summed_axes(path, shape)), None)
+    return next((unit.axis for unit in reversed(unit_axes(path, shape))), None)
+
+
+def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
+    """The axes of a kernel that run over the units that its weights come from.
+
+    Rows of a dense kernel, all input axes of a layer with several, input channels of a convolution (and of
+    the query, key and value projections of attention), groups and their input channels of one in groups; ()
+    for biases, scales and embeddings, which come from no unit. Where no layer is known it is one axis.
+
+    :param path: dotted path of the array.
+    :param shape: its shape, which may know its layout (:class:`LaidOut`).
+    :raises ValueError: where they are not known.
+    """
+    if isinstance(shape, LaidOut):
+        return shape.unit_axes(path)
+    return tuple(UnitAxis(axis) for axis in summed_axes(path, shape)[:1])
 
 
 def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
     """The axes over which one output of a layer sums, the one that runs over units first.
 
-    Dense and convolution kernels end in an output axis, so these are all axes but the last (kernel size and
-    input channels of a group); the query, key and value projections of an attention layer are
-    (in, heads, head_dim), so it is the first axis. An embedding looks up one row and a bias or scale enters
-    once: none. Where a layer says something else, its shape knows it itself (:class:`LaidOut`).
+    Layers whose class is known say it themselves where it differs from what follows (:class:`LaidOut`). Of
+    other arrays name and shape decide: dense and convolution kernels end in an output axis, so these are all
+    axes but the last (kernel size and input channels of a group); the query, key and value projections of an
+    attention layer are (in, heads, head_dim), so it is the first axis. An embedding looks up one row and a
+    bias or scale enters once: none.
 
     :param path: dotted path of the array.
     :param shape: its shape.

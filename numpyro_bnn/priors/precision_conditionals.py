@@ -15,6 +15,7 @@ Source: R. M. Neal, *Bayesian Learning for Neural Networks* (1996), appendix A.3
 """
 
 from collections.abc import Callable, Container, Mapping
+from math import prod
 from typing import NamedTuple
 
 import jax
@@ -34,32 +35,61 @@ class Array(NamedTuple):
     """An array that a precision governs: w ~ Normal(0, 1 / (factor precision)).
 
     - **site** - name of its site
-    - **axis** - axis along which each slice has its own precision; None for one precision in all
+    - **units** - axes along which each slice has its own precision (-1 is the last), and how many entries
+      that follow one another on each of them share it; () for one precision in all
     - **factor** - precision of the array divided by the precision of the level
     - **df** - degrees of freedom where it is t-distributed; None where Gaussian
     """
 
     site: str
-    axis: int | None = None
+    units: tuple[tuple[int, int], ...] = ()
     factor: float = 1.0
     df: float | None = None
 
     def spread(self, precision: jax.Array, ndim: int) -> jax.Array:
         """A precision of the level for each entry, shaped to broadcast."""
-        if self.axis is None:
+        if not self.units:
             return precision
-        return precision.reshape([-1 if a == self.axis % ndim else 1 for a in range(ndim)])
+        # Axes of the precision are in the order of `units`, those of the array in their own.
+        units = [(axis % ndim, repeats) for axis, repeats in self.units]
+        order = sorted(range(len(units)), key=units.__getitem__)
+        lead = precision.ndim - len(order)
+        spread = precision.transpose([*range(lead), *(lead + i for i in order)])
+        sizes = {units[i][0]: precision.shape[lead + i] for i in order}
+        spread = spread.reshape((*precision.shape[:lead], *(sizes.get(a, 1) for a in range(ndim))))
+        for axis, repeats in units:
+            if repeats > 1:
+                spread = jnp.repeat(spread, repeats, axis=lead + axis)
+        return spread
 
-    def total(self, entries: jax.Array) -> jax.Array:
-        """The sum over the entries that share a precision."""
-        if self.axis is None:
-            return jnp.sum(entries)
-        axis = self.axis % entries.ndim
-        return jnp.sum(entries, [a for a in range(entries.ndim) if a != axis])
+    def total(self, entries: jax.Array, ndim: int | None = None) -> jax.Array:
+        """The sum over the entries that share a precision.
+
+        :param entries: a number for each entry of the array.
+        :param ndim: how many of their last axes are those of the array; default all.
+        """
+        ndim = entries.ndim if ndim is None else ndim
+        lead = entries.ndim - ndim
+        units = {axis % ndim: repeats for axis, repeats in self.units}
+        axes = list(units)
+        others = [a for a in range(lead, entries.ndim) if a - lead not in axes]
+        sums = jnp.sum(entries, others)
+        for i, axis in enumerate(sorted(axes)):
+            if (repeats := units[axis]) > 1:
+                before, after = sums.shape[: lead + i], sums.shape[lead + i + 1 :]
+                sums = sums.reshape((*before, -1, repeats, *after)).sum(lead + i + 1)
+        return sums.transpose([*range(lead), *(lead + sorted(axes).index(axis) for axis in axes)])
+
+    def unit_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the precisions of its units; () for one precision in all.
+
+        :param shape: shape of the array.
+        """
+        return tuple(shape[axis] // repeats for axis, repeats in self.units)
 
     def count(self, weights: jax.Array | jax.ShapeDtypeStruct) -> int:
         """Number of entries that share a precision."""
-        return weights.size if self.axis is None else weights.size // weights.shape[self.axis]
+        return weights.size // prod(self.unit_shape(weights.shape))
 
 
 class Child(NamedTuple):

@@ -5,7 +5,7 @@ shape of such a module says itself over which axes an output sums (:class:`LaidO
 Flax layers that are laid out in another way, such as stacked ones, have such shapes too.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,38 +14,75 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from numpyro_bnn._types import PyTree
 
 
+class UnitAxis(NamedTuple):
+    """An axis of a kernel that runs over the units that its weights come from.
+
+    - **axis** - its number
+    - **repeats** - how many entries that follow one another belong to one unit
+    """
+
+    axis: int
+    repeats: int = 1
+
+
 class LaidOut(tuple[int, ...]):
     """A shape that knows over which of its axes one output of the layer sums.
 
-    - **summed** - these axes, the one that runs over units first; () for a bias or an embedding; None where
+    - **summed** - these axes, one that runs over units first; () for a bias or an embedding; None where
       nothing is known
     - **owner** - name of the class that holds the array, for messages
+    - **units** - the axes over source units, None where they are not known; by default the first of `summed`
+    - **problem** - why something is not known and what to do, for messages
     """
 
     summed: tuple[int, ...] | None
     owner: str
+    units: tuple[UnitAxis, ...] | None
+    problem: str | None
 
     def __new__(
-        cls, shape: tuple[int, ...], summed: tuple[int, ...] | None, owner: str
+        cls,
+        shape: tuple[int, ...],
+        summed: tuple[int, ...] | None,
+        owner: str,
+        units: tuple[UnitAxis, ...] | None = None,
+        problem: str | None = None,
     ) -> "LaidOut":
         made = super().__new__(cls, shape)
-        made.summed, made.owner = summed, owner
+        made.summed, made.owner, made.problem = summed, owner, problem
+        made.units = units
+        if units is None and problem is None and summed is not None:
+            made.units = tuple(UnitAxis(axis) for axis in summed[:1])
         return made
 
     def summed_axes(self, path: str) -> tuple[int, ...]:
-        """The axes over which one output sums, the one over units first; () where it sums none.
+        """The axes over which one output sums, one over units first; () where it sums none.
 
         :param path: path of the array, for the error.
         :raises ValueError: where they are not known.
         """
         if self.summed is None:
-            name = path.rpartition(".")[2]
-            raise ValueError(
-                f"The prior of '{path}' goes by fan-in or source units, and {self.owner} does not say over "
-                f"which axis of the shape {tuple(self)} an output sums. Say it in the class, `input_axes: "
-                f"ClassVar = {{'{name}': 0}}` (() for none), or use a prior that needs no fan-in."
-            )
+            raise self._unknown(path)
         return self.summed
+
+    def unit_axes(self, path: str) -> tuple[UnitAxis, ...]:
+        """The axes over the units that weights come from; () where they come from none.
+
+        :param path: path of the array, for the error.
+        :raises ValueError: where they are not known.
+        """
+        if self.units is None:
+            raise self._unknown(path)
+        return self.units
+
+    def _unknown(self, path: str) -> ValueError:
+        name = path.rpartition(".")[2]
+        problem = self.problem or (
+            f"{self.owner} does not say over which axis of the shape {tuple(self)} an output sums. Say it in "
+            f"the class, `input_axes: ClassVar = {{'{name}': 0}}` (() for none), or use a prior that needs "
+            "no fan-in"
+        )
+        return ValueError(f"The prior of '{path}' goes by fan-in or source units, and {problem}.")
 
 
 def is_module(value: object) -> bool:

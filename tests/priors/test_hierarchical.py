@@ -348,7 +348,7 @@ def test_draws_at_fixed_weights_agree_with_quadrature(shared, check):
     else:
         kernel = jnp.asarray(given["kernel"])
     levels = {
-        "unit": Level("unit", 0.5, None, "group", (Array("w", 0, 1.0, df),)),
+        "unit": Level("unit", 0.5, None, "group", (Array("w", ((0, 1),), 1.0, df),)),
         "group": Level("group", top.concentration, top.rate, None, (), (Child("unit", 0.5),)),
     }
     start = {"w": kernel, "group": jnp.array(1.0), "unit": jnp.ones(4)}

@@ -1,0 +1,282 @@
+"""Fan-in and source units go by the class of a layer and by where its axes are stored, not by names."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+import numpyro_bnn as bnn
+from numpyro_bnn import priors
+from numpyro_bnn.priors.paths import fan_in, source_axis
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+
+def shapes_of(module, *example):
+    """What a prior is given of a network."""
+    asked = {}
+
+    class Spy(priors.Prior):
+        def sample(self, name, shapes):
+            asked.update(shapes)
+            return priors.Normal(1.0).sample(name, shapes)
+
+    def model():
+        bnn.random_module("net", module, Spy(), *example)
+
+    jax.eval_shape(lambda key: numpyro.handlers.seed(model, key)(), jax.random.key(0))
+    return asked
+
+
+def known_of(shapes, path):
+    return fan_in(path, shapes[path]), source_axis(path, shapes[path])
+
+
+class Named(nn.Module):
+    """A network of one layer with a name of its own."""
+
+    layer: functools.partial
+
+    @nn.compact
+    def __call__(self, x):
+        return self.layer()(x)
+
+
+def named(layer, *args, **options):
+    return Named(functools.partial(layer, *args, **options))
+
+
+ROWS = np.ones((2, 4), np.float32)
+SEQUENCE = np.ones((1, 10, 6), np.float32)
+IMAGE = np.ones((1, 5, 4, 6), np.float32)
+
+
+# -- a layer's class decides, not its name ---------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "other"])
+def test_the_name_of_a_layer_whose_class_is_known_does_not_matter(name):
+    conv = named(nn.Conv, 16, (1,), name=name)
+    assert known_of(shapes_of(conv, SEQUENCE), f"{name}.kernel") == (6, 1)
+    transposed = named(nn.ConvTranspose, 16, (3,), name=name)
+    assert known_of(shapes_of(transposed, SEQUENCE), f"{name}.kernel") == (18, 1)
+    joined = named(nn.DenseGeneral, 3, axis=(-2, -1), name=name)
+    assert known_of(shapes_of(joined, SEQUENCE), f"{name}.kernel") == (60, 1)
+    split = named(nn.DenseGeneral, (3, 2), name=name)
+    assert known_of(shapes_of(split, SEQUENCE), f"{name}.kernel") == (6, 0)
+
+
+def test_the_name_of_an_nnx_layer_does_not_matter():
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.value = nnx.Conv(6, 16, (1,), rngs=rngs)
+            self.key = nnx.LinearGeneral((10, 6), 3, axis=(-2, -1), rngs=rngs)
+            self.query = nnx.LinearGeneral(6, (3, 2), rngs=rngs)
+            self.each = nnx.LinearGeneral(6, 3, batch_axis={0: 10}, rngs=rngs)
+
+    shapes = shapes_of(Net(nnx.Rngs(0)))
+    found = {path: known_of(shapes, f"{path}.kernel") for path in ("value", "key", "query", "each")}
+    assert found == {"value": (6, 1), "key": (60, 1), "query": (6, 0), "each": (6, 1)}
+
+
+def test_starts_of_chains_have_the_fan_in_of_the_layer():
+    net = named(nn.Conv, 16, (1,), name="query")
+
+    def model(x):
+        bnn.random_module("net", net, priors.Normal(1.0), x)
+
+    with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as sites:
+        model(SEQUENCE)
+    assert sites["net/query.kernel"]["infer"]["fan_in"] == 6
+
+
+def test_own_layers_go_by_name_where_no_class_is_known():
+    class Own(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            kernel = self.param("kernel", nn.initializers.ones, (6, 3, 2))
+            return jnp.einsum("...i,ihd->...hd", x, kernel)
+
+    shapes = shapes_of(named(Own, name="query"), SEQUENCE)
+    assert known_of(shapes, "query.kernel") == (6, 0)
+
+
+# -- convolutions without shared weights -----------------------------------------------------
+
+
+def test_an_output_of_an_unshared_convolution_sums_its_own_taps_only():
+    assert known_of(shapes_of(nn.ConvLocal(4, (3,)), SEQUENCE), "kernel") == (18, 1)
+    assert known_of(shapes_of(nn.ConvLocal(4, (3, 2)), IMAGE), "kernel") == (36, 2)
+
+
+# -- transposed and stacked kernels ----------------------------------------------------------
+
+
+def transposed(module, change=lambda a: a.T, back=lambda a: a.T):
+    return nn.map_variables(
+        module,
+        "params",
+        trans_in_fn=lambda v: jax.tree.map(change, v),
+        trans_out_fn=lambda v: jax.tree.map(back, v),
+        mutable=True,
+        init=True,
+    )
+
+
+@pytest.mark.parametrize("units", [8, 4])
+def test_a_kernel_that_is_stored_transposed(units):
+    dense = transposed(nn.Dense)(units, use_bias=False)
+    assert known_of(shapes_of(dense, ROWS), "kernel") == (4, 1)
+
+
+def test_a_kernel_that_is_stored_scaled_has_its_axes():
+    dense = transposed(nn.Dense, lambda a: a * 2, lambda a: a / 2)(8, use_bias=False)
+    assert known_of(shapes_of(dense, ROWS), "kernel") == (4, 0)
+
+
+def test_a_kernel_that_cannot_be_followed_is_refused():
+    dense = transposed(nn.Dense, lambda a: a.reshape(4, 8), lambda a: a.reshape(-1))
+    net = dense(8, use_bias=False)
+    assert shapes_of(net, ROWS)["kernel"] == (32,)  # other priors do not ask
+    for prior in (priors.FanIn(), priors.Hierarchical.width(1.0, unit=1.0)):
+        with (
+            numpyro.handlers.seed(rng_seed=0),
+            pytest.raises(ValueError, match=r"\(4, 8\).*\(32,\).*cannot be followed. Store it"),
+        ):
+            bnn.random_module("net", net, prior, ROWS)
+
+
+def test_an_array_of_two_layers_is_laid_out_as_the_first_has_it():
+    class Tied(nn.Module):
+        @nn.compact
+        def pass_through(self, x, units, change):
+            def layer(self):
+                return nn.Dense(units, use_bias=False, name="tied")(x)
+
+            return nn.map_variables(layer, "params", change, change, mutable=True)(self)
+
+        @nn.compact
+        def __call__(self, x):
+            h = self.pass_through(x, 8, lambda v: v)
+            return self.pass_through(h, 4, lambda v: jax.tree.map(jnp.transpose, v))
+
+    shapes = shapes_of(Tied(), ROWS)
+    assert known_of(shapes, "tied.kernel") == (4, 0)
+
+
+def test_a_module_that_stacks_its_own_method():
+    class Lifted(nn.Module):
+        @nn.compact
+        def one(self, x):
+            return x @ self.param("kernel", nn.initializers.ones, (4, 4))
+
+        def __call__(self, x):
+            lift = {"variable_axes": {"params": 1}, "split_rngs": {"params": True}}
+            return nn.vmap(Lifted.one, in_axes=None, axis_size=4, **lift)(self, x)
+
+    assert known_of(shapes_of(Lifted(), ROWS), "kernel") == (4, 0)
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        return jnp.tanh(nn.Dense(4, use_bias=False)(x)), None
+
+
+class Scanned(nn.Module):
+    axis: int
+    length: int = 4
+    block: type = Block
+
+    @nn.compact
+    def __call__(self, x):
+        layers = nn.scan(
+            self.block,
+            variable_axes={"params": self.axis},
+            split_rngs={"params": True},
+            length=self.length,
+        )
+        return layers(name="deep")(x, None)[0]
+
+
+def varies_along(module, path, *example):
+    """The axes along which source units differ, and the shape of their precisions."""
+    prior = priors.Hierarchical.width(1.0, group=1.0, unit=1.0)
+
+    def model():
+        bnn.random_module("net", module, prior, *example)
+
+    with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as sites:
+        model()
+    site = f"net/{path}"
+    weights = np.asarray(sites[site]["value"] / sites[f"{site}.base"]["value"])
+    spread = tuple(a for a in range(weights.ndim) if np.ptp(weights, axis=a).max() > 1e-3)
+    return spread, sites[f"{site}.unit_precision"]["value"].shape
+
+
+@pytest.mark.parametrize(("axis", "unit_axis"), [(0, 1), (1, 0), (2, 0), (-1, 0), (-2, 0)])
+@pytest.mark.parametrize("block", [Block, nn.remat(Block), nn.jit(Block)])
+def test_as_many_stacked_layers_as_inputs(axis, unit_axis, block):
+    for _ in "ab":  # the second time programs of blocks under `nn.jit` are there already
+        shapes = shapes_of(Scanned(axis, 4, block), ROWS)
+        assert known_of(shapes, "deep.Dense_0.kernel") == (4, unit_axis)
+
+
+def test_units_of_stacked_square_layers_vary_along_their_own_axis():
+    assert varies_along(Scanned(1), "deep.Dense_0.kernel", ROWS) == ((0,), (4,))
+
+
+def test_layers_that_were_called_under_jit_before_are_known_and_keep_their_values():
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.jit(nn.Conv)(16, (1,), name="query")(x)
+
+    before = Net().init(jax.random.key(0), SEQUENCE)
+    assert known_of(shapes_of(Net(), SEQUENCE), "query.kernel") == (6, 1)
+    after = Net().init(jax.random.key(0), SEQUENCE)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, after))
+
+
+def stacked_linear(inputs, outputs, layers, axis):
+    make = nnx.split_rngs(splits=layers)(
+        nnx.vmap(lambda r: nnx.Linear(inputs, outputs, rngs=r), in_axes=(0,), out_axes=axis)
+    )
+
+    class Net(nnx.Module):
+        def __init__(self):
+            self.deep = make(nnx.Rngs(0))
+
+    return Net()
+
+
+def test_nnx_layers_that_could_be_stacked_in_several_ways_are_refused_by_unit():
+    shapes = shapes_of(stacked_linear(4, 4, 3, 1))
+    assert known_of(shapes, "deep.kernel") == (4, 0)
+    shapes = shapes_of(stacked_linear(4, 4, 4, 1))
+    assert fan_in("deep.kernel", shapes["deep.kernel"]) == 4  # in whichever way
+    with pytest.raises(ValueError, match=r"\(4, 4\).*\(4, 4, 4\).*exactly one way.*Stack another"):
+        source_axis("deep.kernel", shapes["deep.kernel"])
+    assert known_of(shapes, "deep.bias") == (1, None)
+
+
+def test_own_arrays_of_nnx_modules_that_are_not_stacked_along_the_first_axis_are_refused():
+    class Own(nnx.Module):
+        def __init__(self, rngs):
+            self.layer = nnx.Linear(4, 4, rngs=rngs)
+            self.mix = nnx.Param(jnp.ones((4, 2)))
+
+    class Net(nnx.Module):
+        def __init__(self, axis):
+            make = nnx.vmap(Own, in_axes=(0,), out_axes=axis)
+            self.deep = nnx.split_rngs(splits=3)(make)(nnx.Rngs(0))
+
+    assert known_of(shapes_of(Net(0)), "deep.mix") == (4, 1)
+    shape = shapes_of(Net(1))["deep.mix"]
+    with pytest.raises(ValueError, match=r"deep.mix.*\(4, 3, 2\).*out_axes=0"):
+        fan_in("deep.mix", shape)

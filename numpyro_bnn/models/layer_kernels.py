@@ -46,6 +46,8 @@ def single_array(layer: Any, name: str, shape: Shape, equation: str | None = Non
     :param shape: its shape.
     :param equation: the equation of an ``Einsum`` that gets it in its call.
     """
+    if (axes := declared_axes(layer, name, len(shape))) is not None:
+        return Single(shape, Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1])))
     if name != "kernel":
         return Single(shape)
     if isinstance(layer, (linen.Einsum, nnx.Einsum)):
@@ -57,6 +59,27 @@ def single_array(layer: Any, name: str, shape: Shape, equation: str | None = Non
     return Single(shape, _summed(layer, shape))
 
 
+def declared_axes(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
+    """The axes of an array that outputs sum over, as a class says in ``input_axes``; None where it does not.
+
+    :param owner: what holds the array.
+    :param name: its name there.
+    :param ndim: number of its axes.
+    :raises ValueError: for axes that there are not.
+    """
+    declared = getattr(type(owner), "input_axes", {})
+    if name not in declared:
+        return None
+    axes = declared[name]
+    axes = (axes,) if isinstance(axes, int) else tuple(axes)
+    if not all(isinstance(axis, int) and -ndim <= axis < ndim for axis in axes):
+        raise ValueError(
+            f"random_module: {type(owner).__name__}.input_axes says {declared[name]!r} for '{name}', "
+            f"which has {ndim} axes. Give the number of an axis, several, or () for none."
+        )
+    return tuple(axis % ndim for axis in axes)
+
+
 def _summed(layer: Any, shape: Shape) -> Summed | None:
     last = len(shape) - 1
     taps = tuple(range(last - 1))
@@ -65,11 +88,10 @@ def _summed(layer: Any, shape: Shape) -> Summed | None:
         # The taps of one channel stand together.
         return Summed((last - 1,), (UnitAxis(last - 1, prod(_sequence(layer.kernel_size))),))
     if isinstance(layer, (linen.Conv, nnx.Conv)):
-        units = (UnitAxis(last - 1),)
-        if (groups := layer.feature_group_count) > 1:
-            # A group of outputs has a group of inputs of its own: an input is known by both axes.
-            units = (UnitAxis(last, shape[last] // groups), *units)
-        return Summed((last - 1, *taps), units)
+        groups, channels = layer.feature_group_count, UnitAxis(last - 1)
+        # A group of outputs has a group of inputs of its own: an input is known by both axes.
+        grouped = (UnitAxis(last, shape[last] // groups), channels)
+        return Summed((last - 1, *taps), grouped if groups > 1 else (channels,))
     if isinstance(layer, (linen.ConvTranspose, nnx.ConvTranspose)):
         inputs = last if layer.transpose_kernel else last - 1
         return Summed((inputs, *taps), (UnitAxis(inputs),))

@@ -18,7 +18,7 @@ from flax import linen, nnx
 
 from numpyro_bnn.models.layer_kernels import Single, Summed, kernels_of_nnx, single_array
 from numpyro_bnn.models.stored_axes import Followed, marked
-from numpyro_bnn.priors.paths import Shape, Shapes, summed_axes, unit_axes
+from numpyro_bnn.priors.paths import Shape, Shapes, is_guessed, summed_axes
 from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis
 
 _AS_STORED = (
@@ -115,10 +115,11 @@ def _as_stored(
     """
     if single.problem is not None:
         return LaidOut(shape, None, "the layer", problem=single.problem)
-    axes, units = single.summed or Summed(
-        summed_axes(path, single.shape), unit_axes(path, single.shape)
-    )
-    if not axes and not summed_axes(path, shape):
+    axes = summed_axes(path, single.shape)
+    axes, units = single.summed or Summed(axes, tuple(UnitAxis(axis) for axis in axes[:1]))
+    # Shapes that know nothing go by the name of the array.
+    usual = summed_axes(path, shape)
+    if not axes and not usual:
         return shape
     if not axes:
         return LaidOut(shape, (), "the layer")
@@ -131,8 +132,11 @@ def _as_stored(
         some = min(found).axes if found else None
         return LaidOut(shape, some, "the layer", problem=problem)
     ((axes, units),) = found
-    usual = (summed_axes(path, shape), unit_axes(path, shape))
-    return shape if (axes, units) == usual else LaidOut(shape, axes, "the layer", units)
+    if single.summed is None and is_guessed(path, single.shape):
+        return shape if axes == usual else LaidOut(shape, axes, "the layer", units, guessed=True)
+    as_usual = (axes, units) == (usual, tuple(UnitAxis(axis) for axis in usual[:1]))
+    known_so = as_usual and not is_guessed(path, shape)
+    return shape if known_so else LaidOut(shape, axes, "the layer", units)
 
 
 def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
@@ -162,9 +166,12 @@ def layouts_of_nnx(module: nnx.Module, shapes: Shapes) -> Shapes:
             stacked = {tuple(a for a in every if a not in own) for own in embeddings}
             for owner in _owners(path):
                 stacks.setdefault(owner, []).append(stacked)
+    owners = {".".join(map(str, path)): layer for path, layer in layers}
     for path in shapes.keys() - found.keys():
-        beside = next((stacks[owner] for owner in _owners(path) if owner in stacks), [{()}])
-        laid_out[path] = _beside_others(path, shapes[path], beside)
+        none: list[set[tuple[int, ...]]] = [{()}]
+        beside = next((stacks[owner] for owner in _owners(path) if owner in stacks), none)
+        layer = owners.get(path.rpartition(".")[0])
+        laid_out[path] = _beside_others(path, shapes[path], beside, layer)
     return {path: laid_out[path] for path in shapes}
 
 
@@ -182,18 +189,25 @@ def _in_several_ways(single: Shape, shape: Shape) -> str:
     )
 
 
-def _beside_others(path: str, shape: Shape, stacks: list[set[tuple[int, ...]]]) -> Shape:
+def _beside_others(
+    path: str, shape: Shape, stacks: list[set[tuple[int, ...]]], owner: Any
+) -> Shape:
     """The layout of an array that no layer knows, which is stacked as the layers beside it are."""
+
+    def own(axes: range) -> Shape:
+        name = path.rpartition(".")[2]
+        single = single_array(owner, name, tuple(shape[axis] for axis in axes))
+        return _as_stored(path, shape, single, [tuple(axes)], "")
+
     common = set.intersection(*stacks)
     counts = {len(axes) for stacked in stacks for axes in stacked}
     if len(counts) != 1 or counts == {0}:
         # Stacked layers and others: the array belongs to the module that holds them all.
-        return shape
+        return own(range(len(shape)))
     (more,) = counts
     leading = tuple(range(more))
     if common == {leading} or len(shape) - more < 2:
-        single = Single(shape[more:])
-        return _as_stored(path, shape, single, [tuple(range(more, len(shape)))], "")
+        return own(range(more, len(shape)))
     if not summed_axes(path, shape):
         return shape
     problem = (

@@ -14,6 +14,7 @@ import jax
 from jax.tree_util import FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from numpyro_bnn._types import Array, PyTree
+from numpyro_bnn.models.layer_kernels import declared_axes
 from numpyro_bnn.models.networks import Network
 from numpyro_bnn.priors.paths import Shape
 from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis, arrays_of, path_of, with_arrays
@@ -112,16 +113,8 @@ def _owner(module: Any, keys: tuple[Any, ...]) -> tuple[Any, str]:
 
 def _summed(owner: Any, name: str, ndim: int) -> tuple[int, ...] | None:
     """The axes that an output sums over; None where the class is unknown and does not say."""
-    declared = getattr(type(owner), "input_axes", {})
-    if name in declared:
-        axes = declared[name]
-        axes = (axes,) if isinstance(axes, int) else tuple(axes)
-        if not all(isinstance(axis, int) and -ndim <= axis < ndim for axis in axes):
-            raise ValueError(
-                f"random_module: {type(owner).__name__}.input_axes says {declared[name]!r} for '{name}', "
-                f"which has {ndim} axes. Give the number of an axis, several, or () for none."
-            )
-        return tuple(axis % ndim for axis in axes)
+    if (axes := declared_axes(owner, name, ndim)) is not None:
+        return axes
     if ndim < 2 or name in _NOT_SUMMED:
         return ()
     return _of_equinox(owner, name, ndim)

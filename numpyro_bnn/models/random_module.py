@@ -8,6 +8,7 @@ to the output.
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -24,7 +25,6 @@ from numpyro_bnn.models.pytrees import PyTreeNetwork
 from numpyro_bnn.priors.base import PriorLike, as_prior
 from numpyro_bnn.priors.paths import (
     NetworkShapes,
-    fan_in,
     flatten_params,
     parameter_tree,
     site_name,
@@ -109,11 +109,17 @@ def random_module(
     rows (ready models do so themselves). Its weights are (out, in), which priors by fan-in and by source
     unit know. A class of your own says over which axis its arrays are summed in
     ``input_axes: ClassVar = {"weight": 1}``, which only such priors ask for; -1 is right for stacked layers
-    too. Arrays of whole numbers, and everything else that is no array, stay as they are in the module.
+    too. Modules of Flax may say so as well. Where they do not, their own arrays of two axes count as (inputs,
+    outputs), names that end in ``bias``, ``scale`` or ``embedding`` as arrays that no output sums, and one of
+    three axes and more that is no ``kernel`` is guessed to sum over all axes but the last, with a warning.
+
+    Arrays of whole numbers, and everything else that is no array, stay as they are in the module.
 
     Layers that ``nn.scan`` or ``vmap`` stacked along an axis have the fan-in of one of them, and share the
-    precisions of their arrays and of the units that weights come from. NNX modules are not called here: own
-    parameters of a class count as stacked where all layers of Flax inside of it are.
+    precisions of their arrays and of the units that weights come from. Arrays of linen modules are followed
+    to where they are stored, along whichever axis, transposed or not; an array that several layers share
+    counts as that of the first. NNX modules are not called here: own parameters of a class count as stacked
+    where all layers of Flax inside of it are. What stays unknown is an error of the priors that ask for it.
 
     A network may compute in half precision (``dtype=jnp.bfloat16``). Its outputs are then converted to
     float32, since sums of log densities over rows need more digits.
@@ -227,7 +233,9 @@ class _FanIns(Messenger):
 
     def __init__(self, name: str, shapes: NetworkShapes) -> None:
         self.known = {
-            site_name(name, path): max(shape) if shape.summed is None else fan_in(path, shape)
+            site_name(name, path): max(shape)
+            if shape.summed is None
+            else prod(shape[axis] for axis in shape.summed)
             for path, shape in shapes.items()
             if isinstance(shape, LaidOut) and len(shape) > 1
         }

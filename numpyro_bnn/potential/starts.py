@@ -6,6 +6,7 @@ given the weights, because weights and precisions have no useful joint mode.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn.potential.potential import Potential, Values
 from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.priors.coordinates import parameterize, to_own_coordinates
-from numpyro_bnn.priors.paths import fan_in
+from numpyro_bnn.priors.paths import summed_axes
 from numpyro_bnn.priors.precision_conditionals import prior_means, typical_values
 
 
@@ -150,7 +151,10 @@ def shrink(name: str, value: jax.Array, known: int | None = None) -> jax.Array:
     """
     if "/" not in name or jnp.ndim(value) < 2:
         return value
-    count = fan_in(name.rsplit("/", 1)[1], jnp.shape(value)) if known is None else known
+    if (count := known) is None:
+        # No `fan_in`, which warns of guesses: here the size only has to be about right.
+        shape = jnp.shape(value)
+        count = prod(shape[axis] for axis in summed_axes(name.rsplit("/", 1)[1], shape))
     limit = 1 / jnp.sqrt(count)
     spread = jnp.sqrt(jnp.mean(value**2))
     return value * jnp.minimum(1.0, limit / spread)

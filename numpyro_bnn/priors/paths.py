@@ -3,11 +3,13 @@
 A path is dotted (``"Dense_0.kernel"``); a sample site is the name of the network, a slash and the path.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 import jax
+from numpyro.util import find_stack_level
 
 from numpyro_bnn.priors.pytree_paths import LaidOut, UnitAxis, arrays_of, is_module
 
@@ -60,6 +62,12 @@ AUXILIARY = (
 _SPLIT_PROJECTIONS = ("query", "key", "value")
 
 
+# Ends of the names of arrays that enter an output once, without a sum.
+_ENTER_ONCE = ("bias", "embedding", "scale")
+# Guesses that a warning has named already: every trace of a model calls its prior again.
+_TOLD: set[tuple[str, Shape]] = set()
+
+
 def is_auxiliary(site: str) -> bool:
     """Whether a site belongs to a parameter (its precision, its standardised value, …) and is none itself."""
     return site.rsplit(".", 1)[-1] in AUXILIARY
@@ -77,6 +85,7 @@ def fan_in(path: str, shape: Shape) -> int:
     :param path: dotted path; its last component names the array, the one before the layer.
     :param shape: shape of the array, which may know its layout (:class:`LaidOut`).
     """
+    _warn_of_guess(path, shape)
     return prod(shape[axis] for axis in summed_axes(path, shape))
 
 
@@ -100,6 +109,7 @@ def unit_axes(path: str, shape: Shape) -> tuple[UnitAxis, ...]:
     :param shape: its shape, which may know its layout (:class:`LaidOut`).
     :raises ValueError: where they are not known.
     """
+    _warn_of_guess(path, shape)
     if isinstance(shape, LaidOut):
         return shape.unit_axes(path)
     return tuple(UnitAxis(axis) for axis in summed_axes(path, shape)[:1])
@@ -112,7 +122,7 @@ def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
     other arrays name and shape decide: dense and convolution kernels end in an output axis, so these are all
     axes but the last (kernel size and input channels of a group); the query, key and value projections of an
     attention layer are (in, heads, head_dim), so it is the first axis. An embedding looks up one row and a
-    bias or scale enters once: none.
+    bias or scale enters once: none; names that end so (``pos_embedding``) are such arrays too.
 
     :param path: dotted path of the array.
     :param shape: its shape.
@@ -121,12 +131,36 @@ def summed_axes(path: str, shape: Shape) -> tuple[int, ...]:
     if isinstance(shape, LaidOut):
         return shape.summed_axes(path)
     *layers, leaf = path.split(".")
-    if len(shape) < 2 or leaf in ("bias", "embedding", "scale"):
+    if len(shape) < 2 or leaf.endswith(_ENTER_ONCE):
         return ()
     if len(shape) == 3 and layers and layers[-1] in _SPLIT_PROJECTIONS:
         return (0,)
     last = len(shape) - 2
     return (last, *range(last))
+
+
+def is_guessed(path: str, shape: Shape) -> bool:
+    """Whether nothing tells over which axes of an array an output sums: three or more, under any name.
+
+    Two axes are taken as (inputs, outputs), and a ``kernel`` of more as that of a convolution.
+    """
+    if isinstance(shape, LaidOut):
+        return shape.guessed
+    leaf = path.rpartition(".")[2]
+    return len(shape) > 2 and leaf != "kernel" and not leaf.endswith(_ENTER_ONCE)
+
+
+def _warn_of_guess(path: str, shape: Shape) -> None:
+    if not is_guessed(path, shape) or (path, tuple(shape)) in _TOLD:
+        return
+    _TOLD.add((path, tuple(shape)))
+    axes, name = tuple(sorted(summed_axes(path, shape))), path.rpartition(".")[2]
+    warnings.warn(
+        f"The prior of '{path}' goes by fan-in or source units. That an output sums over the axes {axes} of "
+        f"this own array {tuple(shape)} of a module is a guess. Say it in the class that makes it, "
+        f"`input_axes: ClassVar = {{'{name}': 0}}` (an axis, several, or () for none).",
+        stacklevel=find_stack_level(),
+    )
 
 
 def flatten_params(params: Any) -> dict[str, Any]:

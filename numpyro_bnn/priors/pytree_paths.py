@@ -33,12 +33,14 @@ class LaidOut(tuple[int, ...]):
     - **owner** - name of the class that holds the array, for messages
     - **units** - the axes over source units, None where they are not known; by default the first of `summed`
     - **problem** - why something is not known and what to do, for messages
+    - **guessed** - whether `summed` is a guess, which priors warn of
     """
 
     summed: tuple[int, ...] | None
     owner: str
     units: tuple[UnitAxis, ...] | None
     problem: str | None
+    guessed: bool
 
     def __new__(
         cls,
@@ -47,10 +49,11 @@ class LaidOut(tuple[int, ...]):
         owner: str,
         units: tuple[UnitAxis, ...] | None = None,
         problem: str | None = None,
+        guessed: bool = False,
     ) -> "LaidOut":
         made = super().__new__(cls, shape)
         made.summed, made.owner, made.problem = summed, owner, problem
-        made.units = units
+        made.units, made.guessed = units, guessed
         if units is None and problem is None and summed is not None:
             made.units = tuple(UnitAxis(axis) for axis in summed[:1])
         return made

@@ -1,6 +1,7 @@
 """Fan-in and source units go by the class of a layer and by where its axes are stored, not by names."""
 
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -280,3 +281,58 @@ def test_own_arrays_of_nnx_modules_that_are_not_stacked_along_the_first_axis_are
     shape = shapes_of(Net(1))["deep.mix"]
     with pytest.raises(ValueError, match=r"deep.mix.*\(4, 3, 2\).*out_axes=0"):
         fan_in("deep.mix", shape)
+
+
+# -- own arrays ------------------------------------------------------------------------------
+
+
+class Tokens(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        mixed = self.param("mix", nn.initializers.zeros, (2, 6, 3))
+        return x + self.param("pos_embedding", nn.initializers.zeros, (1, 10, 6)) + mixed.sum()
+
+
+class Declared(Tokens):
+    input_axes: ClassVar = {"mix": 1}
+
+
+class NNXTokens(nnx.Module):
+    input_axes: ClassVar = {"mix": (1,), "rest": ()}
+
+    def __init__(self):
+        self.mix = nnx.Param(jnp.zeros((2, 6, 3)))
+        self.rest = nnx.Param(jnp.zeros((2, 6)))
+
+
+def test_own_arrays_say_what_is_summed_or_a_guess_is_told():
+    shapes = shapes_of(Tokens(), SEQUENCE)
+    assert known_of(shapes, "pos_embedding") == (1, None)
+    with pytest.warns(UserWarning, match=r"'mix'.*\(0, 1\).*\(2, 6, 3\).*guess.*input_axes"):
+        assert fan_in("mix", shapes["mix"]) == 12
+    assert source_axis("mix", shapes["mix"]) == 1  # told once
+    assert known_of(shapes_of(Declared(), SEQUENCE), "mix") == (6, 1)
+    shapes = shapes_of(NNXTokens())
+    assert known_of(shapes, "mix") == (6, 1)
+    assert known_of(shapes, "rest") == (1, None)
+
+
+def test_stacked_own_arrays_are_told_too():
+    shapes = shapes_of(Stacked(Tokens), SEQUENCE)
+    with pytest.warns(UserWarning, match=r"tokens.mix.*\(1, 2\)"):
+        assert known_of(shapes, "tokens.mix") == (12, 2)
+    assert known_of(shapes_of(Stacked(Declared), SEQUENCE), "tokens.mix") == (6, 2)
+
+
+class Stacked(nn.Module):
+    kind: type
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.vmap(
+            self.kind,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=None,
+            axis_size=4,
+        )(name="tokens")(x)

@@ -201,7 +201,8 @@ def pace(method: str, task: Task, rows: int) -> Pace:
     """How long a method runs: trajectories with what they cost beside leapfrogs, or steps of minibatches."""
     budget = task.long if method in (REFERENCE, AXES) else task.gradients
     if method == GIBBS_SGHMC:
-        each = min(SGHMC_BATCH, rows) / rows
+        # Two gradients a step; stored rows are of one, from before a step ended with its own half kick.
+        each = 2 * min(SGHMC_BATCH, rows) / rows
     elif method == SVRG:
         each = 3 * min(SVRG_BATCH, rows) / rows
     else:

@@ -151,7 +151,7 @@ ROWS = {
     """,
     "run": """
         devices identity interrupts kernel_protocol plan starts
-        ladder_results outcome programs refusals
+        continued ladder_results outcome programs refusals
         chain_states
         progress recorder
         course

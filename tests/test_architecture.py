@@ -60,8 +60,8 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
-        entered_plates
-        host_rows units
+        entered_plates units
+        host_rows
         arguments made_up_inputs
         columns not_finite
     """,
@@ -154,7 +154,7 @@ ROWS = {
     """,
     "run": """
         devices identity interrupts kernel_protocol plan starts
-        ladder_results outcome programs refusals
+        continued ladder_results outcome programs refusals
         chain_states
         progress recorder
         course

@@ -227,7 +227,7 @@ def _is_infinite(field: str) -> bool:
 def _column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
     numeric = [bool(_NUMBER.fullmatch(field)) for field in fields]
     if all(numeric):
-        _refuse_rounded(path, name, fields, text)
+        _refuse_merged(path, name, fields, text)
         return pd.Series([float(field) for field in fields], dtype=np.float64)
     if {field.lower() for field in fields} <= {"true", "false"}:
         return pd.Series([field.lower() == "true" for field in fields], dtype=bool)
@@ -241,17 +241,19 @@ def _column(path: Path, name: str, fields: list[str], text: Text) -> pd.Series:
     return pd.Series(fields, dtype=object)
 
 
-def _refuse_rounded(path: Path, name: str, fields: list[str], text: Text) -> None:
-    """Refuse different whole numbers that are the same in double precision."""
-    first: dict[float, tuple[int, str, int]] = {}
+def _refuse_merged(path: Path, name: str, fields: list[str], text: Text) -> None:
+    """Refuse whole numbers that differ and become one: beyond double precision, or codes as 010 beside 10."""
+    first: dict[float, tuple[str, str, int]] = {}
     for number, field in zip(text.numbers, fields):
         if not _WHOLE.fullmatch(field):
             continue
-        value, other, row = first.setdefault(float(field), (int(field), field, number))
-        if int(field) != value:
+        # A sign makes no other name, and -0 is 0.
+        digits = field.lstrip("+-") if float(field) >= 0 else field
+        same, other, row = first.setdefault(float(field), (digits, field, number))
+        if digits != same:
             raise ValueError(
                 f"{path}: column '{name}' has {other} in row {row} and {field} in row {number}, which are "
-                "the same number in double precision. Names of things, such as identifiers, become texts "
+                "the same number (in double precision). Names of things, such as identifiers, become texts "
                 "with a letter before them; or leave the column out with --drop."
             )
 

@@ -155,7 +155,8 @@ def _grade_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m numpyro_bnn grade",
         description="Grade draws of any sampler against a reference posterior that ships with the package. "
-        "Exit status 1 where they differ by more than chance allows.",
+        "Exit status 0 where no difference is seen, 1 where they differ by more than chance allows or where "
+        "it cannot be told, as chains do not agree or draws are too few.",
     )
     parser.add_argument("reference", help="its name, such as rdata; another name lists them all")
     parser.add_argument(
@@ -208,8 +209,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     :param argv: arguments; those of the process where None.
-    :return: exit status: 0, 1 from `grade` for draws that differ, 2 for bad input or output that cannot be
-        written, 130 when interrupted before there are draws.
+    :return: exit status: 0, 1 from `grade` for draws that differ or of which it cannot be told, 2 for bad
+        input or output that cannot be written, 130 when interrupted before there are draws.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     commands = {"compare": _compare, "predict": _predict, "grade": _grade}

@@ -53,6 +53,8 @@ def prepared(
     for label, leaf in named_leaves(model, args, kwargs):
         if isinstance(leaf, np.ndarray):
             check_fits(owner, label, leaf)
+        elif isinstance(leaf, OnHost):
+            leaf.check_fits(owner, label)
     return args, kwargs
 
 

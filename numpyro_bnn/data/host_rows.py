@@ -12,7 +12,7 @@ which takes no memory; ``numpyro.subsample`` replaces it by the rows.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -23,11 +23,16 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.entered_plates import axis_of_plate
+from numpyro_bnn.data.units import check_offset, check_range
 
 # The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
 # Bytes of rows that are read at a time in a pass over all rows.
 _PASS_BYTES = 2**26
+# Data up to this size are read once before a run, where the device has a narrower type of numbers.
+_CHECKED_BYTES = 2**30
+# Rows, from all of the data, that show whether a large offset would take the digits of a column.
+_SOME_ROWS = 1000
 
 
 class RowsOfNumbers(Protocol):
@@ -54,6 +59,9 @@ class OnHost:
     Computations on all rows (a start, an anchor of a control variate, a Metropolis correction) read them
     once from beginning to end, 64 MiB at a time.
 
+    Numbers that the device cannot hold (64 bits become 32) are refused as data in memory are: before the run,
+    in a pass over up to a GiB; of larger data when a step reads them.
+
     :param array: anything with ``shape``, ``dtype`` and rows that can be taken by slices and by
         sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays.
     :raises TypeError: if it lacks one of these, or does not hold numbers.
@@ -74,6 +82,7 @@ class OnHost:
         self.shape = tuple(shape)
         self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(np.dtype(kind)))
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
+        self._checked = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 
     def __reduce__(self) -> tuple[type["OnHost"], tuple]:
@@ -129,7 +138,43 @@ class OnHost:
             # HDF5 requires row numbers in increasing order, in which disks also read fastest.
             ordered, back = np.unique(rows, return_inverse=True)
             values = np.asarray(self.array[ordered])[back]
+        values = np.asarray(values)
+        # The cast below would wrap whole numbers round in silence.
+        check_range(
+            "OnHost", f"a block of {len(rows)} rows of the array of shape {self.shape}", values
+        )
         return np.asarray(values, self.dtype)
+
+    def check_fits(self, owner: str, label: str) -> None:
+        """Refuse numbers that would overflow, become infinite or become equal in the device's number type.
+
+        :param owner: the model, for the error.
+        :param label: name of the argument.
+        :raises ValueError: naming the argument.
+        """
+        if self._checked or np.dtype(self.array.dtype) == self.dtype:
+            return
+        size = self.shape[0]
+        if np.dtype(self.array.dtype).itemsize * int(np.prod(self.shape)) <= _CHECKED_BYTES:
+            self._check_all(owner, label)
+        rows = np.unique(np.linspace(0, size - 1, min(size, _SOME_ROWS)).astype(int))
+        check_offset(owner, label, np.asarray(self.array[rows]))
+        self._checked = True
+
+    def _check_all(self, owner: str, label: str) -> None:
+        ends: list[np.ndarray] = []
+        for begin, values in self.blocks():
+            if values.dtype.kind in "iu":
+                # The error names the smallest and the largest of all.
+                ends += [values.min(), values.max()]
+            else:
+                check_range(owner, label, values, begin)
+        check_range(owner, label, np.asarray(ends, self.array.dtype))
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All rows as they are stored, a block at a time, with the number of the first row of each."""
+        for begin in range(0, self.shape[0], self.rows_a_pass):
+            yield begin, np.asarray(self.array[begin : begin + self.rows_a_pass])
 
     @property
     def rows_a_pass(self) -> int:

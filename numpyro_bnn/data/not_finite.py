@@ -5,21 +5,23 @@ energy is not finite in the end, they are the first thing to name.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
 from numpyro_bnn.data.arguments import named_leaves
+from numpyro_bnn.data.host_rows import OnHost
 
 # Arguments that are named, at most.
 _NAMED = 5
 
 
 def advice_on_data(model: Callable | None, args: tuple, kwargs: Mapping[str, object]) -> str:
-    """What to do about values of the data that are not finite; empty where all are, or for data on the host.
+    """What to do about values of the data that are not finite; empty where all are finite.
 
     :param model: the model, which names its arguments.
-    :param args: its positional arguments.
+    :param args: its positional arguments; data on the host are read, a block at a time.
     :param kwargs: its keyword arguments.
     :return: a sentence for an error, with a blank at its end:
         ``"x has 1 NaN, the first at (3, 1): …. "``.
@@ -27,8 +29,8 @@ def advice_on_data(model: Callable | None, args: tuple, kwargs: Mapping[str, obj
     found = [
         said
         for label, leaf in named_leaves(model, args, kwargs)
-        if isinstance(leaf, (np.ndarray, jax.Array, np.generic, float))
-        and (said := _not_finite(label, np.asarray(leaf)))
+        if isinstance(leaf, (np.ndarray, jax.Array, np.generic, float, OnHost))
+        and (said := _not_finite(label, leaf))
     ]
     if not found:
         return ""
@@ -39,17 +41,25 @@ def advice_on_data(model: Callable | None, args: tuple, kwargs: Mapping[str, obj
     )
 
 
-def _not_finite(label: str, values: np.ndarray) -> str:
+def _not_finite(label: str, data: Any) -> str:
     """How many values of an array are not finite, and where the first one is; empty where all are finite."""
-    if not jax.numpy.issubdtype(values.dtype, np.inexact):
+    blocks = data.blocks() if isinstance(data, OnHost) else [(0, np.asarray(data))]
+    missing = infinite = 0
+    first: tuple[int, ...] | None = None
+    for begin, values in blocks:
+        if not jax.numpy.issubdtype(values.dtype, np.inexact):
+            return ""
+        bad = ~np.isfinite(values)
+        if not bad.any():
+            continue
+        missing += (nans := int(np.isnan(values).sum()))
+        infinite += int(bad.sum()) - nans
+        if first is None:
+            first = tuple(int(i) for i in np.argwhere(bad)[0])
+            first = (first[0] + begin, *first[1:]) if first else first
+    if first is None:
         return ""
-    bad = ~np.isfinite(values)
-    if not bad.any():
-        return ""
-    missing = int(np.isnan(values).sum())
-    infinite = int(bad.sum()) - missing
     parts = [f"{missing} NaN"] if missing else []
     parts += [f"{infinite} infinite value{'s' * (infinite > 1)}"] if infinite else []
-    first = tuple(int(i) for i in np.argwhere(bad)[0])
     at = "" if not first else f", the first at {first[0] if len(first) == 1 else first}"
     return f"{label} has {' and '.join(parts)}{at}"

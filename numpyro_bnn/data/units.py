@@ -245,6 +245,19 @@ def check_fits(owner: str, label: str, values: np.ndarray) -> None:
     :param values: a NumPy array that is to go to the device without standardisation.
     :raises ValueError: naming the array, and its column where it is one.
     """
+    check_range(owner, label, values)
+    check_offset(owner, label, values)
+
+
+def check_range(owner: str, label: str, values: np.ndarray, first: int = 0) -> None:
+    """Refuse numbers that would overflow or become infinite in the device's number type.
+
+    :param owner: the model, for the error.
+    :param label: name of the array.
+    :param values: a NumPy array, or a block of rows of it.
+    :param first: number of the first of these rows.
+    :raises ValueError: naming the array.
+    """
     kind = jax.dtypes.canonicalize_dtype(values.dtype)
     if kind == values.dtype or not values.size:
         return
@@ -264,11 +277,23 @@ def check_fits(owner: str, label: str, values: np.ndarray) -> None:
         over = np.isfinite(values) & np.isinf(values.astype(kind))
     if over.any():
         where = _first(over)
+        shown = (where[0] + first, *where[1:]) if where else where
         raise ValueError(
-            f"{owner}: {label} has the finite value {values[where]:.6g} at index {where}, which "
+            f"{owner}: {label} has the finite value {values[where]:.6g} at index {shown}, which "
             f"{kind.name} turns into infinity. Give it in other units."
         )
-    if not values.ndim:
+
+
+def check_offset(owner: str, label: str, values: np.ndarray) -> None:
+    """Refuse numbers that would become equal in the device's number type, beside a large offset.
+
+    :param owner: the model, for the error.
+    :param label: name of the array.
+    :param values: a NumPy array, or some of its rows from all of it.
+    :raises ValueError: naming the array, and its column where it is one.
+    """
+    kind = jax.dtypes.canonicalize_dtype(values.dtype)
+    if kind == values.dtype or not values.size or values.dtype.kind != "f" or not values.ndim:
         return
     mean, scale, constant = _spread(values, None)
     size = np.abs(mean)

@@ -75,6 +75,11 @@ class ChainStates:
         """Continue from complete states, stacked over chains."""
         self.states = self._split(states)
 
+    def refresh(self) -> None:
+        """Compute again what the states keep of data, at the same positions."""
+        refresh = self.programs.refresh
+        self.states = [refresh(x, s, self.arrays) for x, s in zip(self.states, self._starts)]
+
     def abstract(self) -> PyTree:
         """Shapes and types of the states that `start` gives, stacked over chains."""
         arguments = (self._keys[0], self._starts[0], self.arrays)

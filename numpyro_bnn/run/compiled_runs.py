@@ -25,6 +25,7 @@ from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.chain_states import ChainStates
+from numpyro_bnn.run.continued import check_chains, is_stale, origin_of, remember
 from numpyro_bnn.run.devices import Placement
 from numpyro_bnn.run.identity import Identity, identity_of
 from numpyro_bnn.run.kernel_protocol import after_pilot, is_cold
@@ -90,6 +91,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         check_key("MCMC.run", rng_key, self.num_chains)
         if not is_prng_key(rng_key) and not is_cold(self.sampler, self.num_samples):
             refuse_equal_keys("MCMC.run", rng_key)
+        check_chains(self._warmup_state, self.num_chains)
         identity = self._identity()
         fit = self._see(args, kwargs)
         init_params = starts_for(self.sampler, fit, init_params, self.num_chains)
@@ -196,6 +198,8 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         chain_states = self._chain_states(start, plan, fit, judge is not None)
         # Chains of another process are not in this one's memory, and cannot be checked here.
         shown = self.progress_bar and not self._processes.several
+        # Before the run: arrays may be changed in place while it goes on, or after it.
+        origin = origin_of(self.sampler, self._args, self._kwargs)
         sampling = Sampling(
             kernel=self.sampler,
             sample_field=self._sample_field,
@@ -207,11 +211,13 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             processes=self._processes,
             num_bars=self.num_chains if shown else 0,
             warmed_up=self._warmup_state,
+            stale=is_stale(self._kernel, self._warmup_state, origin),
             judge=judge,
         )
         finished = sampling.run(resumed)
         chain_states.initialise_kernel()
         self._last_state = chain_states.stacked
+        remember(self._last_state, origin)
         self._states = finished.draws
         self._states_flat = None
         suspect = self._find_suspects(self._collection_params["phase"])

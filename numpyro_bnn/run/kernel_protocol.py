@@ -10,6 +10,9 @@
   start may be equal;
 - ``with_pilot(key, args, kwargs)`` - the kernel to run, with settings found by a pilot run, such as the
   number of rungs of a ladder;
+- ``state_for_data(state, args, kwargs)`` - the state with all that it keeps of data computed again, at the
+  same position. NumPyro's ``refresh`` does so where a kernel has that; but it also makes the kernel a block
+  of Gibbs, so kernels that are no such blocks have this method;
 - ``evidence_of(fields)`` - the estimate of the log evidence from its fields, (chain, draw, …) by name.
 """
 
@@ -65,6 +68,28 @@ def after_pilot(
         return kernel
     key = jax.random.fold_in(keys if is_prng_key(keys) else keys[0], _PILOT)
     return kernel.with_pilot(key, args, kwargs)
+
+
+def can_recompute(kernel: MCMCKernel) -> bool:
+    """Whether a kernel can compute again what its states keep of data."""
+    inner = getattr(kernel, "kernel", None)
+    if hasattr(kernel, "state_for_data"):
+        return not isinstance(inner, MCMCKernel) or can_recompute(inner)
+    return type(kernel).refresh is not MCMCKernel.refresh
+
+
+def state_for_data(
+    kernel: MCMCKernel, state: PyTree, args: tuple, kwargs: dict[str, object]
+) -> PyTree:
+    """The state of one chain with all that it keeps of data computed from these arguments.
+
+    :param kernel: a kernel that can (:func:`can_recompute`).
+    :param state: a state of that kernel, made with any data.
+    :param args: arguments of the model.
+    :param kwargs: keyword arguments of the model.
+    """
+    own = getattr(kernel, "state_for_data", kernel.refresh)
+    return own(state, args, kwargs)
 
 
 def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:

@@ -56,6 +56,11 @@ class MCMC(CompiledRuns):
       names it, also later when its draws are used (:attr:`suspect`: number to reason).
     - :meth:`run_until` samples until the averages of predictions are known (:attr:`stopped` says
       why it ended).
+    - A run may continue from the state of a warm-up (`warmup`, `post_warmup_state`) with other data:
+      energies and gradients that the state keeps are computed again, and what the warm-up learned
+      (step size, mass) stays. With the same data the draws are those of one long run, bit for bit. A
+      state must have as many chains as the run. A state that was loaded or changed counts as one of
+      other data. Hashing arrays to compare them takes a second or two a gigabyte.
     - HMC and NUTS also collect energy, acceptance, number of steps and step size of each draw.
     - `init_params` may have a leading axis of one for a single chain, and may give only the
       weights of a hierarchical prior (see :func:`numpyro_bnn.from_params`).
@@ -198,7 +203,8 @@ class MCMC(CompiledRuns):
         :raises ValueError: if HMC or NUTS would run over a model that subsamples, if a value of an
             observed site would count several times or none is observed, if starts lack a site,
             have an unknown one or another shape, if a chain starts where the energy is not
-            finite, or if two chains have the same key.
+            finite, if two chains have the same key, or if the state to continue from is of another
+            number of chains, or of other data and of a kernel that cannot compute it again.
         :raises RuntimeError: if every chain becomes non-finite.
         """
         check_extra_fields(extra_fields)

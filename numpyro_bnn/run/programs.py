@@ -1,7 +1,8 @@
 """The compiled programs behind :class:`numpyro_bnn.MCMC`.
 
 Two programs serve a whole run: `start` initialises the chains, `advance` takes steps and
-writes draws into a buffer that it updates in place. Data are arguments of both, so that a
+writes draws into a buffer that it updates in place. A third, `refresh`, is compiled only for a run that
+continues from a state of other data (:mod:`numpyro_bnn.run.continued`). Data are arguments of both, so that a
 second run, with new data of the same shapes too, compiles nothing; nor does a run of an equal kernel over
 an equal model (:mod:`numpyro_bnn.storage.shared_programs`).
 """
@@ -21,7 +22,7 @@ from numpyro_bnn._checks import is_typed_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.run.devices import DeviceRows, Placement
-from numpyro_bnn.run.kernel_protocol import take_num_warmup
+from numpyro_bnn.run.kernel_protocol import state_for_data, take_num_warmup
 from numpyro_bnn.samplers.fields import uncorrected_block
 from numpyro_bnn.storage.shared_programs import Traced, is_compiled
 
@@ -85,6 +86,7 @@ class Programs:
         )
         self.start = placement.compiled(self.initial, num_chains, traced)
         self._zeros = placement.compiled(self.zeros, num_chains, traced)
+        self.refresh = placement.compiled(self._refresh, num_chains, traced)
         self.advance = placement.compiled(self._advance, num_chains, traced, donate_argnums=1)
 
     @property
@@ -124,6 +126,19 @@ class Programs:
         """Let the kernel learn what its steps need, in the trace that it is called in."""
         if not take_num_warmup(self.kernel, self.num_warmup):
             self._init(_key_of(state), init_params, arrays)
+
+    def _refresh(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> State:
+        """States with all that they keep of data computed again."""
+
+        def one(chain: tuple, arrays: Sequence[DeviceRows]) -> State:
+            state, init_params = chain
+            args, kwargs = Arguments.join(arrays, self.static)
+            self._prepare(state, init_params, arrays)
+            made = state_for_data(self.kernel, state, args, kwargs)
+            # Other types than before would compile `advance` again.
+            return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), made, state)
+
+        return self._map_chains(one, (state, init_params), arrays)
 
     def empty(self, state: State, init_params: PyTree, arrays: Sequence[DeviceRows]) -> Draws:
         """An empty draw buffer, for `size` draws of every chain."""

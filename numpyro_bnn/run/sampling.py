@@ -49,6 +49,7 @@ class Sampling:
     :param processes: the processes that share the run.
     :param num_bars: number of progress bars.
     :param warmed_up: chain states after an earlier warm-up, to continue from; None to start anew.
+    :param stale: whether what those states keep of data is to be computed again.
     :param judge: the stopping rule; None for a run of fixed length.
     """
 
@@ -62,6 +63,7 @@ class Sampling:
     processes: Processes
     num_bars: int
     warmed_up: PyTree
+    stale: bool
     judge: Judge | None
 
     def run(self, resumed: bool) -> Finished:
@@ -120,8 +122,11 @@ class Sampling:
                 return stored[1]
         if self.warmed_up is not None:
             chain_states.continue_from(self.warmed_up._replace(rng_key=self.start.keys))
-            return Progress(0, 0)
-        chain_states.start()
+            if not self.stale:
+                return Progress(0, 0)
+            chain_states.refresh()
+        else:
+            chain_states.start()
         states = chain_states.stacked
         if self.fit is not None and hasattr(states, "potential_energy"):
             check_energy(self.fit, states.potential_energy, getattr(states, self.sample_field))

@@ -28,7 +28,9 @@ class Store(Protocol):
 class StoredArray:
     """Draws of one variable on disk, shaped (chain, draw, …), read when they are indexed.
 
-    ``np.asarray`` reads all of it; ``array[:, a:b]`` reads those draws alone.
+    ``np.asarray`` reads all of it; ``array[:, a:b]`` reads those draws alone. Any index of NumPy gives what
+    it gives of the whole array; all draws are read for those that are not whole numbers and forward slices
+    (and a list of chains).
 
     :param array: the zarr array.
     :param store: the store that holds it.
@@ -56,26 +58,24 @@ class StoredArray:
 
     def __getitem__(self, index: Any) -> np.ndarray:
         index = index if isinstance(index, tuple) else (index,)
-        drawn = index[1] if len(index) > 1 else slice(None)
-        if drawn is Ellipsis or index[0] is Ellipsis or isinstance(drawn, (list, np.ndarray)):
+        if not _reads_a_part(index, self.ndim):
             return self._read(slice(None), ())[index]
-        if isinstance(drawn, (int, np.integer)):
+        chains, drawn, *rest = index
+        if isinstance(drawn, slice):
+            kept: Any = slice(None)
+        else:
             at = range(self.shape[1])[drawn]  # raises IndexError beyond the last
-            return self._read(slice(at, at + 1), ())[:, 0][(index[0], *index[2:])]
+            drawn, kept = slice(at, at + 1), 0
         # A slice of the first axis of a draw can be read alone: files are split along it.
-        third = index[2:3] if len(index) > 2 and isinstance(index[2], slice) else ()
+        third = tuple(rest[:1]) if rest and isinstance(rest[0], slice) else ()
         values = self._read(drawn, third)
-        rest = (slice(None), *index[3:]) if third else index[2:]
-        return values[(index[0], slice(None), *rest)]
+        return values[(chains, kept, *((slice(None), *rest[1:]) if third else rest))]
 
     def _read(self, drawn: slice, more: tuple) -> np.ndarray:
-        if self._first:
-            begin, end, step = drawn.indices(self.shape[1])
-            if step < 1:
-                return self._read(slice(None), more)[:, drawn]
-            drawn = slice(begin + self._first, end + self._first, step)
+        begin, end, step = drawn.indices(self.shape[1])
+        part = slice(begin + self._first, max(begin, end) + self._first, step)
         try:
-            return np.asarray(self._array[(slice(None), drawn, *more)])[self.chains]
+            return np.asarray(self._array[(slice(None), part, *more)])[self.chains]
         except (ValueError, RuntimeError, OSError) as error:
             safe = max(0, self._store.num_sound - self._first)
             advice = f": read them with `array[:, :{safe}]`" if safe else ""
@@ -93,6 +93,31 @@ class StoredArray:
 
     def __repr__(self) -> str:
         return f"StoredArray({self.path}, shape={self.shape}, {self.dtype})"
+
+
+def _reads_a_part(index: tuple, ndim: int) -> bool:
+    """Whether an index surely means the same for some draws read alone; NumPy applies any other to all draws.
+
+    These are whole numbers and slices that go forward, and a list of chains. Truth values are no whole
+    numbers: they mask, or add an axis.
+    """
+    if not 2 <= len(index) <= ndim:
+        return False
+    chains, *rest = index
+    return (_is_plain(chains) or _is_list_of_numbers(chains)) and all(map(_is_plain, rest))
+
+
+def _is_plain(part: Any) -> bool:
+    if isinstance(part, slice):
+        return part.step is None or (_is_plain(part.step) and part.step > 0)
+    return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
+
+
+def _is_list_of_numbers(part: Any) -> bool:
+    if not isinstance(part, (list, np.ndarray)):
+        return False
+    array = np.asarray(part)
+    return array.ndim == 1 and array.dtype.kind in "iu"
 
 
 def read_by_scalar(array: StoredArray) -> np.ndarray:

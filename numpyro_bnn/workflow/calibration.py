@@ -8,6 +8,7 @@ probabilities, and take no predictive distribution function. What is left withou
 statistic and the scores in :mod:`numpyro_bnn.scores.conformal`.
 """
 
+import copy
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -226,6 +227,7 @@ def calibrate(
         distribution, wider where that is wide) or ``"cqr"`` (ends of its central interval moved by one
         number); of classes ``"aps"`` (default) or ``"raps"``, which has shorter sets for many classes.
     :return: an object with ``predict_interval``, or ``predict_set`` and ``predict_proba``, and ``evaluate``.
+        It keeps the posterior as it is now, whatever the estimator is fitted to later.
     :raises ValueError: for training rows, too few rows for the coverage, another method or coverage, or
         targets that do not fit the predictions.
     :raises TypeError: for something that is not fitted.
@@ -275,7 +277,9 @@ def _source_of(fitted: Run | FittedEstimator) -> tuple[Any, Any]:
     if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
         # An estimator predicts in blocks, and takes tables as scikit-learn does.
         held_by(fitted, "draws")
-        return fitted, run_of(fitted)
+        # A copy: another `fit` gives the estimator other draws, to which the threshold does not belong. `fit`
+        # replaces attributes and changes none in place. The run is not copied, as pickle does not keep it.
+        return copy.copy(fitted), run_of(fitted)
     return draws_of(fitted, owner="calibrate"), run_of(fitted)
 
 

@@ -74,6 +74,13 @@ def test_seconds_and_large_numbers_keep_their_digits(read):
     assert read(lines(weight=seconds)).y[1] == 1.7e9 + 60
 
 
+def test_numbers_with_leading_zeros_stay_numbers_where_none_is_written_in_two_ways(read):
+    months = [f"{1 + i % 12:02d}" for i in range(ROWS)]
+    np.testing.assert_array_equal(read(lines(width=months)).x[:13, 0], [*range(1, 13), 1])
+    signs = at(PLAIN, row3="+5", row4="5", row5="-0", row6="0", row7="5.0")
+    np.testing.assert_array_equal(read(lines(width=signs)).x[1:6, 0], [5, 5, 0, 0, 5])
+
+
 def test_few_numbers_with_letters_are_categories(read):
     for levels in (
         ["1st", "2nd", "3rd"],
@@ -178,6 +185,14 @@ BAD = {
     "labels beyond rounding": (
         lambda: lines(weight=[f"{2**53 + i % 2}" for i in range(ROWS)]),
         "'weight' has 9007199254740992 in row 2 and 9007199254740993 in row 3, which are the same",
+    ),
+    "codes that differ in leading zeros": (
+        lambda: lines(width=at(PLAIN, row5="0010", row9="10", row11="+010")),
+        "'width' has 0010 in row 5 and 10 in row 9, which are the same number.*a letter before them",
+    ),
+    "labels that differ in leading zeros": (
+        lambda: lines(weight=[["1", "01"][i % 2] for i in range(ROWS)]),
+        "'weight' has 1 in row 2 and 01 in row 3, which are the same number",
     ),
     "a target beyond rounding": (
         lambda: lines(weight=[f"{10**18 + 128 * (i % 30)}" for i in range(ROWS)]),

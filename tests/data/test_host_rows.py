@@ -15,6 +15,7 @@ from numpyro.infer import HMC
 from numpyro.infer.gibbs import CustomGibbs, Gibbs
 
 import numpyro_bnn as bnn
+from numpyro_bnn.data import host_rows
 from numpyro_bnn.run.course import Course
 from numpyro_bnn.storage.run_identity import digest
 
@@ -172,6 +173,50 @@ def test_the_fingerprint_is_that_of_the_values(files):
 def test_what_has_no_rows_of_numbers_is_refused(bad):
     with pytest.raises(TypeError, match="expected an array of numbers with rows"):
         bnn.OnHost(bad)
+
+
+def test_numbers_that_the_device_cannot_hold_are_refused_as_in_memory():
+    wide = 3_000_000_000 + np.arange(N)
+    late = np.where(np.arange(N) == N - 1, 2**40, np.arange(N))
+    near = 1.7e9 + RNG.integers(0, 100, N)
+    cases = [
+        (wide, "x holds whole numbers from 3000000000 to 3000000052, which do not fit JAX's int32"),
+        (late, "x holds whole numbers from 0 to 1099511627776, which do not fit"),
+        (near, r"x lies around 17000000\d+ and varies by .*, which float32 rounds away"),
+        (np.where(np.arange(N) == 7, 1e39, 1.0), "x has the finite value 1e[+]39 at index .*7"),
+    ]
+    kernel = bnn.SGLD(one_column, step_size=1e-3, batch_size=5)
+    for values, message in cases:
+        for data in (values, bnn.OnHost(values), bnn.OnHost(zarr.array(values))):
+            mcmc = bnn.MCMC(kernel, num_warmup=1, num_samples=2, progress_bar=False)
+            with pytest.raises(ValueError, match=f"one_column: {message}"):
+                mcmc.run(jax.random.key(0), data)
+
+
+def one_column(x):
+    w = numpyro.sample("w", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        rows = numpyro.subsample(x, event_dim=0)
+        numpyro.sample("y", dist.Normal(w, 1.0), obs=1.0 * rows)
+
+
+def test_what_a_large_file_holds_is_checked_as_it_is_read(monkeypatch):
+    """No pass over all rows: a few are looked at, and every block when a step needs it."""
+    monkeypatch.setattr(host_rows, "_CHECKED_BYTES", 0)
+    values = np.zeros(5000, np.int64)
+    values[3] = 2**40
+    source = bnn.OnHost(values)
+    source.check_fits("model", "x")
+    assert source.read(np.array([2])) == 0
+    for rows in (np.array([3]), np.array([7, 3, 1])):
+        with pytest.raises(ValueError, match=r"OnHost.*whole numbers from .* to 1099511627776"):
+            source.read(rows)
+    with pytest.raises(ValueError, match=r"OnHost.*finite value 1e[+]39"):
+        bnn.OnHost(np.array([1.0, 1e39])).read(np.arange(2))
+    # Sorted times: a block of neighbouring rows varies little, all of them enough.
+    times = np.linspace(0.0, 1e6, 5000)
+    bnn.OnHost(times).check_fits("model", "x")
+    bnn.OnHost(times).read(np.arange(4000, 4010))
 
 
 def test_samplers_that_want_all_rows_at_once_are_refused(files):

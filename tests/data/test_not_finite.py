@@ -57,6 +57,18 @@ def test_the_value_is_named_before_other_advice(call):
         function()
 
 
+def test_data_on_the_host_are_looked_at_too(monkeypatch):
+    monkeypatch.setattr(bnn.OnHost, "rows_a_pass", 2)
+    assert advice_on_data(own, (bnn.OnHost(BAD), Y), {}).startswith(
+        "x has 1 NaN, the first at (3, 1): fill them in"
+    )
+    assert advice_on_data(own, (bnn.OnHost(X), bnn.OnHost(np.arange(6))), {}) == ""
+    two = np.where(np.arange(6) > 3, np.inf, np.where(np.arange(6) == 1, np.nan, 0.0))
+    assert "has 1 NaN and 2 infinite values, the first at 1:" in advice_on_data(
+        own, (bnn.OnHost(two),), {}
+    )
+
+
 def test_a_model_that_allows_for_it_is_optimised():
     starts = bnn.optimize(allows, KEY, BAD, Y, num_steps=3, **QUIET)
     assert np.isfinite(starts["w"]).all()

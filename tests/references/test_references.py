@@ -145,6 +145,64 @@ def test_what_is_off_is_told_by_how_much(name):
         assert 1.9 < part.spread < 2.1
 
 
+@pytest.mark.parametrize("factor", [0.0, 0.1, 0.3, 0.7, 1.4, 3.0, 10.0])
+def test_draws_of_another_spread_differ(factor):
+    reference = references.load("rdata")
+    grade = references.grade(drawn(reference, factor=factor), reference)
+    assert grade.outcome == "differs"
+    for part in grade.parts.values():
+        assert part.outcome == "differs"
+        assert part.spread_errors > part.limit
+    assert "differs from the reference" in str(grade)
+
+
+def test_one_scale_of_another_spread_is_named():
+    reference = references.load("rdata")
+    values = drawn(reference)
+    values["noise"] = values["noise"].mean() + 1.5 * (values["noise"] - values["noise"].mean())
+    part = references.grade(values, reference).parts["log scales"]
+    assert part.outcome == "differs"
+    assert part.worst_spread == "noise"
+
+
+def test_narrow_chains_far_from_each_other_cannot_be_told():
+    """Their mean is right, and their spread shows that they disagree."""
+    reference = references.load("rdata")
+    values = drawn(reference, factor=0.05)
+    values["functions"][:2] += 3 * reference.functions.sd
+    values["functions"][2:] -= 3 * reference.functions.sd
+    grade = references.grade({"functions": values["functions"]}, reference)
+    assert grade.outcome == "cannot be told"
+    assert not grade.agrees
+    assert "it cannot be told whether it differs" in str(grade)
+    # As do chains that stand still at different places.
+    still = np.broadcast_to(values["functions"].mean(1, keepdims=True), values["functions"].shape)
+    assert references.grade({"functions": still}, reference).outcome == "cannot be told"
+
+
+@pytest.mark.parametrize("num_draws", [4, 8])
+def test_few_draws_cannot_be_told(num_draws):
+    reference = references.load("rdata")
+    few = {"functions": drawn(reference)["functions"][:, :num_draws]}
+    assert references.grade(few, reference).outcome == "cannot be told"
+
+
+@NAMED
+def test_exact_draws_are_hardly_ever_said_to_differ(name):
+    """Independent draws from those that the reference keeps, which are its law here; chance: 1 in 100."""
+    reference = references.load(name)
+    kept, known = reference.draws, reference.functions
+    sd = np.maximum(kept.std(0), 1e-12)
+    exact = np.broadcast_to(kept.mean(0), known.route_means.shape)
+    errors = np.broadcast_to(sd / 100.0, known.route_errors.shape)
+    law = known._replace(sd=sd, route_means=exact, route_errors=errors)
+    rng = np.random.default_rng(1)
+    for _ in range(5):
+        draws = kept[rng.integers(0, len(kept), (4, 250))]
+        grade = references.grade({"functions": draws}, reference._replace(functions=law))
+        assert grade.outcome == "no difference is seen", str(grade)
+
+
 def test_one_scale_that_is_off_is_named():
     reference = references.load("rdata")
     values = drawn(reference)
@@ -202,4 +260,9 @@ def test_the_command_grades_a_file(tmp_path, capsys):
     assert "no difference is seen" in capsys.readouterr().out
     np.savez(file, **drawn(references.load("rdata"), shift=0.4))
     assert main(["grade", "rdata", str(file)]) == 1
+    np.savez(file, **drawn(references.load("rdata"), factor=0.3))
+    assert main(["grade", "rdata", str(file)]) == 1
+    np.savez(file, **{k: v[:, :4] for k, v in drawn(references.load("rdata")).items()})
+    assert main(["grade", "rdata", str(file)]) == 1
+    assert "cannot be told" in capsys.readouterr().out
     assert main(["grade", "rdata", str(tmp_path / "none.npz")]) == 2

@@ -190,6 +190,23 @@ def test_the_same_rows_serve_another_coverage():
         bnn.calibrate(Known(narrow), *rows, method="cqr").at(0.5)
 
 
+def test_an_estimator_that_is_fitted_again_leaves_its_calibration_as_it_was():
+    """The threshold belongs to the predictions that it was found for."""
+    rng = np.random.default_rng(7)
+    estimator = Known(narrow)
+    calibrated = bnn.calibrate(estimator, *regression_rows(200, rng))
+    new = regression_rows(5, rng)[0]
+    before = calibrated.predict_interval(new)
+    estimator.predictions = lambda x: narrow(x + 100.0)
+    np.testing.assert_array_equal(calibrated.predict_interval(new), before)
+    np.testing.assert_array_equal(
+        calibrated.at(0.5).predict_interval(new),
+        bnn.calibrate(Known(narrow), *regression_rows(200, np.random.default_rng(7)))
+        .at(0.5)
+        .predict_interval(new),
+    )
+
+
 def test_a_row_has_the_same_set_among_any_others():
     rng = np.random.default_rng(6)
     calibrated = bnn.calibrate(Known(overconfident), *class_rows(300, rng))

@@ -104,6 +104,10 @@ class Interleaved(Told, MCMCKernel):
                 '`bnn.parameterize(model, "noncentered")` or "centered", or with `bnn.neal(model)`.'
             )
 
+    def state_for_data(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
+        """The state with all that the inner kernel keeps of data computed again; moves keep nothing."""
+        return self.kernel.refresh(state, model_args, model_kwargs)
+
     def sample(self, state: PyTree, model_args: tuple, model_kwargs: dict | None) -> PyTree:
         """One step of the inner kernel, then each move in order."""
         assert self._sample_fn is not None

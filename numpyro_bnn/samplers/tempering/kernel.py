@@ -277,6 +277,12 @@ class ParallelTempering(Told, MCMCKernel):
             return jax.vmap(lambda s: self.sample(s, model_args, model_kwargs))(state)
         return self._sweep(Potential(self._model, model_args, model_kwargs), state)
 
+    def state_for_data(
+        self, state: TemperingState, model_args: tuple, model_kwargs: dict | None
+    ) -> TemperingState:
+        """The state as it is: every sweep computes all energies again."""
+        return state
+
     def _sweep(self, potential: Potential, state: TemperingState) -> TemperingState:
         rng_key, key_prior, key_trajectories, *key_moves, key_swaps = jax.random.split(
             state.rng_key, 6

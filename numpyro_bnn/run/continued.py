@@ -1,0 +1,157 @@
+"""Runs that continue from a given state: after ``warmup``, or from a ``post_warmup_state``.
+
+A state holds numbers that were computed from data: a potential energy, a gradient, the anchor of a control
+variate. With other data they are wrong, and a Metropolis step or an anchored gradient goes on with them. So
+this file remembers for which data a state was made. States of other data, or of unknown ones, are computed
+again at the same position; a state of the same data is left as it is, and gives the same draws bit for bit.
+"""
+
+import warnings
+import weakref
+from typing import Any, NamedTuple
+
+import jax
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.util import find_stack_level
+
+from numpyro_bnn._checks import is_typed_key
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.run.kernel_protocol import can_recompute
+from numpyro_bnn.storage.run_identity import Facts, describe_all
+
+
+class Origin(NamedTuple):
+    """The posterior that a state belongs to.
+
+    - **target** - the model, or the kernel where it has none
+    - **facts** - description of the arguments, with a hash of each array
+    - **sources** - data on the host, which are too large to be read for a hash: the objects themselves
+    - **known** - whether everything could be described
+    """
+
+    target: object
+    facts: Facts
+    sources: tuple[OnHost, ...]
+    known: bool
+
+    def is_that_of(self, other: "Origin | None") -> bool:
+        """Whether both are certainly the same."""
+        return (
+            other is not None
+            and self.known
+            and other.known
+            and self.target is other.target
+            and self.facts == other.facts
+            and len(self.sources) == len(other.sources)
+            and all(a is b for a, b in zip(self.sources, other.sources))
+        )
+
+
+def origin_of(sampler: MCMCKernel, args: tuple, kwargs: dict[str, Any]) -> Origin:
+    """The posterior of a run. All arrays in memory are read, a second for some gigabytes.
+
+    :param sampler: the kernel.
+    :param args: arguments of its model, as arrays.
+    :param kwargs: keyword arguments of its model.
+    """
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    sources = tuple(leaf for leaf in leaves if isinstance(leaf, OnHost))
+    shown = [repr(leaf) if isinstance(leaf, OnHost) else leaf for leaf in leaves]
+    found = describe_all({"data": shown, "structure": str(structure)})
+    target = getattr(sampler, "model", None) or sampler
+    return Origin(target, found.facts, sources, not found.unknown)
+
+
+class _Remembered(NamedTuple):
+    leaves: tuple[weakref.ref, ...]
+    origin: Origin
+
+
+# States by the identity of their first array. An entry goes away with that array. The random key does not
+# count: users replace it.
+_remembered: dict[int, _Remembered] = {}
+
+
+def _arrays_of(state: PyTree) -> list[Any]:
+    return [
+        leaf
+        for leaf in jax.tree.leaves(_without_key(state))
+        if isinstance(leaf, jax.Array) and not is_typed_key(leaf)
+    ]
+
+
+def _without_key(state: PyTree) -> PyTree:
+    return state._replace(rng_key=None) if hasattr(state, "rng_key") else state
+
+
+def remember(state: PyTree, origin: Origin) -> None:
+    """Remember for which data a state was made, as long as its arrays live.
+
+    :param state: states of all chains at the end of a run.
+    :param origin: the posterior of that run.
+    """
+    arrays = _arrays_of(state)
+    if arrays:
+        place = id(arrays[0])
+        first = weakref.ref(arrays[0], lambda _: _remembered.pop(place, None))
+        others = (weakref.ref(array) for array in arrays[1:])
+        _remembered[place] = _Remembered((first, *others), origin)
+
+
+def remembered(state: PyTree) -> Origin | None:
+    """The posterior that a state was made for; None for one that was changed, loaded or made elsewhere."""
+    arrays = _arrays_of(state)
+    found = _remembered.get(id(arrays[0])) if arrays else None
+    if found is None or len(found.leaves) != len(arrays):
+        return None
+    same = all(known() is array for known, array in zip(found.leaves, arrays))
+    return found.origin if same else None
+
+
+def is_stale(kernel: MCMCKernel, state: PyTree | None, origin: Origin) -> bool:
+    """Whether a run has to compute again what a given state holds of data.
+
+    :param kernel: the kernel that continues.
+    :param state: the state that was given; None for a run that starts anew.
+    :param origin: the posterior of the run.
+    :raises ValueError: for other data, if the kernel cannot compute its state again.
+    """
+    before = None if state is None else remembered(state)
+    if state is None or origin.is_that_of(before):
+        return False
+    if can_recompute(kernel):
+        return True
+    name = type(kernel).__name__
+    if before is not None:
+        raise ValueError(
+            f"MCMC: {name} cannot continue from a state of other data or of another model: the state keeps "
+            "energies of those, and NumPyro has no way to compute them again. Call `run` alone, without "
+            "`warmup` or `post_warmup_state`."
+        )
+    warnings.warn(
+        f"MCMC: it is not known for which data this state of {name} was made, and energies that it keeps "
+        "cannot be computed again. Draws are wrong if the data were others.",
+        stacklevel=find_stack_level(),
+    )
+    return False
+
+
+def check_chains(state: PyTree | None, num_chains: int) -> None:
+    """Refuse a state of another number of chains than the run has.
+
+    :param state: the state that was given; None for a run that starts anew.
+    :param num_chains: number of chains of the run.
+    :raises ValueError: naming both numbers.
+    """
+    key = getattr(state, "rng_key", None)
+    if key is None:
+        return
+    lead = key.shape if is_typed_key(key) else key.shape[:-1]
+    given = lead[0] if lead else 1
+    if given != num_chains:
+        raise ValueError(
+            f"MCMC: the state to continue from (`warmup`, `post_warmup_state`) is of {given} "
+            f"chain{'s' if given != 1 else ''}, and this run has num_chains={num_chains}. Take "
+            f"num_chains={given}, or call `run` without a state."
+        )

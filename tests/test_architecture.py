@@ -60,7 +60,8 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
-        host_rows units
+        number_types units
+        host_rows
         arguments made_up_inputs
         columns not_finite
     """,

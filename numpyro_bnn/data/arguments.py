@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import Array
 from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.data.number_types import native
 from numpyro_bnn.data.units import check_fits
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
@@ -101,7 +102,9 @@ def as_arrays(
 
 
 def _leaf(owner: str, label: str, leaf: Any) -> Any:
-    if isinstance(leaf, (jax.Array, OnHost, np.generic)) or not hasattr(leaf, "__array__"):
+    if isinstance(leaf, np.generic):
+        return native(owner, label, leaf)
+    if isinstance(leaf, (jax.Array, OnHost)) or not hasattr(leaf, "__array__"):
         return leaf
     return as_array(owner, label, leaf)
 
@@ -111,7 +114,10 @@ def as_array(owner: str, label: str, values: None) -> None: ...
 @overload
 def as_array(owner: str, label: str, values: ArrayLike) -> Array: ...
 def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
-    """One argument as an array of numbers: arrays as they are, tables and lists converted.
+    """One argument as an array of numbers: tables and lists converted, arrays as they are.
+
+    Arrays in a byte order that JAX does not take, and wider floats than it has, are converted too
+    (:func:`~numpyro_bnn.data.number_types.native`).
 
     :param owner: the function that was called, for the error.
     :param label: name of the argument.
@@ -144,7 +150,8 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
             f"{owner}: {label} is of type {type(values).__name__}{of}, expected numbers: an array, a "
             f"table of numeric columns, or a list with rows of one length. {_advice(label, values)}"
         )
-    return array
+    made: Array = native(owner, label, array)
+    return made
 
 
 def _advice(label: str, values: Any) -> str:

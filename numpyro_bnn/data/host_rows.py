@@ -22,6 +22,7 @@ import numpy as np
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.number_types import native_type
 
 # The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
 _AHEAD = 16
@@ -54,7 +55,8 @@ class OnHost:
     once from beginning to end, 64 MiB at a time.
 
     :param array: anything with ``shape``, ``dtype`` and rows that can be taken by slices and by
-        sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays.
+        sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays. Rows in another byte
+        order, or of wider floats, are converted as they are read.
     :raises TypeError: if it lacks one of these, or does not hold numbers.
 
     >>> import numpy as np, numpyro_bnn as bnn
@@ -71,7 +73,7 @@ class OnHost:
             )
         self.array = array
         self.shape = tuple(shape)
-        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(np.dtype(kind)))
+        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(native_type(kind)))
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")
 

@@ -12,6 +12,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.columns import about_inputs, fingerprint
 from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.data.number_types import native
 from numpyro_bnn.posterior.fitted import arguments_of, held_by
 from numpyro_bnn.samplers.suspects import suspects_in
 
@@ -39,9 +40,10 @@ class Draws(Mapping[str, Any]):
                 "Draws need arrays with the same two leading axes (chain, draw) for every site, "
                 f"got leading axes {shapes}."
             )
-        self.values_by_site: dict[str, Any] = dict(values)
+        # Files of netCDF-3, for one, hold numbers in a byte order that JAX does not take.
+        self.values_by_site: dict[str, Any] = {n: native("Draws", n, v) for n, v in values.items()}
         self.model = model
-        self.stats: dict[str, Any] = dict(stats or {})
+        self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}
         self.info: dict[str, Any] = dict(info or {})
 
     def __getitem__(self, site: str) -> Any:

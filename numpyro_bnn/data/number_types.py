@@ -36,12 +36,13 @@ def native(owner: str, label: str, values: Any) -> Any:
     with np.errstate(over="ignore"):
         made = values.astype(kind)
     if kind.itemsize < values.dtype.itemsize:
-        over = np.argwhere(np.isinf(made) & np.isfinite(values))
+        given = np.asarray(values)
+        over = np.argwhere(np.isinf(made) & np.isfinite(given))
         if len(over):
             where = tuple(int(i) for i in over[0])
+            at = f" at index {where[0] if len(where) == 1 else where}" if where else ""
             raise ValueError(
-                f"{owner}: {label} has the finite value {values[where]!s} at index "
-                f"{where[0] if len(where) == 1 else where}, which float64 turns into infinity. Give it in "
-                "other units."
+                f"{owner}: {label} has the finite value {given[where]!s}{at}, which float64 turns into "
+                "infinity. Give it in other units."
             )
     return made

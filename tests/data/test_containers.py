@@ -122,6 +122,10 @@ def test_arrays_of_any_byte_order_are_those_of_native_order():
         ValueError, match=r"scaled: x has the finite value 1e\+400 at index 1, which f"
     ):
         as_arrays(scaled, (beyond,), {})
+    with pytest.raises(
+        ValueError, match=r"scaled: scale has the finite value 1e\+400, which float64"
+    ):
+        as_arrays(scaled, (), {"scale": beyond[1]})
     infinite = np.array([1, np.inf, np.nan], np.longdouble)
     np.testing.assert_array_equal(as_arrays(scaled, (infinite,), {})[0][0], [1, np.inf, np.nan])
 

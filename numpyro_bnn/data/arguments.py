@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn._types import Array
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.number_types import native
 from numpyro_bnn.data.units import check_fits
@@ -254,6 +254,48 @@ def _parameters(
         name if names.count(name) == 1 else f"argument {i + 1}" for i, name in enumerate(names)
     ]
     return dict(zip(names, args)) | dict(kwargs)
+
+
+def by_place(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
+) -> dict[int | str, PyTree]:
+    """Arguments of a call by their number or name; inputs that were given by name have the number 0 too.
+
+    :param model: the model, whose signature names its inputs first; None where it is not known.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+    given: dict[int | str, PyTree] = dict(enumerate(args)) | dict(kwargs)
+    if model is None or args or not kwargs:
+        return given
+    try:
+        first = next(iter(inspect.signature(innermost(model)).parameters), None)
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return given
+    if first in given:
+        given[0] = given.pop(first)
+    return given
+
+
+def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]) -> PyTree:
+    """The inputs of a call of a model: its first argument, given by position or by name; None without.
+
+    :param model: the model; None where it is not known.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+    return by_place(model, args, kwargs).get(0)
+
+
+def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
+    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for their columns' names.
+
+    :param given: an argument as it was given.
+    :param arrays: the same argument as arrays.
+    """
+    if isinstance(given, list) and not isinstance(arrays, list):
+        return arrays
+    return jax.tree.map(lambda own, made: own if hasattr(own, "iloc") else made, given, arrays)
 
 
 def named_leaves(

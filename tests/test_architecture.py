@@ -33,7 +33,7 @@ ALLOWED = {
     "approximations": "_checks _types data distributions models posterior potential samplers.sgmcmc storage",
     "diagnostics.fit_check": "_html diagnostics.convergence plots posterior",
     "diagnostics": (
-        "_calls _html _types data diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo "
+        "_calls _html _types diagnostics.convergence diagnostics.fit_check diagnostics.monte_carlo "
         "posterior priors samplers "
         "samplers.tempering storage"
     ),
@@ -60,7 +60,7 @@ ROWS = {
         distribution_functions generalized_inverse_gaussian
     """,
     "data": """
-        entered_plates units
+        entered_plates number_types units
         host_rows
         arguments made_up_inputs
         columns not_finite

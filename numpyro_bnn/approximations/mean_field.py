@@ -25,6 +25,7 @@ from numpyro_bnn.approximations.guides import (
 )
 from numpyro_bnn.approximations.keywords import check_keywords, keyword_options
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
+from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
@@ -165,8 +166,9 @@ def mean_field(
     family = type(fit.guide)
     info: dict[str, Any] = {"kernel": "mean_field" if family is AutoNormal else family.__name__}
     info |= {"elbo": -float(loss), "gradients": member_optimizer.gradients}
-    info |= member_optimizer.about
-    return Draws({name: value[None] for name, value in values.items()}, model, info=info)
+    values = {name: value[None] for name, value in values.items()}
+    info |= about_call(model, args, kwargs, values)
+    return Draws(values, model, info=info)
 
 
 class _Programs:

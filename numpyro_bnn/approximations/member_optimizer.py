@@ -31,7 +31,7 @@ from numpyro_bnn.approximations.members import (
     where_members,
 )
 from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
-from numpyro_bnn.data.columns import about_inputs
+from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -134,7 +134,8 @@ class MemberOptimizer:
         order: Order = "permutation",
         perturb: Callable[[Callable, PyTree], Callable] | None = None,
     ) -> None:
-        self.about = about_inputs(args)
+        # As they were given, with the names of columns.
+        self.given = args, kwargs
         args, kwargs, structure = begin_fit(model, args, kwargs)
         if batch_size is None:
             batch_size = own_batch_size(owner, structure)
@@ -318,6 +319,7 @@ class MemberOptimizer:
         keys = None if key is None else jax.random.split(key, shape)
         program = self.programs.compiled(self.programs.draws)
         facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
-        facts |= self.about | info
+        values = program(kept, keys, self.arrays)
+        facts |= about_call(self.model, *self.given, values) | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}
-        return Draws(program(kept, keys, self.arrays), self.model, stats, facts)
+        return Draws(values, self.model, stats, facts)

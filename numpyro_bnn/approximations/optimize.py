@@ -9,6 +9,7 @@ import optax
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer, TrainingOptions
 from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Potential, Values
@@ -103,4 +104,5 @@ def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object
     program = compiled(judged, Traced(model, arguments.static))
     values, energy = program(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
-    return Draws({name: value[:, None] for name, value in values.items()}, model, stats)
+    values = {name: value[:, None] for name, value in values.items()}
+    return Draws(values, model, stats, about_call(model, args, kwargs, values))

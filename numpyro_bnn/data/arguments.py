@@ -13,8 +13,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn._types import Array
+from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.host_rows import OnHost
+from numpyro_bnn.data.number_types import native
 from numpyro_bnn.data.units import check_fits
 
 _NUMBERS = (bool, int, float, np.number, np.bool_)
@@ -103,7 +104,9 @@ def as_arrays(
 
 
 def _leaf(owner: str, label: str, leaf: Any) -> Any:
-    if isinstance(leaf, (jax.Array, OnHost, np.generic)) or not hasattr(leaf, "__array__"):
+    if isinstance(leaf, np.generic):
+        return native(owner, label, leaf)
+    if isinstance(leaf, (jax.Array, OnHost)) or not hasattr(leaf, "__array__"):
         return leaf
     return as_array(owner, label, leaf)
 
@@ -113,7 +116,10 @@ def as_array(owner: str, label: str, values: None) -> None: ...
 @overload
 def as_array(owner: str, label: str, values: ArrayLike) -> Array: ...
 def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
-    """One argument as an array of numbers: arrays as they are, tables and lists converted.
+    """One argument as an array of numbers: tables and lists converted, arrays as they are.
+
+    Arrays in a byte order that JAX does not take, and wider floats than it has, are converted too
+    (:func:`~numpyro_bnn.data.number_types.native`).
 
     :param owner: the function that was called, for the error.
     :param label: name of the argument.
@@ -146,7 +152,8 @@ def as_array(owner: str, label: str, values: ArrayLike | None) -> Array | None:
             f"{owner}: {label} is of type {type(values).__name__}{of}, expected numbers: an array, a "
             f"table of numeric columns, or a list with rows of one length. {_advice(label, values)}"
         )
-    return array
+    made: Array = native(owner, label, array)
+    return made
 
 
 def _advice(label: str, values: Any) -> str:
@@ -249,6 +256,48 @@ def _parameters(
         name if names.count(name) == 1 else f"argument {i + 1}" for i, name in enumerate(names)
     ]
     return dict(zip(names, args)) | dict(kwargs)
+
+
+def by_place(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
+) -> dict[int | str, PyTree]:
+    """Arguments of a call by their number or name; inputs that were given by name have the number 0 too.
+
+    :param model: the model, whose signature names its inputs first; None where it is not known.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+    given: dict[int | str, PyTree] = dict(enumerate(args)) | dict(kwargs)
+    if model is None or args or not kwargs:
+        return given
+    try:
+        first = next(iter(inspect.signature(innermost(model)).parameters), None)
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return given
+    if first in given:
+        given[0] = given.pop(first)
+    return given
+
+
+def inputs_of_call(model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]) -> PyTree:
+    """The inputs of a call of a model: its first argument, given by position or by name; None without.
+
+    :param model: the model; None where it is not known.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    """
+    return by_place(model, args, kwargs).get(0)
+
+
+def with_tables(given: PyTree, arrays: PyTree) -> PyTree:
+    """Arrays that :func:`as_arrays` made, but tables of pandas as they were given, for their columns' names.
+
+    :param given: an argument as it was given.
+    :param arrays: the same argument as arrays.
+    """
+    if isinstance(given, list) and not isinstance(arrays, list):
+        return arrays
+    return jax.tree.map(lambda own, made: own if hasattr(own, "iloc") else made, given, arrays)
 
 
 def named_leaves(

@@ -4,34 +4,64 @@ Columns of a table in another order would otherwise be mistaken for each other w
 compared by name. Arrays have no names, and their number of columns is compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 import numpy as np
 
 from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_arrays, inputs_of_call
+from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.data.made_up_inputs import noted_inputs
 
-
-def column_names(values: object) -> list[str]:
-    """Names of the columns of a table (of pandas, polars, …), in its order; empty for anything else."""
-    names = getattr(values, "columns", None)
-    return [] if names is None or not hasattr(values, "shape") else [str(name) for name in names]
+# Names of the columns of a table; of several tables by their path in a pytree, such as "['images'][0]".
+Columns: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 
 
-def check_columns(owner: str, label: str, trained: Sequence[str], values: object) -> None:
-    """Refuse a table whose columns are not those of the training data, in their order.
+def column_names(values: PyTree) -> Columns:
+    """Names of the columns of a table (of pandas, polars, …), in its order; empty for anything else.
+
+    :param values: inputs. Of tables inside dictionaries, lists and tuples the names have the path of their
+        table, in a dictionary.
+    """
+    if names := _names_of(values):
+        return names
+    leaves = jax.tree_util.tree_flatten_with_path(values)[0]
+    tables = {
+        jax.tree_util.keystr(path): _names_of(leaf) for path, leaf in leaves if _names_of(leaf)
+    }
+    return tables or []
+
+
+def _names_of(table: Any) -> list[str]:
+    names = getattr(table, "columns", None)
+    return [] if names is None or not hasattr(table, "shape") else [str(name) for name in names]
+
+
+def check_columns(owner: str, label: str, trained: Columns, values: PyTree) -> None:
+    """Refuse tables whose columns are not those of the training data, in their order.
 
     :param owner: the function that was called, for the error.
     :param label: name of the argument.
-    :param trained: names of the columns in training; empty where they had none.
-    :param values: the table or array that is given now.
+    :param trained: names of the columns in training, as :func:`column_names` gave them; empty where they had
+        none.
+    :param values: the table or array that is given now, or a pytree of them.
     :raises ValueError: naming the columns that are missing, unknown or in another position.
     """
-    given = column_names(values)
-    if not len(trained) or not given or given == list(trained):
+    known, given = (
+        names if isinstance(names, Mapping) else {"": names}
+        for names in (trained, column_names(values))
+    )
+    for path in known:
+        if len(known[path]) and len(given.get(path, ())):
+            _check_names(owner, label + path, list(known[path]), list(given[path]))
+
+
+def _check_names(owner: str, label: str, trained: list[str], given: list[str]) -> None:
+    """Refuse columns of one table that are not those of the training data."""
+    if given == trained:
         return
     missing = [name for name in trained if name not in given]
     unknown = [name for name in given if name not in trained]
@@ -49,19 +79,49 @@ def check_columns(owner: str, label: str, trained: Sequence[str], values: object
     )
 
 
-def about_inputs(args: Sequence[PyTree]) -> dict[str, Any]:
-    """What is kept of the training inputs with the draws: ``columns``, where they were a table,
-    ``row_shapes``, the shape of one row of each array, and ``input_ranges``, what inputs like them are made
-    up of (:mod:`numpyro_bnn.data.made_up_inputs`).
+def about_inputs(
+    x: PyTree, columns: Columns = (), draws: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What is kept of the training inputs with the draws: ``columns``, where they were tables,
+    ``row_shapes``, the shape of one row of each array, ``input_ranges``, what inputs like them are made up of
+    (:mod:`numpyro_bnn.data.made_up_inputs`), and ``fitted_rows``, their fingerprint, where a site may have a
+    value for each row.
 
-    :param args: arguments of the model, the inputs first.
+    :param x: the inputs; None where they are not known.
+    :param columns: names of their columns, where the inputs have become arrays since.
+    :param draws: arrays (chain, draw, …) by site.
     """
-    if not args:
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(x) if np.shape(leaf)]
+    if not shapes:
         return {}
-    names = column_names(args[0])
-    shapes = [list(np.shape(leaf)[1:]) for leaf in jax.tree.leaves(args[0]) if np.shape(leaf)]
-    known = {"columns": names, "row_shapes": shapes, "input_ranges": noted_inputs(args[0])}
+    known = {
+        "columns": columns or column_names(x),
+        "row_shapes": [list(shape[1:]) for shape in shapes],
+        "input_ranges": noted_inputs(x),
+    }
+    sizes = {shape[0] for shape in shapes}
+    by_row = any(sizes & set(np.shape(value)[2:]) for value in (draws or {}).values())
+    # Of data on the host there is no fingerprint: it would need a pass over all of them.
+    if by_row and not any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(x)):
+        known["fitted_rows"] = fingerprint(x)
     return {name: value for name, value in known.items() if value}
+
+
+def about_call(
+    model: Callable | None,
+    args: tuple,
+    kwargs: Mapping[str, PyTree],
+    draws: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What :func:`about_inputs` keeps of the inputs in a call of a model.
+
+    :param model: the model.
+    :param args: its positional arguments, as they were given.
+    :param kwargs: its keyword arguments.
+    :param draws: arrays (chain, draw, …) by site.
+    """
+    arrays = inputs_of_call(model, *as_arrays(model, args, kwargs))
+    return about_inputs(arrays, column_names(inputs_of_call(model, args, kwargs)), draws)
 
 
 def fingerprint(values: PyTree) -> str:

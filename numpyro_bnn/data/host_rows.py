@@ -23,6 +23,7 @@ from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.entered_plates import axis_of_plate
+from numpyro_bnn.data.number_types import native_type
 from numpyro_bnn.data.units import check_offset, check_range
 
 # The largest number of minibatches that are read ahead: one for each chain, up to this number of chains.
@@ -63,7 +64,8 @@ class OnHost:
     in a pass over up to a GiB; of larger data when a step reads them.
 
     :param array: anything with ``shape``, ``dtype`` and rows that can be taken by slices and by
-        sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays.
+        sorted arrays of row numbers, such as ``numpy.memmap``, zarr and h5py arrays. Rows in another byte
+        order, or of wider floats, are converted as they are read.
     :raises TypeError: if it lacks one of these, or does not hold numbers.
 
     >>> import numpy as np, numpyro_bnn as bnn
@@ -80,7 +82,7 @@ class OnHost:
             )
         self.array = array
         self.shape = tuple(shape)
-        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(np.dtype(kind)))
+        self.dtype = np.dtype(jax.dtypes.canonicalize_dtype(native_type(kind)))
         self._ahead: OrderedDict[bytes, Future] = OrderedDict()
         self._checked = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="numpyro_bnn rows")

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._calls import shows_call
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
@@ -19,7 +17,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished, targets_of
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
@@ -90,9 +88,7 @@ def diagnose(
             f"diagnose: there are no draws, but {draws.num_chains} chains of {draws.num_draws}. Run the "
             "chains on past their warm-up first."
         )
-    check_columns("diagnose", "x", draws.info.get("columns", []), x)
-    (x,), _ = as_arrays(draws.model, (x,), {})
-    check_row_shapes("diagnose", "x", draws.info, x)
+    x = checked_inputs("diagnose", draws, x)
     weights, predictions = _spaces_of(draws, x, batch_size, site)
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units

@@ -19,9 +19,9 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -268,6 +268,6 @@ def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:
     if x is None and y is not None:
         raise ValueError("to_inference_data: `y` was given without `x`.")
     if x is not None:
-        (x,), _ = as_arrays(draws.model, (x,), {})
+        x = checked_inputs("to_inference_data", draws, x)
     y = None if y is None else targets_of(run, y, "to_inference_data")
     return training_data("to_inference_data", draws.model, run, x, y)

@@ -10,9 +10,10 @@ from numpyro.infer import MCMC as NumPyroMCMC
 from numpyro.infer.mcmc import MCMCKernel
 
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.data.columns import about_inputs, fingerprint
-from numpyro_bnn.data.host_rows import OnHost
-from numpyro_bnn.posterior.fitted import arguments_of, held_by
+from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
+from numpyro_bnn.data.number_types import native
+from numpyro_bnn.posterior.fitted import held_by, inputs_of
 from numpyro_bnn.samplers.suspects import suspects_in
 
 
@@ -39,9 +40,10 @@ class Draws(Mapping[str, Any]):
                 "Draws need arrays with the same two leading axes (chain, draw) for every site, "
                 f"got leading axes {shapes}."
             )
-        self.values_by_site: dict[str, Any] = dict(values)
+        # Files of netCDF-3, for one, hold numbers in a byte order that JAX does not take.
+        self.values_by_site: dict[str, Any] = {n: native("Draws", n, v) for n, v in values.items()}
         self.model = model
-        self.stats: dict[str, Any] = dict(stats or {})
+        self.stats: dict[str, Any] = {n: native("Draws", n, v) for n, v in (stats or {}).items()}
         self.info: dict[str, Any] = dict(info or {})
 
     def __getitem__(self, site: str) -> Any:
@@ -124,10 +126,8 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
         # An MCMC of NumPyro itself records neither.
         about = {name: getattr(run, name, {}) for name in ("left_out", "suspect")}
         info |= {name: dict(chains) for name, chains in about.items() if chains}
-        args, _ = arguments_of(run)
-        columns = getattr(run, "columns", [])
-        info |= about_inputs(args) | ({"columns": list(columns)} if columns else {})
-        info |= _about_rows(args, samples)
+        # An MCMC of NumPyro itself has the tables that it was given, and no names.
+        info |= about_inputs(inputs_of(run, model), getattr(run, "columns", ()), samples)
         return Draws(samples, model or getattr(run.sampler, "model", None), stats, info)
     if isinstance(run, Mapping):
         return Draws(run, model)
@@ -137,14 +137,19 @@ def draws_of(run: Run, model: Callable | None = None, owner: str = "draws_of") -
     )
 
 
-def _about_rows(args: tuple, samples: Mapping[str, Any]) -> dict[str, str]:
-    """``fitted_rows``, the fingerprint of the training inputs, where a site may have a value for each row."""
-    sizes = {np.shape(leaf)[0] for leaf in jax.tree.leaves(args[:1]) if np.shape(leaf)}
-    if not any(sizes & set(np.shape(value)[2:]) for value in samples.values()):
-        return {}
-    if any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(args[:1])):
-        return {}
-    return {"fitted_rows": fingerprint(args[0])}
+def checked_inputs(owner: str, draws: Draws, x: PyTree, label: str = "x") -> PyTree:
+    """Inputs as arrays, after a comparison of their columns with those of the fit.
+
+    :param owner: the function that was called, for errors.
+    :param draws: draws that know what they are of.
+    :param x: the inputs, as they were given.
+    :param label: name of the argument.
+    :raises ValueError: for other columns than the fit had, or another number of them.
+    """
+    check_columns(owner, label, draws.info.get("columns", []), x)
+    (arrays,), _ = as_arrays(draws.model, (x,), {})
+    check_row_shapes(owner, label, draws.info, arrays)
+    return arrays
 
 
 def stats_by_site(stats: Mapping[str, PyTree]) -> dict[str, Array]:

@@ -20,8 +20,7 @@ from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
-from numpyro_bnn.data.columns import check_columns
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.prediction_sites import draws_for, target_of
 from numpyro_bnn.posterior.predictions import VECTOR, Predictor, flat_draws, parameters_of
 from numpyro_bnn.samplers.suspects import warn_of_use
@@ -79,7 +78,7 @@ def export(
     warn_of_use("export", draws.suspect)
     if draws.model is None:
         raise ValueError("export: these draws carry no model. Give `Draws(values, model)`.")
-    check_columns("export", "x", draws.info.get("columns", []), x)
+    checked_inputs("export", draws, x)
     predictive = _predictive(draws, draws.model, x, site)
     program = _compiled(predictive, _specification(draws.model, x), platforms)
     partial = path.with_name(path.name + ".partial")

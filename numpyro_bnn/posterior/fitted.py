@@ -7,7 +7,7 @@ by the custom of scikit-learn, as `draws_` and `mcmc_`; an estimator of classes 
 The functions here and :func:`numpyro_bnn.posterior.draws.draws_of` are the only ones that know this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer import MCMC as NumPyroMCMC
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array
+from numpyro_bnn.data.arguments import as_array, inputs_of_call
 
 
 def held_by(fitted: object, part: str) -> Any:
@@ -48,6 +48,19 @@ def arguments_of(fitted: object) -> tuple[tuple, dict[str, PyTree]]:
     """Arguments and keyword arguments that the model was fitted with; none where they are not kept."""
     run = held_by(fitted, "mcmc") or fitted
     return getattr(run, "_args", None) or (), getattr(run, "_kwargs", None) or {}
+
+
+def inputs_of(fitted: object, model: Callable | None = None) -> PyTree:
+    """The inputs that a run was fitted to, given by position or by name; None where they are not kept.
+
+    :param fitted: a run, or a fitted object.
+    :param model: the model that is called with inputs now, where it is not that of the run: what it calls its
+        inputs are they, where the run's own has another argument first.
+    """
+    run = held_by(fitted, "mcmc") or fitted
+    own = getattr(getattr(run, "sampler", None), "model", None)
+    found = inputs_of_call(model, *arguments_of(fitted))
+    return inputs_of_call(own, *arguments_of(fitted)) if found is None else found
 
 
 def targets_of(fitted: object, y: ArrayLike, owner: str) -> np.ndarray:

@@ -17,11 +17,10 @@ from numpyro_bnn._calls import shows_call
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
-from numpyro_bnn.data.columns import check_columns, check_row_shapes
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.distribution_functions import distribution_function
 from numpyro_bnn.distributions.unwrap import family_of, unmasked
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.prediction_sites import (
     check_same_rows,
@@ -71,7 +70,8 @@ def predict(
     :param model: the model, called as ``model(x)``; None where `samples` carries one.
     :param samples: an ``MCMC`` after `run`, what :func:`numpyro_bnn.fit` returned, a fitted estimator,
         :class:`Draws`, or a mapping of draws by site with leading axes (draw,) or (chain, draw).
-    :param x: inputs, an array or a pytree of arrays with rows first.
+    :param x: inputs, an array, a table or a pytree of them with rows first. Columns of tables are compared by
+        name with those of the fit, however the run was given its inputs: by position, by name, in a pytree.
     :param batch_size: rows at a time.
     :param site: the target, where the model has several sites without draws; or a deterministic
         site with a value for every row, of which there is only the mean.
@@ -108,8 +108,7 @@ def predict_with(
     :raises ValueError: for other columns than the fit had, and as :func:`predict`.
     """
     model: Any = draws.model
-    check_columns("predict", "x", draws.info.get("columns", []), x)
-    check_row_shapes("predict", "x", draws.info, as_arrays(model, (x,), {})[0][0])
+    checked_inputs("predict", draws, x)
     fitted = draws.info.get("fitted_rows")
     return Predictor(model, x, fitted=fitted, others=others, **options)(draws)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of
+from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
@@ -68,12 +68,12 @@ def thin(run: Run, k: int, x: PyTree = None) -> Draws:
 
 
 def _inputs(run: Any) -> Any:
-    args, _ = arguments_of(run)
-    if not args:
+    x = inputs_of(run)
+    if x is None:
         raise ValueError(
             "thin: the inputs of these draws are not known. Give x, inputs like those to be predicted."
         )
-    return args[0]
+    return x
 
 
 def _some_rows(x: PyTree) -> PyTree:

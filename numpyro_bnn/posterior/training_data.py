@@ -6,7 +6,6 @@ is. Predictions at the rows of a fit need all others, such as an offset. Values 
 weights are no data (:func:`~numpyro_bnn.potential.value_sources.given_sites`).
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpyro.handlers import seed, substitute, trace
 
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, innermost, prepared
+from numpyro_bnn.data.arguments import as_array, by_place, innermost, prepared
 from numpyro_bnn.data.host_rows import OnHost
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of
@@ -83,7 +82,7 @@ def training_data(
     """
     known = TrainingData()
     # Of data on the host only the rows that are given are looked at.
-    given = {} if holds_host_rows(run) else _by_place(model, *arguments_of(run))
+    given = {} if holds_host_rows(run) else by_place(model, *arguments_of(run))
     if given:
         known = TrainingData(given.get(0)) if model is None else _data_of(model, given)
     if x is None:
@@ -102,19 +101,6 @@ def holds_host_rows(run: Run | None) -> bool:
     :param run: as :func:`training_data` takes it.
     """
     return any(isinstance(leaf, OnHost) for leaf in jax.tree.leaves(arguments_of(run)))
-
-
-def _by_place(
-    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
-) -> dict[Place, PyTree]:
-    """Arguments by place; inputs that were given by name are in the first place too."""
-    given: dict[Place, PyTree] = dict(enumerate(args))
-    given.update(kwargs)
-    if model is not None and kwargs and not args:
-        first = next(iter(inspect.signature(innermost(model)).parameters), None)
-        if first in given:
-            given[0] = given.pop(first)
-    return given
 
 
 def _place_of_target(owner: str, known: TrainingData, site: str | None) -> Place:

@@ -17,9 +17,11 @@ from numpyro.util import _is_under_jax_transform, is_prng_key
 
 from numpyro_bnn._checks import check_key, is_typed_key, refuse_equal_keys
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.columns import about_inputs, column_names
+from numpyro_bnn.data.arguments import inputs_of_call
+from numpyro_bnn.data.columns import Columns, about_inputs, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import draws_of
+from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
@@ -61,7 +63,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     sampler: MCMCKernel
     left_out: dict[int, str]
     suspect: dict[int, str]
-    columns: list[str]
+    columns: Columns
     stopped: "Stopped | None"
     record: Callable | None
     chunk_size: int | None
@@ -124,7 +126,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         """Trace the model with its data, and refuse what the kernel cannot sample correctly."""
         seen = seen_by(self.sampler, self.model, self.chunk_size is not None, args, kwargs)
         self._args, self._kwargs = seen.args, seen.kwargs
-        self.columns = column_names(args[0]) if args else []
+        self.columns = column_names(inputs_of_call(self.model, args, kwargs))
         return seen.fit
 
     def _identity(self) -> Identity | None:
@@ -146,7 +148,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
             return None
         from numpyro_bnn.run.until import stored_judge
 
-        return stored_judge(self.sampler, start, self._args)
+        return stored_judge(self.sampler, start, inputs_of(self))
 
     def _refuse_parts(self) -> None:
         plan = self._collection_params
@@ -240,9 +242,10 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
     def _note(self, disk: Disk) -> None:
         """Write what is known at the end of a run beside its draws."""
         facts = {"suspect": self.suspect} if self.suspect else {}
-        inputs = about_inputs(self._args) | ({"columns": self.columns} if self.columns else {})
         # A kernel may have a potential energy in place of a model.
-        known = None if self.model is None else known_predictions(draws_of(self))
+        draws = None if self.model is None else draws_of(self)
+        inputs = about_inputs(inputs_of(self), self.columns, draws)
+        known = None if draws is None else known_predictions(draws)
         disk.store.note(inputs=inputs, predictions=known, **facts)
 
     def _find_suspects(self, phase: str | None) -> dict[int, str]:

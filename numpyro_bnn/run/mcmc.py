@@ -14,6 +14,8 @@ from numpyro.util import _is_under_jax_transform
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import refuse_network
+from numpyro_bnn.data.columns import Columns
+from numpyro_bnn.posterior.fitted import inputs_of
 from numpyro_bnn.potential.chunked_likelihood import chunked_kernel
 from numpyro_bnn.potential.structure import explain_tracing
 from numpyro_bnn.run.compiled_runs import CompiledRuns
@@ -156,7 +158,7 @@ class MCMC(CompiledRuns):
         self.chain_method = chain_method
         self.left_out: dict[int, str] = {}
         self.suspect: dict[int, str] = {}
-        self.columns: list[str] = []
+        self.columns: Columns = []
         self.stopped: Stopped | None = None
         self._programs: dict[tuple, Programs] = {}
         self._processes = Processes(self._placement.spans_processes)
@@ -279,7 +281,7 @@ class MCMC(CompiledRuns):
         from numpyro_bnn.run.until import UntilKnown
 
         def judged() -> UntilKnown:
-            fitted = self._args[0] if self._args else None
+            fitted = inputs_of(self)
             return UntilKnown(self.sampler, until, at, max_minutes, fitted, self.columns)
 
         self._begin(rng_key, args, kwargs, tuple(extra_fields), init_params, judged)

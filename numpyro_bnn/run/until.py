@@ -7,7 +7,7 @@ stops at the first good verdict would often stop too early by chance.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._checks import check_positive
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays
-from numpyro_bnn.data.columns import about_inputs, check_columns, check_row_shapes
+from numpyro_bnn.data.columns import Columns, about_inputs, check_columns, check_row_shapes
 from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
@@ -135,13 +135,13 @@ class UntilKnown:
         at: tuple[PyTree, ArrayLike | None] | None,
         max_minutes: float | None,
         fitted: PyTree | None = None,
-        columns: Sequence[str] = (),
+        columns: Columns = (),
     ) -> None:
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
         self.at = _checked_at(kernel.model, at, columns)
         x, self._y = self.at
-        check_row_shapes("run_until", "x of at", about_inputs((fitted,)), x)
+        check_row_shapes("run_until", "x of at", about_inputs(fitted), x)
         self._predictor = Predictor(kernel.model, x, fitted=fitted)
         self._sample_field = kernel.sample_field
         self._limits = limits_of(kernel)
@@ -292,17 +292,17 @@ class UntilKnown:
         return Stopped(self.reason, draws, self.dropped, tuple(self.looks))
 
 
-def stored_judge(kernel: MCMCKernel, start: Start, args: tuple) -> UntilKnown:
+def stored_judge(kernel: MCMCKernel, start: Start, fitted: PyTree) -> UntilKnown:
     """The stopping rule of a stored run.
 
     :param kernel: the kernel of the run.
     :param start: how the run began.
-    :param args: arguments of the model.
+    :param fitted: the training inputs.
     """
     assert start.until is not None
     numbers = dict(start.until)
     minutes = numbers.pop("max_minutes")
-    return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, args[0] if args else None)
+    return UntilKnown(kernel, Tolerance(**numbers), start.at, minutes, fitted)
 
 
 def check_until(until: object, max_minutes: object) -> Tolerance:
@@ -323,7 +323,7 @@ def check_until(until: object, max_minutes: object) -> Tolerance:
     return Tolerance() if until is None else until
 
 
-def _checked_at(model: Callable, at: Any, columns: Sequence[str]) -> tuple[Any, Any]:
+def _checked_at(model: Callable, at: Any, columns: Columns) -> tuple[Any, Any]:
     """Check the inputs and targets at which a run is judged; returned on the host."""
     if at is None:
         raise ValueError(

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_arrays, innermost
+from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.diagnostics.fit_check.calibration import Calibration, of_classes, of_distribution
 from numpyro_bnn.diagnostics.fit_check.loo import LeaveOneOut, leave_one_out
 from numpyro_bnn.diagnostics.fit_check.quantities import of_labels, of_residuals
@@ -17,7 +17,7 @@ from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.fit_check.words import on_weights
 from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
-from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
 from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -158,8 +158,8 @@ def _training_rows(
     index = getattr(x, "index", None) if hasattr(x, "iloc") else None
     if x is not None:
         y = targets_of(run, y, "check_fit")
-        _refuse_others(held_by(run, "mcmc") or run, draws, x, y, site)
-        (x, _), _ = as_arrays(draws.model, (x, None), {})
+        table, x = x, checked_inputs("check_fit", draws, x)
+        _refuse_others(held_by(run, "mcmc") or run, draws, table, y, site)
     data = training_data("check_fit", draws.model, run, x, y, site)
     if data.x is None:
         raise ValueError(

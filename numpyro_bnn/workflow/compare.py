@@ -16,11 +16,11 @@ from numpyro_bnn.approximations.mean_field import mean_field
 from numpyro_bnn.approximations.modes import deep_ensemble, map_estimate
 from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.approximations.sgd_iterates import swag
-from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.arguments import as_arrays, with_tables
 from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import arguments_of, held_by, is_finished
+from numpyro_bnn.posterior.fitted import held_by, inputs_of, is_finished
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.fields import fields_of
@@ -170,7 +170,8 @@ def _data(model: Callable, data: Any) -> Data:
                 f"compare: {names} must have the same positive number of rows, got "
                 f"{sorted(shape[0] if shape else 0 for shape in rows)}. Give a target for every input."
             )
-    return Data(x, y, x_test, y_test)
+    # Names of columns are compared with those of finished runs.
+    return Data(with_tables(parts[0], x), y, with_tables(parts[2], x_test), y_test)
 
 
 def _fitted(
@@ -207,8 +208,7 @@ def _fitted(
 def _check_rows(name: str, run: Any, data: Data) -> None:
     """Refuse a finished run over another number of rows, or other labels, than the other methods have."""
     fitted, given = (
-        [np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)][:1]
-        for x in (arguments_of(run)[0], data.x)
+        [np.shape(leaf)[:1] for leaf in jax.tree.leaves(x)][:1] for x in (inputs_of(run), data.x)
     )
     classes = getattr(run, "classes_", None)
     if classes is not None and list(classes) != list(range(len(classes))):

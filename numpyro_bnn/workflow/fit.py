@@ -19,7 +19,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro_bnn._checks import check_key
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.approximations.optimize import ensemble_of, optimize
-from numpyro_bnn.data.arguments import as_arrays
+from numpyro_bnn.data.arguments import as_arrays, with_tables
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
@@ -150,11 +150,10 @@ def fit(
     key = jax.random.key(0) if key is None else key
     check_key("fit", key)
     _check_until(until, max_minutes, x_test, y_test)
-    table = x
-    (x, y), _ = as_arrays(model, (x, y), {})
-    num_rows = _num_rows(x, y)
-    # A table of pandas keeps the names of its columns, which messages and predictions refer to.
-    x = table if hasattr(table, "iloc") else x
+    (arrays, y), _ = as_arrays(model, (x, y), {})
+    num_rows = _num_rows(arrays, y)
+    # Tables of pandas keep the names of their columns, which messages and predictions refer to.
+    x = with_tables(x, arrays)
     key_split, key_starts, key_run, key_stack = jax.random.split(key, 4)
     train, held = _split(combine, validation, num_rows, key_split)
     x_train, y_train = _rows(x, train), _rows(y, train)

@@ -11,7 +11,7 @@ from numpyro_bnn.approximations.optimize import optimize
 from numpyro_bnn.diagnostics.diagnose import diagnose
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Run
-from numpyro_bnn.posterior.fitted import arguments_of, run_of
+from numpyro_bnn.posterior.fitted import arguments_of, inputs_of, run_of
 from numpyro_bnn.run.mcmc import MCMC
 
 
@@ -57,10 +57,9 @@ def second_opinion(
             "a kernel over the model: kernel=NUTS(model)."
         )
     args, kwargs = arguments_of(run)
-    if x is None and not args:
-        raise ValueError(
-            "second_opinion: the run had no positional arguments to predict at. Give inputs as x."
-        )
+    x = inputs_of(run) if x is None else x
+    if x is None:
+        raise ValueError("second_opinion: the inputs of the run are not known. Give inputs as x.")
     key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
     other = MCMC(
         NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel,
@@ -74,7 +73,7 @@ def second_opinion(
         model, key_start, *args, num_chains=run.num_chains, progress_bar=progress_bar, **kwargs
     )
     other.run(key_run, *args, init_params=starts, **kwargs)
-    return diagnose(run, args[0] if x is None else x, second=other)
+    return diagnose(run, x, second=other)
 
 
 def _higher(sampler: Any) -> float:

@@ -207,18 +207,18 @@ def test_rows_at_which_a_run_is_judged_have_its_columns(table, target):
 
 def test_what_is_compared_of_other_inputs():
     check = partial(check_row_shapes, "predict", "x")
-    about = about_inputs(({"image": np.zeros((9, 8, 8, 1)), "level": np.zeros(9), "n": 3},))
+    about = about_inputs({"image": np.zeros((9, 8, 8, 1)), "level": np.zeros(9), "n": 3})
     assert about == {"row_shapes": [[8, 8, 1], []]}
     check(about, {"image": np.zeros((2, 4, 4, 1)), "level": np.zeros(2), "n": 3})
     check(about, np.zeros((2, 5)))
     check({}, np.zeros((2, 5)))
-    assert about_inputs(()) == {}
+    assert about_inputs(None) == {}
     with pytest.raises(ValueError, match=r"x\['level'\] has 1 column, and the fit had one number"):
         check(about, {"image": np.zeros((2, 8, 8, 1)), "level": np.zeros((2, 1)), "n": 3})
     image = r"x\['image'\] has rows of shape \(8, 1\), and the fit had rows of shape \(8, 8, 1\)"
     with pytest.raises(ValueError, match=image + r".* write `x\['image'\]\[None\]`"):
         check(about, {"image": np.zeros((8, 8, 1)), "level": np.zeros(2), "n": 3})
-    column = about_inputs((np.zeros((9, 1)),))
+    column = about_inputs(np.zeros((9, 1)))
     with pytest.raises(ValueError, match=r"single axis, of 4 numbers, .* 1 column. Write `x\[:, N"):
         check(column, np.zeros(4))
 

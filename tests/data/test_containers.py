@@ -47,6 +47,10 @@ KINDS = {
     "lists": lambda x, y: (x.tolist(), y.tolist()),
     "tensors": lambda x, y: (Tensor(x), Tensor(y)),
     "jax": lambda x, y: (jnp.asarray(x), jnp.asarray(y)),
+    # As files of FITS, IDX and netCDF-3 hold them.
+    "big-endian": lambda x, y: (x.astype(">f4"), y.astype(">f8")),
+    "table of big-endian": lambda x, y: (pd.DataFrame(x.astype(">f4")), pd.Series(y.astype(">f4"))),
+    "extended precision": lambda x, y: (x.astype(np.longdouble), y.astype(np.longdouble)),
 }  # fmt: skip
 MODELS = {
     "own": lambda: own,
@@ -98,6 +102,39 @@ def test_lists_that_are_no_data_stay_constants():
     (weights,), named = as_arrays(model, ([X, Y],), {"y": 3.0})
     assert weights[0] is X
     assert named == {"y": 3.0}
+
+
+def test_arrays_of_any_byte_order_are_those_of_native_order():
+    def scaled(x, y=None, *, scale):
+        raise NotImplementedError
+
+    for kind in (">i2", ">u4", ">f2", ">i8", "<f4", "?"):
+        given = np.array([[0, 1], [2, 3]], kind)
+        args = ({"a": given}, given[0])
+        (x, y), named = as_arrays(scaled, args, {"scale": np.longdouble(2)})
+        for array, expected in ((x["a"], given), (y, given[0])):
+            assert array.dtype == np.dtype(kind).newbyteorder("=")
+            assert array.dtype.isnative
+            np.testing.assert_array_equal(array, expected)
+        assert named["scale"].dtype == np.float64
+    beyond = np.array([1, np.longdouble("1e400")])
+    with pytest.raises(
+        ValueError, match=r"scaled: x has the finite value 1e\+400 at index 1, which f"
+    ):
+        as_arrays(scaled, (beyond,), {})
+    with pytest.raises(
+        ValueError, match=r"scaled: scale has the finite value 1e\+400, which float64"
+    ):
+        as_arrays(scaled, (), {"scale": beyond[1]})
+    infinite = np.array([1, np.inf, np.nan], np.longdouble)
+    np.testing.assert_array_equal(as_arrays(scaled, (infinite,), {})[0][0], [1, np.inf, np.nan])
+
+
+def test_draws_of_any_byte_order_predict():
+    w = np.array([[[1.0, 2.0], [3.0, 4.0]]])
+    draws = bnn.Draws({"w": w.astype(">f8")}, own, {"potential_energy": w[..., 0].astype(">f4")})
+    assert all(value.dtype.isnative for value in (draws["w"], draws.stats["potential_energy"]))
+    np.testing.assert_allclose(bnn.predict(None, draws, X).mean, w @ X.T, rtol=1e-6)
 
 
 BAD = {

@@ -33,6 +33,14 @@ def model(x, y=None):
         numpyro.sample("y", dist.Normal(jnp.tanh(rows @ w), 0.5), obs=target)
 
 
+def floats(x, y=None):
+    """A model of whole numbers too."""
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([FEATURES]).to_event(1))
+    with numpyro.plate("data", N):
+        rows, target = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Normal(rows.astype(float) @ w, 4.0), obs=target.astype(float))
+
+
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
@@ -145,6 +153,17 @@ def test_rows_in_any_order(rows):
     np.testing.assert_array_equal(bnn.OnHost(array).read(rows), X[rows])
     (index,) = array.read
     assert isinstance(index, slice) or (np.diff(index) > 0).all()
+
+
+@pytest.mark.parametrize("kind", [">f4", ">f8", ">i2", "longdouble"])
+def test_files_of_any_byte_order_are_read(kind):
+    x, y = (np.round(8 * values) for values in (X, Y))
+    sources = [bnn.OnHost(values.astype(kind)) for values in (x, y)]
+    assert all(source.dtype.isnative and source.dtype.itemsize <= 4 for source in sources)
+    np.testing.assert_array_equal(sources[0].read(np.array([3, 1])), x[[3, 1]])
+    kernel = bnn.SGLD(floats, step_size=1e-3, batch_size=8)
+    found, expected = (samples(kernel, *data) for data in (sources, (x, y)))
+    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 def test_rows_are_read_once_and_ahead():

@@ -263,9 +263,10 @@ def _field(state: State, name: str, block: int | None) -> Any:
     if not hasattr(state, field):
         # Of a Gibbs sampler: a field that one of its blocks has.
         blocks = getattr(state, "block_states", ())
-        owners = [i for i, own in enumerate(blocks) if hasattr(own, field)]
-        if len(owners) == 1 or block in owners:
-            state = blocks[owners[0] if len(owners) == 1 else block]
+        owners = [i for i, state_of_one in enumerate(blocks) if hasattr(state_of_one, field)]
+        own = owners[0] if len(owners) == 1 else block
+        if own is not None and own in owners:
+            state = blocks[own]
     values = getattr(state, field, None)
     if dot and isinstance(values, dict) and site in values:
         return values[site]

@@ -153,7 +153,7 @@ class _Walk:
             return self._container(name, value)
         if isinstance(value, _PLAIN):
             # A class of one's own may hold more than the number or text.
-            kind = next(k for k in _PLAIN if isinstance(value, k))
+            kind: Any = next(k for k in _PLAIN if isinstance(value, k))
             self.facts[name] = f"{type(value).__qualname__} {_shortened(repr(kind(value)))}"
             return own_attributes(value)
         self._version_of(value)

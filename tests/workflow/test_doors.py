@@ -64,7 +64,7 @@ def compared(run):
 
 
 def saved(run, folder):
-    loaded = bnn.load(bnn.save(run, folder / "run"), bnn.regression(bnn.MLP((2,), 1), PRIOR))
+    loaded = bnn.load(bnn.save(run, folder / "run"), small_run.regression())
     return loaded["net/Dense_0.kernel"]
 
 

@@ -44,7 +44,7 @@ class Interleaved(Told, MCMCKernel):
         if not isinstance(kernel, MCMCKernel) or getattr(kernel, "model", None) is None:
             raise TypeError(f"Interleaved: expected a kernel over a model, got {kernel!r}.")
         _check_kernel(kernel, moves)
-        self.kernel = kernel.as_part() if isinstance(kernel, SGMCMC) else kernel
+        self.kernel: Any = kernel.as_part() if isinstance(kernel, SGMCMC) else kernel
         self.moves = tuple(moves)
         self._sample_fn: Callable | None = None
 

@@ -170,11 +170,14 @@ def other_temperatures_with_shifts(rows):
 
     wide = ((300, 1), (300, 2))
     yield f"T = 0.03 gains {pair(0.03, *wide)} over T = 1 with α = 1 and 2"
-    yield f"T = 0.3 gains {pair(0.3, *wide)}; with 1000 rows T = 0.3"
-    yield f"T = 0.3 gains {pair(0.3, (1000, 0.3), (1000, 1))} with α = 0.3 and 1"
+    middle = ((1000, 0.3), (1000, 1))
+    yield f"T = 0.3 gains {pair(0.3, *wide)}; with 1000 rows, two subsets, T = 0.03"
+    yield f"T = 0.03 gains {pair(0.03, *middle)} and T = 0.3 gains {pair(0.3, *middle)} with α = 0.3 and 1"
     yield f"with 3000 rows {pair(0.3, (3000, 0.3), (3000, 1))}"
     assert all(moved[one].gains[3.0].value < 0 for one in wide)
     yield f"worse, by {pair(3.0, *wide).replace('−', '')} with 300 rows"
+    assert all(moved[one].gains[3.0].is_sure for one in middle)
+    yield f"by {pair(3.0, *middle).replace('−', '')} with 1000 and α = 0.3 and 1"
     yield f"T = 3 gains {pair(3.0, (300, 0.1), (1000, 0.1))} with 300 and 1000 rows"
     yield f"and {moved[3000, 0.1].gains[3.0]} with 3000"
     assert all(v.better for v in moved.values())

@@ -115,7 +115,9 @@ def is_read_on_demand(value: object) -> bool:
 
     A copy of it is the place that it is read from, which may hold other numbers by then.
     """
-    home = home_of(type(value).__module__)
+    module = type(value).__module__
+    # Of a function of Cython the module of its type is no text.
+    home = home_of(module) if isinstance(module, str) else None
     if home is None or home in _IN_MEMORY or isinstance(value, type):
         return False
     return all(hasattr(value, part) for part in ("shape", "dtype", "__getitem__"))

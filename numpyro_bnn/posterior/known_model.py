@@ -53,8 +53,12 @@ def _sum(draw: Mapping[str, np.ndarray]) -> float:
 def _predicted(
     model: Callable, draw: Mapping[str, np.ndarray], x: Any
 ) -> dict[str, dict[str, np.ndarray]]:
-    targets = targets_without_draws(Predictor(model, x).structure, draw)
-    found = {target: Predictor(model, x, site=target)(draw).values for target in targets}
+    predictor = Predictor(model, x)
+    targets = targets_without_draws(predictor.structure, draw)
+    if len(targets) == 1:
+        found = {targets[0]: predictor(draw).values}
+    else:
+        found = {target: Predictor(model, x, site=target)(draw).values for target in targets}
     return {target: {k: v[0, 0] for k, v in values.items()} for target, values in found.items()}
 
 

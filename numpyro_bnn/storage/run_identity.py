@@ -137,9 +137,9 @@ class _Walk:
             if self._for_trace:
                 return self._unknown(name, "is read from the host while a program runs")
             value = value.array
-        elif is_read_on_demand(value) and self._for_trace:
-            return self._unknown(name, "reads its numbers from elsewhere")
         if is_read_on_demand(value):
+            if self._for_trace:
+                return self._unknown(name, "reads its numbers from elsewhere")
             self.facts[name] = digest(value)
             return {}
         if isinstance(value, (np.ndarray, np.generic, jax.Array)):
@@ -147,7 +147,7 @@ class _Walk:
                 return self._unknown(name, "is a value of a trace that has ended")
             if value.dtype == object:
                 return self._container(name, value.ravel().tolist())
-            self.facts[name] = digest(np.asarray(value) if isinstance(value, np.ndarray) else value)
+            self.facts[name] = digest(value)
             return own_attributes(value)
         if isinstance(value, _CONTAINERS):
             return self._container(name, value)

@@ -149,7 +149,7 @@ def _spaces_of(
     weights = {
         name: read_by_scalar(value) if isinstance(value, StoredArray) else np.asarray(value)
         for name, value in draws.items()
-        if is_precision(name) or not is_auxiliary(name)
+        if is_precision(name) or not is_auxiliary(name) or name.rpartition(".")[0] not in draws
     }
     with named_elsewhere():
         return weights, predict(None, draws, x, batch_size=batch_size, site=site)

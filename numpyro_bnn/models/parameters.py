@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from numpyro_bnn._checks import check_whole
 from numpyro_bnn._types import Array, PyTree
-from numpyro_bnn.priors.paths import flatten_params, site_name
+from numpyro_bnn.priors.paths import flatten_params, is_auxiliary, site_name
 from numpyro_bnn.priors.pytree_paths import is_module, with_arrays
 
 
@@ -43,7 +43,9 @@ def to_params(
     weights = {
         site: value
         for site, value in samples.items()
-        if "/" in site and not any(site.startswith(f"{other}.") for other in samples)
+        if "/" in site
+        and not is_auxiliary(site)
+        and not any(site.startswith(f"{other}.") for other in samples)
     }
     networks = {site.split("/", 1)[0] for site in weights}
     if name is None and len(networks) == 1:

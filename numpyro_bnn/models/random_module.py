@@ -24,6 +24,7 @@ from numpyro_bnn.models.pickled_modules import by_name, name_of
 from numpyro_bnn.models.pytrees import PyTreeNetwork
 from numpyro_bnn.priors.base import PriorLike, as_prior
 from numpyro_bnn.priors.paths import (
+    AUXILIARY,
     NetworkShapes,
     flatten_params,
     parameter_tree,
@@ -180,6 +181,12 @@ def network_of(
         )
     if not network.shapes:
         raise ValueError(f"random_module: the module {type(module).__name__} has no parameters.")
+    if taken := [path for path in network.shapes if path.rpartition(".")[2] in AUXILIARY]:
+        raise ValueError(
+            f"random_module: {type(module).__name__} has parameters that are called {taken}. Names that end "
+            f"in one of {list(AUXILIARY)} are for the sites that priors of this package add to a parameter. "
+            "Give these parameters other names in the module."
+        )
     return network
 
 

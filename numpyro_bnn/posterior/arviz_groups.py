@@ -98,7 +98,11 @@ class ArvizGroups:
     ) -> None:
         """Add every site, with axes named within its layer."""
         draws = self.draws
-        kept = {name: v for name, v in draws.items() if base_sites or not name.endswith(".base")}
+        kept = {
+            name: v
+            for name, v in draws.items()
+            if base_sites or not (name.endswith(".base") and name.removesuffix(".base") in draws)
+        }
         classes = None
         if draws.model is not None and x is not None and len(targets) == 1:
             (inputs, *more), named_others = prepared(draws.model, *call_with({0: x, **others}))

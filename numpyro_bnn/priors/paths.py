@@ -69,8 +69,12 @@ _TOLD: set[tuple[str, Shape]] = set()
 
 
 def is_auxiliary(site: str) -> bool:
-    """Whether a site belongs to a parameter (its precision, its standardised value, …) and is none itself."""
-    return site.rsplit(".", 1)[-1] in AUXILIARY
+    """Whether a site belongs to a parameter (its precision, its standardised value, …) and is none itself.
+
+    No parameter of a network has such a name; a site that a model calls ``"precision"`` belongs to nothing.
+    """
+    owner, _, leaf = site.rpartition(".")
+    return bool(owner) and leaf in AUXILIARY
 
 
 def parameter_tree(shapes: Shapes) -> str:

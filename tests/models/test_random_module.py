@@ -278,16 +278,6 @@ def test_the_values_of_an_nnx_module_serve_where_the_prior_leaves_it_fixed(x):
     np.testing.assert_allclose(draw["f"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_parameter_may_have_the_name_of_an_accompanying_site():
-    class Odd(nn.Module):
-        @nn.compact
-        def __call__(self, x):
-            return x + nn.Dense(1, name="layer")(x) * self.param("base", nn.initializers.ones, (1,))
-
-    samples = {"net/layer.base": jnp.ones(2), "net/w": jnp.ones(2), "net/w.precision": jnp.ones(2)}
-    assert bnn.to_params(samples) == {"layer": {"base": pytest.approx(1)}, "w": pytest.approx(1)}
-
-
 def test_draws_go_through_vmap_and_numpyros_predictive(x):
     module = nets.MLP()
     model = model_of(module)

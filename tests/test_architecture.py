@@ -63,7 +63,8 @@ ROWS = {
         entered_plates number_types units
         host_rows
         arguments made_up_inputs
-        columns not_finite
+        not_finite row_digests
+        columns
     """,
     "cli": """
         columns_to_inputs

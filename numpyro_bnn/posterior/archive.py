@@ -10,6 +10,7 @@ import numpy as np
 
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
+from numpyro_bnn.posterior.fitted import known_rows
 from numpyro_bnn.posterior.known_model import known_predictions, refuse_other_model
 from numpyro_bnn.samplers.failed_chains import warn_of_failed
 from numpyro_bnn.samplers.suspects import suspect_chains
@@ -23,6 +24,9 @@ _FORMAT = "numpyro_bnn draws 1"
 def save(run: Run, path: str | Path) -> Path:
     """Write draws to one file (a NumPy archive).
 
+    Beside the draws it holds what :func:`load` compares a model with, and fingerprints of at most 1000
+    training rows, by which :func:`numpyro_bnn.calibrate` and :func:`numpyro_bnn.check_fit` know them.
+
     :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws.
     :param path: path of the file; the ending ``.npz`` is added where it lacks.
     :return: the path written.
@@ -34,7 +38,7 @@ def save(run: Run, path: str | Path) -> Path:
     units = getattr(innermost(draws.model), "standardization", None)
     header = {
         "format": _FORMAT,
-        "info": draws.info,
+        "info": draws.info | known_rows(run),
         "sites": list(draws),
         "stats": list(draws.stats),
         "predictions": known_predictions(draws),

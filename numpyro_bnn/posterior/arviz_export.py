@@ -22,7 +22,7 @@ from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import targets_of
+from numpyro_bnn.posterior.fitted import known_rows, targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import TrainingData, training_data
@@ -113,6 +113,7 @@ def to_inference_data(
         )
     predict = dict(predict or {})
     draws = draws_of(run, model, "to_inference_data")
+    draws = Draws(draws, draws.model, draws.stats, draws.info | known_rows(run))
     warn_of_use("to_inference_data", draws.suspect)
     if draws.model is None and (predict or log_likelihood):
         raise ValueError(

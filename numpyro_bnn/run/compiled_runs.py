@@ -21,7 +21,7 @@ from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.data.columns import Columns, about_inputs, column_names
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import draws_of
-from numpyro_bnn.posterior.fitted import inputs_of
+from numpyro_bnn.posterior.fitted import inputs_of, known_rows
 from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.starts import BoundModel
@@ -244,7 +244,7 @@ class CompiledRuns(LadderResults, NumPyroMCMC):
         facts = {"suspect": self.suspect} if self.suspect else {}
         # A kernel may have a potential energy in place of a model.
         draws = None if self.model is None else draws_of(self)
-        inputs = about_inputs(inputs_of(self), self.columns, draws)
+        inputs = about_inputs(inputs_of(self), self.columns, draws) | known_rows(self)
         known = None if draws is None else known_predictions(draws)
         disk.store.note(inputs=inputs, predictions=known, **facts)
 

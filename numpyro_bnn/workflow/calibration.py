@@ -20,7 +20,7 @@ from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import held_by, run_of, targets_of
+from numpyro_bnn.posterior.fitted import held_by, targets_of
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.scores.against_targets import standard_error
@@ -237,9 +237,9 @@ def calibrate(
     >>> print(calibrated.evaluate(x_test, y_test))                          # doctest: +SKIP
     """
     check_share("calibrate", "coverage", coverage)
-    source, run = _source_of(fitted)
+    source = _source_of(fitted)
     labels = targets_of(source, y_cal, "calibrate")
-    refuse_training_rows("calibrate", run, _inputs(source, x_cal), labels)
+    refuse_training_rows("calibrate", fitted, _inputs(source, x_cal), labels)
     predictions = predictions_of(source, x_cal)
     kind = "probs" if "probs" in predictions.values else "mean"
     chosen = METHODS[kind][0] if method is None else method
@@ -272,15 +272,15 @@ def _check_targets(predictions: Predictions, y: Any) -> None:
         predictions.cdf(y)
 
 
-def _source_of(fitted: Run | FittedEstimator) -> tuple[Any, Any]:
-    """What predicts, an estimator or draws; and the run that knows the training rows, or None."""
+def _source_of(fitted: Run | FittedEstimator) -> Any:
+    """What predicts, an estimator or draws."""
     if hasattr(fitted, "predictions") and hasattr(fitted, "get_params"):
         # An estimator predicts in blocks, and takes tables as scikit-learn does.
         held_by(fitted, "draws")
         # A copy: another `fit` gives the estimator other draws, to which the threshold does not belong. `fit`
         # replaces attributes and changes none in place. The run is not copied, as pickle does not keep it.
-        return copy.copy(fitted), run_of(fitted)
-    return draws_of(fitted, owner="calibrate"), run_of(fitted)
+        return copy.copy(fitted)
+    return draws_of(fitted, owner="calibrate")
 
 
 def predictions_of(source: Draws | FittedEstimator, x: PyTree) -> Predictions:

@@ -201,8 +201,8 @@ def _target_of(data: TrainingData, site: str | None) -> str:
 
 def _refuse_others(run: Any, draws: Draws, x: Any, y: Any, site: str | None) -> None:
     """Refuse rows that were not fitted, as far as can be known."""
+    refuse_new_rows("check_fit", run, x, y, site)
     if any(arguments_of(run)):
-        refuse_new_rows("check_fit", run, x, y, site)
         return
     ready = innermost(draws.model)
     if getattr(ready, "standardization", None) is None:

@@ -25,6 +25,7 @@ from numpyro_bnn.diagnostics.fit_check.record import FitCheck
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Draws, draws_of
+from numpyro_bnn.posterior.fitted import known_rows
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.stacking import stack
@@ -204,6 +205,7 @@ def fit(
     if combine == "stack":
         draws = stack(mcmc, _rows(x, held), _rows(y, held), key=key_stack)
         weights = np.asarray(draws.info["weights"])
+    draws.info |= known_rows(mcmc)
     seconds = {
         "optimise": optimised - clock,
         "sample": sampled - began,

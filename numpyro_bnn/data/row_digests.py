@@ -1,0 +1,131 @@
+"""Fingerprints of rows: whether rows that are given later are among those that a model was fitted to.
+
+Draws that are stored, or come from an approximation, do not have their training rows. What they keep of some
+of them is enough to notice that predictions are about to be judged or calibrated on the rows of the fit.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_arrays, by_place
+
+# Training rows that are kept a fingerprint of, and bytes of one.
+_MOST, _BYTES = 1000, 8
+# Name under which they are among what is known of draws.
+KNOWN_ROWS = "training_rows"
+
+
+class SeenRows(NamedTuple):
+    """Fingerprints of rows that were fitted, and of rows that are given now.
+
+    - **fitted** - of the training rows, or of some of them
+    - **given** - of each row that is given
+    - **share** - how many of the training rows are in `fitted`, a part of 1
+    """
+
+    fitted: list[bytes]
+    given: list[bytes]
+    share: float = 1.0
+
+
+def digests(*tables: list[PyTree]) -> list[list[bytes]]:
+    """A fingerprint of each row of some tables, the same where all their numbers are equal.
+
+    :param tables: of each its arrays, with rows first.
+    """
+    # One of them may have gone through the device, which rounds to float32.
+    kinds = [
+        min((np.dtype(leaf.dtype) for leaf in column), key=_significance) for column in zip(*tables)
+    ]
+    return [_of_rows(table, kinds) for table in tables]
+
+
+def _significance(kind: np.dtype) -> int:
+    """Bytes of a type of real numbers; whole numbers are exact in the widest."""
+    return kind.itemsize if kind.kind == "f" else np.dtype(np.float64).itemsize
+
+
+def _of_rows(table: list[Any], kinds: list[np.dtype], size: int = 16) -> list[bytes]:
+    columns = [
+        # Zero has two signs.
+        np.asarray(leaf)
+        .reshape(len(leaf), math.prod(leaf.shape[1:]))
+        .astype(kind if kind.kind == "f" else np.float64)
+        + 0.0
+        for leaf, kind in zip(table, kinds)
+    ]
+    return [
+        blake2b(b"".join(part.tobytes() for part in row), digest_size=size).digest()
+        for row in zip(*columns)
+    ]
+
+
+def noted_rows(
+    model: Callable | None, args: tuple, kwargs: Mapping[str, PyTree]
+) -> dict[str, dict[str, Any]]:
+    """What :func:`seen_rows` needs to know of the data of a fit: at most 1000 of its rows, chosen at random.
+
+    Inputs are noted together with every other argument that has a value for each row, since any of them may
+    be the target; by themselves where there is none.
+
+    :param model: the model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :return: numbers and text, under one name; nothing where the data are not arrays of numbers in memory.
+    """
+    given = by_place(model, *as_arrays(model, args, kwargs))
+    x = jax.tree.leaves(given.pop(0, None))
+    if not _are_rows(x):
+        return {}
+    count = len(x[0])
+    others = {place: jax.tree.leaves(value) for place, value in given.items()}
+    by_row = {p: v for p, v in others.items() if _are_rows(v) and len(v[0]) == count} or {"": []}
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[:_MOST])
+    texts = {}
+    for place, values in by_row.items():
+        rows = [np.asarray(leaf[chosen]) for leaf in (*x, *values)]
+        texts[str(place)] = base64.b64encode(b"".join(_short(rows))).decode()
+    return {KNOWN_ROWS: {"rows": count, "noted": texts}}
+
+
+def _are_rows(leaves: list[Any]) -> bool:
+    """Whether all are arrays of numbers in the memory of this machine, with one number of rows."""
+    return bool(leaves) and all(
+        isinstance(leaf, (np.ndarray, jax.Array))
+        and getattr(leaf, "is_fully_addressable", True)
+        and (leaf.dtype.kind in "biuf" or leaf.dtype == jnp.bfloat16)
+        and leaf.shape[:1] == leaves[0].shape[:1] != ()
+        for leaf in leaves
+    )
+
+
+def _short(rows: list[Any]) -> list[bytes]:
+    """Fingerprints in single precision, which data keep on their way through a device."""
+    return _of_rows(rows, [np.dtype(np.float32)] * len(rows), _BYTES)
+
+
+def seen_rows(known: Mapping[str, Any], x: list[Any], y: list[Any]) -> list[SeenRows]:
+    """Rows that are given beside those that were noted; nothing where they cannot be compared.
+
+    :param known: what :func:`noted_rows` gave.
+    :param x: arrays of the inputs.
+    :param y: arrays of the target.
+    :return: for each argument of the fit that may be the target.
+    """
+    found = []
+    for place, text in known["noted"].items():
+        rows = [*x, *y] if place else x
+        if not _are_rows(rows):
+            continue
+        joined = base64.b64decode(text)
+        fitted = [joined[at : at + _BYTES] for at in range(0, len(joined), _BYTES)]
+        found.append(SeenRows(fitted, _short(rows), len(fitted) / known["rows"]))
+    return found

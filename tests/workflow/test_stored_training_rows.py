@@ -1,0 +1,154 @@
+"""Draws without their run know training rows: those of files, of approximations, of pickled estimators."""
+
+import functools
+import pickle
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from few_draws import SETTINGS
+
+import numpyro_bnn as bnn
+from numpyro_bnn.approximations.optimize import ensemble_of
+from numpyro_bnn.data.row_digests import KNOWN_ROWS
+from numpyro_bnn.workflow.estimator_inputs import held_out
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compile"),
+    # Fits of a few draws, which are never known within tolerance.
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+Y = X[:, 0] + 0.1 * RNG.normal(size=60)
+NEW = RNG.normal(size=(40, 2)), RNG.normal(size=40)
+KEY = jax.random.key(0)
+
+
+def line(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.2), obs=y)
+
+
+def run(path=None, x=X, y=Y):
+    kernel = bnn.BAOAB(line, step_size=0.1 / len(x))
+    options = {"num_warmup": 50, "num_samples": 200, "num_chains": 2, "progress_bar": False}
+    mcmc = bnn.MCMC(kernel, draws=path, **options)
+    mcmc.run(KEY, x, y)
+    return mcmc
+
+
+@functools.cache
+def in_memory():
+    return run()
+
+
+def saved(folder):
+    return bnn.load(bnn.save(in_memory(), folder / "run.npz"), line)
+
+
+def saved_twice(folder):
+    return bnn.load(bnn.save(saved(folder), folder / "again.npz"), line)
+
+
+def in_a_folder(folder):
+    run(folder / "run")
+    return bnn.load(folder / "run", line)
+
+
+def exported(folder):
+    return bnn.from_inference_data(bnn.to_inference_data(in_memory()), line)
+
+
+def approximated(folder):
+    return bnn.mean_field(line, KEY, X, Y, num_steps=50, num_samples=50, progress_bar=False)
+
+
+def an_ensemble(folder):
+    return bnn.deep_ensemble(line, KEY, X, Y, num_members=3, num_steps=20, progress_bar=False)
+
+
+DOORS = [saved, saved_twice, in_a_folder, exported, approximated, an_ensemble]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_calibration_rows_are_compared_with_them(door, tmp_path):
+    draws = door(tmp_path)
+    # Held-out rows with some of the inputs of the fit, as in a designed experiment.
+    bnn.calibrate(draws, X[:40], NEW[1])
+    bnn.calibrate(draws, *NEW)
+    # Numbers of another type are the same rows.
+    for kind in (np.float32, np.float64):
+        with pytest.raises(ValueError, match="calibrate: 60 of 60 calibration rows are training"):
+            bnn.calibrate(draws, X.astype(kind), Y.astype(kind))
+    some = (np.concatenate([new, old[:10]]) for new, old in zip(NEW, (X, Y)))
+    with pytest.raises(ValueError, match="calibrate: 10 of 50 calibration rows are training rows"):
+        bnn.calibrate(draws, *some)
+
+
+@pytest.mark.parametrize("door", [saved, in_a_folder, exported])
+def test_rows_of_leave_one_out_are_compared_with_them(door, tmp_path):
+    draws = door(tmp_path)
+    whole, some = bnn.check_fit(draws, X, Y), bnn.check_fit(draws, X[:20], Y[:20])
+    np.testing.assert_allclose(some.loo.by_row, whole.loo.by_row[:20])
+    with pytest.raises(
+        ValueError, match="check_fit: 40 of 40 rows, such as row 0, are no training"
+    ):
+        bnn.check_fit(draws, *NEW)
+
+
+def test_of_many_rows_a_thousand_are_known(tmp_path):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(5000, 2)), rng.normal(size=5000)
+    draws = bnn.load(bnn.save(run(x=x, y=y), tmp_path / "run.npz"), line)
+    assert len(draws.info[KNOWN_ROWS]["noted"]["1"]) < 11_000
+    with pytest.raises(ValueError, match=r"of 300 calibration rows are .* of which 0\.2 are known"):
+        bnn.calibrate(draws, x[2000:2300], y[2000:2300])
+    bnn.calibrate(draws, x[2000:2300], y[:300])
+    bnn.check_fit(draws, x[2000:2300], y[2000:2300])
+    with pytest.raises(ValueError, match="check_fit: most of these 300 rows are no training rows"):
+        bnn.check_fit(draws, x[2000:2300], y[:300])
+
+
+def test_equal_rows_of_a_coarse_table_are_no_training_rows(tmp_path):
+    rng = np.random.default_rng(2)
+    x, y = rng.integers(0, 2, (2, 3000, 2)).astype(float), rng.integers(0, 2, (2, 3000))
+    draws = bnn.load(bnn.save(run(x=x[0], y=y[0] + 0.0), tmp_path / "run.npz"), line)
+    bnn.calibrate(draws, x[1], y[1])
+
+
+def test_the_target_is_found_among_other_arguments():
+    def shifted(x, offset, y=None):
+        line(x, None if y is None else y - offset)
+
+    offset = RNG.normal(size=60)
+    starts = bnn.optimize(shifted, KEY, X, offset, Y, num_steps=5, progress_bar=False)
+    made = ensemble_of(shifted, starts, X, offset, Y)
+    draws = bnn.Draws(made, line, info=made.info)
+    bnn.calibrate(draws, X[:40], NEW[1])
+    with pytest.raises(ValueError, match="calibrate: 40 of 40 calibration rows are training rows"):
+        bnn.calibrate(draws, X[:40], Y[:40])
+
+
+def test_a_pickled_estimator_knows_them():
+    network = bnn.BNNRegressor(calibration=1 / 3, **SETTINGS).fit(X, Y)
+    kept, held = held_out(network, Y)
+    loaded = pickle.loads(pickle.dumps(network))
+    assert bnn.calibrate(loaded, X[held], Y[held]).num_rows == 20
+    with pytest.raises(ValueError, match="calibrate: 40 of 40 calibration rows are training rows"):
+        bnn.calibrate(loaded, X[kept], Y[kept])
+
+
+def test_data_that_cannot_be_compared_are_left_out(tmp_path):
+    for x in (bnn.OnHost(X), {"a": X, "b": X[:3]}, None):
+        assert KNOWN_ROWS not in bnn.data.row_digests.noted_rows(None, (x, Y), {})
+    assert (
+        KNOWN_ROWS
+        not in bnn.load(
+            bnn.save(bnn.Draws({"slope": Y[None]}, line), tmp_path / "d.npz"), line
+        ).info
+    )

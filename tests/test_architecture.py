@@ -133,7 +133,7 @@ ROWS = {
         fitted
         draws
         leave_one_out mixture_quantiles prediction_sites training_data
-        predictive_draws
+        observed_targets predictive_draws
         predictions
         exported known_model log_prior stacking thinning
         archive arviz_groups

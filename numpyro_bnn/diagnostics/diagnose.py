@@ -18,7 +18,8 @@ from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.diagnostics.sampler_stats import LIMITS
 from numpyro_bnn.diagnostics.verdict_rules import with_suspects
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.fitted import is_finished, targets_of
+from numpyro_bnn.posterior.fitted import is_finished
+from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.prediction_sites import structure_at
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions
@@ -58,7 +59,8 @@ def diagnose(
     :param run: an ``MCMC`` after `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator,
         :class:`~numpyro_bnn.posterior.draws.Draws`, or draws by site with leading axes (chain, draw).
     :param x: inputs at which to predict, such as test rows.
-    :param y: their targets; with them the Monte Carlo error of the log score enters the verdict.
+    :param y: their targets, as the model takes them; with them the Monte Carlo error of the log score enters
+        the verdict.
     :param tolerance: the Monte Carlo error that is accepted; default ``Tolerance()``.
     :param model: the model, where `run` does not carry one.
     :param second: another run of the same model, by another sampler or from other starts.
@@ -102,12 +104,15 @@ def diagnose(
             "predictions": values[1].values,
             "sample_stats": theirs.stats,
         }
+    scored = None
+    if y is not None:
+        scored = predictions.log_prob(observed_targets("diagnose", run, draws.model, x, y, site))
     energy = draws.stats.get("potential_energy")
     exact = "num_steps" in draws.stats
     report = diagnose_draws(
         weights,
         predictions.values,
-        log_likelihood=None if y is None else predictions.log_prob(targets_of(run, y, "diagnose")),
+        log_likelihood=scored,
         tolerance=tolerance,
         aligned=aligned,
         # With minibatches the energy is an estimate, whose noise would look like mixing.

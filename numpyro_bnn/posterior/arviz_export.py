@@ -25,7 +25,7 @@ from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import known_rows, targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.training_data import TrainingData, training_data
+from numpyro_bnn.posterior.training_data import TrainingData, refuse_moving, training_data
 from numpyro_bnn.samplers.suspects import warn_of_use
 
 # Names of statistics in this package by their names in ArviZ.
@@ -133,6 +133,8 @@ def to_inference_data(
             "to_inference_data: the log likelihood needs the training data, and these draws do not "
             "know them. Pass `x` and `y`, or `log_likelihood=False`."
         )
+    for site in training.observed if log_likelihood else ():
+        refuse_moving("to_inference_data", training, site)
     key = _key(key, rng_key)
     groups = ArvizGroups(draws, _chain_labels(draws), dict(dims or {}), dict(coords or {}))
     known_x = training.x if training.x is not None else next(iter(predict.values()), None)

@@ -220,8 +220,9 @@ class ArvizGroups:
             self.add(group, name, [f"{prefix}row", *axes], leaf)
 
     def add_observed(self, training: TrainingData) -> None:
-        """Add the observed targets."""
-        for name, value in training.observed.items():
+        """Add the observed targets; those that are others in every draw are no data."""
+        for name in training.observed.keys() - training.moving:
+            value = training.observed[name]
             self.add("observed_data", variable_name(name), _row_axes("", value.ndim, 0), value)
 
     def add_report(self, numbers: NumbersOfReport) -> None:

@@ -26,7 +26,7 @@ from scipy.special import logsumexp
 from numpyro_bnn._checks import check_key, check_whole
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
-from numpyro_bnn.posterior.fitted import targets_of
+from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import flat_draws, predict
 
 _MOST_STEPS = 200_000
@@ -103,7 +103,7 @@ def stack(
 
     :param run: an ``MCMC`` after `run`, what `fit` returned, a fitted estimator, or draws, with a model.
     :param x: held-out inputs, not trained on.
-    :param y: their targets.
+    :param y: their targets, as the model takes them: it may observe their logarithm.
     :param key: random key, which draws are taken.
     :param num_samples: draws to take from all chains, in proportion to their weights (systematic
         resampling: each chain's share is right to one draw); as many as there are by default.
@@ -116,9 +116,9 @@ def stack(
     chains, length = draws.num_chains, draws.num_draws
     count = chains * length if num_samples is None else num_samples
     count = check_whole("stack", "num_samples", count)
-    weights = stacking_weights(
-        predict(None, draws, x, **options).log_prob(targets_of(run, y, "stack"))
-    )
+    predictions = predict(None, draws, x, **options)
+    observed = observed_targets("stack", run, draws.model, x, y, options.get("site"))
+    weights = stacking_weights(predictions.log_prob(observed))
     key_offset, key_order = jax.random.split(key)
     points = (np.arange(count) + float(jax.random.uniform(key_offset))) / count
     ends = np.cumsum(weights)

@@ -21,7 +21,7 @@ from numpyro_bnn.posterior.fitted import arguments_of
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.sites import counted
 from numpyro_bnn.potential.structure import blanks, structure_of
-from numpyro_bnn.potential.value_sources import Place, sources_of
+from numpyro_bnn.potential.value_sources import Place, SiteSources, sources_of
 from numpyro_bnn.potential.without_subsampling import all_rows
 from numpyro_bnn.storage.shared_programs import Traced, compiled
 
@@ -36,6 +36,7 @@ class TrainingData(NamedTuple):
     - **counted** - of each observed site which of its values enter its log density: those that no mask hides
     - **weighted** - observed sites whose log density is multiplied by anything but 1: rows count more or less
       than once
+    - **moving** - observed sites whose values change with latent ones, and are no data alone
     """
 
     x: PyTree = None
@@ -44,6 +45,7 @@ class TrainingData(NamedTuple):
     others: Mapping[Place, PyTree] = {}
     counted: Mapping[str, np.ndarray] = {}
     weighted: frozenset[str] = frozenset()
+    moving: frozenset[str] = frozenset()
 
     def counted_rows(self, site: str) -> np.ndarray:
         """Which rows of an observed site have any value that no mask hides, (row,)."""
@@ -84,7 +86,7 @@ def training_data(
     # Of data on the host only the rows that are given are looked at.
     given = {} if holds_host_rows(run) else by_place(model, *arguments_of(run))
     if given:
-        known = TrainingData(given.get(0)) if model is None else _data_of(model, given)
+        known = TrainingData(given.get(0)) if model is None else data_of(model, given)
     if x is None:
         return known
     if known.others:
@@ -92,7 +94,7 @@ def training_data(
     arguments = {0: x, **known.others}
     if y is not None:
         arguments[_place_of_target(owner, known, site) if given else 1] = y
-    return TrainingData(x) if model is None else _data_of(model, arguments)
+    return TrainingData(x) if model is None else data_of(model, arguments)
 
 
 def holds_host_rows(run: Run | None) -> bool:
@@ -141,17 +143,59 @@ def same_rows(x: PyTree, fitted: PyTree) -> bool:
     return len(new) == len(old) and all(np.array_equal(one, other) for one, other in zip(new, old))
 
 
-def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
-    """What a model does with its arguments."""
+def refuse_moving(owner: str, data: TrainingData, site: str) -> None:
+    """Refuse an observed site whose values change with latent ones: no one number is that of its row.
+
+    :raises ValueError: naming the site.
+    """
+    if site in data.moving:
+        raise ValueError(
+            f"{owner}: the observed values of '{site}' are computed from latent sites, so that they are "
+            "others in every draw, and predictions cannot be compared with them. Write the model so that it "
+            "observes the data themselves: what is taken off them belongs to the mean of the distribution."
+        )
+
+
+def target_places(model: Callable, given: dict[Place, PyTree]) -> frozenset[Place]:
+    """The arguments that observed values are computed from, and no distribution is.
+
+    :param model: a model.
+    :param given: its arguments by place.
+    """
+    args, kwargs = prepared(model, *call_with(given))
+    targets = structure_of(model, args, kwargs).targets
+    found = _targets(sources_of(_shaped(model), args, kwargs, []), targets)
+    return frozenset[Place]().union(*found.values())
+
+
+def _shaped(model: Callable) -> Callable[[jax.Array], Callable]:
+    """A model with all rows, as a function of a blank number that its latent values are."""
+
+    def shaped(blank: jax.Array) -> Callable:
+        whole = substitute(all_rows(model), substitute_fn=blanks(blank))
+        return seed(whole, jax.random.key(0))
+
+    return shaped
+
+
+def _targets(sources: SiteSources, sites: list[str]) -> dict[str, frozenset[Place]]:
+    """The arguments that are the target of each site."""
+    of_laws = frozenset[Place]({0}).union(*(law.places for law in sources.laws.values()))
+    return {name: sources.values[name].places - of_laws for name in sites}
+
+
+def data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
+    """What a model does with its arguments.
+
+    :param model: a model.
+    :param given: its arguments by place.
+    """
     args, kwargs = prepared(model, *call_with(given))
     structure = structure_of(model, args, kwargs)
     sites = structure.targets
     # The data are arguments of the program, so that it keeps nothing of them.
     arguments = Arguments.split(args, kwargs)
-
-    def shaped(blank: jax.Array) -> Callable:
-        whole = substitute(all_rows(model), substitute_fn=blanks(blank))
-        return seed(whole, jax.random.key(0))
+    shaped = _shaped(model)
 
     def observed(blank: jax.Array, arrays: list[jax.Array]) -> dict[str, Any]:
         args, kwargs = Arguments.join(arrays, arguments.static)
@@ -164,8 +208,7 @@ def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
     program = compiled(observed, Traced(model, arguments.static, sites=sites))
     values = program(0.0, arguments.arrays) if sites else {}
     sources = sources_of(shaped, args, kwargs, [])
-    of_laws = frozenset[Place]({0}).union(*(law.places for law in sources.laws.values()))
-    targets = {n: value.places - of_laws for n, value in sources.values.items()}
+    targets = _targets(sources, list(sources.values))
     # A ready model takes the mean off its target; what was given is in the user's units.
     is_ready = getattr(innermost(model), "shift", None) is not None
     found = {name: np.asarray(values[name][0]) for name in sites}
@@ -181,6 +224,7 @@ def _data_of(model: Callable, given: dict[Place, PyTree]) -> TrainingData:
         frozenset(
             n for n, (_, s, _) in values.items() if s is not None and (np.asarray(s) != 1).any()
         ),
+        frozenset(name for name in sites if sources.values[name].latent),
     )
 
 

@@ -25,6 +25,7 @@ from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_er
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
+from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import Predictor
 from numpyro_bnn.run.course import DrawsSoFar
 from numpyro_bnn.samplers.failed_chains import exploded_chains, first_bad_draws
@@ -140,7 +141,9 @@ class UntilKnown:
         self.tolerance = check_until(until, max_minutes)
         self.max_seconds = None if max_minutes is None else 60.0 * max_minutes
         self.at = _checked_at(kernel.model, at, columns)
-        x, self._y = self.at
+        x, y = self.at
+        # A ready model has not learned its units yet, and its targets stay as they are.
+        self._y = None if y is None else as_observed("run_until", None, kernel.model, x, y, None)
         check_row_shapes("run_until", "x of at", about_inputs(fitted), x)
         self._predictor = Predictor(kernel.model, x, fitted=fitted)
         self._sample_field = kernel.sample_field

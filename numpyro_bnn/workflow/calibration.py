@@ -18,9 +18,10 @@ from numpy.typing import ArrayLike
 
 from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
-from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
+from numpyro_bnn.data.arguments import as_arrays, refuse_text_columns
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, targets_of
+from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.posterior.predictive_draws import Predictions, average, mean_over_draws
 from numpyro_bnn.scores.against_targets import standard_error
@@ -167,12 +168,12 @@ class Calibrated:
         """
         if self.temperature is None:
             predictions = predictions_of(self._source, x_test)
-            y = as_array("evaluate", "y_test", y_test)
+            y = _observed("evaluate", self._source, x_test, y_test)
             _check_targets(predictions, y)
             own = _intervals(predictions, "cqr", self.coverage, 0.0)
             made = _intervals(predictions, self.method, self.coverage, self.threshold)
-            return Evaluation(*(_of_intervals(ends, np.asarray(y)) for ends in (own, made)))
-        labels = targets_of(self._source, y_test, "evaluate")
+            return Evaluation(*(_of_intervals(ends, y) for ends in (own, made)))
+        labels = _observed("evaluate", self._source, x_test, y_test)
         _check_targets(predictions_of(self._source, x_test), labels)
         made = self._class_scores(x_test) <= self.threshold
         own = nominal_sets(self._source, x_test, self.coverage)
@@ -221,7 +222,8 @@ def calibrate(
     :param fitted: what :func:`numpyro_bnn.fit` returned, an ``MCMC`` after `run`, :class:`numpyro_bnn.Draws`
         with a model, or a fitted estimator.
     :param x_cal: inputs of the calibration rows.
-    :param y_cal: their targets, (n,).
+    :param y_cal: their targets, as the model takes them. Intervals are about what it observes, as predictions
+        are, such as their logarithm.
     :param coverage: a probability strictly between 0 and 1.
     :param method: of regression ``"cdf"`` (default; interval between two quantiles of the predictive
         distribution, wider where that is wide) or ``"cqr"`` (ends of its central interval moved by one
@@ -241,6 +243,7 @@ def calibrate(
     labels = targets_of(source, y_cal, "calibrate")
     refuse_training_rows("calibrate", fitted, _inputs(source, x_cal), labels)
     predictions = predictions_of(source, x_cal)
+    labels = _observed("calibrate", source, x_cal, y_cal)
     kind = "probs" if "probs" in predictions.values else "mean"
     chosen = METHODS[kind][0] if method is None else method
     if chosen not in METHODS[kind]:
@@ -295,6 +298,12 @@ def probabilities(predictions: Predictions) -> np.ndarray:
     """Class probabilities averaged over draws, in double precision, (N, classes)."""
     probs = np.asarray(average(predictions), np.float64)
     return probs / probs.sum(1, keepdims=True)
+
+
+def _observed(owner: str, source: Draws | FittedEstimator, x: PyTree, y: ArrayLike) -> np.ndarray:
+    """Targets as the model observes them."""
+    model = source.model if isinstance(source, Draws) else None
+    return observed_targets(owner, source, model, x, y, None)
 
 
 def _inputs(source: Draws | FittedEstimator, x: PyTree) -> Any:

@@ -21,7 +21,12 @@ from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
 from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
-from numpyro_bnn.posterior.training_data import TrainingData, holds_host_rows, training_data
+from numpyro_bnn.posterior.training_data import (
+    TrainingData,
+    holds_host_rows,
+    refuse_moving,
+    training_data,
+)
 from numpyro_bnn.samplers.suspects import named_elsewhere
 from numpyro_bnn.workflow.training_rows import refuse_new_rows
 
@@ -190,6 +195,7 @@ def _target_of(data: TrainingData, site: str | None) -> str:
             f"check_fit: the model observes {sites}, and site={site!r}. Name one of these with `site=`."
         )
     target = sites[0] if site is None else site
+    refuse_moving("check_fit", data, target)
     if target in data.weighted:
         raise ValueError(
             f"check_fit: the rows of this run have weights: the log density of '{target}' is multiplied by "

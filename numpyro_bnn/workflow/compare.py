@@ -21,6 +21,7 @@ from numpyro_bnn.data.columns import check_columns, column_names
 from numpyro_bnn.diagnostics.convergence.rhat import rhat
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, inputs_of, is_finished
+from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.predictions import predict
 from numpyro_bnn.run.mcmc import MCMC
 from numpyro_bnn.samplers.fields import fields_of
@@ -70,7 +71,8 @@ def compare(
     like?*, table 4) for the user's own model and data.
 
     :param model: a NumPyro model, called as ``model(x, y)``.
-    :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys.
+    :param data: ``(x, y, x_test, y_test)``, or a mapping with these keys; scores and errors are about what
+        the model observes of the targets, such as their logarithm.
     :param methods: name to a kernel over the model, to a function ``f(model, key, x, y)`` that
         returns draws (:func:`~numpyro_bnn.deep_ensemble`, …), or to a finished run: an ``MCMC`` after
         `run`, what :func:`~numpyro_bnn.fit` returned, a fitted estimator, draws, or a mapping (chain,
@@ -116,7 +118,7 @@ def compare(
                 name,
                 predictions[name],
                 predictions[reference],
-                rows.y_test,
+                as_observed("compare", None, fitted.draws.model, rows.x_test, rows.y_test, None),
                 _worst(predictions[name].values),
                 fitted.gradients,
                 fitted.seconds,

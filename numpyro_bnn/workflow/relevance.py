@@ -7,6 +7,7 @@ import numpy as np
 
 from numpyro_bnn import scores
 from numpyro_bnn.posterior.draws import Draws
+from numpyro_bnn.posterior.observed_targets import observed_targets
 from numpyro_bnn.posterior.predictions import predict
 
 # Draws a chain that are used: predictions of a few hundred draws know their average well enough.
@@ -42,13 +43,14 @@ def relevance(
 
     :param draws: the posterior.
     :param x: inputs (N, columns) that were not fitted.
-    :param y: their targets, (N,).
+    :param y: their targets, (N,), as the model takes them.
     :param groups: names of inputs, with the numbers of their columns, which are shuffled together.
     :param num_shuffles: shuffles to average over.
     :param seed: seed of the shuffles.
     :return: in the order of the groups.
     """
     few = _few(draws)
+    y = observed_targets("relevance", draws, draws.model, x, y, None)
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(y)) for _ in range(num_shuffles)]
     whole = _log_scores(few, x, y)

@@ -12,6 +12,7 @@ from numpyro_bnn.data.arguments import as_arrays
 from numpyro_bnn.data.row_digests import KNOWN_ROWS, SeenRows, digests, seen_rows
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.fitted import held_by
+from numpyro_bnn.posterior.observed_targets import as_observed
 from numpyro_bnn.posterior.training_data import training_data
 
 # So many equal rows, or so few, are put down to chance only where that is likelier than this.
@@ -81,6 +82,8 @@ def _compared(owner: str, fitted: Any, x: Any, y: Any, site: str | None = None) 
     if data.x is None:
         return _noted_with_draws(held_by(fitted, "draws") or fitted, x, y)
     targets = [value for name, value in data.observed.items() if site in (None, name)]
+    if len(targets) == 1:
+        y = as_observed(owner, run, model, x, y, site)
     # Where it is not known which of several targets was given, inputs are compared by themselves.
     known = (data.x, *targets) if len(targets) == 1 else (data.x,)
     leaves = [

@@ -1,0 +1,94 @@
+"""Targets as a model observes them: it may take their logarithm, or a mean off them.
+
+Predictions are about what the model observes, and so are densities and errors of targets beside them.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.data.arguments import as_array, by_place, innermost
+from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
+from numpyro_bnn.posterior.training_data import (
+    TrainingData,
+    data_of,
+    refuse_moving,
+    target_places,
+)
+from numpyro_bnn.potential.value_sources import Place
+
+
+def observed_targets(
+    owner: str, fitted: object, model: Callable | None, x: PyTree, y: ArrayLike, site: str | None
+) -> np.ndarray:
+    """Values of the observed site at some rows, which the model makes of targets as a user has them.
+
+    :param owner: the function that was called, for errors.
+    :param fitted: a run, draws or a fitted object, which may have names of classes.
+    :param model: the model; None where it is not known.
+    :param x: inputs of the rows.
+    :param y: targets, as the model takes them.
+    :param site: the observed site that they belong to, where there are several.
+    :return: an array with rows first; `y` itself where the model observes it as it is, and where it cannot be
+        called with inputs and targets alone.
+    :raises ValueError: for a label that was not among the training labels, and where the values change with
+        latent sites.
+    """
+    return as_observed(owner, fitted, model, x, targets_of(fitted, y, owner), site)
+
+
+def as_observed(
+    owner: str, fitted: object, model: Callable | None, x: PyTree, y: Any, site: str | None
+) -> np.ndarray:
+    """As :func:`observed_targets`, of targets with numbers of classes in place of their names."""
+    y = np.asarray(as_array(owner, "y", y))
+    if model is None or hasattr(innermost(model), "standardization"):
+        # A ready model predicts in the units of its user.
+        return y
+    data = _at_rows(fitted, model, x, y)
+    names = [name for name in data.observed if site in (None, name)]
+    if len(names) != 1:
+        return y
+    refuse_moving(owner, data, names[0])
+    made = data.observed[names[0]]
+    same = made.shape == y.shape and np.array_equal(
+        made, y.astype(made.dtype), equal_nan=made.dtype.kind == "f"
+    )
+    return y if same else made
+
+
+def _at_rows(fitted: object, model: Callable, x: PyTree, y: np.ndarray) -> TrainingData:
+    """What the model observes at some rows; nothing where it cannot be called in this way."""
+    run = held_by(fitted, "mcmc") or fitted
+    own = getattr(getattr(run, "sampler", None), "model", None)
+    given = by_place(own, *arguments_of(run))
+    try:
+        places = target_places(own, given) if given and own is not None else frozenset()
+        place = next(iter(places)) if len(places) == 1 else _place_by_name(model)
+        arguments = _not_by_row(given, places) | {0: x, place: y}
+        return data_of(model, arguments)
+    except Exception:  # a model may need more than these, and fail in any way there is
+        return TrainingData()
+
+
+def _not_by_row(given: Mapping[Place, PyTree], places: frozenset[Place]) -> dict[Place, PyTree]:
+    """Arguments of a run but its inputs, its targets and others with a value for each of its rows."""
+    size = np.shape(jax.tree.leaves(given.get(0))[0])[:1] if given.get(0) is not None else ()
+    return {
+        place: value
+        for place, value in given.items()
+        if place != 0
+        and place not in places
+        and not any(np.shape(leaf)[:1] == size != () for leaf in jax.tree.leaves(value))
+    }
+
+
+def _place_by_name(model: Callable) -> Place:
+    """Where a model takes its target: as `y`, or second."""
+    parameters = list(inspect.signature(innermost(model)).parameters)
+    return "y" if "y" in parameters[1:] else 1

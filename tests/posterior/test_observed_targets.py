@@ -1,0 +1,158 @@
+"""Targets that a model transforms before it observes them, and observed values that are no data alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import numpyro_bnn as bnn
+from numpyro_bnn.posterior.observed_targets import observed_targets
+
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 1))
+KEY = jax.random.key(0)
+SLOPE = np.stack([np.full(200, -1.0), np.full(200, 1.0)]) + 0.01 * RNG.normal(size=(2, 200))
+MEAN = X[:, 0] + 0.3 * RNG.normal(size=60)
+
+
+def plain(x, y=None, transform=lambda y: y):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 3.0))
+    with numpyro.plate("data", len(x)):
+        observed = None if y is None else transform(y)
+        numpyro.sample("y", dist.Normal(slope * x[:, 0], 0.3), obs=observed)
+
+
+def standardised(x, y=None):
+    plain(x, y, lambda y: (y - 50) / 20)
+
+
+def logarithm(x, y=None):
+    plain(x, y, jnp.log)
+
+
+def of_a_column(x, y=None):
+    plain(x, y, lambda y: y[:, 0])
+
+
+def by_keyword(x, *, scale=1.0, y=None):
+    plain(x, y, lambda y: y / scale)
+
+
+# name: (the model, the target as it takes it)
+MODELS = {
+    "as it is": (plain, MEAN),
+    "standardised": (standardised, 50 + 20 * MEAN),
+    "logarithm": (logarithm, np.exp(MEAN)),
+    "a column": (of_a_column, MEAN[:, None]),
+    "by keyword": (functools.partial(by_keyword, scale=3.0), 3 * MEAN),
+    "under a handler": (numpyro.handlers.scale(standardised, scale=0.5), 50 + 20 * MEAN),
+}
+DRAWS = {"slope": SLOPE}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_those_of_what_the_model_observes(name):
+    model, y = MODELS[name]
+    draws, exact = bnn.Draws(DRAWS, model), bnn.Draws(DRAWS, plain)
+    np.testing.assert_allclose(
+        observed_targets("test", draws, model, X, y, None), MEAN, rtol=1e-4, atol=1e-5
+    )
+    # The first chain is far off, so that little is left of it.
+    chosen, right = (
+        bnn.stack(d, X, t, key=KEY).info["weights"] for d, t in ((draws, y), (exact, MEAN))
+    )
+    np.testing.assert_allclose(chosen, right, atol=1e-3)
+    assert right[0] < 0.05
+    errors = [bnn.diagnose(d, X, t).monte_carlo_error for d, t in ((draws, y), (exact, MEAN))]
+    assert errors[0].log_score == pytest.approx(errors[1].log_score, rel=1e-2)
+    made, expected = (bnn.calibrate(d, X, t) for d, t in ((draws, y), (exact, MEAN)))
+    np.testing.assert_allclose(
+        made.predict_interval(X[:5]), expected.predict_interval(X[:5]), rtol=1e-3
+    )
+    np.testing.assert_allclose(
+        np.array(made.evaluate(X, y).after), np.array(expected.evaluate(X, MEAN).after), rtol=1e-3
+    )
+
+
+def run_of(model, *args, **named):
+    kernel = bnn.BAOAB(model, step_size=0.02)
+    mcmc = bnn.MCMC(kernel, num_warmup=20, num_samples=200, num_chains=2, progress_bar=False)
+    mcmc.run(KEY, *args, **named)
+    return mcmc
+
+
+@pytest.mark.parametrize("name", ["standardised", "logarithm", "a column"])
+def test_rows_of_a_run_are_known_by_its_own_targets(name):
+    model, y = MODELS[name]
+    run = run_of(model, X, y)
+    whole = bnn.check_fit(run)
+    given = bnn.check_fit(run, X, y)
+    np.testing.assert_allclose(given.loo.by_row, whole.loo.by_row, atol=1e-4)
+    with pytest.raises(ValueError, match="60 of 60 rows, such as row 0, are no training rows"):
+        bnn.check_fit(run, X, y * 1.1)
+    with pytest.raises(ValueError, match="calibrate: 60 of 60 calibration rows are training rows"):
+        bnn.calibrate(run, X, y)
+
+
+def test_a_comparison_and_a_stopping_rule_use_what_is_observed():
+    tables = [
+        bnn.compare(m, (X, t, X, t), {"one": DRAWS}, reference="one", progress_bar=False)
+        for m, t in ((standardised, 50 + 20 * MEAN), (plain, MEAN))
+    ]
+    made, exact = (table["one"] for table in tables)
+    assert made.log_score == pytest.approx(exact.log_score, rel=1e-3)
+    assert made.error == pytest.approx(exact.error, rel=1e-3)
+    loose = bnn.Tolerance(relative=100.0, log_score=100.0)
+    scored = []
+    for m, t in ((standardised, 50 + 20 * MEAN), (plain, MEAN)):
+        mcmc = bnn.MCMC(
+            bnn.BAOAB(m, step_size=0.02),
+            num_warmup=20,
+            num_samples=200,
+            num_chains=2,
+            progress_bar=False,
+        )
+        mcmc.run_until(KEY, X, t, at=(X, t), until=loose)
+        scored.append(mcmc.stopped.looks[-1].report.monte_carlo_error.log_score)
+    assert scored[0] == pytest.approx(scored[1], rel=1e-2)
+
+
+def moving(x, y=None):
+    """The same posterior as with the shift in the mean."""
+    shift = numpyro.sample("shift", dist.Normal(0.0, 3.0))
+    plain(x, y, lambda y: y - shift)
+
+
+def test_observed_values_that_change_from_draw_to_draw_are_refused():
+    run = run_of(moving, X, MEAN)
+    told = "observed values of 'y' are computed from latent sites"
+    for call in (
+        lambda: bnn.check_fit(run),
+        lambda: bnn.check_fit(run, X, MEAN),
+        lambda: bnn.to_inference_data(run),
+        lambda: bnn.diagnose(run, X, MEAN),
+        lambda: bnn.stack(run, X, MEAN, key=KEY),
+        lambda: bnn.calibrate(bnn.Draws(run.get_samples(True), moving), X, MEAN),
+    ):
+        with pytest.raises(ValueError, match=told):
+            call()
+    assert "y" not in bnn.to_inference_data(run, log_likelihood=False).get("observed_data", {})
+    assert bnn.diagnose(run, X).num_chains == 2
+
+
+def test_targets_stay_as_they_are_where_the_model_needs_more():
+    def needs_more(x, offset, y=None):
+        plain(x, y, lambda y: y - offset)
+
+    draws = bnn.Draws(DRAWS, needs_more)
+    np.testing.assert_array_equal(observed_targets("test", draws, needs_more, X, MEAN, None), MEAN)
+    run = run_of(needs_more, X, 2.0, MEAN)
+    np.testing.assert_allclose(
+        observed_targets("test", run, needs_more, X, MEAN, None), MEAN - 2.0, rtol=1e-5
+    )

@@ -11,6 +11,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 from linear_gaussian import BIAS, KERNEL, NOISE, check_law, key, posterior
+from scipy.stats import t as student
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -279,6 +280,38 @@ def test_gauss_newton_of_student_t_takes_weights_in_the_value(data):
     prior = np.eye(4) / linear.SCALE**2
     found = curvature.matrix(descent, z, sites, "gauss_newton")
     np.testing.assert_allclose(found, prior + (precision - prior) * 6 / 8, rtol=1e-4, atol=1e-3)
+
+
+def free_tail(x, y):
+    """A Student t of which no parameter is known."""
+    log_df = numpyro.sample("log_df", dist.Normal(0.0, 1.0))
+    log_scale = numpyro.sample("log_scale", dist.Normal(0.0, 1.0))
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.StudentT(jnp.exp(log_df), mean, jnp.exp(log_scale)), obs=y)
+
+
+@pytest.mark.parametrize("df", [0.8, 5.0, 40.0])
+def test_gauss_newton_of_student_t_has_the_information_of_the_degrees_of_freedom(df):
+    """The expectation of the outer product of scores, by quadrature, for log df, log scale and location."""
+    at, h = np.array([np.log(df), 0.3, 0.2]), 1e-4
+    grid = np.linspace(-25.0, 25.0, 4001)
+    y = at[2] + np.exp(at[1]) * np.sinh(grid)
+    step = np.exp(at[1]) * np.cosh(grid) * (grid[1] - grid[0])
+    weight = student.pdf(y, df, at[2], np.exp(at[1])) * step
+
+    def score(i):
+        up, down = (at + sign * h * np.eye(3)[i] for sign in (1, -1))
+        densities = [student.logpdf(y, np.exp(p[0]), p[2], np.exp(p[1])) for p in (up, down)]
+        return (densities[0] - densities[1]) / (2 * h)
+
+    scores = np.stack([score(i) for i in range(3)])
+    rows = np.zeros((50, 1), np.float32)
+    descent = MemberOptimizer("test", free_tail, (rows, np.zeros(50, np.float32)), {})
+    sites = ["log_df", "log_scale", "mean"]
+    z = dict(zip(sites, jnp.asarray(at, jnp.float32)))
+    found = (curvature.matrix(descent, z, sites, "gauss_newton") - np.eye(3)) / 50
+    np.testing.assert_allclose(found, (scores * weight) @ scores.T, rtol=1e-3, atol=1e-6)
 
 
 def soft_labels(x, y):

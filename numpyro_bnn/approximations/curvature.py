@@ -40,7 +40,7 @@ _COLUMNS = 32
 
 
 class UnknownInformation(ValueError):
-    """The Gauss-Newton matrix of a law, or of its observed value, is not known here; callers say what to do."""
+    """The Gauss-Newton matrix of a law, or of its observed value, is not known; callers say what to do."""
 
 
 def matrix(

@@ -275,7 +275,7 @@ def _root(
 
 
 def _why_indefinite(values: np.ndarray, dtype: Any) -> str:
-    """The end of a sentence on a Gauss-Newton matrix with these eigenvalues in ascending order, and advice."""
+    """The end of a sentence on a Gauss-Newton matrix with these eigenvalues, lowest first, and advice."""
     if np.isnan(values[0]):
         return "): it has entries that are not finite. Optimise longer, or from other starts (another key)."
     if -values[0] <= values.size * float(jnp.finfo(dtype).eps) * values[-1]:

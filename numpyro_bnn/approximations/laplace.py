@@ -85,7 +85,7 @@ def laplace(
     :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
     :param tolerance: stop when 100 steps lower the mean energy of no start by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each start keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each start keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no start has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the

@@ -160,8 +160,8 @@ def refuse_common_weights(structure: Structure, known: frozenset[str], rows: set
             what = f"the factor '{name}' is one number"
         raise ValueError(
             f"randomized_map: {what}, in which all rows are together, and its noise is not Gaussian of a "
-            f"known scale. It would be randomised by weights of rows, of which it takes {math.prod(batch)}. Give "
-            "the rows a batch axis (`numpyro.plate`, no `.to_event` over them), or take `laplace`, "
+            f"known scale. It would be randomised by weights of rows, of which it takes {math.prod(batch)}. "
+            "Give the rows a batch axis (`numpyro.plate`, no `.to_event` over them), or take `laplace`, "
             "`mean_field` or a sampler for a law of all rows."
         )
 

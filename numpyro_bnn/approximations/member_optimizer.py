@@ -321,7 +321,8 @@ class MemberOptimizer:
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
         program = self.programs.compiled(self.programs.draws)
-        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
+        facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
+        facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)
         facts |= about_call(self.model, *self.given, values) | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}

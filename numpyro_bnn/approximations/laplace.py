@@ -85,7 +85,7 @@ def laplace(
     :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
     :param tolerance: stop when 100 steps lower the mean energy of no start by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each start keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each start keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no start has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
@@ -244,23 +244,49 @@ def _root(
 ) -> tuple[np.ndarray, str]:
     """Square root of the precision (lower triangle, or diagonal), and the kind of curvature used."""
     kinds: tuple[curvature.Curvature, ...] = ("hessian", "gauss_newton")
-    lowest = 0.0
+    measure = curvature.diagonal if covariance == "diagonal" else curvature.matrix
+    values = np.zeros(1)
     for kind in kinds:
-        if covariance == "diagonal":
-            entries = curvature.diagonal(member_optimizer, z, sites, kind)
-            lowest = entries.min()
-            if lowest > 0:
-                return np.sqrt(entries), kind
-        else:
-            full = curvature.matrix(member_optimizer, z, sites, kind)
-            try:
-                return cholesky(full, lower=True), kind
-            except LinAlgError:
-                lowest = np.linalg.eigvalsh(full)[0]
+        try:
+            found = measure(member_optimizer, z, sites, kind)
+        except curvature.UnknownInformation as error:
+            raise ValueError(
+                f"{error} It would take the place of the Hessian, which is not positive definite where the "
+                f"optimisation ended (lowest eigenvalue {values[0]:.3g}). Optimise longer (num_steps, a "
+                "smaller tolerance), or take a subset of the sites."
+            ) from error
+        if not np.isfinite(found).all():
+            values = np.full(1, np.nan)
+            continue
+        if found.ndim == 1:
+            values = np.sort(found)
+            if values[0] > 0:
+                return np.sqrt(found), kind
+            continue
+        try:
+            return cholesky(found, lower=True), kind
+        except LinAlgError:
+            values = np.linalg.eigvalsh(found)
     raise ValueError(
         "laplace: neither the Hessian nor the Gauss-Newton matrix is positive definite where the "
-        f"optimisation ended (lowest eigenvalue of the latter {lowest:.3g}): the prior bends "
-        "the wrong way there. Optimise longer, take a subset of the sites, or a Gaussian prior."
+        f"optimisation ended (lowest eigenvalue of the latter {values[0]:.3g}"
+        f"{_why_indefinite(values, jnp.result_type(*z.values()))}"
+    )
+
+
+def _why_indefinite(values: np.ndarray, dtype: Any) -> str:
+    """The end of a sentence on a Gauss-Newton matrix with these eigenvalues, lowest first, and advice."""
+    if np.isnan(values[0]):
+        return "): it has entries that are not finite. Optimise longer, or from other starts (another key)."
+    if -values[0] <= values.size * float(jnp.finfo(dtype).eps) * values[-1]:
+        return (
+            f", largest {values[-1]:.3g}): that is the rounding error of {dtype.name}, in which the two are "
+            "too far apart. Compute in float64 (`numpyro.enable_x64()`), or take covariance='diagonal' or "
+            "a subset of the sites."
+        )
+    return (
+        "): the prior bends the wrong way there. Optimise longer, take a subset of the sites, or a Gaussian "
+        "prior."
     )
 
 

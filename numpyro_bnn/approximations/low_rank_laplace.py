@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from numpyro_bnn.approximations.curvature import gauss_newton_parts
+from numpyro_bnn.approximations.curvature import UnknownInformation, gauss_newton_parts
 from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
 from numpyro_bnn.potential.potential import Values
@@ -62,7 +62,8 @@ def low_rank(
     :param sites: the sites that are random.
     :param rank: number of directions, each of which costs four products of G with a vector.
     :raises ImportError: without matfree.
-    :raises ValueError: for a prior that couples parameters, or is not log-concave at the mode.
+    :raises ValueError: for a prior that couples parameters, or is not log-concave at the mode, and for a
+        likelihood whose Gauss-Newton matrix is not known.
     """
     size = sum(z[name].size for name in sites)
     krylov = _lanczos(min(_STEPS_A_DIRECTION * rank + _MORE_STEPS, size))
@@ -88,7 +89,13 @@ def low_rank(
         return diagonal, coupling, basis, matrix
 
     shared = programs.compiled(program, sites=list(sites), kind=f"low rank {rank}")
-    diagonal, coupling, basis, matrix = shared(z, member_optimizer.arrays)
+    try:
+        diagonal, coupling, basis, matrix = shared(z, member_optimizer.arrays)
+    except UnknownInformation as error:
+        raise ValueError(
+            f"{error} covariance='low_rank' is made of this matrix. Take covariance='full' or 'diagonal', "
+            "which begin with the Hessian."
+        ) from error
     _check_prior(diagonal, float(coupling))
     matrix = np.asarray(matrix, np.float64)
     if not (np.isfinite(basis).all() and np.isfinite(matrix).all()):

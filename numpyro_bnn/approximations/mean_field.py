@@ -165,7 +165,7 @@ def mean_field(
     values = fit.draw(params, jax.random.split(key_draws, num_samples), member_optimizer.arrays)
     family = type(fit.guide)
     info: dict[str, Any] = {"kernel": "mean_field" if family is AutoNormal else family.__name__}
-    info |= {"elbo": -float(loss), "gradients": member_optimizer.gradients}
+    info |= {"approximation": True, "elbo": -float(loss), "gradients": member_optimizer.gradients}
     values = {name: value[None] for name, value in values.items()}
     info |= about_call(model, args, kwargs, values)
     return Draws(values, model, info=info)

@@ -30,7 +30,7 @@ from numpyro_bnn.approximations.members import (
     take_members,
     where_members,
 )
-from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling
+from numpyro_bnn.approximations.stopping import BLOCK, HeldOut, Settling, held_out_call
 from numpyro_bnn.data.columns import about_call
 from numpyro_bnn.data.not_finite import advice_on_data
 from numpyro_bnn.posterior.draws import Draws
@@ -56,8 +56,9 @@ class TrainingOptions(NamedTuple):
     - **batch_size** - rows in a minibatch; all rows where None. The model must have a plate
     - **tolerance** - stop when 100 steps lower the mean energy of no member by more than this
       fraction, the noise of minibatches allowed for; 0 takes every step
-    - **validation** - arguments of the model, such as ``(x_val, y_val)``: each member keeps the
-      parameters at which these have the highest likelihood, looked at every 100 steps
+    - **validation** - arguments of the model in their order, such as ``(x_val, y_val)``, in place of those
+      of training; others that are not by row stay. Each member keeps the parameters at which these have the
+      highest likelihood, looked at every 100 steps
     - **patience** - with `validation`: stop when no member has improved in so many looks
     - **init_params** - weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
       same for every member; other sites begin at prior draws
@@ -244,8 +245,10 @@ class MemberOptimizer:
         self, advance: Callable, members: Members, training: TrainingOptions, noise: PyTree
     ) -> Values:
         """Take steps until members have settled; `steps` and `stopped` say how many and why."""
-        held_out = training.validation
-        best = None if held_out is None else HeldOut(self.model, tuple(held_out), self.kwargs)
+        best = None
+        if (given := training.validation) is not None:
+            call = held_out_call(self.owner, self.model, self.args, self.kwargs, given)
+            best = HeldOut(self.model, *call)
         batch_size = self.estimator.batch_size
         epoch = -(-self.size // batch_size) if batch_size else 1
         settling = Settling(training.tolerance, epoch)
@@ -318,7 +321,8 @@ class MemberOptimizer:
         shape = jnp.shape(next(iter(kept.values())))[:2]
         keys = None if key is None else jax.random.split(key, shape)
         program = self.programs.compiled(self.programs.draws)
-        facts = {"kernel": self.owner, "left_out": left_out, "gradients": self.gradients}
+        facts = {"kernel": self.owner, "approximation": True, "left_out": left_out}
+        facts["gradients"] = self.gradients
         values = program(kept, keys, self.arrays)
         facts |= about_call(self.model, *self.given, values) | info
         stats = {} if energy is None else {"potential_energy": energy[good, None]}

@@ -35,7 +35,9 @@ from numpyro_bnn.approximations.randomized_model import (
     gaussian_priors,
     known_noise,
     perturbed,
+    refuse_common_weights,
 )
+from numpyro_bnn.data.arguments import inputs_of_call
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.potential import Values
 
@@ -71,7 +73,7 @@ def map_estimate(
     :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no member has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
@@ -141,7 +143,7 @@ def deep_ensemble(
     :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no member has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
@@ -206,7 +208,7 @@ def randomized_map(
     :param batch_size: rows in a minibatch; all rows where None. The model must have a plate.
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no member has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
@@ -215,7 +217,8 @@ def randomized_map(
     :param kwargs: keyword arguments of the model.
     :return: a chain with one draw for each member. Energies in its stats are of the problem
         that was not randomised.
-    :raises ValueError: if a number is out of range or no member stays finite.
+    :raises ValueError: if a number is out of range or no member stays finite, and for a likelihood that has
+        all rows in one observation and no known Gaussian noise.
     """
     num_members = check_whole("randomized_map", "num_members", num_members)
     check_key("randomized_map", key)
@@ -224,6 +227,9 @@ def randomized_map(
     ).checked(randomized_map, model, kwargs)
     member_optimizer = MemberOptimizer("randomized_map", model, args, kwargs, options.batch_size)
     known, counts = known_noise(member_optimizer.whole.centered)
+    inputs = inputs_of_call(model, member_optimizer.args, member_optimizer.kwargs)
+    rows = {leaf.shape[0] for leaf in jax.tree.leaves(inputs) if getattr(leaf, "shape", ())} - {1}
+    refuse_common_weights(member_optimizer.whole.centered.structure, known, rows)
     anchored = gaussian_priors(member_optimizer.whole)
     member_optimizer.programs.perturb = partial(perturbed, known=known)
     key_noise, key_fit = jax.random.split(key)

@@ -103,7 +103,7 @@ class Newton:
         return np.array([decrement(g, self.solver(z, noise, m)(g)) for m, g in enumerate(gradient)])
 
     def solver(self, z: Values, noise: PyTree, member: int) -> Solve:
-        """A function that multiplies a vector with G⁻¹ of one member.
+        """A function that multiplies a vector with G⁻¹ of one member; of a vector that is not finite, NaN.
 
         Costs as many products of G with a vector, of two to three gradients each, as there are
         weights; with more than 5000 weights at most 200 for every call.
@@ -112,14 +112,14 @@ class Newton:
         arrays = self._member_optimizer.arrays
         if self.size <= MOST_DENSE:
             self._member_optimizer.count(self.size)
-            return _inverse(np.asarray(self._dense(own, noise, arrays), np.float64))
+            return _of_finite(_inverse(np.asarray(self._dense(own, noise, arrays), np.float64)))
 
         def by_conjugate_gradients(right: np.ndarray) -> np.ndarray:
             self._member_optimizer.count(_PRODUCTS)
             found = self._solve(own, noise, jnp.asarray(right, self._dtype), arrays)
             return np.asarray(found, np.float64)
 
-        return by_conjugate_gradients
+        return _of_finite(by_conjugate_gradients)
 
 
 def decrement(gradient: np.ndarray, step: np.ndarray) -> float:
@@ -139,6 +139,11 @@ def _kind_for(member_optimizer: MemberOptimizer, z: Values) -> Curvature:
     except ValueError:
         return "hessian"
     return "gauss_newton"
+
+
+def _of_finite(solve: Solve) -> Solve:
+    """The same function, NaN for gradients that are not finite, such as those where a step went too far."""
+    return lambda right: solve(right) if np.isfinite(right).all() else np.full_like(right, np.nan)
 
 
 def _inverse(matrix: np.ndarray) -> Solve:

@@ -105,4 +105,5 @@ def ensemble_of(model: Callable, starts: Values, *args: object, **kwargs: object
     values, energy = program(starts, arguments.arrays)
     stats = {"potential_energy": np.asarray(energy)[:, None]}
     values = {name: value[:, None] for name, value in values.items()}
-    return Draws(values, model, stats, about_call(model, args, kwargs, values))
+    info = {"approximation": True} | about_call(model, args, kwargs, values)
+    return Draws(values, model, stats, info)

@@ -12,6 +12,7 @@ A log density that counts w times (`handlers.scale`, weights of rows) is that of
 the standard deviation σ / √w, its weight is the mean of w exponential ones, and an anchor is √w times nearer.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ from numpyro.primitives import Messenger
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.distributions.unwrap import GAUSSIAN, family_of
 from numpyro_bnn.potential.potential import Potential
+from numpyro_bnn.potential.sites import Site, Structure
 from numpyro_bnn.potential.structure import blanks
 
 Noise = dict[str, jax.Array]
@@ -131,6 +133,49 @@ def known_noise(potential: Potential) -> tuple[frozenset[str], Noise]:
     return known, {name: jnp.asarray(count) for name, count in counts.items()}
 
 
+def refuse_common_weights(structure: Structure, known: frozenset[str], rows: set[int]) -> None:
+    """Refuse a likelihood of which all rows together get one weight, which says nothing of their scatter.
+
+    A single observation beside data, such as a constant that was measured, has a weight of its own.
+
+    :param structure: the model.
+    :param known: observed sites whose targets are perturbed, which have no weights.
+    :param rows: how many rows the inputs have, where that is known.
+    :raises ValueError: naming the site.
+    """
+    batches = {name: _batch_of(structure.sites[name]) for name in structure.evidence}
+    for name in structure.evidence:
+        site, batch = structure.sites[name], batches[name]
+        event = _full_shape(site)[len(batch) :]
+        others = [n for n in structure.evidence if n != name]
+        beside = any(
+            math.prod(structure.sites[n].shape if n in known else batches[n]) > 1 for n in others
+        )
+        together = math.prod(batch) == 1 and math.prod(event) != 1 and not beside
+        over_rows = bool(rows.intersection(event)) and not rows.intersection(batch)
+        if name in known or not (together or over_rows):
+            continue
+        what = f"'{name}' is one observation of shape {event}"
+        if site.factor:
+            what = f"the factor '{name}' is one number"
+        raise ValueError(
+            f"randomized_map: {what}, in which all rows are together, and its noise is not Gaussian of a "
+            f"known scale. It would be randomised by weights of rows, of which it takes {math.prod(batch)}. "
+            "Give the rows a batch axis (`numpyro.plate`, no `.to_event` over them), or take `laplace`, "
+            "`mean_field` or a sampler for a law of all rows."
+        )
+
+
+def _full_shape(site: Site) -> tuple[int, ...]:
+    """Batch and event shape: several values under one law without batch axes count once each."""
+    return np.broadcast_shapes(site.shape, site.distribution_shape)
+
+
+def _batch_of(site: Site) -> tuple[int, ...]:
+    full = _full_shape(site)
+    return full[: len(full) - site.event_dim]
+
+
 def gaussian_priors(marginal: Marginal) -> list[str]:
     """Sites of a marginal energy whose prior is Gaussian."""
     potential = marginal.centered
@@ -164,9 +209,7 @@ def draw_noise(
     for i, name in enumerate([*anchored, *structure.evidence]):
         site = structure.sites[name]
         drawn = jax.random.fold_in(key, i)
-        # Several values under one law without batch axes count once each.
-        full = np.broadcast_shapes(site.shape, site.distribution_shape)
-        batch = full[: len(full) - site.event_dim]
+        batch = _batch_of(site)
         gaussian = name in known or not site.observed
         if name in counts:
             count = jnp.broadcast_to(counts[name], batch)

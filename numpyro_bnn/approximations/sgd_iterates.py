@@ -86,7 +86,7 @@ def constant_sgd(
     :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no member has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the
@@ -164,7 +164,7 @@ def swag(
     :param num_steps: most steps of the optimisation to take; 0 keeps the starts.
     :param tolerance: stop when 100 steps lower the mean energy of no member by more than this
         fraction, the noise of minibatches allowed for; 0 takes every step.
-    :param validation: arguments of the model, such as ``(x_val, y_val)``: each member keeps the
+    :param validation: arguments of the model in order, such as ``(x_val, y_val)``: each member keeps the
         parameters at which these have the highest likelihood, looked at every 100 steps.
     :param patience: with `validation`: stop when no member has improved in so many looks.
     :param init_params: weights to begin at, such as :func:`numpyro_bnn.from_params` gives, the

@@ -1,5 +1,6 @@
 """Stopping rules of an optimisation: energies that no longer fall, held-out rows that no longer improve."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from numpyro_bnn.approximations.marginal_energy import marginal_of
 from numpyro_bnn.approximations.members import where_members
-from numpyro_bnn.data.arguments import prepared
+from numpyro_bnn.data.arguments import innermost, inputs_of_call, prepared
 from numpyro_bnn.potential.compiled_arguments import Arguments
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.potential.targets import check_arguments
@@ -62,6 +63,46 @@ class Settling:
         # Members that are no longer finite do not delay the others.
         still = (fall + 2 * error) / width >= self.tolerance * np.abs(last)
         return not still.any()
+
+
+def held_out_call(
+    owner: str, model: Callable, args: tuple, kwargs: dict[str, Any], validation: tuple
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a call of the model on held-out rows: those of training, held-out ones in their place.
+
+    :param owner: the function that was called, for the error.
+    :param model: the model.
+    :param args: positional arguments of training, as arrays.
+    :param kwargs: its keyword arguments.
+    :param validation: arguments in the order of the model's signature.
+    :raises ValueError: for arguments that have a value for every training row, and none for held-out rows.
+    """
+    validation = tuple(validation)
+    try:
+        names = list(inspect.signature(innermost(model)).parameters)
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        names = []
+    others = {n: value for n, value in kwargs.items() if n not in names[: len(validation)]}
+    beyond = args[len(validation) :]
+    places = range(len(validation), len(args))
+    labels = [names[i] if i < len(names) else f"argument {i + 1}" for i in places]
+    inputs = jax.tree.leaves(inputs_of_call(model, args, kwargs))
+    rows = {leaf.shape[0] for leaf in inputs if getattr(leaf, "shape", ())}
+    missing = [
+        name
+        for name, value in [*zip(labels, beyond), *others.items()]
+        if any(getattr(v, "shape", ())[:1] in {(n,) for n in rows} for v in jax.tree.leaves(value))
+    ]
+    if missing:
+        order = [*names[: len(validation)], *missing]
+        raise ValueError(
+            f"{owner}: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} a value for every "
+            f"training row, and validation, {len(validation)} arguments, has none of held-out rows. Give "
+            "all arguments of the model in their order, "
+            f"validation=({', '.join(f'{n}_val' for n in order)}), with None for one that the model can do "
+            "without; one that it takes by keyword alone it has to take by position too."
+        )
+    return (*validation, *beyond), others
 
 
 class HeldOut:

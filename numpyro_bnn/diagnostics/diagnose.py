@@ -72,8 +72,8 @@ def diagnose(
     :param site: the site that is predicted, see :func:`~numpyro_bnn.predict`; for a model whose
         likelihood is a factor, a deterministic one.
     :return: numbers, verdict and explanation; see :func:`diagnose_draws`.
-    :raises ValueError: without draws or a model, for other columns than the fit had, or where it is not
-        clear which site is the target.
+    :raises ValueError: without draws or a model, for other columns than the fit had, for a `second` at
+        another temperature, or where it is not clear which site is the target.
     :raises TypeError: for arguments in another order.
 
     >>> report = diagnose(mcmc, x_test)                                     # doctest: +SKIP
@@ -98,6 +98,7 @@ def diagnose(
     other = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
+        _refuse_another_temperature(draws, theirs)
         values = _spaces_of(theirs, x, batch_size, site)
         other = {
             "weights": values[0],
@@ -132,6 +133,16 @@ def diagnose(
     names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
     note = f"What follows is about the chains that stayed finite; left out: {names}."
     return replace(report, sentences=(note, *report.sentences))
+
+
+def _refuse_another_temperature(draws: Draws, second: Draws) -> None:
+    """Refuse to compare runs whose laws, exp(-U/T), differ, whatever either has missed."""
+    own, other = (float(np.mean(some.stats.get("temperature", 1.0))) for some in (draws, second))
+    if not np.isclose(own, other, rtol=1e-3):
+        raise ValueError(
+            f"diagnose: the run is at temperature {own:.3g} and `second` at {other:.3g}: their laws differ, "
+            "whatever either of them has missed. Give a second run at the temperature of the first."
+        )
 
 
 def _aligned(draws: Draws, weights: Arrays, x: Any, site: str | None) -> Arrays | None:

@@ -24,7 +24,8 @@ class Draws(Mapping[str, Any]):
     :param model: the model that they are draws of.
     :param stats: arrays (chain, draw) about the sampler: ``diverging``, ``num_steps``,
         ``potential_energy``, ….
-    :param info: facts about the run: ``kernel``, ``num_warmup``, ….
+    :param info: facts about the run: ``kernel``, ``num_warmup``, …; ``approximation`` is true of draws that
+        do not come from a sampler of the posterior.
     """
 
     def __init__(

@@ -18,8 +18,13 @@ _STEPS = 10_000
 def temperatures_of(kernel: MCMCKernel) -> set[float]:
     """The temperatures at which a kernel samples; those of 0, at which it only descends, are left out.
 
-    :param kernel: a kernel; one without a temperature samples at 1.
+    :param kernel: a kernel; one without a temperature samples at 1. Of Gibbs, and of a kernel with moves,
+        they are those of their kernels.
     """
+    inner = [block for block, _ in getattr(kernel, "blocks", ())]
+    inner += [kernel.kernel] if hasattr(kernel, "kernel") else []
+    if inner:
+        return set().union(*map(temperatures_of, inner))
     schedule: Callable | None = getattr(kernel, "temperature", None)
     if not callable(schedule):
         return {1.0}

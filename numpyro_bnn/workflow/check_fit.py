@@ -227,7 +227,14 @@ def _doubts(draws: Draws, predictions: Predictions) -> Iterator[str]:
     if draws.suspect:
         named = ", ".join(map(str, draws.suspect))
         yield f"Suspect chains are among the draws ({named}): leave them out."
-    if "kernel" not in draws.info and not draws.stats:
+    if draws.info.get("approximation"):
+        yield (
+            f"These draws are of an approximation ({draws.info.get('kernel', 'optimisation')}), and "
+            "importance sampling takes them for draws of the posterior: the number is only as good as the "
+            "approximation is, which neither k̂ nor a Monte Carlo error shows. Sample the model, for example "
+            "with `NUTS`."
+        )
+    elif "kernel" not in draws.info and not draws.stats:
         yield (
             "These draws do not say which sampler made them, and importance sampling takes them for draws of "
             "the posterior: of an approximation the number is only as good as that is."

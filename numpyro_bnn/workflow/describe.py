@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
-from numpyro_bnn._text import call_of
+from numpyro_bnn._text import text_of
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost, prepared
 from numpyro_bnn.distributions.unwrap import unwrapped
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# Types of the parameters of laws, and operations that leave all values as they are.
+_NUMBERS = (int, float, np.number, np.ndarray, jax.Array)
+_SAME_VALUES = ("broadcast_in_dim", "copy", "reshape", "squeeze")
+
+
 class Row(NamedTuple):
     """One parameter of a network, or one other latent site.
 
@@ -36,7 +41,8 @@ class Row(NamedTuple):
     - **shape** - its shape
     - **layer** - place of its layer in the order of calls, from 0; None for sites of no layer, and for layers
       that are not called
-    - **prior** - its distribution with numbers, or how it is computed; empty for fixed values
+    - **prior** - its distribution with numbers, and ``scale=tau`` or ``scale=f(tau)`` for one that is, or is
+      computed from, the latent site ``tau``; or how it is computed; empty for fixed values
     - **kind** - ``"random"``, ``"computed"`` (from random sites) or ``"fixed"``
     - **size** - its number of entries
     """
@@ -112,8 +118,8 @@ def describe(model: Any, *args: PyTree, **kwargs: PyTree) -> ModelTable:
 
     Flax numbers layers in the order in which they are made: in ``nn.Dense(1)(nn.tanh(nn.Dense(8)(x)))`` the
     outer one is ``Dense_0``, so that a prior given by path can sit on another layer than was meant.
-    Hierarchical priors are told in centred coordinates, whatever those of the model. Nothing of the model
-    is changed.
+    Hierarchical priors are told in centred coordinates, whatever those of the model; numbers of a prior that
+    depend on other latent sites are told by the names of these. Nothing of the model is changed.
 
     :param model: a NumPyro model, or an estimator after `fit`.
     :param args: arguments of the model, inputs first and targets where it needs them; a ready model that has
@@ -192,6 +198,7 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
     calls = _Calls(parameterize(all_rows(model), "centered"))
     seeded = seed(substitute(calls, substitute_fn=_typical), jax.random.key(0))
     sites = trace(seeded).get_trace(*args, **kwargs)
+    computed = _computed_numbers(calls.fn, args, kwargs, sites)
     latent = {
         name: site
         for name, site in sites.items()
@@ -220,15 +227,72 @@ def _rows_of(model: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Row]:
                     continue
                 told.add(name)
                 shape = tuple(jnp.shape(values[own[names.index(name)]])) if name in names else None
-                rows.append(_row(name, latent, levels, at, shape))
-    rows += [_row(name, latent, levels, None, None) for name in latent if name not in told]
+                rows.append(_row(name, latent, levels, computed, at, shape))
+    rows += [
+        _row(name, latent, levels, computed, None, None) for name in latent if name not in told
+    ]
     return rows
+
+
+def _computed_numbers(
+    model: Callable, args: tuple, kwargs: dict[str, Any], sites: Mapping[str, Any]
+) -> dict[str, dict[str, str]]:
+    """What the numbers of laws are that depend on latent sites, by site and parameter.
+
+    Read off the traced program: numbers at a few values could be equal by chance.
+    """
+    latent = {n: s for n, s in sites.items() if s["type"] == "sample" and not s["is_observed"]}
+
+    def numbers(values: dict[str, Any]) -> dict[str, dict[str, list[Any]]]:
+        seeded = seed(substitute(model, data=values), jax.random.key(0))
+        found = trace(seeded).get_trace(*args, **kwargs)
+        return {
+            name: {key: _leaves(value) for key, value in _numbers(found[name]).items()}
+            for name in latent
+        }
+
+    values = {name: site["value"] for name, site in latent.items()}
+    program, shapes = jax.make_jaxpr(numbers, return_shape=True)(values)
+    # By variable the sites that it is computed from, and the one whose value it is.
+    sources = {v: frozenset({name}) for v, name in zip(program.jaxpr.invars, sorted(values))}
+    equal = dict(zip(program.jaxpr.invars, sorted(values)))
+    for equation in program.jaxpr.eqns:
+        # Literals cannot be looked up.
+        inputs = [v for v in equation.invars if not hasattr(v, "val")]
+        found = frozenset().union(*(sources.get(v, ()) for v in inputs))
+        sources |= dict.fromkeys(equation.outvars, found)
+        if equation.primitive.name in _SAME_VALUES and inputs and inputs[0] in equal:
+            equal[equation.outvars[0]] = equal[inputs[0]]
+
+    def told(variable: Any) -> str:
+        if hasattr(variable, "val") or not sources.get(variable):
+            return ""
+        return equal.get(variable, f"f({', '.join(sorted(sources[variable]))})")
+
+    texts = jax.tree.unflatten(jax.tree.structure(shapes), map(told, program.jaxpr.outvars))
+    return {
+        name: {key: max(several, default="") for key, several in of_site.items()}
+        for name, of_site in texts.items()
+    }
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The arrays and numbers of a parameter, which may be a distribution."""
+    return [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, _NUMBERS)]
+
+
+def _numbers(site: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of the law of a site."""
+    law = unwrapped(site["fn"])
+    found = {name: getattr(law, name, None) for name in type(law).arg_constraints}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _row(
     name: str,
     latent: Mapping[str, Any],
     levels: Mapping[str, Level],
+    computed: Mapping[str, Mapping[str, str]],
     layer: int | None,
     shape: tuple[int, ...] | None,
 ) -> Row:
@@ -240,11 +304,16 @@ def _row(
     if site["type"] == "deterministic":
         parts = [n.removeprefix(name) for n in latent if n.startswith(f"{name}.")]
         return Row(name, shape, layer, f"from its {', '.join(parts)}", "computed", prod(shape))
-    return Row(name, shape, layer, _prior_text(name, site, levels), "random", prod(shape))
+    return Row(name, shape, layer, _prior_text(name, site, levels, computed), "random", prod(shape))
 
 
-def _prior_text(name: str, site: Mapping[str, Any], levels: Mapping[str, Level]) -> str:
-    """The law of a site, where it depends on a precision with the name of that."""
+def _prior_text(
+    name: str,
+    site: Mapping[str, Any],
+    levels: Mapping[str, Level],
+    computed: Mapping[str, Mapping[str, str]],
+) -> str:
+    """The law of a site, where it depends on others with the names of these."""
     if name in levels:
         level = levels[name]
         k = f"{level.concentration:g}"
@@ -257,16 +326,16 @@ def _prior_text(name: str, site: Mapping[str, Any], levels: Mapping[str, Level])
                 scale = "τ" if array.factor == 1 else f"({array.factor:g} τ)"
                 law = "Normal(0, " if array.df is None else f"StudentT({array.df:g}, 0, "
                 return f"{law}{scale}^-1/2), τ = {level.site}"
-    law = unwrapped(site["fn"])
-    numbers = {name: getattr(law, name, None) for name in type(law).arg_constraints}
-    return call_of(
-        type(law).__name__, {n: _rounded(v) for n, v in numbers.items() if v is not None}
-    )
+    parts = [
+        f"{key}={computed[name][key] or text_of(_rounded(value))}"
+        for key, value in _numbers(site).items()
+    ]
+    return f"{type(unwrapped(site['fn'])).__name__}({', '.join(parts)})"
 
 
 def _rounded(value: Any) -> Any:
     """A number to four digits; arrays of one value as that value."""
-    if not isinstance(value, (int, float, np.number, np.ndarray, jax.Array)):
+    if not isinstance(value, _NUMBERS):
         return value
     values = np.unique(np.asarray(value))
     return float(f"{float(values[0]):.4g}") if values.size == 1 else value

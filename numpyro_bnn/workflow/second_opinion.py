@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import numpy as np
 from numpyro.infer import HMC, NUTS
 from numpyro.infer.mcmc import MCMCKernel
 
@@ -13,6 +14,7 @@ from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import Run
 from numpyro_bnn.posterior.fitted import arguments_of, inputs_of, run_of
 from numpyro_bnn.run.mcmc import MCMC
+from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 
 
 def second_opinion(
@@ -41,7 +43,8 @@ def second_opinion(
     :param num_samples: default: that of the first run, at most 500.
     :param progress_bar: show one progress bar a chain.
     :return: the report on the first run, with the comparison in its `second`.
-    :raises ValueError: for a run without draws, or without a model to sample again.
+    :raises ValueError: for a run without draws, without a model to sample again, or at another temperature
+        than `kernel`.
     """
     run = run_of(mcmc)
     if not isinstance(run, MCMC) or run.last_state is None:
@@ -56,13 +59,15 @@ def second_opinion(
             f"second_opinion: {type(run.sampler).__name__} carries no model to sample again. Give "
             "a kernel over the model: kernel=NUTS(model)."
         )
+    kernel = NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel
+    _refuse_another_temperature(run, kernel)
     args, kwargs = arguments_of(run)
     x = inputs_of(run) if x is None else x
     if x is None:
         raise ValueError("second_opinion: the inputs of the run are not known. Give inputs as x.")
     key_start, key_run = jax.random.split(jax.random.key(1) if key is None else key)
     other = MCMC(
-        NUTS(model, target_accept_prob=_higher(run.sampler)) if kernel is None else kernel,
+        kernel,
         num_warmup=min(run.num_warmup, 500) if num_warmup is None else num_warmup,
         num_samples=min(run.num_samples, 500) if num_samples is None else num_samples,
         num_chains=run.num_chains,
@@ -74,6 +79,23 @@ def second_opinion(
     )
     other.run(key_run, *args, init_params=starts, **kwargs)
     return diagnose(run, x, second=other)
+
+
+def _refuse_another_temperature(run: MCMC, kernel: MCMCKernel) -> None:
+    """Refuse a second run whose law, exp(-U/T), is another one, whatever either has missed."""
+    recorded = run.get_extra_fields().get("temperature")
+    # What a schedule began with is not in the draws.
+    first = temperatures_of(run.sampler) if recorded is None else set(np.unique(recorded).tolist())
+    second = temperatures_of(kernel)
+    its = ", ".join(f"{t:.3g}" for t in sorted(second))
+    strange = [t for t in first if not np.isclose(t, list(second), rtol=1e-4).any()]
+    if strange:
+        raise ValueError(
+            f"second_opinion: the run is at temperature {min(strange):.3g}, and the second one, by "
+            f"{type(kernel).__name__}, at {its}: their laws differ, whatever either has missed. "
+            "Give a kernel at the temperature of the run, such as "
+            f"kernel=BAOAB(model, step_size=…, temperature={min(strange):.3g}), or run at temperature 1."
+        )
 
 
 def _higher(sampler: Any) -> float:

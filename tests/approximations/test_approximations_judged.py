@@ -59,6 +59,8 @@ def draws(request, data):
     found = getattr(bnn, request.param)(model, random.key(0), *data, **(QUICK | options))
     assert (found.num_chains, found.num_draws) == shape
     assert found.info["kernel"] == request.param
+    # What judges draws of the posterior knows from this that these are none.
+    assert found.info["approximation"] is True
     return found
 
 
@@ -104,6 +106,8 @@ def test_it_is_diagnosed(draws, data):
 def test_it_is_saved_and_exported(draws, data, tmp_path):
     loaded = bnn.load(bnn.save(draws, tmp_path / "draws"), draws.model)
     assert loaded.info == draws.info
+    exported = bnn.to_inference_data(draws, log_likelihood=False)
+    assert bnn.from_inference_data(exported, draws.model).info["approximation"] is True
     for site in draws:
         np.testing.assert_array_equal(loaded[site], draws[site])
     idata = bnn.to_inference_data(draws, *data, predict={"again": data[0]})

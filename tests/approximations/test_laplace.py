@@ -11,6 +11,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 from linear_gaussian import BIAS, KERNEL, NOISE, check_law, key, posterior
+from scipy.stats import t as student
 
 import numpyro_bnn as bnn
 from numpyro_bnn import priors
@@ -253,6 +254,54 @@ def test_a_family_without_known_fisher_information_is_named(data):
         laplace(model, *data, init_params=start, num_steps=0)
 
 
+def counts(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=jnp.abs(y).astype(int))
+
+
+def factor(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.factor("y", -((y - x @ w) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "law"), [(counts, "Poisson, the distribution of"), (factor, "a `numpyro.factor`")]
+)
+def test_low_rank_says_that_it_needs_the_matrix(data, model, law):
+    """No Hessian was computed, of which anything could be said."""
+    words = (
+        rf"not known for {law} 'y'\. covariance='low_rank' is made of .* which begin with the Hess"
+    )
+    with pytest.raises(ValueError, match=words):
+        laplace(model, *data, covariance="low_rank", rank=2, num_steps=0)
+
+
+def doubled(x, y):
+    """Two weights of which the data know the sum alone, with a precision of 2⁴⁶."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(w.sum(), 2.0**-23), obs=y[0])
+
+
+def test_a_matrix_that_is_rounded_is_not_said_to_be_bent_by_the_prior(data):
+    start = {"w": jnp.zeros(2)}
+    with pytest.raises(
+        ValueError, match=r"largest 1.41e\+14\): that is the rounding error of float32"
+    ):
+        laplace(doubled, *data, init_params=start, num_steps=0)
+
+
+def infinite(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    numpyro.sample("y", dist.Normal(jnp.sqrt(jnp.abs(w)), 1.0).to_event(1), obs=y[:2])
+
+
+def test_a_matrix_that_is_not_finite_is_an_error_that_says_so(data):
+    with pytest.raises(ValueError, match="it has entries that are not finite"):
+        laplace(infinite, *data, init_params={"w": jnp.zeros(2)}, num_steps=0)
+
+
 def residuals(x, y, law=dist.Normal):
     """The linear model with the weights in the observed value, where the law has none."""
     w = numpyro.sample("w", dist.Normal(0.0, linear.SCALE).expand([x.shape[1] + 1]).to_event(1))
@@ -279,6 +328,38 @@ def test_gauss_newton_of_student_t_takes_weights_in_the_value(data):
     prior = np.eye(4) / linear.SCALE**2
     found = curvature.matrix(descent, z, sites, "gauss_newton")
     np.testing.assert_allclose(found, prior + (precision - prior) * 6 / 8, rtol=1e-4, atol=1e-3)
+
+
+def free_tail(x, y):
+    """A Student t of which no parameter is known."""
+    log_df = numpyro.sample("log_df", dist.Normal(0.0, 1.0))
+    log_scale = numpyro.sample("log_scale", dist.Normal(0.0, 1.0))
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.StudentT(jnp.exp(log_df), mean, jnp.exp(log_scale)), obs=y)
+
+
+@pytest.mark.parametrize("df", [0.8, 5.0, 40.0])
+def test_gauss_newton_of_student_t_has_the_information_of_the_degrees_of_freedom(df):
+    """The expectation of the outer product of scores, by quadrature, for log df, log scale and location."""
+    at, h = np.array([np.log(df), 0.3, 0.2]), 1e-4
+    grid = np.linspace(-25.0, 25.0, 4001)
+    y = at[2] + np.exp(at[1]) * np.sinh(grid)
+    step = np.exp(at[1]) * np.cosh(grid) * (grid[1] - grid[0])
+    weight = student.pdf(y, df, at[2], np.exp(at[1])) * step
+
+    def score(i):
+        up, down = (at + sign * h * np.eye(3)[i] for sign in (1, -1))
+        densities = [student.logpdf(y, np.exp(p[0]), p[2], np.exp(p[1])) for p in (up, down)]
+        return (densities[0] - densities[1]) / (2 * h)
+
+    scores = np.stack([score(i) for i in range(3)])
+    rows = np.zeros((50, 1), np.float32)
+    descent = MemberOptimizer("test", free_tail, (rows, np.zeros(50, np.float32)), {})
+    sites = ["log_df", "log_scale", "mean"]
+    z = dict(zip(sites, jnp.asarray(at, jnp.float32)))
+    found = (curvature.matrix(descent, z, sites, "gauss_newton") - np.eye(3)) / 50
+    np.testing.assert_allclose(found, (scores * weight) @ scores.T, rtol=1e-3, atol=1e-6)
 
 
 def soft_labels(x, y):
@@ -324,10 +405,36 @@ def one_mean(x, y):
     numpyro.sample("y", dist.Normal(w, NOISE), obs=y)
 
 
-@pytest.mark.parametrize("model", [frequencies, one_mean])
-def test_gauss_newton_counts_every_value_under_one_law(data, model):
-    """Both are natural parameters, whose Hessian it is."""
-    y = np.arange(20) % 3 if model is frequencies else data[1]
+SHOWN = np.arange(20) < 13
+
+
+def hidden_rows(x, y):
+    """Weights in the observed value, of which some are no numbers."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    y = jnp.where(SHOWN, y, jnp.nan)
+    with numpyro.plate("data", len(x)), numpyro.handlers.mask(mask=SHOWN):
+        numpyro.sample("r", dist.Normal(0.0, NOISE), obs=y - x @ w)
+
+
+def hidden_labels(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)), numpyro.handlers.mask(mask=SHOWN):
+        numpyro.sample("y", dist.Categorical(logits=w), obs=y)
+
+
+def hidden_entries(x, y):
+    """A mask inside of a law of many values."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    law = dist.Normal(x @ w, NOISE).expand([2, 20]).mask(SHOWN).to_event(1)
+    numpyro.sample("y", law, obs=jnp.stack([y, y]))
+
+
+@pytest.mark.parametrize(
+    "model", [frequencies, one_mean, hidden_rows, hidden_labels, hidden_entries]
+)
+def test_gauss_newton_counts_every_value_that_no_mask_hides(data, model):
+    """All are natural parameters, whose Hessian it is."""
+    y = np.arange(20) % 3 if model in (frequencies, hidden_labels) else data[1]
     descent, z, sites = point(model, data[0], y)
     hessian, found = (curvature.matrix(descent, z, sites, k) for k in ("hessian", "gauss_newton"))
     np.testing.assert_allclose(found, hessian, rtol=1e-4, atol=1e-4)

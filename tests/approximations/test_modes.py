@@ -1,5 +1,7 @@
 """Optimised ensembles: what they minimise, what they keep, and what they leave out."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import linear_gaussian as linear
@@ -17,6 +19,7 @@ import numpyro_bnn as bnn
 from numpyro_bnn import priors
 from numpyro_bnn.approximations.marginal_energy import Marginal
 from numpyro_bnn.approximations.member_optimizer import MemberOptimizer
+from numpyro_bnn.approximations.stopping import held_out_call
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 QUIET = {"progress_bar": False}
@@ -292,6 +295,46 @@ def test_validation_keeps_each_members_best_parameters(data):
         plain.append(stats.norm(rows @ at, NOISE).logpdf(held_out[1]).mean())
     assert score(kept) == pytest.approx(max(plain), abs=1e-5)
     assert max(plain) > plain[-1] + 0.1
+
+
+def shifted(x, y=None, offset=0.0, noise=1.0):
+    b = numpyro.sample("b", dist.Normal(0.0, 30.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(b + offset, noise), obs=y)
+
+
+ROWS, SHIFT = np.zeros((30, 1), np.float32), np.full(30, 10.0, np.float32)
+
+
+def test_held_out_rows_have_their_own_arguments():
+    """b is 5 in all rows; of the training rows alone the target is 10 more."""
+    held = ROWS[:4], 0 * SHIFT[:4] + 5, 0 * SHIFT[:4]
+    options = {
+        "offset": SHIFT,
+        "validation": held,
+        "noise": 1.0,
+        "init_params": {"b": jnp.zeros(())},
+    }
+    found = bnn.map_estimate(
+        shifted, key(), ROWS, 5 + SHIFT, optimizer=optax.adam(0.05), **options, **QUIET
+    )
+    assert float(found["b"][0, 0]) == pytest.approx(5.0, abs=0.05)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_arguments_of_training_rows_are_not_those_of_held_out_rows(by_name):
+    held = ROWS, 0 * SHIFT + 5
+    args, named = (ROWS, 5 + SHIFT), {"offset": SHIFT}
+    args, named = (args, named) if by_name else ((*args, SHIFT), {})
+    with pytest.raises(ValueError, match=r"offset has a .*validation=\(x_val, y_val, offset_val\)"):
+        bnn.map_estimate(shifted, key(), *args, validation=held, **named, **QUIET)
+
+
+def test_arguments_that_are_not_by_row_stay():
+    constant = np.ones(3)
+    call = partial(held_out_call, "map_estimate", shifted)
+    assert call((1, 2, constant), {"noise": 3.0}, (4, 5)) == ((4, 5, constant), {"noise": 3.0})
+    assert call((ROWS,), {"y": SHIFT, "noise": 3.0}, (4, 5)) == ((4, 5), {"noise": 3.0})
 
 
 def test_a_member_that_failed_is_named_and_left_out(data):

@@ -106,6 +106,17 @@ def test_conjugate_gradients_find_the_same_number(data, monkeypatch):
     np.testing.assert_allclose(newton.decrements(z), exact, rtol=1e-2)
 
 
+@pytest.mark.parametrize("most_dense", [5000, 0])
+def test_a_gradient_that_is_not_finite_has_no_newton_step(data, most_dense, monkeypatch):
+    """As at the end of a step too far, which is then not taken."""
+    monkeypatch.setattr("numpyro_bnn.approximations.newton.MOST_DENSE", most_dense)
+    z = {name: value[None] for name, value in nets.weights(linear.model, *data).items()}
+    solve = Newton(MemberOptimizer("test", linear.model, data, {}), z).solver(z, None, 0)
+    assert np.isfinite(solve(np.ones(4))).all()
+    for bad in (np.nan, np.inf):
+        assert np.isnan(solve(np.array([1.0, bad, 0.0, 0.0]))).all()
+
+
 def test_a_matrix_that_is_not_positive_definite_counts_with_the_moduli_of_its_eigenvalues():
     vectors = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
     solve = _inverse(vectors @ np.diag([4.0, -2.0, 1.0]) @ vectors.T)

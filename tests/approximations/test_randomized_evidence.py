@@ -149,6 +149,65 @@ def test_what_has_noise():
     assert noise(condition(conditioned, {"held": 0.3})) == {"b": (), "y": (10,)}
 
 
+def all_rows_in_one_law(x, y=None):
+    b, s = (numpyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in "bs")
+    law = dist.MultivariateNormal(b * jnp.ones(len(x)), s**2 * jnp.eye(len(x)))
+    numpyro.sample("y", law, obs=y)
+
+
+def all_rows_in_an_event(x, y=None):
+    b, s = (numpyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in "bs")
+    # The first value is given: one value less than there are rows.
+    numpyro.sample("y", dist.Normal(b * y[:-1], s).to_event(1), obs=y[1:])
+
+
+def an_output_an_observation(x, y=None):
+    """Two outputs side by side, each a law of all rows."""
+    b, s = (numpyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in "bs")
+    with numpyro.plate("outputs", 2):
+        law = dist.MultivariateNormal(b * jnp.ones(len(x)), s**2 * jnp.eye(len(x)))
+        numpyro.sample("y", law, obs=jnp.stack([y, -y]))
+
+
+def one_factor(x, y=None):
+    b, s = (numpyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in "bs")
+    numpyro.factor("y", dist.Normal(b * x, s).log_prob(y).sum())
+
+
+def rows_and_a_constant(x, y=None):
+    """One observation of two values beside the rows, and a penalty."""
+    b, s = (numpyro.sample(name, dist.LogNormal(0.0, 1.0)) for name in "bs")
+    numpyro.sample("read", dist.Normal(b, s).expand([2]).to_event(1), obs=jnp.array([0.3, 0.9]))
+    numpyro.factor("penalty", -b)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(b * x, s).expand([len(x)]), obs=y)
+
+
+def one_value(x, y=None):
+    s = numpyro.sample("s", dist.LogNormal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(0.0, s), obs=y[0])
+
+
+REFUSED = {
+    all_rows_in_one_law: r"'y' is one observation of shape \(10,\), in which .* it takes 1\. Give",
+    all_rows_in_an_event: r"'y' is one observation of shape \(9,\), in which .* it takes 1\. Give",
+    an_output_an_observation: r"'y' is one observation of shape \(10,\), in which .* it takes 2\. Give",
+    one_factor: "the factor 'y' is one number, in which all rows are together",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_a_law_of_all_rows_at_once_gets_no_common_weight(model):
+    with pytest.raises(ValueError, match=REFUSED[model]):
+        bnn.randomized_map(model, jax.random.key(0), X, Y, num_steps=0, progress_bar=False)
+
+
+@pytest.mark.parametrize("model", [rows_and_a_constant, one_value])
+def test_single_observations_have_weights(model):
+    draws = bnn.randomized_map(model, jax.random.key(0), X, Y, num_steps=0, progress_bar=False)
+    assert draws.num_chains == 5
+
+
 def test_it_stays_no_row_of_data():
     """Minibatches count it once, and it is no target that predictions are compared with."""
     structure = structure_of(with_error, (X, Y), {})

@@ -6,6 +6,7 @@ import linear_gaussian
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pandas as pd
 import pytest
 from checked_fits import (
@@ -231,6 +232,40 @@ def test_draws_that_are_doubted():
         check = bnn.check_fit(draws, X, Y)
         assert not check.believable
         assert words in " ".join(check.doubts)
+
+
+def test_an_approximation_is_doubted_whatever_it_is_called(tmp_path):
+    """Also when its draws were stored, exported, or have statistics."""
+    draws, y = exact_draws()
+    stats = {"potential_energy": np.zeros((draws.num_chains, draws.num_draws))}
+    info = {"kernel": "a new guide", "approximation": True}
+    draws = bnn.Draws(draws, draws.model, stats, info)
+    exported = bnn.to_inference_data(draws, log_likelihood=False)
+    for same in (
+        draws,
+        bnn.load(bnn.save(draws, tmp_path / "draws"), draws.model),
+        bnn.from_inference_data(exported, draws.model),
+    ):
+        check = bnn.check_fit(same, X, y)
+        assert not check.believable
+        assert "These draws are of an approximation (a new guide)" in " ".join(check.doubts)
+
+
+def test_approximations_say_what_they_are():
+    """Draws of a fit: the exact posterior here, which the doubt cannot know."""
+    draws = bnn.laplace(
+        linear_gaussian.model,
+        linear_gaussian.key(),
+        X,
+        Y,
+        num_samples=200,
+        optimizer=optax.lbfgs(),
+        num_steps=40,
+        progress_bar=False,
+    )
+    check = bnn.check_fit(draws, X, Y)
+    assert not check.believable
+    assert "of an approximation (laplace)" in " ".join(check.doubts)
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.2])

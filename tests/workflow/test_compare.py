@@ -9,8 +9,10 @@ import pytest
 from flax import linen as nn
 from nets import Linear
 from numpyro.infer import HMC, NUTS
+from numpyro.infer.gibbs import Gibbs
 
 import numpyro_bnn as bnn
+from numpyro_bnn.samplers.temperature_of_kernels import temperatures_of
 from numpyro_bnn.workflow.compare import Data, _sampled
 from numpyro_bnn.workflow.second_opinion import _higher
 
@@ -71,6 +73,28 @@ def test_the_second_sampler_looks_closer():
     assert _higher(NUTS(model)) == 0.95
     assert _higher(NUTS(model, target_accept_prob=0.97)) == 0.99
     assert _higher(bnn.BAOAB(model, step_size=0.1)) == 0.95
+
+
+def test_runs_of_two_temperatures_are_not_compared():
+    """Their laws differ, which is nothing that one of them has missed."""
+    cold = run(bnn.BAOAB(model, step_size=0.05, temperature=0.25), num_samples=120, num_chains=2)
+    own = r"the run is at temperature 0.25, and the second one, by NUTS, at 1: .*temperature=0.25\)"
+    with pytest.raises(ValueError, match=own):
+        bnn.second_opinion(cold, progress_bar=False)
+    warm = run(bnn.BAOAB(model, step_size=0.05), num_samples=50, num_chains=2)
+    with pytest.raises(ValueError, match=r"is at temperature 0\.25 and `second` at 1: their laws"):
+        bnn.diagnose(cold, X, second=warm)
+    with pytest.raises(ValueError, match=r"the run is at temperature 1, and the second one, by BA"):
+        bnn.second_opinion(warm, kernel=cold.sampler)
+    same = bnn.BAOAB(model, step_size=0.04, temperature=0.25)
+    report = bnn.second_opinion(cold, X, kernel=same, num_warmup=50, progress_bar=False)
+    assert report.second is not None
+
+
+def test_the_temperature_of_a_kernel_is_that_of_its_blocks():
+    cold = bnn.BAOAB(model, step_size=0.05, temperature=0.25)
+    both = Gibbs([(cold, ["net/Dense_0.kernel"]), (cold, ["net/Dense_0.bias"])])
+    assert temperatures_of(both) == temperatures_of(cold) == {0.25}
 
 
 def test_errors_say_what_to_give():

@@ -92,9 +92,33 @@ def test_a_model_of_the_users_own_with_two_networks():
         *("one/bias", "one/kernel", "two/bias", "two/kernel", "tau"),
     ]
     assert table.rows[0].prior == "Normal(loc=0.0, scale=2.0)"
-    assert table.rows[3].prior == "Laplace(loc=0.0, scale=1.0)"
+    assert table.rows[3].prior == "Laplace(loc=0.0, scale=tau)"
     assert table.rows[4].prior == "Gamma(concentration=2.0, rate=3.0)"
     assert bnn.describe(model, X, np.zeros(5)).rows == table.rows
+
+
+def test_numbers_that_latent_sites_decide_are_told_by_their_names():
+    def model(x, y=None):
+        tau = numpyro.sample("tau", dist.HalfNormal(10.0))
+        share = numpyro.sample("share", dist.Beta(1.0, 2.0))
+        kind = numpyro.sample("kind", dist.Bernoulli(0.3))
+        numpyro.sample("w", dist.Normal(0.0, tau).expand([3]).to_event(1))
+        # Equal to a constant at tau = 1.
+        numpyro.sample("square", dist.Normal(jnp.full(3, 0.5), tau**2).to_event(1))
+        numpyro.sample("both", dist.Normal(share * tau, 1.0))
+        numpyro.sample("chosen", dist.Normal(jnp.array([-2.0, 2.0])[kind], 1.0))
+        numpyro.sample("zeros", dist.ZeroInflatedDistribution(dist.Poisson(tau), gate=0.2))
+        bnn.random_module("net", nn.Dense(1), dist.Normal(0.0, 0.01 * tau), x[:1])(x)
+
+    told = {row.site: row.prior for row in bnn.describe(model, X).rows}
+    assert told["tau"] == "HalfNormal(scale=10.0)"
+    assert told["share"] == "Beta(concentration1=1.0, concentration0=2.0)"
+    assert told["w"] == "Normal(loc=0.0, scale=tau)"
+    assert told["square"] == "Normal(loc=0.5, scale=f(tau))"
+    assert told["both"] == "Normal(loc=f(share, tau), scale=1.0)"
+    assert told["chosen"] == "Normal(loc=f(kind), scale=1.0)"
+    assert told["net/kernel"] == "Normal(loc=0.0, scale=f(tau))"
+    assert "1.0" not in told["zeros"]
 
 
 def test_text_is_aligned_and_html_is_escaped():

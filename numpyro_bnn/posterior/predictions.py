@@ -207,9 +207,7 @@ class Predictor:
                 part = self._rows(arrays, rows)
                 own = None
                 if random:
-                    key = jax.random.fold_in(jax.random.key(0), begin)
-                    key = jax.random.fold_in(key, first) if first else key
-                    own = jax.random.split(key, lead)[:, drawn]
+                    own = keys_of_draws(lead, begin, first)[:, drawn]
                 more = extra[rows] if what in OF_TARGETS else extra
                 if what in _DRAWN:
                     key, *each = extra if what == "targets" else (extra,)
@@ -264,6 +262,19 @@ def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     vector = VECTOR // math.gcd(VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
+
+
+def keys_of_draws(lead: tuple[int, int], begin: int = 0, first: int = 0) -> jax.Array:
+    """A random key for each draw, for what a model draws itself: masks of dropout, values without draws.
+
+    :param lead: numbers of chains and of draws.
+    :param begin: the first row of the block that is predicted.
+    :param first: number of the first draw, in the run that they are a block of.
+    :return: keys (chain, draw), the same at every call.
+    """
+    key = jax.random.fold_in(jax.random.key(0), begin)
+    key = jax.random.fold_in(key, first) if first else key
+    return jax.random.split(key, lead)
 
 
 def flat_draws(draws: PyTree) -> PyTree:

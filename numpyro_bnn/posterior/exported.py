@@ -21,7 +21,7 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.prediction_sites import draws_for, target_of
+from numpyro_bnn.posterior.prediction_sites import draws_for
 from numpyro_bnn.posterior.predictions import (
     VECTOR,
     Predictor,
@@ -119,7 +119,7 @@ def _predictive(
     """The function from inputs to averages over the draws of a model."""
     known = Predictor(of, x, site=site)
     model, structure = known.model, known.structure
-    target = target_of(structure, draws, site)
+    target = known.target_of(draws)
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
     local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
     if local:

@@ -1,7 +1,7 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -150,7 +150,7 @@ class Predictor:
         self.arguments = prepared(model, *call_with({0: table, **(others or {})}))
         self.model = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
-        args, kwargs = self._rows(self.arguments, slice(min(self.size, self.batch_size)))
+        args, kwargs = self._first_rows(self.batch_size)
         self.structure = structure_at(self.model, *args, **kwargs)
         self._programs: dict[str, Callable] = {}
 
@@ -161,7 +161,7 @@ class Predictor:
         :param first: number of the first draw, in the run that they are a block of.
         :raises ValueError: if the target cannot be told, or draws do not fit the inputs.
         """
-        target = target_of(self.structure, samples, self._site)
+        target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(
             self.model, self.structure, samples, target, self.arguments, self.batch_size
@@ -173,6 +173,18 @@ class Predictor:
         predictions = Predictions(values, evaluate, self.shift, suspect, site)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def target_of(self, samples: Collection[str]) -> str:
+        """The site to predict from draws of some sites.
+
+        :raises ValueError: if it cannot be told, or sites that it is computed from have no draws.
+        """
+        first = self._first_rows(self.batch_size)
+        return target_of(self.model, self.structure, first, samples, self._site)
+
+    def _first_rows(self, count: int) -> PyTree:
+        """The arguments of the model at the first rows."""
+        return self._rows(self.arguments, slice(min(self.size, count)))
 
     def _rows(self, arguments: PyTree, rows: slice) -> PyTree:
         """Some rows of the arguments of the model; what is not by row stays whole."""

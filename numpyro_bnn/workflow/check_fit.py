@@ -92,7 +92,7 @@ def check_fit(
         )
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
-    loo = leave_one_out(_by_row(predictions.log_likelihood(y))[..., rows])
+    loo = leave_one_out(predictions.log_likelihood(y)[..., rows].astype(np.float64))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
@@ -115,12 +115,6 @@ def check_fit(
         draws.num_chains,
         draws.num_draws,
     )
-
-
-def _by_row(log_prob: np.ndarray) -> np.ndarray:
-    """Log densities (chain, draw, row): the outputs of one row are left out together."""
-    shape = (*log_prob.shape[:3], -1)
-    return log_prob.reshape(shape).astype(np.float64).sum(-1)
 
 
 def _refuse_other_laws(draws: Draws) -> None:

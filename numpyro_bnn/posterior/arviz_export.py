@@ -30,6 +30,8 @@ from numpyro_bnn.samplers.suspects import warn_of_use
 
 # Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
+# Facts about draws whose chains are not those of the run: made of several of these.
+_JOINED = ("weights", "thinned", "joined")
 # Statistics that are computed from the number of steps, at every export.
 _DERIVED = ("tree_depth", "reached_max_treedepth")
 
@@ -185,8 +187,10 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     """Draws from an ArviZ object, for :func:`numpyro_bnn.predict` and everything else.
 
     :param idata: a result of :func:`to_inference_data`, also after a round trip through a file, with axes in
-        any order, of some chains, or with ``sample`` in place of chains and draws; any other
-        ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
+        any order, of some chains, or with ``sample`` in place of chains and draws, which are one chain where
+        they are not all draws of some chains (``az.extract(idata, num_samples=20)``); any other
+        ``InferenceData`` or ``DataTree`` works where its variables are named like the sites. Chains keep
+        their numbers, by the coordinate ``chain``: those that are absent are named in ``left_out``.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.
     :raises ValueError: if there is no posterior or no axis of draws, two variables stand for one site, or
@@ -199,7 +203,15 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         raise ValueError(
             f"from_inference_data: {type(idata).__name__} has no group `posterior`."
         ) from error
-    posterior = _by_chain(posterior)
+    labels = _labels_of_chains(posterior)
+    # Numbers in the run of the chains that were exported, by their labels.
+    numbers: dict[Any, int] = dict(json.loads(posterior.attrs.get("numpyro_bnn_chains", "[]")))
+    posterior = _by_chain(posterior, numbers)
+    info = json.loads(posterior.attrs.get("numpyro_bnn_run", "{}"))
+    count = posterior.sizes["chain"]
+    is_known = len(labels) >= count and set(labels) <= set(numbers)
+    if is_known and not set(_JOINED) & set(info):
+        info |= _about_chains(info, labels, numbers, count)
     values: dict[str, np.ndarray] = {}
     for name, variable in posterior.data_vars.items():
         site = variable.attrs.get("site", name)
@@ -211,7 +223,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         values[site] = _as_stored(variable).values
     stats: dict[str, np.ndarray] = {}
     if "sample_stats" in _names(idata):
-        for name, variable in _by_chain(idata["sample_stats"]).data_vars.items():
+        for name, variable in _by_chain(idata["sample_stats"], numbers).data_vars.items():
             value = variable.transpose("chain", "draw", ...).values
             if name not in _DERIVED:
                 stats[_FIELDS.get(str(name), str(name))] = -value if name == "lp" else value
@@ -219,25 +231,69 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     ready = innermost(model)
     if units is not None and hasattr(ready, "restore"):
         ready.restore({k: np.asarray(value, kind) for k, (value, kind) in units.items()})
-    draws = Draws(values, model, stats, json.loads(posterior.attrs.get("numpyro_bnn_run", "{}")))
+    draws = Draws(values, model, stats, info)
     known = json.loads(posterior.attrs.get("numpyro_bnn_predictions", "null"))
     refuse_other_model("from_inference_data", draws, known)
     return draws
 
 
-def _by_chain(group: Any) -> Any:
-    """A group with axes of chains and draws, which ``az.extract`` joins and a choice of one chain drops."""
+def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
+    """A group with axes of chains, in the order of their numbers, and draws.
+
+    ``az.extract`` joins these axes, and a choice of one chain drops the first.
+    """
     group = group.to_dataset() if hasattr(group, "to_dataset") else group
-    if "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names):
-        group = group.unstack("sample")
+    if _has_samples(group):
+        pairs = group.indexes["sample"]
+        grid = np.prod([pairs.get_level_values(axis).nunique() for axis in ("chain", "draw")])
+        if pairs.is_unique and len(pairs) == grid:
+            group = group.unstack("sample")
+        else:
+            # Some draws of each chain: as a grid they would have gaps.
+            group = group.drop_vars(["sample", "chain", "draw"]).rename(sample="draw")
     if "draw" not in group.sizes:
         raise ValueError(
             f"from_inference_data: the group has the axes {list(group.sizes)}, and draws need an axis 'draw'"
             ", or 'sample' with the coordinates 'chain' and 'draw'."
         )
-    if "chain" in group.sizes:
+    if "chain" not in group.sizes:
+        return group.drop_vars("chain", errors="ignore").expand_dims("chain")
+    labels = _labels_of_chains(group)
+    if len(labels) < group.sizes["chain"] or not set(labels) <= set(numbers):
         return group
-    return group.drop_vars("chain", errors="ignore").expand_dims("chain")
+    return group.isel(chain=np.argsort([numbers[label] for label in labels]))
+
+
+def _has_samples(group: Any) -> bool:
+    """Whether chains and draws are joined to one axis."""
+    return "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names)
+
+
+def _labels_of_chains(group: Any) -> list:
+    """Labels of the chains of a group, each once; none where it has no such coordinate."""
+    if "chain" not in group.coords:
+        return []
+    return list(dict.fromkeys(np.ravel(group.coords["chain"].values).tolist()))
+
+
+def _about_chains(
+    info: Mapping[str, Any], labels: Sequence, numbers: Mapping[Any, int], count: int
+) -> dict[str, Any]:
+    """Facts about a run that are about the chains which are still there.
+
+    :param info: the facts about the run that was exported.
+    :param labels: labels of the chains that are there, each once.
+    :param numbers: numbers in the run of all chains that were exported, by label.
+    :param count: number of chains, 1 where some draws of several were made one.
+    """
+    kept = {numbers[label] for label in labels}
+    absent = sorted(set(numbers.values()) - kept)
+    facts = {
+        "suspect": {n: why for n, why in info.get("suspect", {}).items() if int(n) in kept},
+        "left_out": {**info.get("left_out", {}), **{str(n): "not read" for n in absent}},
+        "joined": sorted(kept) if len(kept) > count else [],
+    }
+    return {name: fact for name, fact in facts.items() if fact or name in info}
 
 
 def _as_stored(variable: xr.DataArray) -> xr.DataArray:
@@ -260,9 +316,9 @@ def _names(idata: Any) -> list[str]:
 
 def _chain_labels(draws: Draws) -> np.ndarray:
     """Chains keep their number where others were left out; a chain that was made of several is the first."""
-    left_out = {} if {"weights", "thinned"} & set(draws.info) else draws.left_out
+    left_out = {} if set(_JOINED) & set(draws.info) else draws.left_out
     labels = np.arange(draws.num_chains + len(left_out))
-    return np.setdiff1d(labels, list(left_out))
+    return np.setdiff1d(labels, list(left_out))[: draws.num_chains]
 
 
 def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:

@@ -132,7 +132,7 @@ ROWS = {
     "posterior": """
         fitted
         draws
-        leave_one_out mixture_quantiles prediction_sites training_data
+        leave_one_out mixture_quantiles other_laws prediction_sites training_data
         predictive_draws
         predictions
         exported known_model log_prior stacking thinning

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
@@ -24,6 +25,7 @@ from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import known_rows, targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
+from numpyro_bnn.posterior.other_laws import why_not_the_posterior, why_rows_count_otherwise
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import TrainingData, training_data
 from numpyro_bnn.samplers.suspects import warn_of_use
@@ -63,7 +65,7 @@ def to_inference_data(
       that gives the logits of classes.
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
       ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
-    - ``log_likelihood``: of each row, by observed site (nats).
+    - ``log_likelihood``: of each row, by observed site (nats), counted once whatever the weight of the row.
     - ``log_prior``: of each random site, given those above it (nats), for ``az.psense``: of a weight or a
       precision its density in the coordinates in which the prior is written, whatever coordinates were
       sampled. In a hierarchy scale the prior of the top alone:
@@ -103,6 +105,8 @@ def to_inference_data(
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
     :raises TypeError: if `run`, `predict` or `report` is something else, or for two keys.
+    :warns UserWarning: of a log likelihood that ``az.loo`` would misread: of rows with weights, of draws at
+        another temperature than 1, of a stacked mixture, and of draws that `thin` chose.
     """
     if report is not None and not callable(getattr(report, "numbers", None)):
         raise TypeError(
@@ -149,6 +153,7 @@ def to_inference_data(
             )
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood:
+        _warn_of_other_laws(draws, training)
         groups.add_log_likelihood(training, made, batch_size)
     if log_prior and training.observed:
         groups.add_log_prior(training)
@@ -164,6 +169,19 @@ def to_inference_data(
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
+
+
+def _warn_of_other_laws(draws: Draws, training: TrainingData) -> None:
+    """Warn of a log likelihood that is no weight for the posterior without a row."""
+    reasons = [why_not_the_posterior(draws)]
+    reasons += [why_rows_count_otherwise(name, training.weighted) for name in training.observed]
+    for why in filter(None, reasons):
+        warnings.warn(
+            "to_inference_data: `az.loo`, `az.compare` and `az.psense` take the log likelihood for that of a "
+            "posterior in which each row counts once, and would give wrong numbers without a sign of it "
+            f"(`check_fit` refuses for the same reason): {why} Or leave it out, `log_likelihood=False`.",
+            stacklevel=find_stack_level(),
+        )
 
 
 def _key(key: jax.Array | None, rng_key: jax.Array | None) -> jax.Array:

@@ -108,7 +108,10 @@ class Predictions:
         return self._of_rows("log_prob", y)
 
     def log_likelihood(self, y: ArrayLike) -> np.ndarray:
-        """What each row adds to the log likelihood of the model: 0 where ``handlers.mask`` hides it.
+        """Log density of the rows of a fit under each draw: 0 where ``handlers.mask`` hides them.
+
+        It is what a row adds to the log likelihood of a model without weights. With them (`weights=`,
+        ``handlers.scale``) the row adds that many times as much, which predictions do not know.
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.

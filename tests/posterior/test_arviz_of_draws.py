@@ -1,5 +1,6 @@
 """ArviZ objects of draws that need no run: targets, reports, names of axes, and the refusals."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from numpyro import handlers
 from test_arviz import IS_TREE, X_TEST, X, Y, arviz_figures, az, read_netcdf
 
 import numpyro_bnn as bnn
@@ -246,6 +248,53 @@ def test_errors_of_the_way_back() -> None:
     twice = posterior.assign(v=other) if not IS_TREE else posterior.to_dataset().assign(v=other)
     with pytest.raises(ValueError, match="two variables stand for the site 'w'"):
         from_inference_data({"posterior": twice})
+
+
+# -- log likelihoods that ArviZ would misread -------------------------------------------------------
+
+
+def weighted(x: Any, y: Any = None, weights: Any = None) -> None:
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    scale = handlers.scale(scale=1.0 if weights is None else weights)
+    with numpyro.plate("data", x.shape[0]), scale:
+        numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+HALF = partial(weighted, weights=0.5 * np.ones(30, np.float32))
+MISREAD = {
+    "weights": (make_draws(model=HALF), "the log density of 'y' is multiplied by them"),
+    "temperature": (make_draws(stats={"temperature": np.full((2, 5), 0.1)}), "temperature 0.1"),
+    "cold at the end": (
+        make_draws(stats={"temperature": np.array([[1.0, 1, 1, 1, 0.5]] * 2)}),
+        "temperature 0.5",
+    ),
+    "stacked": (make_draws(info={"weights": [0.3, 0.7]}), "a stacked mixture of chains"),
+    "thinned": (make_draws(info={"thinned": {"draws": 100}}), "5 draws chosen by `thin`"),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_a_log_likelihood_that_arviz_would_misread_warns(name: str) -> None:
+    draws, reason = MISREAD[name]
+    y = np.asarray(X @ np.ones(2), np.float32)
+    message = f"(?s)`az.loo`.*`check_fit` refuses.*{reason}.*`log_likelihood=False`"
+    with pytest.warns(UserWarning, match=message):
+        made = to_inference_data(draws, X, y, posterior_predictive=False)
+    # Each row counts once, as the docstring says.
+    once = to_inference_data(make_draws(), X, y, posterior_predictive=False)
+    np.testing.assert_allclose(
+        made["log_likelihood"]["y"].values, once["log_likelihood"]["y"].values, rtol=1e-6
+    )
+    # The words are those of `check_fit`, and without a log likelihood there is nothing to warn of.
+    with pytest.raises(ValueError, match=f"check_fit: .*{reason}"):
+        bnn.check_fit(draws, X, y)
+    to_inference_data(draws, X, y, posterior_predictive=False, log_likelihood=False)
+
+
+def test_weights_of_one_do_not_warn() -> None:
+    ones = partial(weighted, weights=np.ones(30, np.float32))
+    draws = make_draws(model=ones, stats={"temperature": np.ones((2, 5))})
+    to_inference_data(draws, X, X[:, 0], posterior_predictive=False)
 
 
 # -- chains that are chosen before the way back ----------------------------------------------------

@@ -130,7 +130,7 @@ ROWS = {
         convergence predictive sampling schedules scores
     """,
     "posterior": """
-        fitted
+        fitted row_axis target_parameters
         draws
         leave_one_out mixture_quantiles other_laws prediction_sites training_data
         predictive_draws

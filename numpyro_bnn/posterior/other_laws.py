@@ -1,8 +1,8 @@
 """Draws and rows for which leave-one-out by importance sampling gives wrong numbers, and shows no sign of it.
 
 It weights draws of the posterior by one over the density of the row that is left out. That is the posterior
-without this row where each row counts once and the draws have the temperature 1: ``check_fit`` refuses others,
-and whoever writes a log likelihood for ArviZ warns of them.
+without this row where each row counts once and the draws have the temperature 1: ``check_fit`` refuses
+others, and ``to_inference_data`` warns of them.
 """
 
 from collections.abc import Collection

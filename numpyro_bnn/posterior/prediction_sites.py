@@ -137,14 +137,15 @@ def _needed(
     target: str,
     missing: list[str],
 ) -> list[str]:
-    """Sites without draws that the target is computed from; others, such as a second target, do not matter."""
+    """Sites without draws that the target is computed from; a second target, for one, does not matter."""
     discrete = {name for name, site in structure.sites.items() if site.discrete}
     values = {
         name: jnp.zeros(shape, int if name in discrete else float)
         for name, shape in structure.shapes.items()
         if name != target and (name in samples or name in missing)
     }
-    taken = sites_taken(model, *as_jax(arguments), target, values)
+    args, kwargs = as_jax(arguments)
+    taken = sites_taken(model, args, kwargs, target, values)
     return [name for name in missing if name in taken]
 
 

@@ -176,7 +176,7 @@ class Predictions:
         return Predictions(values, evaluate, self._shift, self.suspect, self._site)
 
     def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
-        """A log density under each draw, (chain, draw, row): outputs that are no event add to that of their row."""
+        """A log density under each draw, (chain, draw, row): that of all outputs of a row."""
         found = self._evaluate(what, self._in_units(what, y))[what]
         return found.reshape(*found.shape[:3], -1).sum(-1) if found.ndim > 3 else found
 

@@ -92,8 +92,8 @@ def wasserstein(
     At each input the two sets of draws are compared as distributions, so two posteriors with
     the same average but other spread differ. One number a draw: exact. A vector a draw (class
     probabilities): sliced, the mean over random directions u on the sphere of the exact distance
-    between `u . p_s` and `u . q_s` (Bonneel et al. 2015, with exponent 1). Several outputs or labels a row are
-    compared one by one, and averaged within the row.
+    between `u . p_s` and `u . q_s` (Bonneel et al. 2015, with exponent 1). Several outputs or labels a row
+    are compared one by one, and averaged within the row.
 
     :param p: draws `(..., n)`, or `(..., n, event)` with `event_dim=1`; or predictions, of
         which the class probabilities or else the means are compared, `(chain, draw, n, ...)`.

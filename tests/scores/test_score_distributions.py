@@ -60,9 +60,7 @@ def test_wasserstein_of_several_outputs_is_the_mean_of_theirs(rng, other_draws):
             [stats.wasserstein_distance(a, b) for a, b in zip(of_p, of_q)]
             for of_p, of_q in zip(columns(p), columns(q))
         ]
-        given = scores.wasserstein(
-            predictions("mean", p), predictions("mean", q), pointwise=True
-        )
+        given = scores.wasserstein(predictions("mean", p), predictions("mean", q), pointwise=True)
         np.testing.assert_allclose(given, np.mean(single, 1), rtol=1e-12)
     # An array of draws beside predictions has the axes of their rows too, on either side.
     for pair in ((predictions("mean", p), q), (p, predictions("mean", q))):

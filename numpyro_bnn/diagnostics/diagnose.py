@@ -123,15 +123,14 @@ def diagnose(
         superchains=superchains,
     )
     if draws.suspect:
-        # A stacked mixture is one chain made of several.
-        report = with_suspects(
-            report, draws.suspect, max(draws.num_chains, len(draws.info.get("weights", ())))
-        )
+        # A stacked mixture, and some draws of a file, are one chain made of several.
+        several = (len(draws.info.get(name, ())) for name in ("weights", "joined"))
+        report = with_suspects(report, draws.suspect, max(draws.num_chains, *several))
     left_out = draws.left_out
     if not left_out:
         return report
     names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
-    note = f"What follows is about the chains that stayed finite; left out: {names}."
+    note = f"What follows is about the chains that are among the draws; left out: {names}."
     return replace(report, sentences=(note, *report.sentences))
 
 

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
+from numpyro.util import find_stack_level
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import innermost
@@ -24,12 +25,15 @@ from numpyro_bnn.posterior.arviz_groups import STATS, ArvizGroups
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import known_rows, targets_of
 from numpyro_bnn.posterior.known_model import refuse_other_model
+from numpyro_bnn.posterior.other_laws import why_not_the_posterior, why_rows_count_otherwise
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import TrainingData, refuse_moving, training_data
 from numpyro_bnn.samplers.suspects import warn_of_use
 
 # Names of statistics in this package by their names in ArviZ.
 _FIELDS = {theirs: ours for ours, theirs in STATS.items()}
+# Facts about draws whose chains are not those of the run: made of several of these.
+_JOINED = ("weights", "thinned", "joined")
 # Statistics that are computed from the number of steps, at every export.
 _DERIVED = ("tree_depth", "reached_max_treedepth")
 
@@ -61,7 +65,7 @@ def to_inference_data(
       that gives the logits of classes.
     - ``sample_stats``: ``diverging``, ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
       ``n_steps``, ``tree_depth``, ``reached_max_treedepth``, and whatever else the run collected.
-    - ``log_likelihood``: of each row, by observed site (nats).
+    - ``log_likelihood``: of each row, by observed site (nats), counted once whatever the weight of the row.
     - ``log_prior``: of each random site, given those above it (nats), for ``az.psense``: of a weight or a
       precision its density in the coordinates in which the prior is written, whatever coordinates were
       sampled. In a hierarchy scale the prior of the top alone:
@@ -101,6 +105,8 @@ def to_inference_data(
     :raises ValueError: if a model or training data are needed and not known, if names clash, or
         if `dims` or `coords` do not fit.
     :raises TypeError: if `run`, `predict` or `report` is something else, or for two keys.
+    :warns UserWarning: of a log likelihood that ``az.loo`` would misread: of rows with weights, of draws at
+        another temperature than 1, of a stacked mixture, and of draws that `thin` chose.
     """
     if report is not None and not callable(getattr(report, "numbers", None)):
         raise TypeError(
@@ -149,6 +155,7 @@ def to_inference_data(
             )
         groups.add_inputs("constant_data", "", training.x)
     if log_likelihood:
+        _warn_of_other_laws(draws, training)
         groups.add_log_likelihood(training, made, batch_size)
     if log_prior and training.observed:
         groups.add_log_prior(training)
@@ -164,6 +171,19 @@ def to_inference_data(
     # ArviZ 1 answers to the old name with a warning and the tree of xarray.
     own = vars(az).get("InferenceData")
     return xr.DataTree.from_dict(datasets) if own is None else own(**datasets)
+
+
+def _warn_of_other_laws(draws: Draws, training: TrainingData) -> None:
+    """Warn of a log likelihood that is no weight for the posterior without a row."""
+    reasons = [why_not_the_posterior(draws)]
+    reasons += [why_rows_count_otherwise(name, training.weighted) for name in training.observed]
+    for why in filter(None, reasons):
+        warnings.warn(
+            "to_inference_data: `az.loo`, `az.compare` and `az.psense` take the log likelihood for that of a "
+            "posterior in which each row counts once, and would give wrong numbers without a sign of it "
+            f"(`check_fit` refuses for the same reason): {why} Or leave it out, `log_likelihood=False`.",
+            stacklevel=find_stack_level(),
+        )
 
 
 def _key(key: jax.Array | None, rng_key: jax.Array | None) -> jax.Array:
@@ -187,8 +207,10 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     """Draws from an ArviZ object, for :func:`numpyro_bnn.predict` and everything else.
 
     :param idata: a result of :func:`to_inference_data`, also after a round trip through a file, with axes in
-        any order, of some chains, or with ``sample`` in place of chains and draws; any other
-        ``InferenceData`` or ``DataTree`` works where its variables are named like the sites.
+        any order, of some chains, or with ``sample`` in place of chains and draws, which are one chain where
+        they are not all draws of some chains (``az.extract(idata, num_samples=20)``); any other
+        ``InferenceData`` or ``DataTree`` works where its variables are named like the sites. Chains keep
+        their numbers, by the coordinate ``chain``: those that are absent are named in ``left_out``.
     :param model: the model that they are draws of; a ready model gets its units back.
     :return: the draws under their site names, with the statistics of the sampler.
     :raises ValueError: if there is no posterior or no axis of draws, two variables stand for one site, or
@@ -201,7 +223,15 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         raise ValueError(
             f"from_inference_data: {type(idata).__name__} has no group `posterior`."
         ) from error
-    posterior = _by_chain(posterior)
+    labels = _labels_of_chains(posterior)
+    # Numbers in the run of the chains that were exported, by their labels.
+    numbers: dict[Any, int] = dict(json.loads(posterior.attrs.get("numpyro_bnn_chains", "[]")))
+    posterior = _by_chain(posterior, numbers)
+    info = json.loads(posterior.attrs.get("numpyro_bnn_run", "{}"))
+    count = posterior.sizes["chain"]
+    is_known = len(labels) >= count and set(labels) <= set(numbers)
+    if is_known and not set(_JOINED) & set(info):
+        info |= _about_chains(info, labels, numbers, count)
     values: dict[str, np.ndarray] = {}
     for name, variable in posterior.data_vars.items():
         site = variable.attrs.get("site", name)
@@ -213,7 +243,7 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
         values[site] = _as_stored(variable).values
     stats: dict[str, np.ndarray] = {}
     if "sample_stats" in _names(idata):
-        for name, variable in _by_chain(idata["sample_stats"]).data_vars.items():
+        for name, variable in _by_chain(idata["sample_stats"], numbers).data_vars.items():
             value = variable.transpose("chain", "draw", ...).values
             if name not in _DERIVED:
                 stats[_FIELDS.get(str(name), str(name))] = -value if name == "lp" else value
@@ -221,25 +251,69 @@ def from_inference_data(idata: Any, model: Callable | None = None) -> Draws:
     ready = innermost(model)
     if units is not None and hasattr(ready, "restore"):
         ready.restore({k: np.asarray(value, kind) for k, (value, kind) in units.items()})
-    draws = Draws(values, model, stats, json.loads(posterior.attrs.get("numpyro_bnn_run", "{}")))
+    draws = Draws(values, model, stats, info)
     known = json.loads(posterior.attrs.get("numpyro_bnn_predictions", "null"))
     refuse_other_model("from_inference_data", draws, known)
     return draws
 
 
-def _by_chain(group: Any) -> Any:
-    """A group with axes of chains and draws, which ``az.extract`` joins and a choice of one chain drops."""
+def _by_chain(group: Any, numbers: Mapping[Any, int]) -> Any:
+    """A group with axes of chains, in the order of their numbers, and draws.
+
+    ``az.extract`` joins these axes, and a choice of one chain drops the first.
+    """
     group = group.to_dataset() if hasattr(group, "to_dataset") else group
-    if "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names):
-        group = group.unstack("sample")
+    if _has_samples(group):
+        pairs = group.indexes["sample"]
+        grid = np.prod([pairs.get_level_values(axis).nunique() for axis in ("chain", "draw")])
+        if pairs.is_unique and len(pairs) == grid:
+            group = group.unstack("sample")
+        else:
+            # Some draws of each chain: as a grid they would have gaps.
+            group = group.drop_vars(["sample", "chain", "draw"]).rename(sample="draw")
     if "draw" not in group.sizes:
         raise ValueError(
             f"from_inference_data: the group has the axes {list(group.sizes)}, and draws need an axis 'draw'"
             ", or 'sample' with the coordinates 'chain' and 'draw'."
         )
-    if "chain" in group.sizes:
+    if "chain" not in group.sizes:
+        return group.drop_vars("chain", errors="ignore").expand_dims("chain")
+    labels = _labels_of_chains(group)
+    if len(labels) < group.sizes["chain"] or not set(labels) <= set(numbers):
         return group
-    return group.drop_vars("chain", errors="ignore").expand_dims("chain")
+    return group.isel(chain=np.argsort([numbers[label] for label in labels]))
+
+
+def _has_samples(group: Any) -> bool:
+    """Whether chains and draws are joined to one axis."""
+    return "sample" in group.indexes and {"chain", "draw"} <= set(group.indexes["sample"].names)
+
+
+def _labels_of_chains(group: Any) -> list:
+    """Labels of the chains of a group, each once; none where it has no such coordinate."""
+    if "chain" not in group.coords:
+        return []
+    return list(dict.fromkeys(np.ravel(group.coords["chain"].values).tolist()))
+
+
+def _about_chains(
+    info: Mapping[str, Any], labels: Sequence, numbers: Mapping[Any, int], count: int
+) -> dict[str, Any]:
+    """Facts about a run that are about the chains which are still there.
+
+    :param info: the facts about the run that was exported.
+    :param labels: labels of the chains that are there, each once.
+    :param numbers: numbers in the run of all chains that were exported, by label.
+    :param count: number of chains, 1 where some draws of several were made one.
+    """
+    kept = {numbers[label] for label in labels}
+    absent = sorted(set(numbers.values()) - kept)
+    facts = {
+        "suspect": {n: why for n, why in info.get("suspect", {}).items() if int(n) in kept},
+        "left_out": {**info.get("left_out", {}), **{str(n): "not read" for n in absent}},
+        "joined": sorted(kept) if len(kept) > count else [],
+    }
+    return {name: fact for name, fact in facts.items() if fact or name in info}
 
 
 def _as_stored(variable: xr.DataArray) -> xr.DataArray:
@@ -262,9 +336,9 @@ def _names(idata: Any) -> list[str]:
 
 def _chain_labels(draws: Draws) -> np.ndarray:
     """Chains keep their number where others were left out; a chain that was made of several is the first."""
-    left_out = {} if {"weights", "thinned"} & set(draws.info) else draws.left_out
+    left_out = {} if set(_JOINED) & set(draws.info) else draws.left_out
     labels = np.arange(draws.num_chains + len(left_out))
-    return np.setdiff1d(labels, list(left_out))
+    return np.setdiff1d(labels, list(left_out))[: draws.num_chains]
 
 
 def _training(run: Any, draws: Draws, x: Any, y: Any) -> TrainingData:

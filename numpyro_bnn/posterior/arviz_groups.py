@@ -123,8 +123,11 @@ class ArvizGroups:
                 attrs["layer"] = variable_name(layer)
             self.add("posterior", variable_name(site), ["chain", "draw", *axes[site]], value, attrs)
         run = {name: value for name, value in draws.info.items() if value is not None}
+        numbers = self.sampled["chain"].tolist()
+        labels = np.asarray(self.coords.get("chain", numbers)).tolist()
         self.attrs["posterior"] = {
             "numpyro_bnn_run": json.dumps(run, default=str),
+            "numpyro_bnn_chains": json.dumps(list(zip(labels, numbers)), default=str),
             "numpyro_bnn_predictions": json.dumps(known_predictions(draws)),
         }
         if draws.suspect:

@@ -21,8 +21,9 @@ from numpyro.util import find_stack_level
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
-from numpyro_bnn.posterior.prediction_sites import draws_for, target_of
-from numpyro_bnn.posterior.predictions import VECTOR, Predictor, flat_draws, parameters_of
+from numpyro_bnn.posterior.prediction_sites import draws_for
+from numpyro_bnn.posterior.predictions import VECTOR, Predictor, flat_draws, keys_of_draws
+from numpyro_bnn.posterior.target_parameters import parameters_of
 from numpyro_bnn.samplers.suspects import warn_of_use
 from numpyro_bnn.storage.folders import require_writable
 
@@ -50,7 +51,8 @@ def export(
     (float32 for ready models) and any number of rows. The result is that of
     :func:`~numpyro_bnn.average`: ``{"probs": (rows, classes)}`` for classes; for other targets ``"mean"`` and
     ``"sd"``, the standard deviation of the mixture, in units of the target. It differs from that of
-    :func:`~numpyro_bnn.predict` by rounding: here all is computed in the types of the device.
+    :func:`~numpyro_bnn.predict` by rounding: here all is computed in the types of the device. Each draw has
+    its own masks of dropout, the same at every call.
 
     Every draw becomes a part of the file, and each is evaluated at every call: choose a few first, by
     :func:`~numpyro_bnn.thin`. The file works with JAX of the version that wrote it and of later ones, as long
@@ -112,7 +114,7 @@ def _predictive(
     """The function from inputs to averages over the draws of a model."""
     known = Predictor(of, x, site=site)
     model, structure = known.model, known.structure
-    target = target_of(structure, draws, site)
+    target = known.target_of(draws)
     plates = set(structure.sites[target].plates) if target in structure.sites else set()
     local = [n for n in structure.latent if n != target and plates & set(structure.sites[n].plates)]
     if local:
@@ -131,14 +133,17 @@ def _predictive(
     constants = {name: jnp.asarray(value) for name, value in values.items()}
 
     def predictive(x: PyTree) -> dict[str, jax.Array]:
-        def of_one(draw: dict[str, jax.Array]) -> dict[str, jax.Array]:
-            seeded = seed(model, jax.random.key(0))
+        def of_one(given: tuple[dict[str, jax.Array], jax.Array]) -> dict[str, jax.Array]:
+            draw, key = given
+            seeded = seed(model, key)
             found = trace(substitute(seeded, data=draw)).get_trace(x)[target]
             if found["type"] == "deterministic":
                 return {"mean": found["value"]}
             return parameters_of(found["fn"])
 
-        return _averaged(lax.map(of_one, constants, batch_size=VECTOR))
+        # Masks of dropout, and values of groups without draws, are of each draw its own.
+        keys = flat_draws(keys_of_draws((draws.num_chains, draws.num_draws)))
+        return _averaged(lax.map(of_one, (constants, keys), batch_size=VECTOR))
 
     return predictive
 

@@ -88,9 +88,11 @@ def _of_one_draw(
     found = {}
     for name in sites:
         site = traced[name]
-        density = jnp.sum(site["fn"].log_prob(site["value"]))
+        density = site["fn"].log_prob(site["value"])
         if site["scale"] is not None:
+            # A scale may have the axes of the plates around the site, an entry for each value.
             density = site["scale"] * density
+        density = jnp.sum(density)
         standardized = site["infer"].get("hierarchy")
         if isinstance(standardized, Standardized):
             scale = jnp.broadcast_to(standardized.scale, jnp.shape(site["value"]))

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from numpyro_bnn._types import Array, PyTree
@@ -15,7 +16,8 @@ from numpyro_bnn.data.arguments import innermost
 from numpyro_bnn.data.columns import fingerprint
 from numpyro_bnn.posterior.draws import group_by_chain
 from numpyro_bnn.potential.sites import Structure
-from numpyro_bnn.potential.structure import structure_of
+from numpyro_bnn.potential.structure import as_jax, structure_of
+from numpyro_bnn.potential.value_sources import sites_taken
 
 _SIGNATURE = "give it the signature `def model(x, y=None)`"
 _BY_SITE = (
@@ -82,10 +84,19 @@ def targets_without_draws(structure: Structure, samples: Collection[str]) -> lis
     return [n for n in without if not sites[n].observed] or without
 
 
-def target_of(structure: Structure, samples: Collection[str], site: str | None) -> str:
+def target_of(
+    model: Callable,
+    structure: Structure,
+    arguments: tuple[tuple, dict[str, PyTree]],
+    samples: Collection[str],
+    site: str | None,
+) -> str:
     """The site to predict: the one that was asked for, or the only one without draws.
 
-    :raises ValueError: if several sites could be the target, or if other sites have no draws.
+    :param structure: sites and plates of the model at some arguments.
+    :param arguments: these, positional and keyword.
+    :raises ValueError: if several sites could be the target, or if sites that it is computed from have no
+        draws.
     """
     sites, without = structure.sites, targets_without_draws(structure, samples)
     computed = [name for name in structure.deterministic if name not in structure.parameters]
@@ -94,8 +105,13 @@ def target_of(structure: Structure, samples: Collection[str], site: str | None) 
         if site not in known:
             raise ValueError(f"predict: no sample site named {site!r}; there are {known}.")
         missing = [name for name in without if name != site and not sites[name].plates]
-        if missing:
-            raise ValueError(f"predict: no draws for the latent sites {missing}.")
+        needed = _needed(model, structure, arguments, samples, site, missing) if missing else []
+        if needed:
+            raise ValueError(
+                f"predict: no draws for the latent sites {needed}, from which '{site}' is computed. Give "
+                "draws with these sites. Where the fit observed them, predict with their values: "
+                f"`numpyro.handlers.condition(model, {{{needed[0]!r}: …}})` as the model."
+            )
         return site
     if len(without) == 1:
         return without[0]
@@ -111,6 +127,26 @@ def target_of(structure: Structure, samples: Collection[str], site: str | None) 
         "`calibrate` and `thin`, take a model with one target. Give draws for latent sites: they would come "
         "from the prior."
     )
+
+
+def _needed(
+    model: Callable,
+    structure: Structure,
+    arguments: tuple[tuple, dict[str, PyTree]],
+    samples: Collection[str],
+    target: str,
+    missing: list[str],
+) -> list[str]:
+    """Sites without draws that the target is computed from; a second target, for one, does not matter."""
+    discrete = {name for name, site in structure.sites.items() if site.discrete}
+    values = {
+        name: jnp.zeros(shape, int if name in discrete else float)
+        for name, shape in structure.shapes.items()
+        if name != target and (name in samples or name in missing)
+    }
+    args, kwargs = as_jax(arguments)
+    taken = sites_taken(model, args, kwargs, target, values)
+    return [name for name in missing if name in taken]
 
 
 def draws_for(

@@ -1,14 +1,13 @@
 """Predictions of every draw, computed in blocks of draws and rows to need little memory."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import lax
 from numpyro.handlers import seed, substitute, trace
 from numpyro.infer import Predictive
@@ -19,7 +18,7 @@ from numpyro_bnn._types import Array, PyTree
 from numpyro_bnn.data.arguments import as_arrays, innermost, prepared
 from numpyro_bnn.data.units import taken
 from numpyro_bnn.distributions.distribution_functions import distribution_function
-from numpyro_bnn.distributions.unwrap import family_of, unmasked
+from numpyro_bnn.distributions.unwrap import unmasked
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import is_finished
 from numpyro_bnn.posterior.prediction_sites import (
@@ -29,8 +28,11 @@ from numpyro_bnn.posterior.prediction_sites import (
     target_of,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
+from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_rows
+from numpyro_bnn.posterior.target_parameters import parameters_of
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
+from numpyro_bnn.potential.sites import Structure
 from numpyro_bnn.potential.structure import as_jax
 from numpyro_bnn.potential.targets import check_arguments
 from numpyro_bnn.potential.value_sources import Place
@@ -77,7 +79,8 @@ def predict(
         site with a value for every row, of which there is only the mean.
     :return: predictions with leading axes (chain, draw, row).
     :raises ValueError: if it is not clear which site to predict, draws are missing or are latent values
-        of other rows, or inputs have no rows or other columns than the fit had.
+        of other rows, inputs have no rows or other columns than the fit had, or the first axis of the site is
+        not that of the rows.
     :raises TypeError: if the model needs more than x, or for arguments in another order.
     """
     if is_finished(model) or not is_finished(samples):
@@ -150,8 +153,9 @@ class Predictor:
         self.arguments = prepared(model, *call_with({0: table, **(others or {})}))
         self.model = all_rows(model)
         self.shift = getattr(innermost(model), "shift", None)
-        args, kwargs = self._rows(self.arguments, slice(min(self.size, self.batch_size)))
-        self.structure = structure_at(self.model, *args, **kwargs)
+        self.structure = self._structure_at(self.batch_size)
+        # Targets that were found to have their rows first.
+        self._with_rows: set[str] = set()
         self._programs: dict[str, Callable] = {}
 
     def __call__(self, samples: Mapping[str, Array], first: int = 0) -> Predictions:
@@ -161,7 +165,7 @@ class Predictor:
         :param first: number of the first draw, in the run that they are a block of.
         :raises ValueError: if the target cannot be told, or draws do not fit the inputs.
         """
-        target = target_of(self.structure, samples, self._site)
+        target = self.target_of(samples)
         check_same_rows(self.structure, samples, target, self._given, self._fitted)
         grouped = draws_for(
             self.model, self.structure, samples, target, self.arguments, self.batch_size
@@ -173,6 +177,29 @@ class Predictor:
         predictions = Predictions(values, evaluate, self.shift, suspect, site)
         predictions.warn_of_suspects("predict")
         return predictions
+
+    def target_of(self, samples: Collection[str]) -> str:
+        """The site to predict from draws of some sites.
+
+        :raises ValueError: if it cannot be told, sites that it is computed from have no draws, or its first
+            axis is not that of the rows.
+        """
+        first = self._first_rows(self.batch_size)
+        target = target_of(self.model, self.structure, first, samples, self._site)
+        if target not in self._with_rows:
+            count = min(self.size, self.batch_size)
+            check_rows_first(target, count, self.structure, self._structure_at)
+            self._with_rows.add(target)
+        return target
+
+    def _structure_at(self, count: int) -> Structure:
+        """Sites and plates of the model at the first rows."""
+        args, kwargs = self._first_rows(count)
+        return structure_at(self.model, *args, **kwargs)
+
+    def _first_rows(self, count: int) -> PyTree:
+        """The arguments of the model at the first rows."""
+        return self._rows(self.arguments, slice(min(self.size, count)))
 
     def _rows(self, arguments: PyTree, rows: slice) -> PyTree:
         """Some rows of the arguments of the model; what is not by row stays whole."""
@@ -207,9 +234,7 @@ class Predictor:
                 part = self._rows(arrays, rows)
                 own = None
                 if random:
-                    key = jax.random.fold_in(jax.random.key(0), begin)
-                    key = jax.random.fold_in(key, first) if first else key
-                    own = jax.random.split(key, lead)[:, drawn]
+                    own = keys_of_draws(lead, begin, first)[:, drawn]
                 more = extra[rows] if what in OF_TARGETS else extra
                 if what in _DRAWN:
                     key, *each = extra if what == "targets" else (extra,)
@@ -230,6 +255,9 @@ class Predictor:
         for drawn, rows, found in _one_ahead(self._computed(target, grouped, first, what, extra)):
             for name, values in found.items():
                 own = np.asarray(values).reshape(lead[0], -1, *values.shape[1:])
+                size = min(self.batch_size, self.size - rows.start)
+                tail = made[name].shape[3:] if name in made else own.shape[3:]
+                check_values_of_rows(what, target, own.shape[2:], (size, *tail))
                 # In float64: a mean beside which float32 would round the prediction away.
                 in_units = self.shift is not None and name in ("mean", "sample")
                 if name not in made:
@@ -264,6 +292,19 @@ def blocks_of_draws(draws: Mapping[str, Array]) -> list[slice]:
     vector = VECTOR // math.gcd(VECTOR, chains)
     step -= step % vector if step > vector else 0
     return [slice(begin, begin + step) for begin in range(0, num_draws, step)]
+
+
+def keys_of_draws(lead: tuple[int, int], begin: int = 0, first: int = 0) -> jax.Array:
+    """A random key for each draw, for what a model draws itself: masks of dropout, values without draws.
+
+    :param lead: numbers of chains and of draws.
+    :param begin: the first row of the block that is predicted.
+    :param first: number of the first draw, in the run that they are a block of.
+    :return: keys (chain, draw), the same at every call.
+    """
+    key = jax.random.fold_in(jax.random.key(0), begin)
+    key = jax.random.fold_in(key, first) if first else key
+    return jax.random.split(key, lead)
 
 
 def flat_draws(draws: PyTree) -> PyTree:
@@ -322,28 +363,6 @@ def _over_draws(
 
     keys = extra if what in _DRAWN else None
     return lax.map(one, (flat, keys, prior_keys), batch_size=VECTOR)
-
-
-def parameters_of(fn: dist.Distribution) -> dict[str, jax.Array]:
-    """The parameters of a target's distribution that predictions hold: probabilities, or mean and scale."""
-    base = family_of(fn)
-    if isinstance(base, (dist.CategoricalProbs, dist.CategoricalLogits)):
-        shape = (*fn.batch_shape, *fn.event_shape, base.probs.shape[-1])
-        return {"probs": jnp.broadcast_to(base.probs, shape)}
-    if isinstance(base, (dist.BernoulliProbs, dist.BernoulliLogits)):
-        p = jnp.broadcast_to(base.probs, fn.batch_shape + fn.event_shape)
-        return {"probs": jnp.stack([1 - p, p], -1)}
-    shape = fn.batch_shape + fn.event_shape
-    try:
-        mean, variance = fn.mean, fn.variance
-    except NotImplementedError:
-        raise NotImplementedError(
-            f"predict: the law of the target, {type(base).__name__}, has no mean or no variance in NumPyro. "
-            "Use a law that has both: dist.Normal(loc + scale * f, …) in place of a transformed one, for "
-            "example, or a subclass with the properties `mean` and `variance`."
-        ) from None
-    scale = jnp.sqrt(jnp.broadcast_to(variance, shape))
-    return {"mean": jnp.broadcast_to(mean, shape), "scale": scale}
 
 
 def prior_predictive(

@@ -99,20 +99,24 @@ class Predictions:
     def log_prob(self, y: ArrayLike) -> np.ndarray:
         """Log density or probability of targets under each draw.
 
-        It is that of new targets: rows that ``handlers.mask`` hides from the fit have one too.
+        It is that of new targets: rows that ``handlers.mask`` hides from the fit have one too. Of several
+        outputs a row it is the sum.
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
         """
-        return self._at_targets("log_prob", y)
+        return self._of_rows("log_prob", y)
 
     def log_likelihood(self, y: ArrayLike) -> np.ndarray:
-        """What each row adds to the log likelihood of the model: 0 where ``handlers.mask`` hides it.
+        """Log density of the rows of a fit under each draw: 0 where ``handlers.mask`` hides them.
+
+        It is what a row adds to the log likelihood of a model without weights. With them (`weights=`,
+        ``handlers.scale``) the row adds that many times as much, which predictions do not know.
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
         """
-        return self._at_targets("log_likelihood", y)
+        return self._of_rows("log_likelihood", y)
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Probability of a target up to `y` under each draw, for a number or a count.
@@ -171,9 +175,10 @@ class Predictions:
         values = {name: value[:, :, :count] for name, value in self.values.items()}
         return Predictions(values, evaluate, self._shift, self.suspect, self._site)
 
-    def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
-        """A function of the target's distribution under each draw, at one value a row."""
-        return self._evaluate(what, self._in_units(what, y))[what]
+    def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
+        """A log density under each draw, (chain, draw, row): that of all outputs of a row."""
+        found = self._evaluate(what, self._in_units(what, y))[what]
+        return found.reshape(*found.shape[:3], -1).sum(-1) if found.ndim > 3 else found
 
     def _in_units(self, what: str, y: ArrayLike, is_data: bool = True) -> np.ndarray:
         """Checked values, one a row, as the model has them."""

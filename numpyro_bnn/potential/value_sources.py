@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from numpyro.handlers import trace
+from numpyro.handlers import seed, substitute, trace
 from numpyro.primitives import Messenger
 
 from numpyro_bnn._types import PyTree
@@ -97,7 +97,47 @@ def sources_of(
         return [{n: jax.tree.leaves(part) for n, part in one.items()} for one in (values, laws)]
 
     marks = dict.fromkeys(taken, 0.0)
-    program, shapes = jax.make_jaxpr(parts, return_shape=True)(0.0, arguments.arrays, marks)
+    found = _sources_of_results(parts, (0.0, arguments.arrays, marks), own)
+    values, laws = ({n: Sources.joined(several) for n, several in one.items()} for one in found)
+    return SiteSources(values, laws)
+
+
+def sites_taken(
+    model: Callable,
+    args: tuple,
+    kwargs: dict[str, Any],
+    name: str,
+    values: Mapping[str, jax.Array],
+) -> frozenset[str]:
+    """Sites whose values the distribution of a site takes, or the value of a deterministic one.
+
+    :param model: the model.
+    :param args: its positional arguments.
+    :param kwargs: its keyword arguments.
+    :param name: the site.
+    :param values: stand-ins for values of other sites by name. Sites without are drawn, and may take them.
+    """
+    arguments = Arguments.split(args, kwargs)
+
+    def parts(values: Mapping[str, jax.Array], arrays: list[jax.Array]) -> list[Any]:
+        args, kwargs = Arguments.join(arrays, arguments.static)
+        given = substitute(seed(model, jax.random.key(0)), data=values)
+        site = trace(given).get_trace(*args, **kwargs)[name]
+        return jax.tree.leaves(site["value"] if site["type"] == "deterministic" else site["fn"])
+
+    # In the order of the leaves of a mapping.
+    own = [Sources(sites=frozenset({other})) for other in sorted(values)]
+    own += [Sources()] * len(arguments.arrays)
+    return Sources.joined(_sources_of_results(parts, (dict(values), arguments.arrays), own)).sites
+
+
+def _sources_of_results(function: Callable, given: tuple, own: Sequence[Sources]) -> Any:
+    """Sources of all results of a function.
+
+    :param given: its arguments.
+    :param own: the sources of each of their leaves.
+    """
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*given)
     known: dict[Any, Sources] = dict(zip(program.jaxpr.invars, own))
 
     def of(variable: Any) -> Sources:
@@ -106,9 +146,7 @@ def sources_of(
 
     for equation in program.jaxpr.eqns:
         known.update(dict.fromkeys(equation.outvars, Sources.joined(map(of, equation.invars))))
-    found = jax.tree.unflatten(jax.tree.structure(shapes), [of(v) for v in program.jaxpr.outvars])
-    values, laws = ({n: Sources.joined(several) for n, several in one.items()} for one in found)
-    return SiteSources(values, laws)
+    return jax.tree.unflatten(jax.tree.structure(shapes), [of(v) for v in program.jaxpr.outvars])
 
 
 def _in_memory(leaf: Any) -> Any:

@@ -24,7 +24,7 @@ def lppd(
     densities far below the smallest float keep their digits.
 
     :param log_prob: `(..., n)` log densities in nats over all leading axes of draws, or
-        predictions.
+        predictions; the density of a row with several outputs is that of all of them.
     :param y: the target; needed with predictions, and only then.
     :param pointwise: give `(n,)` values in place of their mean.
     :return: nats a row; minus infinity where every draw gives a row probability zero.

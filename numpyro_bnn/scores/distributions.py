@@ -92,10 +92,11 @@ def wasserstein(
     At each input the two sets of draws are compared as distributions, so two posteriors with
     the same average but other spread differ. One number a draw: exact. A vector a draw (class
     probabilities): sliced, the mean over random directions u on the sphere of the exact distance
-    between `u . p_s` and `u . q_s` (Bonneel et al. 2015, with exponent 1).
+    between `u . p_s` and `u . q_s` (Bonneel et al. 2015, with exponent 1). Several outputs or labels a row
+    are compared one by one, and averaged within the row.
 
     :param p: draws `(..., n)`, or `(..., n, event)` with `event_dim=1`; or predictions, of
-        which the class probabilities or else the means are compared.
+        which the class probabilities or else the means are compared, `(chain, draw, n, ...)`.
     :param q: probabilities or draws of the other posterior, like `p`; the number of draws may differ.
     :param event_dim: 0 or 1; for predictions it is known. Default: 0 for arrays.
     :param num_projections: directions of the sliced distance.
@@ -107,9 +108,10 @@ def wasserstein(
     >>> wasserstein([[0.0], [1.0]], [[2.0], [3.0]])
     2.0
     """
+    known = next((x for x in (p, q) if inputs.is_predictions(x)), None)
     key = "mean"
-    if inputs.is_predictions(p):
-        key = "probs" if "probs" in p.values else "mean"
+    if known is not None:
+        key = "probs" if "probs" in known.values else "mean"
         event_dim = 1 if key == "probs" else 0
     event_dim = 0 if event_dim is None else event_dim
     if event_dim not in (0, 1):
@@ -118,28 +120,37 @@ def wasserstein(
             f"got {event_dim}. Flatten the event axes into one."
         )
     arrays = [inputs.values_of("wasserstein", x, key) for x in (p, q)]
-    tails = [array.shape[max(0, array.ndim - 1 - event_dim) :] for array in arrays]
-    if tails[0] != tails[1] or len(tails[0]) != 1 + event_dim:
+    axes = 1 + event_dim
+    if known is not None:
+        # Predictions have two axes of draws, and all others are those of rows and their outputs.
+        axes = known.values[key].ndim - 2
+    tails = [array.shape[max(0, array.ndim - axes) :] for array in arrays]
+    if tails[0] != tails[1] or len(tails[0]) != axes:
         raise ValueError(
-            f"scores.wasserstein: both need the same inputs in the last {1 + event_dim} axes, "
+            f"scores.wasserstein: both need the same inputs in the last {axes} axes, "
             f"got shapes {arrays[0].shape} and {arrays[1].shape}. Predict at the same inputs, "
             f"and say event_dim=1 when each draw is a vector."
         )
     like = np.zeros(tails[0])
     first, second = (inputs.draws_like("wasserstein", "draws", a, like) for a in arrays)
-    rows = np.zeros(tails[0][0])
+    # Each output of a row, or label, is compared by itself.
+    entries = tails[0][: axes - event_dim]
+    event = tails[0][axes - event_dim :]
+    first, second = (a.reshape(len(a), -1, *event) for a in (first, second))
+    found = np.zeros(first.shape[1])
     if event_dim == 0:
-        for block in inputs.row_blocks(rows.size, len(first) + len(second)):
-            rows[block] = _wasserstein_rows(
+        for block in inputs.row_blocks(found.size, len(first) + len(second)):
+            found[block] = _wasserstein_rows(
                 first[:, block].astype(np.float64), second[:, block].astype(np.float64)
             )
     else:
-        directions = np.random.default_rng(seed).normal(size=(num_projections, tails[0][1]))
+        directions = np.random.default_rng(seed).normal(size=(num_projections, event[0]))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        for block in inputs.row_blocks(rows.size, (len(first) + len(second)) * tails[0][1]):
+        for block in inputs.row_blocks(found.size, (len(first) + len(second)) * event[0]):
             for u in directions:
-                rows[block] += _wasserstein_rows(first[:, block] @ u, second[:, block] @ u)
-        rows /= num_projections
+                found[block] += _wasserstein_rows(first[:, block] @ u, second[:, block] @ u)
+        found /= num_projections
+    rows = inputs.by_row(found.reshape(entries))
     return rows if pointwise else float(rows.mean())
 
 

@@ -19,6 +19,7 @@ from numpyro_bnn.diagnostics.monte_carlo.agreement import agreement
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.posterior.draws import Draws, Run, checked_inputs, draws_of
 from numpyro_bnn.posterior.fitted import arguments_of, held_by, targets_of
+from numpyro_bnn.posterior.other_laws import why_not_the_posterior, why_rows_count_otherwise
 from numpyro_bnn.posterior.predictions import predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
 from numpyro_bnn.posterior.training_data import (
@@ -87,7 +88,8 @@ def check_fit(
     draws = draws_of(run, model, "check_fit")
     if draws.model is None:
         raise ValueError("check_fit: these draws carry no model. Pass `model=`.")
-    _refuse_other_laws(draws)
+    if why := why_not_the_posterior(draws):
+        raise ValueError(f"check_fit: {why}")
     data, target, labels = _training_rows(run, draws, x, y, site)
     y, counted, rows = data.observed[target], data.counted[target], data.counted_rows(target)
     names = labels if names is None else names
@@ -97,7 +99,7 @@ def check_fit(
         )
     with named_elsewhere():
         predictions = predict_with(draws, data.x, data.others, batch_size=batch_size, site=site)
-    loo = leave_one_out(_by_row(predictions.log_likelihood(y))[..., rows])
+    loo = leave_one_out(predictions.log_likelihood(y)[..., rows].astype(np.float64))
     made = predictions.sample(key)
     row_names = tuple(str(name) for name, is_counted in zip(names, rows) if is_counted)
     doubts = (*on_weights(loo, row_names), *_doubts(draws, predictions))
@@ -120,33 +122,6 @@ def check_fit(
         draws.num_chains,
         draws.num_draws,
     )
-
-
-def _by_row(log_prob: np.ndarray) -> np.ndarray:
-    """Log densities (chain, draw, row): the outputs of one row are left out together."""
-    shape = (*log_prob.shape[:3], -1)
-    return log_prob.reshape(shape).astype(np.float64).sum(-1)
-
-
-def _refuse_other_laws(draws: Draws) -> None:
-    """Refuse draws whose weights for a posterior without one row are not one over its density."""
-    if "weights" in draws.info:
-        raise ValueError(
-            "check_fit: these draws are of a stacked mixture of chains, which is no posterior: leaving a row "
-            "out would change the chains and their weights. Check the run itself, such as `fitted.mcmc`."
-        )
-    if "thinned" in draws.info:
-        raise ValueError(
-            f"check_fit: these are {draws.num_draws} draws chosen by `thin` for their average; they are no "
-            "sample of the posterior. Check the run that they come from."
-        )
-    temperature = np.asarray(draws.stats.get("temperature", 1.0), np.float64)
-    if not np.allclose(temperature, 1.0, rtol=0, atol=1e-6):
-        raise ValueError(
-            f"check_fit: these draws have temperature {np.ravel(temperature)[-1]:.3g}, and leave-one-out "
-            "needs draws of the posterior, temperature 1. Run with `temperature=1`, or score rows that were "
-            "held out (`bnn.scores.lppd`)."
-        )
 
 
 def _training_rows(
@@ -196,12 +171,8 @@ def _target_of(data: TrainingData, site: str | None) -> str:
         )
     target = sites[0] if site is None else site
     refuse_moving("check_fit", data, target)
-    if target in data.weighted:
-        raise ValueError(
-            f"check_fit: the rows of this run have weights: the log density of '{target}' is multiplied by "
-            "them (`weights=`, `handlers.scale`). A row of weight w counts as w rows, of which leave-one-out "
-            "would leave out one. Fit with equal weights, or score rows that were held out."
-        )
+    if why := why_rows_count_otherwise(target, data.weighted):
+        raise ValueError(f"check_fit: {why}")
     return target
 
 

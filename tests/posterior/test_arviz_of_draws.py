@@ -1,5 +1,6 @@
 """ArviZ objects of draws that need no run: targets, reports, names of axes, and the refusals."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,6 +8,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import xarray as xr
+from numpyro import handlers
 from test_arviz import IS_TREE, X_TEST, X, Y, arviz_figures, az, read_netcdf
 
 import numpyro_bnn as bnn
@@ -245,3 +248,138 @@ def test_errors_of_the_way_back() -> None:
     twice = posterior.assign(v=other) if not IS_TREE else posterior.to_dataset().assign(v=other)
     with pytest.raises(ValueError, match="two variables stand for the site 'w'"):
         from_inference_data({"posterior": twice})
+
+
+# -- log likelihoods that ArviZ would misread -------------------------------------------------------
+
+
+def weighted(x: Any, y: Any = None, weights: Any = None) -> None:
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    scale = handlers.scale(scale=1.0 if weights is None else weights)
+    with numpyro.plate("data", x.shape[0]), scale:
+        numpyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+HALF = partial(weighted, weights=0.5 * np.ones(30, np.float32))
+MISREAD = {
+    "weights": (make_draws(model=HALF), "the log density of 'y' is multiplied by them"),
+    "temperature": (make_draws(stats={"temperature": np.full((2, 5), 0.1)}), "temperature 0.1"),
+    "cold at the end": (
+        make_draws(stats={"temperature": np.array([[1.0, 1, 1, 1, 0.5]] * 2)}),
+        "temperature 0.5",
+    ),
+    "stacked": (make_draws(info={"weights": [0.3, 0.7]}), "a stacked mixture of chains"),
+    "thinned": (make_draws(info={"thinned": {"draws": 100}}), "5 draws chosen by `thin`"),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_a_log_likelihood_that_arviz_would_misread_warns(name: str) -> None:
+    draws, reason = MISREAD[name]
+    y = np.asarray(X @ np.ones(2), np.float32)
+    message = f"(?s)`az.loo`.*`check_fit` refuses.*{reason}.*`log_likelihood=False`"
+    with pytest.warns(UserWarning, match=message):
+        made = to_inference_data(draws, X, y, posterior_predictive=False)
+    # Each row counts once, as the docstring says.
+    once = to_inference_data(make_draws(), X, y, posterior_predictive=False)
+    np.testing.assert_allclose(
+        made["log_likelihood"]["y"].values, once["log_likelihood"]["y"].values, rtol=1e-6
+    )
+    # The words are those of `check_fit`, and without a log likelihood there is nothing to warn of.
+    with pytest.raises(ValueError, match=f"check_fit: .*{reason}"):
+        bnn.check_fit(draws, X, y)
+    to_inference_data(draws, X, y, posterior_predictive=False, log_likelihood=False)
+
+
+def test_weights_of_one_do_not_warn() -> None:
+    ones = partial(weighted, weights=np.ones(30, np.float32))
+    draws = make_draws(model=ones, stats={"temperature": np.ones((2, 5))})
+    to_inference_data(draws, X, X[:, 0], posterior_predictive=False)
+
+
+# -- chains that are chosen before the way back ----------------------------------------------------
+
+THREE = Draws(
+    {"w": np.arange(3.0)[:, None, None] * np.ones((3, 5, 2))},
+    info={"left_out": {1: "draw 3 is not finite"}, "suspect": {0: "never moved", 3: "diverged"}},
+)
+
+
+def posterior_of(draws: Draws, **how: Any) -> xr.Dataset:
+    """The exported posterior as a dataset."""
+    group = to_inference_data(draws, log_likelihood=False, **how)["posterior"]
+    return group.to_dataset() if IS_TREE else group
+
+
+def read(posterior: xr.Dataset) -> Draws:
+    return from_inference_data({"posterior": posterior})
+
+
+LETTERS = {"coords": {"chain": ["a", "b", "c"]}}
+
+
+@pytest.mark.filterwarnings("ignore:.*suspect")
+@pytest.mark.parametrize("how", [{}, LETTERS])
+@pytest.mark.parametrize(
+    ("places", "values", "suspect", "left_out"),
+    [
+        ([0, 1, 2], [0, 1, 2], {0, 3}, {1}),
+        ([1, 2], [1, 2], {3}, {0, 1}),
+        ([2, 0], [0, 2], {0, 3}, {1, 2}),
+        ([0, 1], [0, 1], {0}, {1, 3}),
+        (1, [1], set(), {0, 1, 3}),
+    ],
+)
+def test_chosen_chains_keep_their_numbers(
+    how: dict, places: Any, values: list, suspect: set, left_out: set
+) -> None:
+    found = read(posterior_of(THREE, **how).isel(chain=places))
+    np.testing.assert_array_equal(found["w"][:, 0, 0], values)
+    assert set(found.suspect) == suspect
+    assert set(found.left_out) == left_out
+    numbers = posterior_of(found)["chain"].values
+    assert numbers.tolist() == [(0, 2, 3)[value] for value in values]
+    # Once more: nothing moves.
+    assert read(posterior_of(found)).left_out == found.left_out
+
+
+def test_statistics_stay_with_their_chains() -> None:
+    draws = Draws(THREE, stats={"temperature": np.asarray(THREE["w"])[..., 0]})
+    idata = to_inference_data(draws, log_likelihood=False)
+    turned = {name: idata[name].isel(chain=[2, 0]) for name in ("posterior", "sample_stats")}
+    found = from_inference_data(turned)
+    np.testing.assert_array_equal(found.stats["temperature"], found["w"][..., 0])
+
+
+@pytest.mark.filterwarnings("ignore:.*suspect")
+def test_labels_that_are_not_those_of_the_export_say_nothing_of_numbers() -> None:
+    posterior = posterior_of(THREE)
+    for labels in ([5, 6, 7], [0, 0, 2]):
+        found = read(posterior.assign_coords(chain=labels))
+        np.testing.assert_array_equal(found["w"][:, 0, 0], [0, 1, 2])
+        assert (set(found.suspect), set(found.left_out)) == ({0, 3}, {1})
+    # Chains of another program may be numbered from 1, and none of these is lost.
+    other = read(posterior.assign_coords(chain=[1, 2, 3]).drop_attrs())
+    assert not other.left_out
+
+
+@pytest.mark.filterwarnings("ignore:.*suspect")
+def test_some_samples_are_one_chain_without_gaps() -> None:
+    values = np.arange(30.0).reshape(3, 5, 2)
+    posterior = posterior_of(Draws({"w": values}, info=THREE.info))
+    joined = posterior.stack(sample=("chain", "draw"))
+    taken = [1, 13, 4, 2]  # draws of the first chain and of the third
+    found = read(joined.isel(sample=taken))
+    np.testing.assert_array_equal(found["w"], values.reshape(1, 15, 2)[:, taken])
+    assert (set(found.suspect), set(found.left_out)) == ({0, 3}, {1, 2})
+    again = read(posterior_of(found))
+    assert (again.suspect, again.left_out) == (found.suspect, found.left_out)
+    # Draws of one chain are that chain, and one that is taken twice is there twice.
+    single = read(joined.isel(sample=[6, 8, 8]))
+    np.testing.assert_array_equal(single["w"], values.reshape(1, 15, 2)[:, [6, 8, 8]])
+    assert posterior_of(single)["chain"].values.tolist() == [2]
+    # As ArviZ takes them.
+    idata = to_inference_data(Draws({"w": values}), log_likelihood=False)
+    drawn = read(az.extract(idata, combined=True, num_samples=7))
+    assert drawn["w"].shape == (1, 7, 2)
+    assert np.isin(drawn["w"], values).all()

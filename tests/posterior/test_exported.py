@@ -46,8 +46,8 @@ def read(path):
     return jax_export.deserialize(bytearray(path.read_bytes()))
 
 
-def expected(draws, x):
-    average = bnn.average(bnn.predict(None, draws, x))
+def expected(draws, x, **options):
+    average = bnn.average(bnn.predict(None, draws, x, **options))
     if isinstance(average, np.ndarray):
         return {"probs": average}
     return {"mean": average.mean, "sd": average.sd}
@@ -139,6 +139,42 @@ def test_a_table_is_read_by_its_columns(tmp_path):
         bnn.export(draws, table, tmp_path / "f")
     made = read(bnn.export(draws, table[["a", "b"]], tmp_path / "f")).call(jnp.ones((2, 2)))
     np.testing.assert_allclose(made["mean"], 2.0)
+
+
+class Drop(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dropout(0.5, deterministic=False)(nn.Dense(1, use_bias=False)(x))
+
+
+def with_dropout(x, y=None):
+    net = bnn.random_module("net", Drop(), priors.Normal(1.0), x[:1], apply_rng=["dropout"])
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(net(x)[:, 0], 0.1), obs=y)
+
+
+def with_groups(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+    with numpyro.plate("groups", 3):
+        own = numpyro.sample("own", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * own[0] * jnp.sign(x[:, 0]), 0.1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "site", "shape"),
+    [(with_dropout, "net/Dense_0.kernel", (3, 1)), (with_groups, "w", ())],
+)
+def test_each_draw_has_its_own_random_numbers(model, site, shape, tmp_path):
+    """Masks of dropout, and values without draws that come from their prior: one for all draws had no sd."""
+    draws = bnn.Draws({site: np.ones((2, 100, *shape), np.float32)}, model)
+    x = np.ones((3, 3), np.float32)
+    made = read(bnn.export(draws, x, tmp_path / "f", site="y")).call(x)
+    for name, values in expected(draws, x, site="y").items():
+        np.testing.assert_allclose(made[name], values, rtol=1e-4)
+    # A unit of 3 is kept and doubled, or dropped; an effect of a group is standard normal.
+    spread = 3.0 if model is with_dropout else 1.0
+    assert abs(made["sd"] / spread - 1).max() < 0.3
 
 
 # -- refusals ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 from scipy import stats
 from test_arviz import IS_TREE, az
 
@@ -124,6 +125,20 @@ def test_a_ready_model_has_the_priors_that_it_was_given(integrated):
         np.testing.assert_allclose(own.values, exact, rtol=2e-5)
     noise = stats.halfnorm.logpdf(scale, scale=0.8)  # in units of the standard deviation of y
     np.testing.assert_allclose(found["y.scale"].values, noise, rtol=2e-5)
+
+
+@pytest.mark.parametrize("scale", [3.0, np.array([1.0, 2.0, 0.5], np.float32)])
+def test_a_scale_multiplies_the_density_of_each_value(scale):
+    def model(x, y=None):
+        with handlers.scale(scale=scale), numpyro.plate("groups", 3):
+            own = numpyro.sample("own", dist.Normal(jnp.zeros(2), 2.0).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(own.sum(), 1.0), obs=y)
+
+    own = normal(3, 2)
+    found = log_prior(bnn.Draws({"own": own}, model), X, ["y"])["own"]
+    exact = (scale * stats.norm.logpdf(own, 0, 2.0).sum(-1)).sum(-1)
+    np.testing.assert_allclose(found, exact, rtol=2e-5)
 
 
 def test_draws_that_lack_a_site_have_no_log_prior():

@@ -237,6 +237,50 @@ def test_a_penalty_is_no_target():
     assert bnn.predict(with_penalty, W, X).mean.shape == (2, 8, 6)
 
 
+def two_targets(x, y=None, z=None):
+    """No plates: rows are as many entries as the laws have."""
+    w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+    f = numpyro.deterministic("f", x @ w)
+    numpyro.sample("y", dist.Normal(f, 1.0), obs=y)
+    numpyro.sample("z", dist.Bernoulli(logits=2 * f), obs=z)
+
+
+def test_a_second_target_without_plates_is_no_latent_site():
+    f = np.einsum("csd,rd->csr", W["w"], X)
+    for site, expected in (("y", f), ("f", f)):
+        found = bnn.predict(two_targets, W, X, site=site).mean
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    probs = bnn.predict(two_targets, W, X, site="z").probs[..., 1]
+    np.testing.assert_allclose(probs, 1 / (1 + np.exp(-2 * f)), rtol=1e-4, atol=1e-5)
+
+
+def through(kind):
+    """A target that is computed from a site without draws: itself, or through others."""
+
+    def model(x, y=None, z=None):
+        w = numpyro.sample("w", dist.Normal().expand([3]).to_event(1))
+        z = numpyro.sample("z", dist.Poisson(jnp.exp(w.sum())), obs=z)
+        z = numpyro.deterministic("doubled", 2.0 * z) if kind == "deterministic" else z
+        with numpyro.plate("data", len(x)):
+            if kind == "local":
+                z = numpyro.sample("own", dist.Normal(z, 1.0))
+            numpyro.sample("y", dist.Normal(x @ w + z, 1.0), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize("kind", ["itself", "deterministic", "local"])
+def test_a_site_that_the_target_is_computed_from_needs_draws(kind):
+    with pytest.raises(ValueError, match=r"latent sites \['z'\], from which 'y' is .*condition"):
+        bnn.predict(through(kind), W, X, site="y")
+    if kind == "local":
+        return
+    known = handlers.condition(through(kind), {"z": jnp.array(4.0)})
+    shift = 4.0 if kind == "itself" else 8.0
+    expected = np.einsum("csd,rd->csr", W["w"], X) + shift
+    np.testing.assert_allclose(bnn.predict(known, W, X, site="y").mean, expected, rtol=1e-4)
+
+
 # -- networks ---------------------------------------------------------------------------------
 
 

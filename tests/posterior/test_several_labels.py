@@ -1,5 +1,7 @@
 """Rows with several labels each: predicted, scored by log density, checked and diagnosed."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,47 @@ def test_runs_of_several_labels_are_checked_stacked_and_diagnosed(model):
     assert report.monte_carlo_error.by_row["total_variation"].shape == (9,)
     stacked = bnn.stack(draws(model), X, y, key=jax.random.key(0))
     assert stacked.info["weights"] == pytest.approx(bnn.stacking_weights(exact(model)), abs=1e-3)
+
+
+SLOPES_OF_TWO = np.array([1.0, -2.0], np.float32)
+
+
+def outputs_in_plates(kind, joint, x, y=None):
+    """Several outputs a row, as one event or under plates of their own: the same density of a row."""
+    b = numpyro.sample("b", dist.Normal())
+    f = b * x * SLOPES_OF_TWO
+    law = dist.Bernoulli(logits=f) if kind == "probs" else dist.Normal(f, 0.5)
+    if joint:
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", law.to_event(1), obs=y)
+    else:
+        with numpyro.plate("data", x.shape[0], dim=-2), numpyro.plate("outputs", 2, dim=-1):
+            numpyro.sample("y", law, obs=y)
+
+
+@pytest.mark.parametrize("kind", ["probs", "mean"])
+def test_outputs_under_plates_of_their_own_are_scored_as_those_of_one_event(kind):
+    y = RNG.integers(0, 2, (9, 2)) if kind == "probs" else RNG.normal(size=(9, 2))
+    event, plates = (
+        bnn.Draws({"b": B}, partial(outputs_in_plates, kind, joint), info={"kernel": "NUTS"})
+        for joint in (True, False)
+    )
+    one, other = bnn.predict(None, event, X), bnn.predict(None, plates, X)
+    assert other.log_prob(y).shape == (4, 200, 9)
+    np.testing.assert_allclose(other.log_prob(y), one.log_prob(y), rtol=1e-4)
+    scored = [bnn.scores.lppd]
+    scored += [bnn.scores.rmse, bnn.scores.crps, bnn.scores.coverage] if kind == "mean" else []
+    for score in scored:
+        expected = score(one, y, pointwise=True)
+        assert expected.shape == (9,)
+        np.testing.assert_allclose(score(other, y, pointwise=True), expected, rtol=1e-4)
+    # Whoever takes the log density of a row has it: a report, the mixture of chains, ArviZ.
+    assert bnn.diagnose(plates, X, y).monte_carlo_error.log_score == pytest.approx(
+        bnn.diagnose(event, X, y).monte_carlo_error.log_score, rel=1e-3
+    )
+    assert "weights" in bnn.stack(plates, X, y, key=jax.random.key(0)).info
+    likelihood = bnn.to_inference_data(plates, X, y)["log_likelihood"]["y"]
+    np.testing.assert_allclose(likelihood.values, one.log_likelihood(y), rtol=1e-4)
 
 
 def test_rows_are_as_far_apart_as_the_label_that_differs_most():

@@ -6,6 +6,7 @@ from scipy import integrate, stats
 from sklearn import metrics
 
 from numpyro_bnn import scores
+from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
 @pytest.fixture
@@ -41,6 +42,53 @@ def test_sliced_wasserstein_of_a_shift_is_the_mean_projection(rng):
     given = scores.wasserstein(p, p + shift, event_dim=1, num_projections=4000)
     assert given == pytest.approx(2 * 5 / np.pi, rel=0.03)
     assert scores.wasserstein(p, p[::-1], event_dim=1) == pytest.approx(0.0, abs=1e-15)
+
+
+def predictions(key, values):
+    """Predictions that hold draws of means or probabilities, (chain, draw, row, …)."""
+    more = {"scale": np.ones_like(values)} if key == "mean" else {}
+    return Predictions({key: values, **more}, None)
+
+
+@pytest.mark.parametrize("other_draws", [5, 7])
+def test_wasserstein_of_several_outputs_is_the_mean_of_theirs(rng, other_draws):
+    """Two, and as many as rows: neither are taken for rows, nor rows for draws."""
+    for outputs in ((2,), (4,), (2, 3)):
+        p = rng.normal(size=(2, 5, 4, *outputs))
+        q = 1 + rng.normal(size=(2, other_draws, 4, *outputs))
+        single = [
+            [stats.wasserstein_distance(a, b) for a, b in zip(of_p, of_q)]
+            for of_p, of_q in zip(columns(p), columns(q))
+        ]
+        given = scores.wasserstein(predictions("mean", p), predictions("mean", q), pointwise=True)
+        np.testing.assert_allclose(given, np.mean(single, 1), rtol=1e-12)
+    # An array of draws beside predictions has the axes of their rows too, on either side.
+    for pair in ((predictions("mean", p), q), (p, predictions("mean", q))):
+        np.testing.assert_array_equal(scores.wasserstein(*pair, pointwise=True), given)
+    with pytest.raises(ValueError, match="both need the same inputs in the last 3 axes"):
+        scores.wasserstein(predictions("mean", p), q[:, :, :3])
+
+
+def columns(values):
+    """Draws of each output of each row."""
+    flat = values.reshape(-1, *values.shape[2:])
+    return [flat[:, row].reshape(len(flat), -1).T for row in range(flat.shape[1])]
+
+
+def test_wasserstein_of_predictions_that_change_sides_is_seen(rng):
+    """Rows that swap their predictions: all draws of all rows together are the same numbers."""
+    p = np.stack([np.full((1, 4, 2), -1.0), np.full((1, 4, 2), 1.0)], 2) * [1.0, 10.0]
+    assert scores.wasserstein(predictions("mean", p), predictions("mean", -p)) == 11.0
+    probs = rng.dirichlet(np.ones(3), size=(2, 5, 4, 2))
+    others = rng.dirichlet(np.ones(3), size=(2, 5, 4, 2))
+    one_by_one = [
+        scores.wasserstein(probs[..., k, :], others[..., k, :], event_dim=1, pointwise=True)
+        for k in (0, 1)
+    ]
+    given = scores.wasserstein(
+        predictions("probs", probs), predictions("probs", others), pointwise=True
+    )
+    np.testing.assert_allclose(given, np.mean(one_by_one, 0), rtol=1e-12)
 
 
 def test_ood_auroc_is_scikit_learns_ties_included(rng):

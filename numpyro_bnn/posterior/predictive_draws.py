@@ -103,14 +103,16 @@ class Predictions:
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
+        :raises ValueError: for targets that are NaN or infinite, unless their law allows for them.
         """
         return self._at_targets("log_prob", y)
 
     def log_likelihood(self, y: ArrayLike) -> np.ndarray:
         """What each row adds to the log likelihood of the model: 0 where ``handlers.mask`` hides it.
 
-        :param y: targets, one a row.
+        :param y: targets, one a row; those of hidden rows may be NaN.
         :return: shape (chain, draw, row), nats.
+        :raises ValueError: for other targets that are NaN or infinite, unless their law allows for them.
         """
         return self._at_targets("log_likelihood", y)
 
@@ -173,7 +175,19 @@ class Predictions:
 
     def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
         """A function of the target's distribution under each draw, at one value a row."""
-        return self._evaluate(what, self._in_units(what, y))[what]
+        y = self._in_units(what, y)
+        found = self._evaluate(what, y)[what]
+        finite = np.isfinite(y)
+        # A missing target is no impossible one. Where it is finite, the law (or a mask) allows for it.
+        if not finite.all():
+            unknown = ~np.isfinite(found).reshape(-1, *y.shape[:1], found[0, 0, 0].size).all((0, 2))
+            bad = np.flatnonzero(unknown & ~finite.reshape(len(y), -1).all(1))
+            if bad.size:
+                raise ValueError(
+                    f"{what}: the targets y of {bad.size} of {len(y)} rows are NaN or infinite, the first in "
+                    f"row {bad[0]}: {y[bad[0]]}. Leave out rows whose targets are not known, in x and in y."
+                )
+        return found
 
     def _in_units(self, what: str, y: ArrayLike, is_data: bool = True) -> np.ndarray:
         """Checked values, one a row, as the model has them."""
@@ -190,6 +204,9 @@ class Predictions:
             )
         if classes is not None and len(shape) > 1:
             check_labels(what, y.reshape(-1), classes)
+        if y.dtype == bool:
+            # A class is an index: `categorical` converts the targets of a fit in this way.
+            y = y.astype(np.int32)
         if not is_data:
             return np.asarray(y, np.float64) - (
                 0.0 if self._shift is None else np.asarray(self._shift)

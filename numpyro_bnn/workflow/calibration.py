@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
+from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, targets_of
 from numpyro_bnn.posterior.predictions import predict
@@ -266,6 +267,7 @@ def calibrate(
 
 def _check_targets(predictions: Predictions, y: Any) -> None:
     """Refuse targets of other shapes or kinds, as every function of targets does."""
+    check_finite("calibrate", "y", y)
     if "probs" in predictions.values:
         predictions.log_prob(y)
     else:

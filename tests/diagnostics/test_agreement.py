@@ -318,7 +318,7 @@ def test_a_given_analysis_is_used_and_the_result_is_the_same(rng):
 
 
 def test_too_few_permutations_are_refused(rng):
-    with pytest.raises(ValueError, match="at least 200 permutations.* num_permutations=199"):
+    with pytest.raises(ValueError, match=r"at least 200 permutations.* num_permutations=199"):
         agreement({"y": rng.standard_normal((4, 100, 3))}, num_permutations=199)
 
 

@@ -139,8 +139,8 @@ def agreement(
     :param errors: result of :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` for each,
         where it is known already.
     :param tolerance: chains that differ by less are one group; default `Tolerance()`.
-    :param num_permutations: number of shufflings; the smallest possible p is 1 / (num_permutations + 1), twice
-        that where only one of the two statistics shows a difference.
+    :param num_permutations: number of shufflings; the smallest possible p is 1 / (num_permutations + 1),
+        twice that where only one of the two statistics shows a difference.
     :param seed: seed of the shuffling, so that a report made twice is the same.
     :return: see :class:`Agreement`.
     :raises ValueError: for fewer than 200 permutations, or what `mean_errors` refuses.
@@ -148,8 +148,8 @@ def agreement(
     if num_permutations < _LEAST_PERMUTATIONS:
         raise ValueError(
             f"agreement: expected at least {_LEAST_PERMUTATIONS} permutations, for p below 0.01 to be "
-            f"possible, got num_permutations={num_permutations}. The default of 2000 takes about a second for "
-            f"10,000 scalars."
+            f"possible, got num_permutations={num_permutations}. The default of 2000 takes about a "
+            f"second for 10,000 scalars."
         )
     arrays = {name: checked(f"agreement: {name!r}", x) for name, x in predictions.items()}
     if errors is None:

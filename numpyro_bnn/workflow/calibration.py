@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from numpyro_bnn._checks import check_share
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.data.arguments import as_array, as_arrays, refuse_text_columns
-from numpyro_bnn.likelihoods.observe import check_finite
 from numpyro_bnn.posterior.draws import Draws, Run, draws_of
 from numpyro_bnn.posterior.fitted import held_by, targets_of
 from numpyro_bnn.posterior.predictions import predict
@@ -267,11 +266,16 @@ def calibrate(
 
 def _check_targets(predictions: Predictions, y: Any) -> None:
     """Refuse targets of other shapes or kinds, as every function of targets does."""
-    check_finite("calibrate", "y", y)
     if "probs" in predictions.values:
         predictions.log_prob(y)
-    else:
-        predictions.cdf(y)
+        return
+    predictions.cdf(y)
+    missing = np.flatnonzero(~np.isfinite(np.asarray(y, np.float64)))
+    if missing.size:
+        raise ValueError(
+            f"calibrate: the targets y of {missing.size} of {len(y)} rows are NaN or infinite, the first in "
+            f"row {missing[0]}. Leave out rows whose targets are not known, in x and in y."
+        )
 
 
 def _source_of(fitted: Run | FittedEstimator) -> Any:

@@ -6,7 +6,7 @@ chains are measured, and the run is judged.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from numpyro_bnn.diagnostics.compare_runs import (
     disagreement,
     stuck_chains,
 )
+from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
 from numpyro_bnn.diagnostics.copied_chains import copies_in_words, copies_of, without_copies
 from numpyro_bnn.diagnostics.distinct_functions import (
     DistinctFunctions,
@@ -51,6 +52,11 @@ from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
+# Why nested R-hat is missing where superchains were given.
+UNEQUAL = (
+    "The superchains of the chains that are left cannot be compared (unequal in size, or of one chain each), "
+    "so that there is no nested R-hat."
+)
 
 
 def diagnose_draws(
@@ -111,15 +117,20 @@ def diagnose_draws(
     """
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
     checked_draws = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
-    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, superchains)
+    chains = checked_draws.shape[0]
+    # The label of each chain goes with it where others are left out.
+    labels = None if superchains is None else superchain_labels(superchains, chains)
+    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)
-    chains = checked_draws.shape[0]
     kept = checked_draws.of_chains(lambda arrays: without_copies(arrays, copies, chains))
     stats = without_copies(sample_stats, copies, chains)
-    report = _report_on(kept, settings._replace(sample_stats=stats))
-    return with_copies(report, copies_in_words(copies, chains))
+    alone = settings.without_chains(copies)._replace(sample_stats=stats)
+    said = copies_in_words(copies, chains)
+    if labels is not None and alone.superchains is None:
+        said = f"{said} {UNEQUAL}"
+    return with_copies(_report_on(kept, alone), said)
 
 
 class _Settings(NamedTuple):
@@ -129,7 +140,14 @@ class _Settings(NamedTuple):
     min_draws: int
     sample_stats: Mapping[str, Any] | None = None
     second: Any = None
-    superchains: Any = None
+    superchains: np.ndarray | None = None
+
+    def without_chains(self, chains: Collection[int]) -> "_Settings":
+        """These settings for the other chains, whose superchains are compared only if of equal size."""
+        if self.superchains is None:
+            return self
+        kept = np.setdiff1d(np.arange(len(self.superchains)), list(chains))
+        return self._replace(superchains=labels_of_rest(self.superchains, kept))
 
 
 def _report_on(checked_draws: CheckedDraws, settings: _Settings) -> Report:
@@ -243,7 +261,7 @@ def _verdict_without(
     """The verdict on the chains that are finite, where only some are."""
     if not 0 < len(bad) < checked_draws.shape[0]:
         return None
-    alone = settings._replace(sample_stats=None, second=None)
+    alone = settings.without_chains(bad)._replace(sample_stats=None, second=None)
     return _report_on(checked_draws.without(bad), alone).verdict
 
 

@@ -11,7 +11,7 @@ that remain are real.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -190,7 +190,8 @@ def _all_predictions(
     model: Callable | None, draws: Draws, x: PyTree, site: str | None
 ) -> list[np.ndarray]:
     """Every parameter that predictions of every target have, `(chain, draw, row, ...)` each."""
-    structure = Predictor(draws.model if model is None else model, x).structure
+    known: Any = draws.model if model is None else model
+    structure = Predictor(known, x).structure
     sites = dict.fromkeys(
         [*targets_without_draws(structure, draws), *([] if site is None else [site])]
     )

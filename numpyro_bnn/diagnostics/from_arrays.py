@@ -37,6 +37,7 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     variance_parts,
 )
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
 from numpyro_bnn.diagnostics.report import Relabelling, Report
 from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.sampler_stats import read
@@ -205,6 +206,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         second=opinion,
         relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
         second_tempering=_second_tempering(settings.second),
+        not_finite=_not_finite(checked_draws, bad),
     )
 
 
@@ -253,6 +255,14 @@ def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[in
     if doubtful or (scored is not None and np.isnan(scored.min())):
         return bad_chains(checked_draws)
     return {}
+
+
+def _not_finite(checked_draws: CheckedDraws, bad: Mapping[int, Any]) -> str:
+    """Why predictions are not finite, where the weights of the same chains are; empty otherwise."""
+    sites = [*checked_draws.weights.values(), *checked_draws.precisions.values()]
+    if not (bad and sites and all(np.isfinite(x[list(bad)]).all() for x in sites)):
+        return ""
+    return predictions_not_finite(checked_draws.predictions)
 
 
 def _verdict_without(

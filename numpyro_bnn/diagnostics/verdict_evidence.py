@@ -98,6 +98,7 @@ class Evidence(NamedTuple):
     - **spaces** - R-hat and ESS by kind of scalar; a kind without draws is empty
     - **bad_chains** - first draw and site of NaN or infinities, by chain
     - **verdict_without** - the verdict on the other chains, where some hold NaN or infinities
+    - **not_finite** - why predictions are not finite while the weights are; empty otherwise
     - **measured** - errors and agreement; None for draws that are invalid or too few
     - **what** - the quantities that are judged: `"predictions"`, or `"weights"` without predictions
     - **stuck** - chains that do not move
@@ -119,6 +120,7 @@ class Evidence(NamedTuple):
     second: SecondOpinion | None
     relabelling: Relabelling | None = None
     second_tempering: Tempering | None = None
+    not_finite: str = ""
 
 
 def measure(

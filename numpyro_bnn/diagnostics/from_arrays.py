@@ -7,6 +7,7 @@ chains are measured, and the run is judged.
 
 import warnings
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,7 +253,8 @@ def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[in
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
     doubtful = any(space.num_bad for space in spaces.values())
     scored = checked_draws.scored
-    if doubtful or (scored is not None and np.isnan(scored.min())):
+    # A target may have no probability, but not an infinite density. A maximum is NaN where any value is.
+    if doubtful or (scored is not None and not scored.max() < np.inf):
         return bad_chains(checked_draws)
     return {}
 
@@ -291,7 +293,7 @@ def _measure(
             checked_draws.weights | checked_draws.precisions | checked_draws.log_joint
         )
         space, other = None, None
-    return measure(
+    measured = measure(
         functions,
         checked_draws.scored,
         settings.tolerance,
@@ -299,6 +301,12 @@ def _measure(
         second=other,
         superchains=settings.superchains,
     )
+    if not checked_draws.predictions:
+        return measured
+    # Predictions that are the same at all inputs were measured at one.
+    inputs = next(iter(checked_draws.predictions.values())).shape[2]
+    by_row = {unit: np.broadcast_to(row, inputs) for unit, row in measured.error.by_row.items()}
+    return measured._replace(error=replace(measured.error, by_row=by_row))
 
 
 def _single_chains(
@@ -335,7 +343,8 @@ def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | N
         )
     precisions, predictions = _theirs(second)
     ours = {**checked_draws.precisions, **checked_draws.predictions}
-    return compare_draws(ours, precisions | predictions), predictions
+    opinion = compare_draws(ours, precisions | predictions)
+    return opinion, {} if opinion.too_short else predictions
 
 
 def _second_tempering(second: Any) -> Tempering | None:

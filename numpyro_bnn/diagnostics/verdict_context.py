@@ -128,6 +128,8 @@ def on_single_chains(evidence: Evidence) -> list[str]:
 
 def on_second_run(second: SecondOpinion) -> str:
     """Whether a second run of the same model agrees with this one."""
+    if second.too_short:
+        return "The second run is too short to be compared: it has fewer than four draws a chain."
     if second.agrees:
         return (
             f"A second run agrees in all {second.num_compared:,} means and quantiles compared, "

@@ -102,3 +102,25 @@ def test_a_run_in_stages_stops_at_once_and_says_why(df, x, said):
     assert said in str(stopped)
     assert "More draws will not change that." in str(stopped)
     assert mcmc.get_samples()["b"].size == 2 * stopped.draws
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_chain_with_an_infinite_log_density_is_named(value):
+    x = np.random.default_rng(0).normal(size=(4, 200, 5))
+    scored = -(x**2)
+    scored[1, 7, 2] = value
+    report = diagnose_draws({"w": x}, x, log_likelihood=scored)
+    assert report.verdict == "invalid"
+    assert (
+        "Chain 1 holds NaN or infinite values from draw 7 on (log likelihood)" in report.explanation
+    )
+    # No probability at all is no fault of a chain.
+    scored[1, 7, 2] = -np.inf
+    assert diagnose_draws({"w": x}, x, log_likelihood=scored).verdict != "invalid"
+
+
+def test_probabilities_of_a_single_class_are_refused():
+    with pytest.raises(
+        ValueError, match=r"two or more classes on their last axis, got shape \(2, 20, 5, 1\)"
+    ):
+        diagnose_draws(None, {"probs": np.ones((2, 20, 5, 1))})

@@ -27,6 +27,7 @@ from numpyro_bnn.diagnostics.convergence.blocks import (
     checked,
     finite_split,
     fold,
+    powers_of,
     rank_scores,
     rhat_of,
     summarize_block,
@@ -68,6 +69,8 @@ def summarize(x: ArrayLike, *, tail: bool = True) -> Summary:
     return Summary(*by_block(x, lambda block: summarize_block(block, tail), 3))
 
 
+# Draws between 2^-400 and 2^400 have squares in double precision, and sums of them.
+_MOST_POWER = 400
 _TRANSFORMS = {
     "split": lambda split: split.astype(np.float64),
     "z_scale": rank_scores,
@@ -146,6 +149,10 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         return [np.full(x.shape[2:], np.nan) for _ in range(3)]
 
     def block_moments(block: np.ndarray) -> list[np.ndarray]:
+        power = powers_of(block, (0, 1))
+        # Squares of single precision fit into double precision.
+        power = np.where(np.abs(power) > _MOST_POWER, power, 0)
+        block = np.ldexp(block, -power) if power.any() else block
         split, bad = finite_split(block)
         split = split.astype(np.float64)
         constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
@@ -154,7 +161,8 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         result[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
             mean = block.mean(axis=(0, 1), dtype=np.float64)
-            return [result, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
+            sd = block.std(axis=(0, 1), ddof=1, dtype=np.float64)
+        return [result, np.ldexp(mean, power), np.ldexp(sd, power)]
 
     return by_block(x, block_moments, 3)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, as_chains, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.permutation_loops import permuted_rows
@@ -288,6 +288,7 @@ def standardized(means: np.ndarray) -> np.ndarray:
     chains, count, num = means.shape
     flat = means.reshape(chains * count, num).astype(np.float64)
     flat -= flat.mean(axis=0)
+    flat = np.ldexp(flat, -powers_of(flat, (0,)))
     size = np.sqrt(np.square(flat).sum(axis=0) / count)
     return np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
 

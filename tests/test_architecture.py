@@ -90,7 +90,7 @@ ROWS = {
         checked_draws compare_runs copied_chains distinct_functions hidden_units verdict_names
         report_numbers temperatures
         report_sections rhat_of_weights_and_predictions sampler_stats
-        report
+        predictions_not_finite report
         verdict_evidence
         verdict_words
         verdict_context

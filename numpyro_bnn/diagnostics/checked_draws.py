@@ -146,6 +146,12 @@ def _with_inputs(functions: Arrays) -> Arrays:
                 f"diagnose_draws: predictions {name!r} need axes (chain, draw, input, ...), got "
                 f"shape {array.shape}. Pass a log joint as log_joint, weights as weights."
             )
+    if "probs" in functions and functions["probs"].shape[3:][-1:] == (1,):
+        raise ValueError(
+            f"diagnose_draws: predictions 'probs' need probabilities of two or more classes on their last "
+            f"axis, got shape {functions['probs'].shape}. Of a probability p of one class pass "
+            f"np.stack([1 - p, p], axis=-1)."
+        )
     inputs = {name: array.shape[2] for name, array in functions.items()}
     if len(set(inputs.values())) > 1:
         raise ValueError(

@@ -13,7 +13,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import norm
 
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.convergence.rhat import moments
 
 # A difference is significant from so many Monte Carlo errors on: chance reaches that once in 16,000.
@@ -23,6 +23,10 @@ _ERRORS = 4.0
 _SMALLEST = 0.2
 # A chain whose standard deviation is below this share of the others' does not move.
 _STUCK = 0.01
+# Constants that differ by less than this share of their sum are equal.
+_ROUNDING = 1e-6
+# Draws a chain without which there is no effective sample size, and so no error.
+_LEAST_DRAWS = 4
 _SCALARS_IN_BLOCK = 512
 # Predictions compared chain by chain, at most: with more of them, evenly spaced inputs are taken.
 _MOST_SCALARS = 2000
@@ -124,7 +128,8 @@ def disagreement(predictions: Mapping[str, np.ndarray], *, cut: float = 0.01) ->
         x = x[:, :, used]
         floor = 0.01 if name == "probs" else 0.0
         each = chain_moments(x)
-        sd = np.sqrt(np.square(each.sd).mean(axis=0))
+        power = powers_of(each.sd, (0,))
+        sd = np.ldexp(np.sqrt(np.square(np.ldexp(each.sd, -power)).mean(axis=0)), power)
         sds.append(each.sd)
         half = x.shape[1] // 2
         early, late = (_moments_of_all(part) for part in (x[:, :half], x[:, half:]))
@@ -173,17 +178,19 @@ class SecondOpinion(NamedTuple):
     - **num_parted** - number of those that differ by more than `limit` joint Monte Carlo errors.
     - **limit** - errors allowed, by Bonferroni at 1 % for all comparisons together, at least 4.
     - **worst** - up to five of these quantities, the largest difference first.
+    - **too_short** - whether a run has too few draws a chain for any error; nothing is compared then.
     """
 
     num_compared: int
     num_parted: int
     limit: float
     worst: tuple[Parting, ...]
+    too_short: bool = False
 
     @property
     def agrees(self) -> bool:
         """Whether nothing differs beyond Monte Carlo error."""
-        return self.num_parted == 0
+        return self.num_parted == 0 and not self.too_short
 
 
 def limit_of_errors(count: int) -> float:
@@ -203,11 +210,14 @@ def label_of(name: str, index: tuple[int | np.integer, ...]) -> str:
 
 def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.ndarray, ...]:
     """One quantity of each scalar in both runs, and the difference in joint errors; `(scalar,)` each."""
+    constant = None
     if q is not None:
         # A quantile is compared by the share of each run below the pooled quantile: the error of a quantile
         # needs the density there, the error of a share only the effective sample size.
         pooled = np.concatenate([a.reshape(-1, a.shape[2]), b.reshape(-1, b.shape[2])])
         level = np.quantile(pooled, q, axis=0)
+        low, high = pooled.min(axis=0), pooled.max(axis=0)
+        constant = high - low <= _ROUNDING * (np.abs(low) + np.abs(high))
         a, b = a <= level, b <= level
     size_a, mean_a, sd_a = moments("diagnostics", a)
     size_b, mean_b, sd_b = moments("diagnostics", b)
@@ -217,9 +227,11 @@ def _compare_block(a: np.ndarray, b: np.ndarray, q: float | None) -> tuple[np.nd
         sd_a = sd_b = np.sqrt(p * (1 - p))
     error = np.hypot(sd_a / np.sqrt(size_a), sd_b / np.sqrt(size_b))
     gap = np.abs(mean_a - mean_b)
+    if constant is None:
+        constant = gap <= _ROUNDING * (np.abs(mean_a) + np.abs(mean_b))
     with np.errstate(divide="ignore", invalid="ignore"):
         # Constants that differ by rounding do not differ.
-        apart = np.where(gap <= 1e-6 * (np.abs(mean_a) + np.abs(mean_b)), 0.0, gap / error)
+        apart = np.where(constant | (gap == 0), 0.0, gap / error)
     return mean_a, mean_b, apart
 
 
@@ -231,7 +243,7 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
 
     :param first: name to array `(chain, draw, ...)`.
     :param second: the other run, with the same names and scalars; its numbers of chains and draws may differ.
-    :return: how many quantities differ, and the worst.
+    :return: how many quantities differ, and the worst; nothing is compared for fewer than four draws a chain.
     :raises ValueError: for other names, other shapes beyond chains and draws, NaN or infinities.
     """
     if set(first) != set(second):
@@ -254,6 +266,8 @@ def compare_draws(first: Mapping[str, ArrayLike], second: Mapping[str, ArrayLike
                     f"diagnostics.compare_draws: {name!r} of the {run} run holds NaN or infinite "
                     f"values. Leave the chains out that exploded."
                 )
+        if min(a.shape[1], b.shape[1]) < _LEAST_DRAWS:
+            return SecondOpinion(0, 0, limit_of_errors(0), (), too_short=True)
         scalars = a.shape[2:]
         a, b = a.reshape(*a.shape[:2], -1), b.reshape(*b.shape[:2], -1)
         for start in range(0, a.shape[2], _SCALARS_IN_BLOCK):

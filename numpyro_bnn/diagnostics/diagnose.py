@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike
 from numpyro_bnn._calls import shows_call
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.diagnostics.checked_draws import Arrays, is_precision
-from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
+from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
+from numpyro_bnn.diagnostics.from_arrays import UNEQUAL, diagnose_draws
 from numpyro_bnn.diagnostics.hidden_units import align, find_hidden_layers
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 from numpyro_bnn.diagnostics.report import Report
@@ -95,6 +96,7 @@ def diagnose(
     num_weights = sum(array[0, 0].size for array in weights.values())
     wanted = num_weights <= _MOST_MATCHED if align_units is None else align_units
     aligned = _aligned(draws, weights, x, site) if wanted and weights else None
+    labels = _labels_of_kept(superchains, draws)
     other = None
     if second is not None:
         theirs = draws_of(second, draws.model, "diagnose")
@@ -120,7 +122,7 @@ def diagnose(
         log_joint=-np.asarray(energy) if exact and energy is not None else None,
         sample_stats=draws.stats | {name: draws.info.get(name) for name in LIMITS},
         second=other,
-        superchains=superchains,
+        superchains=labels,
     )
     if draws.suspect:
         # A stacked mixture, and some draws of a file, are one chain made of several.
@@ -131,7 +133,25 @@ def diagnose(
         return report
     names = ", ".join(f"chain {chain} ({why})" for chain, why in left_out.items())
     note = f"What follows is about the chains that are among the draws; left out: {names}."
+    if superchains is not None and labels is None:
+        note = f"{note} {UNEQUAL}"
     return replace(report, sentences=(note, *report.sentences))
+
+
+def _labels_of_kept(superchains: int | ArrayLike | None, draws: Draws) -> np.ndarray | None:
+    """The superchain of each chain with draws; None where the run left chains out and the rest are unequal.
+
+    Superchains are those of all chains of the run; labels may also be those of the chains with draws.
+    """
+    if superchains is None:
+        return None
+    given, left_out = draws.num_chains, draws.left_out
+    if np.shape(superchains) == (given,):
+        return superchain_labels(superchains, given)
+    total = given + len(left_out)
+    kept = np.setdiff1d(np.arange(total), list(left_out))
+    labels = superchain_labels(superchains, total)
+    return labels_of_rest(labels, kept) if left_out else labels
 
 
 def _refuse_another_temperature(draws: Draws, second: Draws) -> None:

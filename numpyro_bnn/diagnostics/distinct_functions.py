@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.posterior.predictive_draws import Predictions
 
 
@@ -143,7 +143,9 @@ def _affinity(values: Mapping[str, Any], max_draws: int, max_inputs: int) -> np.
     else:
         mean, scale = chosen("mean").T, chosen("scale").T
         affinity = np.zeros((mean.shape[1], mean.shape[1]))
-        for m, s in zip(mean, scale):
+        for row in np.stack([mean, scale], axis=1):
+            # The overlap does not depend on the unit, and squares of draws of any size may overflow or vanish.
+            m, s = np.ldexp(row, -powers_of(row, (0, 1)))
             total = np.square(s[:, None]) + np.square(s)
             # Two laws without spread (whether a predicted event is seen) are the same value, or another.
             spread = np.where(total > 0, total, 1.0)

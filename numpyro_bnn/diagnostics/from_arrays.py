@@ -6,7 +6,8 @@ chains are measured, and the run is judged.
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpyro_bnn.diagnostics.compare_runs import (
     disagreement,
     stuck_chains,
 )
+from numpyro_bnn.diagnostics.convergence.rhat import labels_of_rest, superchain_labels
 from numpyro_bnn.diagnostics.copied_chains import copies_in_words, copies_of, without_copies
 from numpyro_bnn.diagnostics.distinct_functions import (
     DistinctFunctions,
@@ -36,6 +38,7 @@ from numpyro_bnn.diagnostics.distinct_functions import (
     variance_parts,
 )
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
 from numpyro_bnn.diagnostics.report import Relabelling, Report
 from numpyro_bnn.diagnostics.rhat_of_weights_and_predictions import Space
 from numpyro_bnn.diagnostics.sampler_stats import read
@@ -51,6 +54,11 @@ from numpyro_bnn.samplers.tempering.evidence import Tempering, tempering_of
 
 # With fewer draws there is no Monte Carlo error at all: each half of a chain needs four.
 _FEWEST = 8
+# Why nested R-hat is missing where superchains were given.
+UNEQUAL = (
+    "The superchains of the chains that are left cannot be compared (unequal in size, or of one chain each), "
+    "so that there is no nested R-hat."
+)
 
 
 def diagnose_draws(
@@ -111,15 +119,20 @@ def diagnose_draws(
     """
     accepted = _tolerance(tolerance, {"rhat_limit": rhat_limit, "ess_limit": ess_limit})
     checked_draws = check_draws(weights, predictions, log_joint, log_likelihood, aligned)
-    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, superchains)
+    chains = checked_draws.shape[0]
+    # The label of each chain goes with it where others are left out.
+    labels = None if superchains is None else superchain_labels(superchains, chains)
+    settings = _Settings(accepted, max(_FEWEST, min_draws), sample_stats, second, labels)
     copies = copies_of(checked_draws.by_label.values())
     if not copies:
         return _report_on(checked_draws, settings)
-    chains = checked_draws.shape[0]
     kept = checked_draws.of_chains(lambda arrays: without_copies(arrays, copies, chains))
     stats = without_copies(sample_stats, copies, chains)
-    report = _report_on(kept, settings._replace(sample_stats=stats))
-    return with_copies(report, copies_in_words(copies, chains))
+    alone = settings.without_chains(copies)._replace(sample_stats=stats)
+    said = copies_in_words(copies, chains)
+    if labels is not None and alone.superchains is None:
+        said = f"{said} {UNEQUAL}"
+    return with_copies(_report_on(kept, alone), said)
 
 
 class _Settings(NamedTuple):
@@ -129,7 +142,14 @@ class _Settings(NamedTuple):
     min_draws: int
     sample_stats: Mapping[str, Any] | None = None
     second: Any = None
-    superchains: Any = None
+    superchains: np.ndarray | None = None
+
+    def without_chains(self, chains: Collection[int]) -> "_Settings":
+        """These settings for the other chains, whose superchains are compared only if of equal size."""
+        if self.superchains is None:
+            return self
+        kept = np.setdiff1d(np.arange(len(self.superchains)), list(chains))
+        return self._replace(superchains=labels_of_rest(self.superchains, kept))
 
 
 def _report_on(checked_draws: CheckedDraws, settings: _Settings) -> Report:
@@ -187,6 +207,7 @@ def _evidence(checked_draws: CheckedDraws, settings: _Settings) -> Evidence:
         second=opinion,
         relabelling=_relabelling(checked_draws) if judgeable and checked_draws.aligned else None,
         second_tempering=_second_tempering(settings.second),
+        not_finite=_not_finite(checked_draws, bad),
     )
 
 
@@ -232,9 +253,18 @@ def _broken(checked_draws: CheckedDraws, spaces: Mapping[str, Space]) -> dict[in
     # An ESS is NaN for a bad scalar and for fewer than 4 draws.
     doubtful = any(space.num_bad for space in spaces.values())
     scored = checked_draws.scored
-    if doubtful or (scored is not None and np.isnan(scored.min())):
+    # A target may have no probability, but not an infinite density. A maximum is NaN where any value is.
+    if doubtful or (scored is not None and not scored.max() < np.inf):
         return bad_chains(checked_draws)
     return {}
+
+
+def _not_finite(checked_draws: CheckedDraws, bad: Mapping[int, Any]) -> str:
+    """Why predictions are not finite, where the weights of the same chains are; empty otherwise."""
+    sites = [*checked_draws.weights.values(), *checked_draws.precisions.values()]
+    if not (bad and sites and all(np.isfinite(x[list(bad)]).all() for x in sites)):
+        return ""
+    return predictions_not_finite(checked_draws.predictions)
 
 
 def _verdict_without(
@@ -243,7 +273,7 @@ def _verdict_without(
     """The verdict on the chains that are finite, where only some are."""
     if not 0 < len(bad) < checked_draws.shape[0]:
         return None
-    alone = settings._replace(sample_stats=None, second=None)
+    alone = settings.without_chains(bad)._replace(sample_stats=None, second=None)
     return _report_on(checked_draws.without(bad), alone).verdict
 
 
@@ -263,7 +293,7 @@ def _measure(
             checked_draws.weights | checked_draws.precisions | checked_draws.log_joint
         )
         space, other = None, None
-    return measure(
+    measured = measure(
         functions,
         checked_draws.scored,
         settings.tolerance,
@@ -271,6 +301,12 @@ def _measure(
         second=other,
         superchains=settings.superchains,
     )
+    if not checked_draws.predictions:
+        return measured
+    # Predictions that are the same at all inputs were measured at one.
+    inputs = next(iter(checked_draws.predictions.values())).shape[2]
+    by_row = {unit: np.broadcast_to(row, inputs) for unit, row in measured.error.by_row.items()}
+    return measured._replace(error=replace(measured.error, by_row=by_row))
 
 
 def _single_chains(
@@ -307,7 +343,8 @@ def _second(checked_draws: CheckedDraws, second: Any) -> tuple[SecondOpinion | N
         )
     precisions, predictions = _theirs(second)
     ours = {**checked_draws.precisions, **checked_draws.predictions}
-    return compare_draws(ours, precisions | predictions), predictions
+    opinion = compare_draws(ours, precisions | predictions)
+    return opinion, {} if opinion.too_short else predictions
 
 
 def _second_tempering(second: Any) -> Tempering | None:

@@ -11,7 +11,7 @@ that remain are real.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +19,8 @@ from scipy.optimize import linear_sum_assignment
 
 from numpyro_bnn._types import PyTree
 from numpyro_bnn.posterior.draws import Draws, one_draw
-from numpyro_bnn.posterior.predictions import predict
+from numpyro_bnn.posterior.prediction_sites import targets_without_draws
+from numpyro_bnn.posterior.predictions import Predictor, predict
 
 Values = dict[str, np.ndarray]
 _BLOCK = 256  # draws at a time, for bounded memory
@@ -143,15 +144,17 @@ def find_hidden_layers(
     """The layers of a network whose hidden units can be exchanged.
 
     Every pair of kernels whose sizes fit is tried, at several values of the weights. The network predicts
-    before and after its units are exchanged, flipped or scaled; a change that leaves all predictions as they
-    are, everywhere, is a symmetry. So activations, norm layers, convolutions and skip connections need not be
-    declared; units tied across several layers (the channels of a residual stage) are not found.
+    before and after its units are exchanged, flipped or scaled; a change that leaves all predictions of all
+    targets as they are, everywhere, is a symmetry: units that two heads share have none by one head alone.
+    So activations, norm layers, convolutions and skip connections need not be declared; units tied across
+    several layers (the channels of a residual stage) are not found.
 
     :param draws: draws of the weights, with their model.
     :param x: inputs at which predictions are compared; some rows are enough.
     :param model: the model, where the draws carry none.
-    :param site: the site that is predicted, where the model has several without draws.
-    :return: hidden layers; empty where the network has none that is found.
+    :param site: a site that is predicted beside all targets, such as a deterministic one.
+    :return: hidden layers; empty where the network has none that is found, or where a target has a law
+        without a mean or a variance.
     """
     base = {name: value[None] for name, value in one_draw(draws, 0, -1).items()}
     # Sites beside a weight (its precision, its standardised value) do not affect predictions.
@@ -168,15 +171,11 @@ def find_hidden_layers(
         for values in (trial, *(v for layer in candidates for v in _variants(trial, layer)))
     ]
     stacked = {name: np.stack([values[name] for values in tried], axis=1) for name in base}
-    predictions = predict(model, Draws(stacked, draws.model), x, site=site).values
-    values = next(iter(predictions.values()))[0].astype(np.float64).reshape(len(tried), -1)
-    # By trial, variant and number of the predictions.
-    values = values.reshape(len(trials), -1, values.shape[1])
-    first = values[:, :1]
-    size = np.maximum(
-        _ROUNDING * first.std(axis=2), _LAST_DIGITS * np.abs(first).max(axis=2, initial=1e-300)
-    )
-    unchanged = (np.abs(values - first).max(axis=2) <= size)[:, 1:].all(axis=0)
+    try:
+        predicted = _all_predictions(model, Draws(stacked, draws.model), x, site)
+    except NotImplementedError:
+        return ()
+    unchanged = np.all([_unchanged(values[0], len(trials)) for values in predicted], axis=0)
     found: dict[str, HiddenLayer] = {}
     for layer, (kernel, exchanged, flipped, scaled) in zip(candidates, unchanged.reshape(-1, 4)):
         # If the kernel alone can be reordered, predictions do not depend on it.
@@ -185,6 +184,39 @@ def find_hidden_layers(
                 layer.incoming, layer._replace(flips=bool(flipped), scales=bool(scaled))
             )
     return tuple(found.values())
+
+
+def _all_predictions(
+    model: Callable | None, draws: Draws, x: PyTree, site: str | None
+) -> list[np.ndarray]:
+    """Every parameter that predictions of every target have, `(chain, draw, row, ...)` each."""
+    known: Any = draws.model if model is None else model
+    structure = Predictor(known, x).structure
+    sites = dict.fromkeys(
+        [*targets_without_draws(structure, draws), *([] if site is None else [site])]
+    )
+    predicted = [predict(model, draws, x, site=name) for name in sites]
+    return [values for each in predicted for values in each.values.values()]
+
+
+def _unchanged(values: np.ndarray, trials: int) -> np.ndarray:
+    """Which variants of the weights leave one parameter of the predictions as it is in every trial.
+
+    :param values: `(trial * variant, row, ...)`; the first variant of a trial is that without a change.
+    :return: flags of all variants but the first.
+    """
+    values = values.astype(np.float64).reshape(trials, len(values) // trials, -1)
+    first = values[:, :1]
+    # Some values may overflow, as a noise scale exp(f) does, or have no mean: these must stay what they are.
+    known = np.where(np.isfinite(first), first, 0.0)
+    size = np.maximum(
+        _ROUNDING * known.std(axis=2), _LAST_DIGITS * np.abs(known).max(axis=2, initial=1e-300)
+    )
+    with np.errstate(invalid="ignore"):
+        change = np.abs(values - first)
+    same = (values == first) | (np.isnan(values) & np.isnan(first))
+    change = np.where(same, 0.0, change)
+    return (change.max(axis=2) <= size)[:, 1:].all(axis=0)
 
 
 def _canonical(values: Values, layers: tuple[HiddenLayer, ...]) -> None:

@@ -41,7 +41,11 @@ def on_invalid_draws(evidence: Evidence) -> list[str]:
     lines = []
     for number, (draw, site) in sorted(bad.items()):
         lines.append(f"Chain {number} holds NaN or infinite values from draw {draw} on ({site}).")
+    if evidence.not_finite:
+        lines.insert(0, evidence.not_finite)
     if len(bad) == evidence.num_chains:
+        if evidence.not_finite:
+            return lines
         return [*lines, "No chain is left: lower the step size, or start from optimised weights."]
     names = listed(sorted(bad))
     if evidence.verdict_without is not None:
@@ -124,6 +128,8 @@ def on_single_chains(evidence: Evidence) -> list[str]:
 
 def on_second_run(second: SecondOpinion) -> str:
     """Whether a second run of the same model agrees with this one."""
+    if second.too_short:
+        return "The second run is too short to be compared: it has fewer than four draws a chain."
     if second.agrees:
         return (
             f"A second run agrees in all {second.num_compared:,} means and quantiles compared, "

@@ -5,10 +5,9 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from numpyro_bnn.diagnostics.compare_runs import Disagreement, SecondOpinion
@@ -99,6 +98,7 @@ class Evidence(NamedTuple):
     - **spaces** - R-hat and ESS by kind of scalar; a kind without draws is empty
     - **bad_chains** - first draw and site of NaN or infinities, by chain
     - **verdict_without** - the verdict on the other chains, where some hold NaN or infinities
+    - **not_finite** - why predictions are not finite while the weights are; empty otherwise
     - **measured** - errors and agreement; None for draws that are invalid or too few
     - **what** - the quantities that are judged: `"predictions"`, or `"weights"` without predictions
     - **stuck** - chains that do not move
@@ -120,6 +120,7 @@ class Evidence(NamedTuple):
     second: SecondOpinion | None
     relabelling: Relabelling | None = None
     second_tempering: Tempering | None = None
+    not_finite: str = ""
 
 
 def measure(
@@ -129,7 +130,7 @@ def measure(
     *,
     space: Space | None = None,
     second: Mapping[str, np.ndarray] | None = None,
-    superchains: int | ArrayLike | None = None,
+    superchains: np.ndarray | None = None,
 ) -> ErrorsAndAgreement:
     """Monte Carlo errors and agreement of chains, from finite draws.
 
@@ -139,7 +140,7 @@ def measure(
     :param tolerance: the Monte Carlo error that is accepted.
     :param space: R-hat of the same scalars.
     :param second: predictions of another run, under the same names.
-    :param superchains: number of superchains, or a label for each chain; see
+    :param superchains: the label of the superchain of each chain; see
         :func:`~numpyro_bnn.diagnostics.nested_rhat`.
     """
     impossible = 0
@@ -178,14 +179,13 @@ def measure(
 
 
 def _with_nested_rhat(
-    agrees: Agreement, functions: Arrays, superchains: Any, ess: np.ndarray
+    agrees: Agreement, functions: Arrays, superchains: np.ndarray, ess: np.ndarray
 ) -> Agreement:
     """The agreement with the largest nested R-hat of all scalars, and its limit at the median ESS."""
     chains, draws = next(iter(functions.values())).shape[:2]
     method = "rank" if draws >= 4 else "identity"
     found = [nested_rhat(x, superchains, method=method) for x in functions.values()]
-    labels = np.asarray(superchains)
-    groups = int(labels) if labels.ndim == 0 else np.unique(labels).size
+    groups = np.unique(superchains).size
     # A chain counts as one effective draw at least: superchains may consist of very short chains.
     limit = nested_rhat_limit(ess.size, groups, chains, max(float(np.median(ess)), float(chains)))
     worst = float(np.nanmax(np.concatenate([np.ravel(each) for each in found])))

@@ -78,8 +78,9 @@ def _not_judged(verdict: str, reasons: list[str], evidence: Evidence) -> Judgeme
         line = f"{evidence.num_draws} draws a chain, {evidence.min_draws} are the least"
         return Judgement(Verdict(verdict), line, needed, "draws a chain", tuple(reasons))
     bad = evidence.bad_chains
-    line = f"NaN or infinite draws in {len(bad)} of {evidence.num_chains} chains"
-    return Judgement(Verdict(verdict), line, _UNKNOWN, "finite draws", tuple(reasons))
+    what = "predictions" if evidence.not_finite else "draws"
+    line = f"NaN or infinite {what} in {len(bad)} of {evidence.num_chains} chains"
+    return Judgement(Verdict(verdict), line, _UNKNOWN, f"finite {what}", tuple(reasons))
 
 
 def _by_tolerance(evidence: Evidence, measured: ErrorsAndAgreement) -> Judgement:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from numpyro_bnn.diagnostics.compare_runs import label_of
-from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement
+from numpyro_bnn.diagnostics.monte_carlo.agreement import Agreement, least_batches
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import Check
 from numpyro_bnn.diagnostics.sampler_stats import percent
 from numpyro_bnn.diagnostics.verdict_evidence import ErrorsAndAgreement
@@ -178,8 +178,9 @@ def _chains(measured: ErrorsAndAgreement, what: str) -> list[str]:
     agrees = measured.agreement
     if not agrees.tested:
         lines = [
-            f"Whether {_compared(measured)} agree cannot be tested yet: it takes four batches of "
-            f"{agrees.batch_length} draws a chain."
+            f"Whether {_compared(measured)} agree cannot be tested yet: it takes "
+            f"{_NUMBERS[least_batches(len(agrees.members))].lower()} batches of {agrees.batch_length} draws "
+            f"{'in each half' if agrees.halves else 'a chain'}."
         ]
         if len(agrees.members) >= _MANY:
             lines += _superchains(agrees)

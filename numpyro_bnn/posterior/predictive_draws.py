@@ -104,6 +104,7 @@ class Predictions:
 
         :param y: targets, one a row.
         :return: shape (chain, draw, row), nats.
+        :raises ValueError: for targets that are NaN or infinite, unless their law allows for them.
         """
         return self._of_rows("log_prob", y)
 
@@ -113,8 +114,9 @@ class Predictions:
         It is what a row adds to the log likelihood of a model without weights. With them (`weights=`,
         ``handlers.scale``) the row adds that many times as much, which predictions do not know.
 
-        :param y: targets, one a row.
+        :param y: targets, one a row; those of hidden rows may be NaN.
         :return: shape (chain, draw, row), nats.
+        :raises ValueError: for other targets that are NaN or infinite, unless their law allows for them.
         """
         return self._of_rows("log_likelihood", y)
 
@@ -177,8 +179,24 @@ class Predictions:
 
     def _of_rows(self, what: str, y: ArrayLike) -> np.ndarray:
         """A log density under each draw, (chain, draw, row): that of all outputs of a row."""
-        found = self._evaluate(what, self._in_units(what, y))[what]
+        found = self._at_targets(what, y)
         return found.reshape(*found.shape[:3], -1).sum(-1) if found.ndim > 3 else found
+
+    def _at_targets(self, what: str, y: ArrayLike) -> np.ndarray:
+        """A function of the target's distribution under each draw, at one value a row."""
+        y = self._in_units(what, y)
+        found = self._evaluate(what, y)[what]
+        finite = np.isfinite(y)
+        # A missing target is no impossible one. Where it is finite, the law (or a mask) allows for it.
+        if not finite.all():
+            unknown = ~np.isfinite(found).reshape(-1, *y.shape[:1], found[0, 0, 0].size).all((0, 2))
+            bad = np.flatnonzero(unknown & ~finite.reshape(len(y), -1).all(1))
+            if bad.size:
+                raise ValueError(
+                    f"{what}: the targets y of {bad.size} of {len(y)} rows are NaN or infinite, the first in "
+                    f"row {bad[0]}: {y[bad[0]]}. Leave out rows whose targets are not known, in x and in y."
+                )
+        return found
 
     def _in_units(self, what: str, y: ArrayLike, is_data: bool = True) -> np.ndarray:
         """Checked values, one a row, as the model has them."""
@@ -195,6 +213,9 @@ class Predictions:
             )
         if classes is not None and len(shape) > 1:
             check_labels(what, y.reshape(-1), classes)
+        if y.dtype == bool:
+            # A class is an index: `categorical` converts the targets of a fit in this way.
+            y = y.astype(np.int32)
         if not is_data:
             return np.asarray(y, np.float64) - (
                 0.0 if self._shift is None else np.asarray(self._shift)

@@ -14,6 +14,8 @@
   same position. NumPyro's ``refresh`` does so where a kernel has that; but it also makes the kernel a block
   of Gibbs, so kernels that are no such blocks have this method;
 - ``evidence_of(fields)`` - the estimate of the log evidence from its fields, (chain, draw, …) by name.
+
+A state may have ``without_counts()``: the state where another run begins, without what it counted so far.
 """
 
 import jax
@@ -90,6 +92,14 @@ def state_for_data(
     """
     own = getattr(kernel, "state_for_data", kernel.refresh)
     return own(state, args, kwargs)
+
+
+def without_counts(state: PyTree) -> PyTree:
+    """A state that was given to a run, without the counts of the run that it comes from.
+
+    :param state: states of all chains, stacked.
+    """
+    return state.without_counts() if hasattr(state, "without_counts") else state
 
 
 def evidence_of(kernel: MCMCKernel, fields: dict[str, PyTree]) -> Tempering | None:

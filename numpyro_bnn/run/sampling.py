@@ -13,6 +13,7 @@ from numpyro_bnn.potential.starts import BoundModel
 from numpyro_bnn.run.chain_states import ChainStates
 from numpyro_bnn.run.course import Course, InMemory, Judge
 from numpyro_bnn.run.interrupts import finish_before_interrupt
+from numpyro_bnn.run.kernel_protocol import without_counts
 from numpyro_bnn.run.plan import Plan
 from numpyro_bnn.run.progress import progress_bars
 from numpyro_bnn.run.recorder import Disk, Recorder
@@ -121,7 +122,8 @@ class Sampling:
                 chain_states.continue_from(stored[0])
                 return stored[1]
         if self.warmed_up is not None:
-            chain_states.continue_from(self.warmed_up._replace(rng_key=self.start.keys))
+            given = without_counts(self.warmed_up)
+            chain_states.continue_from(given._replace(rng_key=self.start.keys))
             if not self.stale:
                 return Progress(0, 0)
             chain_states.refresh()

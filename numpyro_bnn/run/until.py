@@ -23,6 +23,7 @@ from numpyro_bnn.diagnostics.from_arrays import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo.beginning import draws_to_drop
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import monte_carlo_error
 from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
+from numpyro_bnn.diagnostics.predictions_not_finite import predictions_not_finite
 from numpyro_bnn.diagnostics.report import Report
 from numpyro_bnn.posterior.draws import limits_of, stats_by_site
 from numpyro_bnn.posterior.observed_targets import as_observed
@@ -34,6 +35,7 @@ from numpyro_bnn.storage.checkpoints import Start
 WITHIN_TOLERANCE = "within_tolerance"
 WITHIN, MODES = "within tolerance", "modes: temper"
 STUCK, FAILED = "chains that do not move", "no chain stayed finite"
+NOT_FINITE = "predictions are not finite"
 _SAID = {
     WITHIN: "Averages are known as well as was asked, judged twice in a row, and {chains} agree.",
     MODES: (
@@ -45,6 +47,7 @@ _SAID = {
         "Some chains do not move, which more draws will not change. Start from `bnn.optimize`, or "
         "use another step size."
     ),
+    NOT_FINITE: "More draws will not change that.",
     FAILED: "Every chain has draws that are not finite.",
     "max_minutes": "Time was over.",
     "interrupted": "The run was interrupted.",
@@ -72,10 +75,12 @@ class Stopped(NamedTuple):
     """How a run in stages ended.
 
     - **reason** - ``"within tolerance"``, ``"modes: temper"``, ``"chains that do not move"``,
-      ``"no chain stayed finite"``, ``"max_minutes"`` or ``"interrupted"``
+      ``"no chain stayed finite"``, ``"predictions are not finite"``, ``"max_minutes"`` or
+      ``"interrupted"``
     - **draws** - draws of each chain that were sampled
     - **dropped** - number of them at the beginning that are not among the samples
     - **looks** - all evaluations of the stopping rule; of several processes only the first has them
+    - **why_not_finite** - which predictions are not finite and why; empty where all are
 
     Its text says how far the run is from its tolerance, as the last evaluation had it.
     """
@@ -84,6 +89,7 @@ class Stopped(NamedTuple):
     draws: int
     dropped: int
     looks: tuple[Look, ...]
+    why_not_finite: str = ""
 
     @property
     def is_early(self) -> bool:
@@ -91,7 +97,7 @@ class Stopped(NamedTuple):
 
         False for chains that do not move or are not finite: every run warns of those anyway.
         """
-        return self.reason in (MODES, "interrupted")
+        return self.reason in (MODES, NOT_FINITE, "interrupted")
 
     @property
     def report(self) -> Report | None:
@@ -104,6 +110,8 @@ class Stopped(NamedTuple):
             chains="halves of the one chain" if alone else "the chains"
         )
         text = f"Stopped after {self.draws} draws a chain ({self.reason}). {said}"
+        if self.why_not_finite:
+            text = f"Stopped after {self.draws} draws a chain. {self.why_not_finite} {said}"
         if self.dropped:
             text += f" The first {self.dropped} draws of each chain were dropped."
         left = self.looks[-1].seconds_left if self.looks else float("nan")
@@ -156,6 +164,7 @@ class UntilKnown:
         self._modes: list[bool] = []
         self.reason: str | None = None
         self.dropped = 0
+        self._why_not_finite = ""
         self.line = "before the first look"
 
     @property
@@ -220,7 +229,9 @@ class UntilKnown:
             self.looks.append(Look(drawn.num_draws, 0, None, seconds, float("nan")))
             self.reason = self.line = FAILED
             return
-        self.dropped = draws_to_drop(values, self.tolerance) if _finite(values) else 0
+        # The weights of these chains are finite.
+        self._why_not_finite = predictions_not_finite(values)
+        self.dropped = 0 if self._why_not_finite else draws_to_drop(values, self.tolerance)
         values, scored, stats = (
             {name: x[:, self.dropped :] for name, x in kind.items()}
             for kind in (values, scored, stats)
@@ -235,7 +246,7 @@ class UntilKnown:
         left = self._seconds_left(drawn, report)
         self._modes.append(_separate_modes(report, values, scored.get("")))
         self.looks.append(Look(drawn.num_draws, self.dropped, report, seconds, left))
-        self.reason = self._decided()
+        self.reason = NOT_FINITE if self._why_not_finite else self._decided()
         self.line = self._told()
 
     def _joined(self, kind: str, failed: set[int]) -> dict[str, np.ndarray]:
@@ -292,7 +303,7 @@ class UntilKnown:
         :param draws: draws of each chain that were sampled.
         """
         assert self.reason is not None
-        return Stopped(self.reason, draws, self.dropped, tuple(self.looks))
+        return Stopped(self.reason, draws, self.dropped, tuple(self.looks), self._why_not_finite)
 
 
 def stored_judge(kernel: MCMCKernel, start: Start, fitted: PyTree) -> UntilKnown:
@@ -348,10 +359,6 @@ def _checked_at(model: Callable, at: Any, columns: Columns) -> tuple[Any, Any]:
             f"{sorted(rows)}. Give a target for every input, or `at=(x_test, None)`."
         )
     return jax.tree.map(np.asarray, x), None if y is None else np.asarray(y)
-
-
-def _finite(values: Mapping[str, np.ndarray]) -> bool:
-    return all(bool(np.isfinite(x.min()) and np.isfinite(x.max())) for x in values.values())
 
 
 def _separate_modes(

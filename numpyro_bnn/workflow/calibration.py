@@ -271,8 +271,14 @@ def _check_targets(predictions: Predictions, y: Any) -> None:
     """Refuse targets of other shapes or kinds, as every function of targets does."""
     if "probs" in predictions.values:
         predictions.log_prob(y)
-    else:
-        predictions.cdf(y)
+        return
+    predictions.cdf(y)
+    missing = np.flatnonzero(~np.isfinite(np.asarray(y, np.float64)))
+    if missing.size:
+        raise ValueError(
+            f"calibrate: the targets y of {missing.size} of {len(y)} rows are NaN or infinite, the first in "
+            f"row {missing[0]}. Leave out rows whose targets are not known, in x and in y."
+        )
 
 
 def _source_of(fitted: Run | FittedEstimator) -> Any:

@@ -258,5 +258,6 @@ def _calibration(
         return of_distribution(loo, (made <= y)[..., rows], (made == y)[..., rows])
     if not predictions.discrete:
         return of_distribution(loo, cdf, None)
-    # The distribution function of a count jumps by its probability.
-    return of_distribution(loo, cdf, np.exp(predictions.log_prob(y)[..., rows].astype(np.float64)))
+    # The distribution function of a count jumps by its probability. Hidden rows may have no target.
+    jumps = np.exp(predictions.log_likelihood(y)[..., rows].astype(np.float64))
+    return of_distribution(loo, cdf, jumps)

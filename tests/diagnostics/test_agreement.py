@@ -18,7 +18,7 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 module = import_module("numpyro_bnn.diagnostics.monte_carlo.agreement")
 
 # Fewer permutations than a report makes: p-values are coarser, not biased.
-FEW = 199
+FEW = 299
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def null_p(setting, runs, **options):
         result = agreement({"y": x}, num_permutations=FEW, seed=seed, **options)
         if result.tested:
             found.append((result.p, result.p_max, result.p_median))
-    # Chance makes some runs look too slow for four batches.
+    # Chance makes some runs look too slow for enough batches.
     assert len(found) >= 0.97 * runs
     return np.transpose(found)
 
@@ -164,7 +164,44 @@ def test_an_arrangement_does_not_beat_itself(rng, scalars):
     # Two chains of four batches: 35 ways to deal them out, so no p below one in 35 is possible.
     means = rng.standard_normal((2, 4, scalars)) + 100 * np.arange(2)[:, None, None]
     found = module._permutation_test(means, 2000, 0)
-    assert found.p == pytest.approx(1 / 35, rel=0.4)
+    assert found.p == pytest.approx(1 / 35)
+    assert found.p_max == pytest.approx(1 / 35)
+
+
+@pytest.mark.parametrize(("chains", "batches"), [(2, 4), (2, 6), (3, 4), (5, 3)])
+def test_orders_deal_out_every_batch_once(chains, batches):
+    order = module._orders(chains, batches, 99, 0)
+    each = np.sort(order.reshape(len(order), -1), axis=1)
+    assert (each == np.arange(chains * batches)).all()
+    if chains == 2:
+        dealt = {tuple(sorted(map(tuple, np.sort(one, axis=1).tolist()))) for one in order}
+        assert len(order) == len(dealt) == module._ways(2, batches) - 1
+        assert (tuple(range(batches)), tuple(range(batches, 2 * batches))) not in dealt
+
+
+def test_the_least_number_of_batches_is_that_of_ways_to_deal_them_out():
+    # Without names of chains: C(8, 4) / 2 for two chains of four batches.
+    assert [module._ways(2, k) for k in (4, 5, 6)] == [35, 126, 462]
+    assert [module.least_batches(c) for c in (2, 3, 4, 64)] == [6, 4, 4, 4]
+    for chains in (2, 3, 4):
+        assert 2 / module._ways(chains, module.least_batches(chains)) < module.SIGNIFICANT
+
+
+@pytest.mark.parametrize("scalars", [1, 20])
+@pytest.mark.parametrize("permutations", [200, 2000])
+def test_chains_far_apart_never_agree(rng, scalars, permutations):
+    """Two chains with any number of batches, or the halves of one, disagree or are not tested."""
+    x = factors(rng, 2, 330, 20, 0.0)
+    x[1, :, :scalars] += 10
+    for draws in range(30, 330, 25):
+        two = agreement({"y": x[:, :draws]}, num_permutations=permutations)
+        one = agreement(
+            {"y": x[:, :draws].reshape(1, 2 * draws, 20)}, num_permutations=permutations
+        )
+        for found in (two, one):
+            assert found.disagree(Tolerance()) == found.tested
+            assert found.tested == (found.needed <= 1)
+    assert two.tested
 
 
 SHIFTS = [("probs", 0.05), ("y", 1.0)]
@@ -232,6 +269,7 @@ def test_stuck_chains_disagree(rng):
     assert agreement({"y": apart}).members.tolist() == [0, 1, 1, 1]
     same = agreement({"y": np.ones((4, 200, 3))})
     assert not same.tested
+    assert same.needed == 0
     assert not same.disagree(Tolerance())
 
 
@@ -280,8 +318,8 @@ def test_a_given_analysis_is_used_and_the_result_is_the_same(rng):
 
 
 def test_too_few_permutations_are_refused(rng):
-    with pytest.raises(ValueError, match="num_permutations=50"):
-        agreement({"y": rng.standard_normal((4, 100, 3))}, num_permutations=50)
+    with pytest.raises(ValueError, match=r"at least 200 permutations.* num_permutations=199"):
+        agreement({"y": rng.standard_normal((4, 100, 3))}, num_permutations=199)
 
 
 def test_groups_are_at_least_two(rng):

@@ -139,3 +139,24 @@ WEIGHTS = {"w": W}
 def test_a_mistake_gets_an_error_that_names_it(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-9])
+def test_constants_that_differ_by_rounding_are_not_parted(rng, noise):
+    one = np.full((2, 100, 3), 0.1) * (1 + noise * rng.normal(size=(2, 100, 3)))
+    found = diagnostics.compare_draws({"scale": one}, {"scale": one * (1 + 1e-9)})
+    assert found.agrees
+    assert not diagnostics.compare_draws({"scale": one}, {"scale": one * 1.01}).agrees
+
+
+@pytest.mark.parametrize("short", [1, 3])
+def test_a_second_run_of_a_few_draws_is_too_short_and_parts_from_nothing(rng, short):
+    x = rng.normal(size=(4, 200, 5))
+    found = diagnostics.compare_draws({"y": x}, {"y": x[:, :short]})
+    assert found.too_short
+    assert not found.agrees
+    assert (found.num_compared, found.num_parted) == (0, 0)
+    report = diagnose_draws(None, x, second=(None, x[:, :short]))
+    assert "The second run is too short to be compared" in report.sentences[-1]
+    assert "Averages of a second run" not in report.explanation
+    assert diagnostics.compare_draws({"y": x}, {"y": x[:, :4]}).num_compared == 20

@@ -202,7 +202,7 @@ SITUATIONS = {
         ["Chain 1 holds NaN", "137 on (predictions", "Leave out chain 1", "within tolerance"],
     ),
     "infinite weight": ("invalid", ["Chain 3", "from draw 499 on (weights 'net/Dense_0.kernel')"]),
-    "all NaN": ("invalid", ["Chain 0", "Chain 3", "No chain is left"]),
+    "all NaN": ("invalid", ["at all rows, while the weights are finite", "Chain 0", "Chain 3"]),
     "too short": ("too_short", ["99 draws a chain are too few", "at least 100"]),
     "NaN and too short": ("invalid", ["Chain 0 holds NaN", "too short"]),
     "three draws": ("too_short", ["3 draws a chain are too few"]),

@@ -8,6 +8,7 @@ from flax import linen as nn
 from flax import nnx
 
 import numpyro_bnn as bnn
+from numpyro_bnn import likelihoods
 from numpyro_bnn.diagnostics import HiddenLayer, align, diagnose_draws, find_hidden_layers
 from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.posterior.draws import draws_of as draws_from
@@ -131,6 +132,57 @@ def check_found(case, scale=1.0):
     draws = Draws({name: np.float32(scale) * value for name, value in draws.items()}, draws.model)
     found = find_hidden_layers(draws, x)
     assert {la._replace(vectors=tuple(sorted(la.vectors))) for la in found} == expected
+
+
+class TwoHeads(nn.Module):
+    """Two outputs, each with an output layer of its own on the same hidden units."""
+
+    @nn.compact
+    def __call__(self, x):
+        h = nn.tanh(nn.Dense(3)(x))
+        return jnp.concatenate([nn.Dense(1)(h), nn.Dense(1)(h)], -1)
+
+
+def two_parameters(f, y, df=None):
+    likelihoods.heteroscedastic(f, y)
+
+
+def two_sites(f, y, df=None):
+    likelihoods.gaussian(f[:, 0], y, noise=0.5, name="one")
+    likelihoods.student_t(f[:, 1], y, noise=0.5, df=df, name="two", plate="others")
+
+
+def by_heads(module, law, df=3.0):
+    def model(x, y=None):
+        law(bnn.random_module("net", module, bnn.priors.Normal(1.0), x[:1])(x), y, df)
+
+    structure = bnn.potential_of(model, X, X[:, 0]).structure
+    rng = np.random.default_rng(2)
+    shapes = {name: (2, 4, *structure.sites[name].shape) for name in structure.latent}
+    return Draws({n: rng.normal(size=s).astype(np.float32) for n, s in shapes.items()}, model)
+
+
+@pytest.mark.parametrize(
+    ("law", "site"), [(two_parameters, None), (two_sites, "one"), (two_sites, "two")]
+)
+def test_units_that_two_heads_share_have_no_symmetry_by_one_of_them(law, site):
+    assert find_hidden_layers(by_heads(TwoHeads(), law), X, site=site) == ()
+
+
+@pytest.mark.parametrize("law", [two_parameters, two_sites])
+@pytest.mark.parametrize("df", [3.0, 2.0, 1.0])
+def test_no_parameter_of_any_target_changes_by_alignment(law, df):
+    """One output layer of both has a symmetry, also where a law has no variance (df 2) or no mean (df 1)."""
+    draws = by_heads(bnn.MLP([3], 2), law, df)
+    site = "one" if law is two_sites else None
+    layers = find_hidden_layers(draws, X, site=site)
+    assert [(la.incoming, la.outgoing, la.flips) for la in layers] == [(d(0), d(1), True)]
+    moved = Draws(align(draws, layers), draws.model)
+    assert any((moved[name] != draws[name]).any() for name in draws)
+    for name in ("one", "two") if law is two_sites else ("y",):
+        before, after = (bnn.predict(None, each, X, site=name).values for each in (draws, moved))
+        for key in before:
+            np.testing.assert_allclose(before[key], after[key], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", FOUND)

@@ -5,6 +5,7 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import norm
 
+from numpyro_bnn.diagnostics import diagnose_draws
 from numpyro_bnn.diagnostics.monte_carlo import mean_errors as module
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.monte_carlo_error import MonteCarloError, monte_carlo_error
@@ -361,3 +362,29 @@ def test_the_constants_of_the_issue_are_those_in_use():
     tolerance = Tolerance()
     assert (tolerance.total_variation_99, tolerance.relative_mean) == (0.03, 0.05)
     assert tolerance.log_score_limit(0.01) == 0.002
+
+
+@pytest.mark.parametrize(
+    ("kind", "powers"), [(np.float32, (-83, -60, 64, 100)), (np.float64, (-665, -400, 400, 665))]
+)
+def test_errors_of_draws_of_any_size_are_those_of_draws_of_size_one(rng, kind, powers):
+    x = rng.normal(size=(4, 200, 5)).astype(kind)
+    x[2] += 3
+    one, whole = mean_errors(x), diagnose_draws(None, x)
+    assert whole.verdict == "chains_disagree"
+    for power in powers:
+        scaled = np.ldexp(x, power)
+        found = mean_errors(scaled)
+        for name in ("time", "ess", "known", "needed", "ratio"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(one, name))
+        for name in ("mean", "sd", "error", "within", "chain_means"):
+            np.testing.assert_array_equal(getattr(found, name), np.ldexp(getattr(one, name), power))
+        report = diagnose_draws(None, scaled)
+        assert report.headline == whole.headline
+        np.testing.assert_array_equal(report.agreement.members, [0, 0, 1, 0])
+        both = {"mean": x, "scale": np.ones_like(x)}
+        noisy = diagnose_draws(None, {n: np.ldexp(v, power) for n, v in both.items()})
+        assert noisy.distinct == diagnose_draws(None, both).distinct
+    # Scalars of different sizes beside each other.
+    mixed = np.ldexp(x, np.array([0, *powers]))
+    np.testing.assert_array_equal(mean_errors(mixed).ess, one.ess)

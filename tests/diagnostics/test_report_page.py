@@ -85,3 +85,14 @@ def test_a_picture_is_drawn_for_light_and_for_dark_pages():
     assert max(papers[1]) < 0.2
     assert len(set(re.findall(r'="(data:image/png;base64,[^"]+)"', made))) == 2
     assert "(prefers-color-scheme: dark)" in made
+
+
+def test_rows_have_names_where_all_are_predicted_alike():
+    x = np.random.default_rng(0).normal(size=(4, 200, 1))
+    alike = np.repeat(x, 5, axis=2)
+    report = diagnose_draws(None, {"mean": alike, "scale": np.ones_like(alike)})
+    assert report.monte_carlo_error.by_row["relative"].shape == (5,)
+    text = report.to_html(rows=[f"city {letter}" for letter in "ABCDE"])
+    assert "city E" in text
+    with pytest.raises(ValueError, match="got 4 names of rows for 5 rows"):
+        report.to_html(rows=list("abcd"))

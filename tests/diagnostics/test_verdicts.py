@@ -147,6 +147,18 @@ def test_slow_chains_are_not_compared_and_say_when_they_can_be(rng):
     assert "cannot be tested yet" in report.explanation
 
 
+@pytest.mark.parametrize("halves", [False, True])
+def test_chains_of_too_few_batches_to_disagree_are_not_said_to_agree(rng, halves):
+    x = stationary(rng, (2, 450, 20), 0.8)
+    x[1] += 10
+    report = diagnose_draws(None, x.reshape(1, 900, 20) if halves else x)
+    assert report.verdict == "run_longer"
+    assert "not compared yet" in report.headline
+    assert report.agreement.needed > 1
+    where = "in each half" if halves else "a chain"
+    assert f"six batches of {report.agreement.batch_length} draws {where}" in report.explanation
+
+
 @pytest.mark.parametrize(("chains", "said"), [(8, False), (16, True)])
 def test_many_chains_too_short_to_compare_are_told_of_groups_of_starts(rng, chains, said):
     report = diagnose_draws(None, stationary(rng, (chains, 120, 5), 0.9))

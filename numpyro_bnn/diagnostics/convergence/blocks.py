@@ -59,6 +59,18 @@ def checked(name: str, x: ArrayLike) -> np.ndarray:
         ) from error
 
 
+def powers_of(x: np.ndarray, axis: tuple[int, ...]) -> np.ndarray:
+    """The power of two of the largest number of each scalar; 0 for zeros, and for NaN or infinities.
+
+    Draws that are divided by it have squares that neither overflow nor vanish, and lose no digit.
+
+    :param x: draws.
+    :param axis: the axes of chains and draws.
+    """
+    largest = np.maximum(x.max(axis=axis), -x.min(axis=axis))
+    return np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
+
+
 def _split_into(out: np.ndarray, x: np.ndarray) -> None:
     """Copy `x (chain, draw, b)` to halves `out (b, 2 chain, half)`."""
     half = out.shape[2]

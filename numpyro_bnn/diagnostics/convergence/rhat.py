@@ -27,6 +27,7 @@ from numpyro_bnn.diagnostics.convergence.blocks import (
     checked,
     finite_split,
     fold,
+    powers_of,
     rank_scores,
     rhat_of,
     summarize_block,
@@ -68,6 +69,8 @@ def summarize(x: ArrayLike, *, tail: bool = True) -> Summary:
     return Summary(*by_block(x, lambda block: summarize_block(block, tail), 3))
 
 
+# Draws between 2^-400 and 2^400 have squares in double precision, and sums of them.
+_MOST_POWER = 400
 _TRANSFORMS = {
     "split": lambda split: split.astype(np.float64),
     "z_scale": rank_scores,
@@ -146,6 +149,10 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         return [np.full(x.shape[2:], np.nan) for _ in range(3)]
 
     def block_moments(block: np.ndarray) -> list[np.ndarray]:
+        power = powers_of(block, (0, 1))
+        # Squares of single precision fit into double precision.
+        power = np.where(np.abs(power) > _MOST_POWER, power, 0)
+        block = np.ldexp(block, -power) if power.any() else block
         split, bad = finite_split(block)
         split = split.astype(np.float64)
         constant = split.max(axis=(1, 2)) == split.min(axis=(1, 2))
@@ -154,7 +161,8 @@ def moments(name: str, x: ArrayLike) -> list[np.ndarray]:
         result[bad] = np.nan
         with np.errstate(invalid="ignore", over="ignore"):
             mean = block.mean(axis=(0, 1), dtype=np.float64)
-            return [result, mean, block.std(axis=(0, 1), ddof=1, dtype=np.float64)]
+            sd = block.std(axis=(0, 1), ddof=1, dtype=np.float64)
+        return [result, np.ldexp(mean, power), np.ldexp(sd, power)]
 
     return by_block(x, block_moments, 3)
 
@@ -186,6 +194,42 @@ def _nested(values: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return np.sqrt(1.0 + between_superchains / np.mean(within, axis=0))
 
 
+def superchain_labels(superchains: int | ArrayLike, num_chains: int) -> np.ndarray:
+    """The number or label of the superchain of each chain.
+
+    :param superchains: number of superchains of consecutive chains, or a label for each chain.
+    :param num_chains: number of chains.
+    :raises ValueError: for fewer than two superchains, or superchains of unequal size.
+    """
+    labels = np.asarray(superchains)
+    if labels.ndim == 0 and labels > 0 and num_chains % int(labels) == 0:
+        labels = np.repeat(np.arange(int(labels)), num_chains // int(labels))
+    if labels.shape != (num_chains,) or not _are_comparable(labels):
+        raise ValueError(
+            f"diagnostics.nested_rhat: superchains must cut the {num_chains} chains into two or "
+            f"more groups of equal size, got {superchains}. Pass a number that divides them, or "
+            f"one label for each chain."
+        )
+    return labels
+
+
+def labels_of_rest(labels: np.ndarray, kept: ArrayLike) -> np.ndarray | None:
+    """Labels of the chains that are left; None where their superchains cannot be compared any more.
+
+    :param labels: a label for each chain.
+    :param kept: numbers of the chains that are left.
+    """
+    rest = labels[np.asarray(kept, int)]
+    groups = np.unique(rest).size
+    return rest if _are_comparable(rest) and groups < rest.size else None
+
+
+def _are_comparable(labels: np.ndarray) -> bool:
+    """Whether there are two superchains or more, of equal size."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    return bool(sizes.size >= 2 and np.ptp(sizes) == 0)
+
+
 def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "rank") -> np.ndarray:
     """Nested R-hat for many short chains.
 
@@ -204,16 +248,7 @@ def nested_rhat(x: ArrayLike, superchains: int | ArrayLike, *, method: str = "ra
         four draws with `"rank"`, or an unknown method.
     """
     x = checked("diagnostics.nested_rhat", x)
-    labels = np.asarray(superchains)
-    if labels.ndim == 0 and labels > 0 and x.shape[0] % int(labels) == 0:
-        labels = np.repeat(np.arange(int(labels)), x.shape[0] // int(labels))
-    sizes = np.unique(labels, return_counts=True)[1]
-    if labels.shape != x.shape[:1] or sizes.size < 2 or np.ptp(sizes) > 0:
-        raise ValueError(
-            f"diagnostics.nested_rhat: superchains must cut the {x.shape[0]} chains into two or "
-            f"more groups of equal size, got {superchains}. Pass a number that divides them, or "
-            f"one label for each chain."
-        )
+    labels = superchain_labels(superchains, x.shape[0])
     if method not in ("identity", "rank"):
         raise ValueError(
             f"diagnostics.nested_rhat: method must be 'identity' or 'rank', got {method!r}. Use "

@@ -9,14 +9,16 @@ accounts for the number of scalars and their dependence. Westfall and Young 1993
 testing*.
 """
 
+import itertools
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import factorial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from numpyro_bnn.diagnostics.convergence.blocks import checked
+from numpyro_bnn.diagnostics.convergence.blocks import checked, powers_of
 from numpyro_bnn.diagnostics.monte_carlo.chain_groups import chain_groups
 from numpyro_bnn.diagnostics.monte_carlo.mean_errors import MeanErrors, as_chains, mean_errors
 from numpyro_bnn.diagnostics.monte_carlo.permutation_loops import permuted_rows
@@ -30,9 +32,13 @@ SLOW_QUANTILE = 0.9
 _NOISE_OF_TIME = 8.0
 # A scalar with fewer autocorrelation times in a batch is left out: its batches depend on each other.
 LEAST_TIMES = 5.0
-LEAST_BATCHES = 4
+_LEAST_BATCHES = 4
 # More batches cost more and add little power.
 _MOST_BATCHES = 128
+# As many permutations make 2 / 201 possible, below SIGNIFICANT; see `least_batches`.
+_LEAST_PERMUTATIONS = 200
+# Two chains of few batches can be dealt out in so few ways that all are tried, in place of random ones.
+_ALL_WAYS = 2000
 # Scalars shuffled at a time (their batches stay in the cache), and scalars over which the median is taken.
 _SCALARS = 128
 _MEDIAN_OF = 1024
@@ -57,10 +63,12 @@ class Agreement(NamedTuple):
     - **num_batches** - batches a chain
     - **left_out** - by name, scalars too slow for the batches
     - **halves** - whether the halves of a single chain stood for chains
-    - **needed** - factor by which to lengthen the run for four batches a chain; at most 1 if tested
+    - **needed** - factor by which to lengthen the run for enough batches a chain; at most 1 if tested, and
+      0 where no scalar moves
     - **differs** - by name, which scalars differ on their own (at 5 % for all of them together); empty
       without a test
-    - **tested** - whether there were four batches a chain; without them all p are NaN
+    - **tested** - whether there were enough batches a chain (:func:`least_batches`); without them all p
+      are NaN
     - **p** - p-value: probability of such a difference for chains that agree, from both statistics
     - **p_max** - p-value of the largest F over scalars, which sees a few scalars that differ
     - **p_median** - p-value of the median F, which sees many scalars that differ a little
@@ -131,16 +139,17 @@ def agreement(
     :param errors: result of :func:`~numpyro_bnn.diagnostics.monte_carlo.mean_errors.mean_errors` for each,
         where it is known already.
     :param tolerance: chains that differ by less are one group; default `Tolerance()`.
-    :param num_permutations: number of shufflings; the smallest possible p is 1 / (num_permutations + 1).
+    :param num_permutations: number of shufflings; the smallest possible p is 1 / (num_permutations + 1),
+        twice that where only one of the two statistics shows a difference.
     :param seed: seed of the shuffling, so that a report made twice is the same.
     :return: see :class:`Agreement`.
-    :raises ValueError: for fewer than 99 permutations, or what `mean_errors` refuses.
+    :raises ValueError: for fewer than 200 permutations, or what `mean_errors` refuses.
     """
-    if num_permutations < 99:
+    if num_permutations < _LEAST_PERMUTATIONS:
         raise ValueError(
-            f"agreement: expected at least 99 permutations, for p below 0.01 to be possible, got "
-            f"num_permutations={num_permutations}. The default of 2000 takes about a second for "
-            f"10,000 scalars."
+            f"agreement: expected at least {_LEAST_PERMUTATIONS} permutations, for p below 0.01 to be "
+            f"possible, got num_permutations={num_permutations}. The default of 2000 takes about a "
+            f"second for 10,000 scalars."
         )
     arrays = {name: checked(f"agreement: {name!r}", x) for name, x in predictions.items()}
     if errors is None:
@@ -149,17 +158,19 @@ def agreement(
     arrays = {name: as_chains(x) for name, x in arrays.items()}
     chains, draws = next(iter(arrays.values())).shape[:2]
     judged, left_out, length = _batch_length(errors)
+    moving = any(mask.any() for mask in judged.values())
+    least = least_batches(chains)
     untested = Agreement(
         left_out=left_out,
         members=np.zeros(chains, int),
         batch_length=length,
         num_batches=draws // length,
         halves=halves,
-        needed=LEAST_BATCHES * length / draws,
+        needed=least * length / draws if moving else 0.0,
         differs={},
         **_farthest(arrays, errors),
     )
-    if draws // length < LEAST_BATCHES or not any(mask.any() for mask in judged.values()):
+    if draws // length < least or not moving:
         return untested
     batches = _batches(arrays, judged, length)
     found = _permutation_test(batches.means, num_permutations, seed)
@@ -180,6 +191,24 @@ def agreement(
     looked_at = found.differs if few else np.ones_like(found.differs)
     members = chain_groups(batches.means[:, :, looked_at], seed)
     return result._replace(members=members, groups=len(np.unique(members)))
+
+
+def least_batches(num_chains: int) -> int:
+    """The least number of batches a chain with which chains that are far apart are seen to disagree.
+
+    Where only one of the two statistics shows a difference, one way to deal out the batches in all is as
+    extreme in the other, so that the least possible p is two in the number of ways.
+
+    :param num_chains: number of chains, two or more.
+    :return: 6 for two chains (462 ways), 4 for more.
+    """
+    enough = (k for k in itertools.count(_LEAST_BATCHES) if 2 / _ways(num_chains, k) < SIGNIFICANT)
+    return next(enough)
+
+
+def _ways(chains: int, batches: int) -> int:
+    """Number of ways to deal out batches to chains that are not told apart."""
+    return factorial(chains * batches) // (factorial(batches) ** chains * factorial(chains))
 
 
 _Flags = dict[str, np.ndarray]
@@ -259,6 +288,7 @@ def standardized(means: np.ndarray) -> np.ndarray:
     chains, count, num = means.shape
     flat = means.reshape(chains * count, num).astype(np.float64)
     flat -= flat.mean(axis=0)
+    flat = np.ldexp(flat, -powers_of(flat, (0,)))
     size = np.sqrt(np.square(flat).sum(axis=0) / count)
     return np.divide(flat, size, out=np.zeros_like(flat), where=size > 0)
 
@@ -268,9 +298,7 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
     chains, count, scalars = means.shape
     flat = standardized(means)
     observed, correlation = _observed_share(flat.reshape(means.shape))
-    rng = np.random.default_rng(seed)
-    order = rng.permuted(np.tile(np.arange(chains * count), (num, 1)), axis=1)
-    order = order.reshape(num, chains, count)
+    order = _orders(chains, count, num, seed)
     # The median is taken over some scalars, evenly spaced, which come first.
     spaced = np.unique(np.linspace(0, scalars - 1, min(scalars, _MEDIAN_OF)).astype(int))
     arranged = np.concatenate([spaced, np.setdiff1d(np.arange(scalars), spaced)])
@@ -286,6 +314,21 @@ def _permutation_test(means: np.ndarray, num: int, seed: int) -> _Found:
     p = float((least <= least[-1]).mean())
     differs = observed > np.quantile(largest, 0.95)
     return _Found(p, float(ranks[0, -1]), float(ranks[1, -1]), differs, correlation)
+
+
+def _orders(chains: int, batches: int, num: int, seed: int) -> np.ndarray:
+    """Ways to deal out all batches, other than the chains themselves, `(way, chain, batch)`.
+
+    With few ways random ones repeat themselves, and p would be above its least possible value by chance.
+    """
+    if chains == 2 and _ways(2, batches) <= _ALL_WAYS:
+        # The first batch stays with the first chain: the other half are these with both chains exchanged.
+        others = np.array(list(itertools.combinations(range(1, 2 * batches), batches - 1))[1:])
+        first = np.pad(others, ((0, 0), (1, 0)))
+        return np.stack([first, [np.setdiff1d(np.arange(2 * batches), row) for row in first]], 1)
+    flat = np.tile(np.arange(chains * batches), (num, 1))
+    mixed = np.random.default_rng(seed).permuted(flat, axis=1)
+    return mixed.reshape(num, chains, batches)
 
 
 def _tail(values: np.ndarray) -> np.ndarray:

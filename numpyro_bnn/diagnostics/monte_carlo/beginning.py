@@ -14,8 +14,8 @@ from numpyro_bnn.diagnostics.monte_carlo.tolerance import Tolerance
 
 # The dropped part grows by tenths of all draws, up to half of them.
 _STEPS, _MOST = 10, 5
-# Permutations of the test: enough for p < 0.01, at a tenth of the cost of a verdict.
-_PERMUTATIONS = 199
+# Permutations of the test: enough for p < 0.01, at a seventh of the cost of a verdict.
+_PERMUTATIONS = 299
 
 
 def draws_to_drop(predictions: Mapping[str, np.ndarray], tolerance: Tolerance) -> int:

@@ -4,6 +4,8 @@ import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
+from numpyro_bnn.diagnostics.convergence.blocks import powers_of
+
 # Number of scalars used, evenly spaced; and of shufflings, which show how far apart chance puts chains.
 _MOST_SCALARS = 200
 _SHUFFLES = 200
@@ -19,6 +21,7 @@ def chain_groups(means: np.ndarray, seed: int = 0) -> np.ndarray:
     chains, count, scalars = means.shape
     chosen = np.unique(np.linspace(0, scalars - 1, _MOST_SCALARS).astype(int))
     batches = means[:, :, chosen].astype(np.float64)
+    batches = np.ldexp(batches, -powers_of(batches, (0, 1)))
     centers = batches.mean(axis=1)
     # Batches without differences between chains; subtracting the average of a chain shrinks them a little.
     inner = (batches - centers[:, None]) * np.sqrt(count / (count - 1))

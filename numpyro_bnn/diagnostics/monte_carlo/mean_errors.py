@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import f
 
-from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked
+from numpyro_bnn.diagnostics.convergence.blocks import by_block, checked, powers_of
 from numpyro_bnn.diagnostics.convergence.buffers import buffer
 from numpyro_bnn.diagnostics.monte_carlo.time_loops import MOST_LAGS, chain_rows
 
@@ -28,6 +28,8 @@ LEAST_BATCHES = 5
 BATCH_TIMES = 2.0
 # Effective draws for one degree of freedom of the error from within chains, as measured.
 _ESS_PER_DEGREE = 5.0
+# Draws between 2^-30 and 2^30 are squared as they are.
+_MOST_POWER = 30
 # The probability that the ratio of any single scalar is used although the chains agree.
 _CHANCE = 0.05
 
@@ -72,14 +74,22 @@ def as_chains(x: np.ndarray) -> np.ndarray:
 
 
 def _block_moments(block: np.ndarray) -> list[np.ndarray]:
-    """Variance within chains and of a chain's average, and averages, of a block `(m, n, b)`."""
+    """Variance within chains and of a chain's average, averages and unit of a block `(m, n, b)`.
+
+    Variances and averages are in a unit of 2 to some power, which is the last: squares of draws of 1e20 would
+    overflow in single precision, and those of 1e-25 vanish.
+    """
     m, n, b = block.shape
     values = buffer("values", (b, m, n), block.dtype)
     for chain in range(m):
         values[:, chain] = block[chain].T
+    power = powers_of(values, (1, 2))
+    power = np.where(np.abs(power) > _MOST_POWER, power, 0)
+    if power.any():
+        values[:] = np.ldexp(values, -power[:, None, None])
     within, of_mean, means = np.empty(b), np.empty(b), np.empty((b, m))
     chain_rows(values, np.empty(MOST_LAGS), means, within, of_mean)
-    return [within, of_mean, *means.T]
+    return [within, of_mean, *means.T, power]
 
 
 def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
@@ -104,8 +114,8 @@ def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
         )
     m, n = x.shape[:2]
     with np.errstate(invalid="ignore", over="ignore"):
-        variance, of_mean, *means = by_block(x, _block_moments, 2 + m)
-    chain_means = np.stack(means)
+        variance, of_mean, *means, power = by_block(x, _block_moments, 3 + m)
+    chain_means, power = np.stack(means), power.astype(int)
     if not (np.isfinite(chain_means).all() and np.isfinite(variance).all()):
         raise ValueError(
             "diagnostics.mean_errors: expected finite draws, got NaN or infinite ones. Leave the "
@@ -125,16 +135,16 @@ def mean_errors(x: ArrayLike, *, ratio: float | None = None) -> MeanErrors:
     within = np.sqrt(of_mean / m)
     error = np.where(known, within * np.sqrt(inflation), np.sqrt(total))
     return MeanErrors(
-        chain_means.mean(axis=0),
-        np.sqrt(total),
+        np.ldexp(chain_means.mean(axis=0), power),
+        np.ldexp(np.sqrt(total), power),
         time,
         ess,
-        error,
+        np.ldexp(error, power),
         known,
-        within,
+        np.ldexp(within, power),
         needed,
         ratio,
-        chain_means,
+        np.ldexp(chain_means, power),
     )
 
 

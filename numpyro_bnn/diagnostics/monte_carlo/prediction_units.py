@@ -25,7 +25,7 @@ def units_of(
     if {"mean", "scale"} <= set(units):
         noise, center = errors["scale"], errors["mean"]
         # The variance of a mixture: the mean variance of the noise, and the variance of the means.
-        sd = np.sqrt(noise.mean**2 + noise.sd**2 + center.sd**2)
+        sd = np.hypot(np.hypot(noise.mean, noise.sd), center.sd)
         units |= {"mean": sd, "scale": sd}
     return units
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from numpyro_bnn.potential.potential import Values
 from numpyro_bnn.samplers.tempering.move_statistics import MoveMoments
@@ -22,9 +23,10 @@ class TemperingState(NamedTuple):
       its mean over them, between the power of the rung and of the next
     - **likelihood_powers** - power of the likelihood on each rung, 0 to 1 (rung,)
     - **swap_probs** - acceptance probability of each pair's swap (rung - 1,)
-    - **round_trips** - round trips from the prior to the posterior and back, since warm-up
-    - **move_correlations** - correlation of the log likelihood before and after a move, since warm-up, of
-      each rung but the first (rung - 1,)
+    - **round_trips** - round trips from the prior to the posterior and back, since warm-up or since the run
+      began
+    - **move_correlations** - correlation of the log likelihood before and after a move, since then, of each
+      rung but the first (rung - 1,)
     - **move_moments** - the running moments that it is computed from
     - **heading** - which end of the ladder the state on each rung visited last, see
       :func:`~numpyro_bnn.samplers.tempering.swaps.round_trips`
@@ -48,3 +50,14 @@ class TemperingState(NamedTuple):
     heading: jax.Array
     adaptation: RungTuning
     rng_key: jax.Array
+
+    def without_counts(self) -> "TemperingState":
+        """The state at the start of another run, to which round trips and moves so far do not belong."""
+        empty = jax.tree.map(jnp.zeros_like, (self.round_trips, self.move_moments, self.heading))
+        trips, moments, heading = empty
+        return self._replace(
+            round_trips=trips,
+            move_correlations=jnp.full_like(self.move_correlations, jnp.nan),
+            move_moments=moments,
+            heading=heading,
+        )

@@ -13,17 +13,17 @@ from numpyro.infer import HMC
 from scipy import stats
 
 import numpyro_bnn as bnn
-from numpyro_bnn.samplers.tempering.evidence import tempering_of
+from numpyro_bnn.samplers.tempering.evidence import doubts, tempering_of
 from numpyro_bnn.samplers.tempering.prior_draws import prior_draw
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 CURVATURE, STEPS = 30.0, 6
 
 
-def gaussian():
-    """A standard normal x with the likelihood exp(-c x²/2): rung b has the precision 1 + b c."""
+def gaussian(y=0.0):
+    """A standard normal x with the likelihood exp(-c (x - y)²/2): rung b has the precision 1 + b c."""
     x = numpyro.sample("x", dist.Normal(0.0, 1.0))
-    numpyro.factor("likelihood", -0.5 * CURVATURE * x**2)
+    numpyro.factor("likelihood", -0.5 * CURVATURE * (x - y) ** 2)
 
 
 def correlation_of_a_move(precision, step, inverse_mass, rng):
@@ -74,6 +74,26 @@ def test_correlations_of_moves_are_those_of_a_gaussian():
     assert np.isnan(earlier.move_correlations).all()
     assert "correlated" not in str(earlier)
     np.testing.assert_array_equal(earlier.log_evidence, found.log_evidence)
+
+
+@pytest.mark.parametrize("y", [0.0, 1000.0])
+def test_a_run_from_a_given_state_counts_what_it_does_itself(y):
+    kernel = bnn.ParallelTempering(gaussian, hmc(gaussian, STEPS), num_rungs=3)
+    mcmc = sampler(kernel, num_warmup=50, num_samples=200)
+    mcmc.run(jax.random.key(0), 0.0)
+    state = mcmc.last_state
+    assert (mcmc.tempering.round_trips > 0).all()
+    mcmc.post_warmup_state = state
+    mcmc.run(jax.random.key(1), y)
+    trips = np.asarray(mcmc.get_extra_fields(group_by_chain=True)["round_trips"])
+    # It takes two sweeps at least to come from the prior to the posterior and back.
+    assert (trips[:, :2] == 0).all()
+    assert (mcmc.last_state.move_moments.pairs == 200).all()
+    # A likelihood a thousand prior standard deviations away lets no state of the prior pass.
+    assert (mcmc.tempering.round_trips == 0).all() == (y > 0)
+    assert any("made no round trip" in said for said in doubts(mcmc.tempering)) == (y > 0)
+    # A state that was given is left as it is.
+    assert (state.round_trips > 0).all()
 
 
 def test_an_integrated_layer_has_the_evidence_and_the_posterior_of_the_model():

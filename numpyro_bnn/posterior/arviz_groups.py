@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -16,8 +17,9 @@ from numpyro_bnn.data.units import taken
 from numpyro_bnn.posterior.draws import Draws, one_draw
 from numpyro_bnn.posterior.known_model import known_predictions
 from numpyro_bnn.posterior.log_prior import log_prior
-from numpyro_bnn.posterior.predictions import predict_with
+from numpyro_bnn.posterior.predictions import Predictor, predict_with
 from numpyro_bnn.posterior.predictive_draws import Predictions
+from numpyro_bnn.posterior.row_axis import check_blocks_of_rows
 from numpyro_bnn.posterior.training_data import TrainingData, call_with
 from numpyro_bnn.potential.value_sources import Place
 from numpyro_bnn.samplers.suspects import named, named_elsewhere
@@ -167,6 +169,9 @@ class ArvizGroups:
             if target in made:
                 value = made[target].log_likelihood(y)
             else:
+                model: Any = self.draws.model
+                at_all = partial(Predictor, model, training.x, others=training.others)
+                check_blocks_of_rows(self.draws, training.others, at_all, batch_size, target)
                 pieces = []
                 for begin in range(0, len(y), rows):
                     block = slice(begin, begin + rows)

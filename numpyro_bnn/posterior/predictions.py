@@ -28,7 +28,11 @@ from numpyro_bnn.posterior.prediction_sites import (
     target_of,
 )
 from numpyro_bnn.posterior.predictive_draws import OF_TARGETS, Predictions
-from numpyro_bnn.posterior.row_axis import check_rows_first, check_values_of_rows
+from numpyro_bnn.posterior.row_axis import (
+    check_blocks_of_rows,
+    check_rows_first,
+    check_values_of_rows,
+)
 from numpyro_bnn.posterior.target_parameters import parameters_of
 from numpyro_bnn.posterior.training_data import call_with
 from numpyro_bnn.potential.compiled_arguments import Arguments
@@ -108,12 +112,14 @@ def predict_with(
     :param x: inputs.
     :param others: further arguments by place in the call, see :class:`Predictor`.
     :param options: options of :class:`Predictor`.
-    :raises ValueError: for other columns than the fit had, and as :func:`predict`.
+    :raises ValueError: for other columns than the fit had, for arguments as long as `x` that are not by row,
+        and as :func:`predict`.
     """
-    model: Any = draws.model
     checked_inputs("predict", draws, x)
-    fitted = draws.info.get("fitted_rows")
-    return Predictor(model, x, fitted=fitted, others=others, **options)(draws)
+    model: Any = draws.model
+    predictor = partial(Predictor, model, x, fitted=draws.info.get("fitted_rows"), others=others)
+    check_blocks_of_rows(draws, others, predictor, **options)
+    return predictor(**options)(draws)
 
 
 class Predictor:

@@ -5,9 +5,16 @@ along it. A model says nothing of the kind: a plate of outputs around that of th
 rows), which look like rows where there are as many of both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
+import numpy as np
+
+from numpyro_bnn._types import PyTree
+from numpyro_bnn.posterior.draws import Draws
 from numpyro_bnn.potential.sites import Structure
+from numpyro_bnn.potential.value_sources import Place
 
 
 def check_rows_first(
@@ -55,6 +62,55 @@ def check_values_of_rows(
         "for each row, however many there are: `f[:, 0]` or `f.squeeze(-1)` in place of `f.squeeze()`, which "
         "drops the axis of a single row; and a law of each row in place of one of all rows together."
     )
+
+
+def check_blocks_of_rows(
+    draws: Draws,
+    others: Mapping[Place, PyTree],
+    predictor: Callable[..., Any],
+    batch_size: int = 1000,
+    site: str | None = None,
+) -> None:
+    """Refuse arguments that are cut with the rows, as long as these are, and are not by row.
+
+    A table that the model looks rows up in may have as many entries as there are rows. The first draw
+    predicts all rows at once and in blocks.
+
+    :param draws: draws with their model.
+    :param others: further arguments of the model by place in its call.
+    :param predictor: makes what predicts at the inputs, for some `batch_size` and `site`.
+    :param batch_size: rows of a block.
+    :param site: the site that is predicted.
+    :raises ValueError: where predictions are not the same.
+    """
+    if not others:
+        return
+    blocks = predictor(batch_size=batch_size, site=site)
+    by_row = [
+        place
+        for place, value in others.items()
+        if any(np.shape(leaf)[:1] == (blocks.size,) for leaf in jax.tree.leaves(value))
+    ]
+    structure = blocks.structure
+    target = blocks.target_of(draws)
+    latent = [name for name in structure.latent if name != target and name not in draws]
+    # What is drawn anew in every block differs anyway.
+    is_random = structure.takes_keys or any(structure.sites[name].plates for name in latent)
+    if not by_row or blocks.size <= batch_size or is_random:
+        return
+    first = Draws({n: np.asarray(v[:1, :1]) for n, v in draws.items()}, draws.model)
+    whole = predictor(batch_size=blocks.size, site=site)(first).values
+    parts = blocks(first).values
+    for name, values in whole.items():
+        off = 1e-3 * (np.nanstd(values) + np.abs(values))
+        if not np.all((np.abs(parts[name] - values) <= off) | ~np.isfinite(values)):
+            named = ", ".join(f"'{p}'" if isinstance(p, str) else f"number {p + 1}" for p in by_row)
+            raise ValueError(
+                f"predict: {blocks.size} rows at once have other predictions than {batch_size} at a time. "
+                f"The argument {named} of the model is cut with the rows, since it has as many entries, and "
+                "is not by row, but for example a table in which rows are looked up. Give it another length "
+                f"(an entry more), or batch_size={blocks.size}."
+            )
 
 
 def _shape(structure: Structure, target: str) -> tuple[int, ...]:

@@ -98,3 +98,31 @@ def test_rows_whose_other_arguments_are_not_known_are_refused():
     np.testing.assert_allclose(same, EXACT, rtol=1e-4)
     with pytest.raises(ValueError, match="a value for every row in its argument number 2"):
         bnn.to_inference_data(run, X[:3], Y[:3])
+
+
+def looked_up(x, y=None, table=None):
+    b = numpyro.sample("b", dist.Normal(0.0, 3.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(b * table[x], 1.0), obs=y)
+
+
+def test_a_table_with_as_many_entries_as_rows_is_not_cut_with_them():
+    """Rows of a block would be looked up in a part of it, at other entries."""
+    rng = np.random.default_rng(3)
+    table, x = rng.normal(size=12), rng.permutation(12)
+    y = 2 * table[x]
+    run = fitted(looked_up, x, y, table=table)
+    exact = norm.logpdf(y, B[..., None] * table[x])
+    for size in (12, 1000):
+        found = bnn.to_inference_data(run, batch_size=size, posterior_predictive=False)
+        np.testing.assert_allclose(found["log_likelihood"]["y"].values, exact, rtol=1e-4)
+    for call in (
+        lambda: bnn.to_inference_data(run, batch_size=5),
+        lambda: bnn.to_inference_data(run, batch_size=5, posterior_predictive=False),
+    ):
+        with pytest.raises(ValueError, match="argument 'table' of the model is cut with the rows"):
+            call()
+    # An entry more than rows, and it stays whole.
+    longer = fitted(looked_up, x, y, table=np.append(table, 0.0))
+    found = bnn.to_inference_data(longer, batch_size=5, posterior_predictive=False)
+    np.testing.assert_allclose(found["log_likelihood"]["y"].values, exact, rtol=1e-4)
